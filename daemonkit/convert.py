@@ -183,5 +183,9 @@ def _mapping_hook(hint: Any, converter: Converter) -> Hook:
 
 
 def _dataclass_hook(cls: Any, converter: Converter) -> Hook:
+    """``SHORT`` of the class names the field that a text alone stands for."""
     inner: Hook = make_dict_structure_fn(cls, converter, _cattrs_use_linecache=False)
-    return lambda value, _: inner(expect(dict, value), cls)
+    short = getattr(cls, "SHORT", "")
+    if not short:
+        return lambda value, _: inner(expect(dict, value), cls)
+    return lambda value, _: inner({short: value} if isinstance(value, str) else expect(dict, value), cls)

@@ -28,6 +28,7 @@ from protect.state.ledger import Ledger
 from protect.state.manager import ZoneManager
 from protect.state.store import LOG_LIMIT, SqliteStore
 from protect.stdio.log import WorkloadLog
+from protect.volumes.block import HostBlockDevices
 from protect.volumes.files import HostFileVolumes
 from protect.volumes.host import HostVolumes
 from protect.workloads import sharing
@@ -118,6 +119,7 @@ async def _manager(
         ledger=Ledger(config.memory.total, config.memory.reserve),
         volumes=HostVolumes(config.run_dir / "volumes", config.guest_dir / "lookup"),
         files=HostFileVolumes(Lookups(config.guest_dir / "lookup")),
+        devices=HostBlockDevices(Lookups(config.guest_dir / "lookup")),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import ClassVar
 
 from daemonkit.config import (
     Bytes,
@@ -78,24 +79,38 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedDevice:
+    """A device of this host, by its PCI address ("0000:65:00.0") or the path of its node.
+
+    ``profiles``: of which zones that may have it; empty for all.
+    """
+
+    SHORT: ClassVar[str] = "place"
+
+    place: str = ""
+    profiles: tuple[str, ...] = ()
+    readonly: bool = False
+
+    def __post_init__(self) -> None:
+        if not is_place(self.place):
+            cause = f"{self.place!r:.80} is neither a PCI address such as 0000:65:00.0 nor a path in /dev"
+            raise WrongKey("place", cause)
+        if self.readonly and not self.place.startswith("/"):
+            raise WrongKey("readonly", "a PCI function cannot be")
+
+
+@dataclass(frozen=True, slots=True)
 class HostConfig:
     """What the operator declares about this host, for handlers that require it."""
 
     labels: tuple[str, ...] = ()
-    devices: Mapping[str, str] = field(default_factory=dict)
-    """The PCI address ("0000:65:00.0") or the path of a device node, by name."""
+    devices: Mapping[str, NamedDevice] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key, named in (("labels", self.labels), ("devices", self.devices)):
             for name in named:
                 if not _NAME.fullmatch(name):
                     raise WrongKey(key, f"{name!r:.80} is not 1 to 63 of [a-z0-9._-]")
-        for name, place in self.devices.items():
-            if not is_place(place):
-                cause = (
-                    f"{name}: {place!r:.80} is neither a PCI address such as 0000:65:00.0 nor a path in /dev"
-                )
-                raise WrongKey("devices", cause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +203,10 @@ class ProtectdConfig:
         for name in self.profiles:
             if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", name):
                 raise WrongKey("profiles", f"{name!r:.80} is not 1 to 64 of [a-z0-9-]")
+        for name, device in self.host.devices.items():
+            for profile in device.profiles:
+                if profile not in self.profile_names():
+                    raise WrongKey(f"host.devices.{name}.profiles", f"there is no profile {profile!r:.80}")
 
     def check_host(self) -> None:
         """Check the values that depend on this host.  WrongKey: one cannot work on it."""

@@ -21,6 +21,7 @@ typedef enum {
 	LIBXL_SCHEDULER_UNKNOWN, LIBXL_SCHEDULER_SEDF, LIBXL_SCHEDULER_CREDIT, LIBXL_SCHEDULER_CREDIT2,
 	LIBXL_SCHEDULER_ARINC653, LIBXL_SCHEDULER_RTDS, LIBXL_SCHEDULER_NULL, ...
 } libxl_scheduler;
+#define LIBXL_DOMAIN_TYPE_PV ...
 #define LIBXL_EVENT_TYPE_DOMAIN_SHUTDOWN ...
 #define LIBXL_EVENT_TYPE_DOMAIN_DEATH ...
 #define INVALID_DOMID ...
@@ -46,6 +47,7 @@ typedef struct {
 	int shutdown_reason;
 	uint64_t outstanding_memkb, current_memkb, max_memkb, cpu_time;
 	uint32_t vcpu_max_id, vcpu_online;
+	int domain_type;
 	...;
 } libxl_dominfo;
 typedef struct libxl_asyncop_how libxl_asyncop_how;
@@ -108,6 +110,18 @@ void libxl_diskinfo_init(libxl_diskinfo *info);
 void libxl_diskinfo_dispose(libxl_diskinfo *info);
 int libxl_device_disk_getinfo(libxl_ctx *ctx, uint32_t domid, const libxl_device_disk *disk,
 			      libxl_diskinfo *info);
+typedef struct { uint8_t func, dev, bus; int domain; ...; } libxl_device_pci;
+
+void libxl_device_pci_init(libxl_device_pci *pci);
+void libxl_device_pci_dispose(libxl_device_pci *pci);
+int libxl_device_pci_add(libxl_ctx *ctx, uint32_t domid, libxl_device_pci *pci, const libxl_asyncop_how *how);
+int libxl_device_pci_remove(libxl_ctx *ctx, uint32_t domid, libxl_device_pci *pci, const libxl_asyncop_how *how);
+int libxl_device_pci_destroy(libxl_ctx *ctx, uint32_t domid, libxl_device_pci *pci,
+			     const libxl_asyncop_how *how);
+libxl_device_pci *libxl_device_pci_list(libxl_ctx *ctx, uint32_t domid, int *count);
+void libxl_device_pci_list_free(libxl_device_pci *list, int count);
+int libxl_device_pci_assignable_add(libxl_ctx *ctx, libxl_device_pci *pci, int rebind);
+int libxl_device_pci_assignable_remove(libxl_ctx *ctx, libxl_device_pci *pci, int rebind);
 libxl_device_nic *libxl_device_nic_list(libxl_ctx *ctx, uint32_t domid, int *count);
 void libxl_device_nic_list_free(libxl_device_nic *list, int count);
 void libxl_nicinfo_init(libxl_nicinfo *info);

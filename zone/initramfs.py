@@ -33,8 +33,8 @@ MODULES = (
 SHARING = ("9pnet-fd", "9p")
 """The modules for volumes.  Debian's cloud kernel does not have them."""
 
-DEVICES = ("fuse", "tun", "loop")
-"""The modules for devices of privileged containers: /dev/fuse, /dev/net/tun, /dev/loop0 and so on."""
+DEVICES = ("fuse", "tun", "loop", "xen-pcifront")
+"""The modules for devices: /dev/fuse, /dev/net/tun, /dev/loop0 and so on, and PCI functions of the host."""
 
 
 class Archive:

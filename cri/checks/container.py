@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
-from cri.checks.fields import CREATE, ELSEWHERE, PREFIX, check_map, check_name, check_path
+from cri.checks import devices
+from cri.checks.fields import CREATE, PREFIX, check_map, check_name, check_path
 from cri.checks.mounts import check_mounts
 from cri.checks.security import check_security
 from cri.checks.userns import pod_userns
-from daemonkit.faults import Invalid, Refused, Unsupported
+from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-# The CDI specification's qualified names.
-_CDI_NAME = re.compile(
-    r"[A-Za-z]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?"
-    r"=[A-Za-z0-9]([A-Za-z0-9_.:-]{0,251}[A-Za-z0-9])?"
-)
-
-_DEVICES = "this node runs a pod in a virtual machine, which cannot reach the devices of the node"
 _OOM_SCORE = 1000  # proc(5), oom_score_adj
 
 
@@ -41,7 +33,7 @@ def check(config: cri.ContainerConfig, pod: cri.PodSandboxConfig, *, host_is_zon
     if abs(score := config.linux.resources.oom_score_adj) > _OOM_SCORE:
         cause = f"oom_score_adj {score} is not between -{_OOM_SCORE} and {_OOM_SCORE}"
         raise Invalid(CREATE, config.metadata.name, cause)
-    _check_devices(config)
+    devices.check(config)
     security = config.linux.security_context
     check_security(config.metadata.name, security, pod.linux.security_context, host_is_zone=host_is_zone)
     check_mounts(config.mounts, pod_userns(CREATE, config.metadata.name, security.namespace_options))
@@ -53,12 +45,3 @@ def _check_annotations(config: cri.ContainerConfig) -> None:
         if key.startswith(PREFIX):
             cause = "a container has no annotations of this kind"
             raise Invalid(CREATE, f"annotation {key[:200]!r}", cause, "annotate its pod")
-
-
-def _check_devices(config: cri.ContainerConfig) -> None:
-    for device in config.devices:
-        raise Unsupported(CREATE, f"device {device.container_path!r:.200}", _DEVICES, ELSEWHERE)
-    for claim in config.CDI_devices:
-        if not _CDI_NAME.fullmatch(claim.name):
-            raise Invalid(CREATE, f"CDI device {claim.name!r:.200}", "not of the form vendor.com/class=name")
-        raise Refused(CREATE, f"CDI device {claim.name!r:.200}", _DEVICES, ELSEWHERE)

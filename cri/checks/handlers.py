@@ -89,6 +89,9 @@ def _lacking(handler: HandlerConfig, can: pb.HostCapabilities) -> Iterator[str]:
     for text, one in zip(handler.requires, handler.requirements, strict=True):
         if why := _why_not(one, can):
             yield f"requires {text}, and {why}"
+    for name in handler.devices:
+        if why := _why_not(Requirement(RequirementKind.DEVICE, name), can):
+            yield f"its zones have the device {name}, and {why}"
 
 
 def _why_not(one: Requirement, can: pb.HostCapabilities) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from cri.checks.annotations import check_annotations
 from cri.checks.cpu import check_cpu
+from cri.checks.devices import check_pod as check_devices
 from cri.checks.fields import RUN, check_hostname, check_map, check_name, check_path
 from cri.checks.security import check_pod_security
 from cri.config import DEFAULT_HANDLER, HandlerConfig, HostNamespaces
@@ -40,6 +41,7 @@ def check(config: cri.PodSandboxConfig, handler: str, handlers: Mapping[str, Han
     check_map(RUN, "labels", config.labels)
     check_map(RUN, "annotations", config.annotations)
     check_annotations(config.metadata.name, config.annotations, handler, handlers[handler])
+    check_devices(config, handlers[handler])
     if config.log_directory:
         check_path(RUN, "log_directory", config.log_directory, absolute=True)
     if config.HasField("windows"):

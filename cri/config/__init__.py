@@ -12,6 +12,7 @@ from cri.config.file import (
 from cri.config.handlers import (
     ANNOTATIONS,
     DEFAULT_HANDLER,
+    DEVICES,
     DISK_RATES,
     KERNEL,
     MEMORY,
@@ -28,6 +29,7 @@ from cri.config.requirements import Requirement, RequirementKind, version
 
 __all__ = [
     "ANNOTATIONS",
+    "DEVICES",
     "DEFAULT_HANDLER",
     "DISK_RATES",
     "KERNEL",

@@ -18,6 +18,7 @@ DEFAULT_HANDLER = "xenpod"
 MEMORY = "xenpod.dev/memory"
 VCPUS = "xenpod.dev/vcpus"
 KERNEL = "xenpod.dev/kernel"
+DEVICES = "xenpod.dev/devices"
 DISK_RATES: Mapping[str, str] = {
     "xenpod.dev/disk-read-rate": "disk_read_rate",
     "xenpod.dev/disk-write-rate": "disk_write_rate",
@@ -25,9 +26,10 @@ DISK_RATES: Mapping[str, str] = {
     "xenpod.dev/disk-write-operations": "disk_write_operations",
 }
 """Annotations, and the handler's keys that they lower."""
-ANNOTATIONS = (MEMORY, VCPUS, KERNEL, *DISK_RATES)
+ANNOTATIONS = (MEMORY, VCPUS, KERNEL, DEVICES, *DISK_RATES)
 """All our annotations of pods."""
 
+_DEVICE = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _SECLABEL = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.,-]+){2,4}")
 _CPUPOOL = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -83,7 +85,7 @@ class HandlerConfig:
     zones send and see frames of the pod's own addresses only.  ``empty_dir_size`` is of each emptyDir
     that a zone has in place of one on disk; 0: half of the zone's memory.  Bandwidths, in bits per second,
     are what a pod has at most; 0 for no limit.  So are the rates of each of its zone's disks, in bytes and
-    operations per second.
+    operations per second.  ``devices`` are names of the host's that each zone has.
     """
 
     profile: str = "default"
@@ -112,12 +114,9 @@ class HandlerConfig:
     disk_write_operations: int = 0
     annotations: tuple[str, ...] = (KERNEL,)
     requires: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
 
     NOT_YET: ClassVar[Mapping[str, str]] = {
-        "devices": (
-            "zones cannot be given devices of the host yet."
-            ' requires = ["device:NAME"] keeps a handler to hosts that have one'
-        ),
         "sharing": "there is one way in which zones share the host's files, and nothing to choose",
     }
 
@@ -136,6 +135,9 @@ class HandlerConfig:
             raise WrongKey("seclabel", f"{self.seclabel!r:.80} is not user:role:type, of [A-Za-z0-9_.,:-]")
         if self.cpupool and not _CPUPOOL.fullmatch(self.cpupool):
             raise WrongKey("cpupool", f"{self.cpupool!r:.80} is not 1 to 64 of [A-Za-z0-9_.:-]")
+        for name in self.devices:
+            if not _DEVICE.fullmatch(name):
+                raise WrongKey("devices", f"{name!r:.80} is not 1 to 63 of [a-z0-9._-]")
         for key in self.annotations:
             if key not in ANNOTATIONS:
                 raise WrongKey("annotations", f"{key!r:.80} is none of {', '.join(ANNOTATIONS)}")
@@ -164,7 +166,7 @@ class HandlerConfig:
     def asks_host(self) -> bool:
         """Whether it wants something that a host may lack, beyond what its profile says."""
         plain = self.mode is HandlerMode.PROFILE and not self.has_disk_rates
-        return bool(self.requires or self.seclabel) or not plain
+        return bool(self.requires or self.seclabel or self.devices) or not plain
 
     @property
     def has_disk_rates(self) -> bool:
@@ -174,4 +176,6 @@ class HandlerConfig:
     @property
     def needs_fresh_facts(self) -> bool:
         """Whether it wants what comes and goes while the host runs: devices, and a policy's labels."""
-        return bool(self.seclabel) or any(one.kind is RequirementKind.DEVICE for one in self.requirements)
+        return bool(self.seclabel or self.devices) or any(
+            one.kind is RequirementKind.DEVICE for one in self.requirements
+        )

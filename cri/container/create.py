@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cri.checks import container as request
+from cri.checks import devices
 from cri.checks.fields import CREATE
 from cri.checks.mounts import is_image
 from cri.config import HandlerConfig, HostNamespaces
@@ -160,6 +161,9 @@ def _plan(
         image_volumes=volumes.images,
         memory_volumes=volumes.memory,
         file_volumes=volumes.files,
+        devices=devices.of_container(
+            config, devices.of_pod(sandbox.config.annotations, handler), who.uid, who.gid
+        ),
     )
     return ContainerPlan(container, workload)
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
+from cri.checks import devices
 from cri.checks import sandbox as request
 from cri.checks.fields import RUN
 from cri.checks.handlers import MODES, unmet
@@ -133,6 +134,7 @@ async def _create_zone(
             mode=MODES[handler.mode],
             seclabel=handler.seclabel,
             cpupool=handler.cpupool,
+            devices=devices.of_pod(sandbox.config.annotations, handler),
             pod_uid=meta.uid,
             disk_rates=disk_rates(sandbox.config, sandbox.handler, handler),
         )

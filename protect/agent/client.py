@@ -30,6 +30,7 @@ from protect.model.process import (
     Streams,
     ZoneFacts,
 )
+from protect.model.volume import GuestDevice
 from protect.model.zone import GuestNetwork, ZoneSpec
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -38,7 +39,8 @@ T = TypeVar("T")
 _ADOPTION = 5.0  # seconds a call waits for a zone that is just being adopted
 _DIAL = 15.0  # seconds: longer than the agent's own deadline of 10
 _START = 130.0
-"""Seconds: longer than the agent's own deadlines, 60 for what is left of a creation and 60 for the start."""
+"""Seconds: longer than the agent's 60 for what is left of a creation and 60 for the start: whoever gave up
+earlier would not learn that the container runs."""
 
 
 class AgentClient:
@@ -110,6 +112,11 @@ class AgentClient:
         """Have the zone start the first ``cpus`` CPUs that it has been given; its size as it is now."""
         return replies.guest_size(await self._call(requests.resize_zone(cpus)))
 
+    async def find_device(self, name: str, *, gone: bool = False) -> GuestDevice:
+        """A disk as the zone has it, once it is there; or, all 0, once it is gone.  TooLate: not in 20 s."""
+        asked = pb.FindDevice(name=name, gone=gone)
+        return replies.device(self._zone_id, (await self._call(pb.Request(find_device=asked))).device)
+
     async def list_processes(self) -> ProcessList:
         """List all processes, as a part of setting up a connection, before ``serve``."""
         reply = await self._call_early(pb.Request(list_processes=pb.ListProcesses()))
@@ -155,12 +162,10 @@ class AgentClient:
 
     async def start_container(self, container_id: str) -> int:
         """Start a container: the pid of its first process, 0 if not told.  CannotStart as above."""
-        request = pb.Request(start_container=pb.StartContainer(id=container_id))
-        return (await self._call(request, max(_START, self.call_timeout))).pid
+        return (await self._call(requests.start(container_id), max(_START, self.call_timeout))).pid
 
     async def update_container(self, container_id: str, resources: bytes) -> None:
-        asked = pb.UpdateContainer(id=container_id, resources_json=resources)
-        await self._call(pb.Request(update_container=asked))
+        await self._call(requests.update_container(container_id, resources))
 
     async def delete_container(self, container_id: str) -> None:
         """Delete a container; an unknown one succeeds."""

@@ -23,6 +23,7 @@ from protect.model.process import (
     ZoneFacts,
 )
 from protect.model.statistics import InterfaceStats, Pressure, WorkloadStats, ZoneFigures, ZoneStats, plain
+from protect.model.volume import GuestDevice
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 _TEXT = 256
 _PROCESS_LIMIT = 4096
 _INTERFACES = 32
+_MAJORS, _MINORS = (1 << 12) - 1, (1 << 20) - 1
 _SKEW = 60 * 10**9
 _STATES: Mapping[int, ProcessState] = {
     pb.PROCESS_STATE_CREATED: ProcessState.CREATED,
@@ -63,6 +65,14 @@ def check_streams(
 
 def connection(untrusted: pb.Dialed) -> DialedConnection:
     return DialedConnection(into=untrusted.in_stream, out=untrusted.out_stream)
+
+
+def device(zone_id: str, untrusted: pb.DeviceFound) -> GuestDevice:
+    """A disk.  ProtocolViolation for numbers that no device has (makedev(3))."""
+    if untrusted.major > _MAJORS or untrusted.minor > _MINORS:
+        cause = f"its agent found the device {untrusted.major}:{untrusted.minor}"
+        raise ProtocolViolation("find device", f"in zone {zone_id}", cause)
+    return GuestDevice(untrusted.major, untrusted.minor, untrusted.size_bytes, untrusted.in_use)
 
 
 def process_list(zone_id: str, untrusted: pb.ProcessList) -> ProcessList:

@@ -137,3 +137,12 @@ STATS: Mapping[StatsKind, pb.Request] = {
     StatsKind.ZONE: pb.Request(get_stats=pb.GetStats()),
     StatsKind.DETAILS: pb.Request(get_stats=pb.GetStats(details=True)),
 }
+
+
+def start(container_id: str) -> pb.Request:
+    return pb.Request(start_container=pb.StartContainer(id=container_id))
+
+
+def update_container(container_id: str, resources: bytes) -> pb.Request:
+    asked = pb.UpdateContainer(id=container_id, resources_json=resources)
+    return pb.Request(update_container=asked)

@@ -31,6 +31,7 @@ RESULTS: Mapping[str, str] = {
     "dial": "dialed",
     "read_file": "content",
     "sync_clock": "clock",
+    "find_device": "device",
 }
 """The result that answers an operation; all other operations are answered by ``done``."""
 CREATING = frozenset({"create_container", "exec_process", "dial"})

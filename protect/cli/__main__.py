@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from protect.cli import generate, resize, show
+from protect.cli import devices, generate, resize, show
 from protect.cli.commands import COMMANDS
 from protect.cli.errors import CheckFailed, CommandFailed
 from protect.cli.images import password
@@ -77,6 +77,9 @@ def parser() -> argparse.ArgumentParser:
     listing = _verb(workload, common, "workload list", "every workload")
     listing.add_argument("--zone", default="", metavar="ID", help="only workloads of this zone")
     _verb(workload, common, "workload inspect", "one workload").add_argument("id", help=_ID)
+    text = "list, attach, detach devices of the host"
+    device = nouns.add_parser("device", help=text).add_subparsers(required=True)
+    devices.add_parsers(lambda command, text: _verb(device, common, command, text))
     _reservations(nouns, common)
     showing = _verb(nouns, common, "host", "the host: toolstack, memory, handlers, notices")
     _cri_socket(showing)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 import grpc.aio
 
 from daemonkit.grpc_server import channel
-from protect.cli import find, generate, images, reservations, resize, show
+from protect.cli import devices, find, generate, images, reservations, resize, show
 from protect.cli.host import host
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
@@ -117,5 +117,6 @@ COMMANDS: Mapping[str, images.Command] = {
     "host": host,
     "watch": watch,
     generate.COMMAND: generate.generate,
+    **devices.COMMANDS,
     **images.COMMANDS,
 }

@@ -56,6 +56,7 @@ def zone(
         ("cpu pool", answer.cpupool),
         ("cpu weight", str(answer.resources.weight) if answer.resources.HasField("weight") else ""),
         ("cpu cap", f"{answer.resources.cap}%" if answer.resources.cap else ""),
+        *(("device", _device(one)) for one in answer.devices),
         ("disk rates", _rates(answer.disk_rates)),
         ("created", when(answer.created_at_ns)),
         ("died", when(answer.died_at_ns)),
@@ -236,6 +237,11 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
 def console() -> Console:
     """The console to print to; lines are cut to its width only on a terminal."""
     return Console() if sys.stdout.isatty() else Console(width=400)
+
+
+def _device(one: pb.Device) -> str:
+    parts = (one.name, one.place, one.disk, "" if one.attached else "changing")
+    return " ".join(part for part in parts if part)
 
 
 def _zone_state(state: pb.ZoneState.ValueType) -> str:

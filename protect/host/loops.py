@@ -1,5 +1,8 @@
 """Loop devices: a file as a read-only or writable block device, freed by itself when nobody uses it.
 
+``take_device`` makes one of a block device, whose claim it holds.  It is not always open while somebody has
+it, so it can be kept (``keep``) until it is let go.
+
 A device is configured with LO_FLAGS_AUTOCLEAR, so it lives exactly as long as somebody has it open:
 this process by ``Loop``, or whoever mounted it.  A daemon that is killed therefore leaks none; a
 device that nobody had opened yet is then gone, and its attach has to be done again.
@@ -22,12 +25,15 @@ from pathlib import Path
 
 from daemonkit.faults import Broken, Exhausted, Invalid, Missing
 from daemonkit.tasks import join
+from protect.host.blockdev import claim
 
 _CONTROL = "/dev/loop-control"
 _SET_CONFIG = 0x4C0A
+_SET_STATUS = 0x4C04
 _GET_STATUS = 0x4C05
 _GET_FREE = 0x4C82
 _READ_ONLY, _AUTOCLEAR, _DIRECT_IO = 1, 4, 16
+_FLAGS = 8  # its place in loop_info64
 _INFO = struct.Struct("=5Q4I64s64s32s2Q")  # struct loop_info64
 _CONFIG = struct.Struct(f"=2I{_INFO.size}s64x")  # struct loop_config
 _SECTOR = 512
@@ -87,6 +93,36 @@ def take_loop(path: Path, readonly: bool = True, direct: bool = False) -> Loop:
         return _configure_free(path, file, readonly, direct)
     finally:
         os.close(file)  # the device has its own reference
+
+
+async def attach_device(path: Path, readonly: bool) -> Loop:
+    """Claim the block device ``path`` for a loop device on it.  Faults as of ``claim`` and
+    ``attach_loop``."""
+    attempt = asyncio.get_running_loop().run_in_executor(None, _take_device, path, readonly)
+    try:
+        return await join(attempt)
+    except asyncio.CancelledError:
+        attempt.add_done_callback(_discard)
+        raise
+
+
+def _take_device(path: Path, readonly: bool) -> Loop:
+    claimed = claim(path, readonly=readonly)
+    try:
+        return _configure_free(path, claimed.fd, readonly, direct=True)
+    finally:
+        claimed.close()  # the device has its own reference, and with it the claim
+
+
+def keep(loop: Loop, *, kept: bool) -> None:
+    """Let a loop device outlive whoever has it open, or no longer.  Nothing to do for one that is gone."""
+    try:
+        values = list(_INFO.unpack(fcntl.ioctl(loop.fd, _GET_STATUS, bytes(_INFO.size))))
+        values[_FLAGS] = values[_FLAGS] & ~_AUTOCLEAR | (0 if kept else _AUTOCLEAR)
+        fcntl.ioctl(loop.fd, _SET_STATUS, _INFO.pack(*values))
+    except OSError as error:
+        if error.errno not in (errno.ENXIO, errno.EBADF):
+            raise Broken("keep loop device", str(loop.path), error.strerror or str(error)) from error
 
 
 def adopt_loop(device: Path, file: tuple[int, int]) -> Loop | None:

@@ -18,6 +18,7 @@ SYSCTL_VALUE_LIMIT = 1024
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 _SECLABEL = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.,-]+){2,4}")
+_DEVICE = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 # Those a namespace has for itself, sysctl(8): what a pod may set, whatever a zone is made of.
 _SYSCTL = re.compile(
@@ -52,6 +53,13 @@ def hostname(operation: str, value: str) -> str:
     """A host name of at most 64 bytes, ``""`` for none (sethostname(2), RFC 1123)."""
     if value and not _HOSTNAME.fullmatch(value):
         raise Invalid(operation, f"hostname {printable(value, 80)!r}", "want at most 64 of [A-Za-z0-9.-]")
+    return value
+
+
+def device_name(operation: str, value: str) -> str:
+    """A name of a device, as the configuration has them."""
+    if not _DEVICE.fullmatch(value):
+        raise Invalid(operation, f"device {printable(value, 80)!r}", "want 1 to 63 of [a-z0-9._-]")
     return value
 
 

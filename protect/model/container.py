@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protect.model.files import FileVolume
-from protect.model.volume import Volume
+from protect.model.volume import DeviceRequest, Volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,7 @@ class WorkloadSpec:
     image_volumes: Sequence[ImageVolume] = ()
     memory_volumes: Sequence[MemoryVolume] = ()
     file_volumes: Sequence[FileVolume] = ()
+    devices: Sequence[DeviceRequest] = ()
 
     @property
     def stacks(self) -> tuple[Stack, ...]:

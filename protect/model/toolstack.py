@@ -78,6 +78,9 @@ class DomainSpec:
     def most_vcpus(self) -> int:
         return max(self.vcpus, self.vcpus_max)
 
+    passthrough: bool = False
+    """Whether it can be given PCI functions, which costs the hypervisor page tables for its IOMMU."""
+
 
 class DomainState(Enum):
     """State of a domain."""
@@ -112,19 +115,22 @@ class DomainInfo:
 class DiskSpec:
     """A read-only or writable disk: ``path`` is a file or a block device, ``vdev`` e.g. ``xvda``.
 
-    From ``xvdza`` on names are the toolstack's own.
+    From ``xvdza`` on names are the toolstack's own.  ``exclusive``: a block device of the host that nobody
+    else of it may use meanwhile, other zones among them; read-only ones may be read by others.
     """
 
     vdev: str
     path: Path
     readonly: bool = True
+    exclusive: bool = False
 
 
 class Toolstack(HostPort, Resizable, Protocol):
     """Domains and their devices.  Errors are ``protect.model.errors`` (ToolstackError and kin).
 
-    A domain that ended, or that there never was, is DomainGone to every method but ``destroy`` and
-    ``detach_disk`` (which succeed) and ``console`` (which still has that of one that ended).
+    A domain that ended, or that there never was, is DomainGone to every method but ``destroy``,
+    ``detach_disk`` and ``detach_pci`` (which succeed) and ``console`` (which still has that of one that
+    ended).
 
     Every method may be cancelled, and finishes what it has begun: its caller gets CancelledError when the
     step has ended.  What it made can then be found with ``list`` and removed with ``destroy``.  Only
@@ -187,7 +193,7 @@ class Toolstack(HostPort, Resizable, Protocol):
         """Attach a disk, which appears as ``/dev/<vdev>`` in the guest.
 
         Exists: vdev is taken; Invalid: not a name like ``xvda``, or not a file of whole sectors;
-        Missing: no such file.
+        Missing: no such file; Refused: it is to be exclusive, and somebody has it.
         """
         ...
 
@@ -197,6 +203,22 @@ class Toolstack(HostPort, Resizable, Protocol):
 
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         """The vdevs that are attached now."""
+        ...
+
+    async def attach_pci(self, domain: DomainId, address: str) -> None:
+        """Give the domain a PCI function of the host ("0000:65:00.0"), reset.
+
+        Exists: it has it; Missing: there is none; Refused, with the reason: the host or another domain uses
+        it, it cannot be reset, there is no IOMMU, or the domain cannot have any (``DomainSpec.passthrough``).
+        """
+        ...
+
+    async def detach_pci(self, domain: DomainId, address: str) -> None:
+        """Take it back, and reset it; one that the domain does not have succeeds."""
+        ...
+
+    async def pci_functions(self, domain: DomainId) -> builtins.list[str]:
+        """The addresses of those that it has now."""
         ...
 
     async def share(self, domain: DomainId) -> str:

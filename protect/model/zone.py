@@ -18,6 +18,7 @@ from uuid import UUID
 from daemonkit.faults import Refused
 from protect.model.domain.shares import CpuShares, DiskRates
 from protect.model.toolstack import DomainId, DomainKernel, Mode
+from protect.model.volume import ZoneDevice
 
 
 class ZoneState(Enum):
@@ -82,6 +83,8 @@ class ZoneSpec:
     """The reservations that its memory comes from."""
     seclabel: str = ""
     """Label of its domain in the hypervisor's policy; "" for the hypervisor's choice."""
+    device_names: tuple[str, ...] = ()
+    """Names of devices of the host that it has from its launch on."""
     disk_rates: DiskRates = DiskRates()
     memory_max_bytes: int = 0
     """How large it can become while it runs; as ``vcpus_max``, 0 for what it began with."""
@@ -129,6 +132,8 @@ class Zone:
     """The value of its ``DeathKind``; "" if it lives, or died under an earlier version."""
     console: str = ""
     """Of a dead zone: the last lines of its console, as plain text."""
+    devices: tuple[ZoneDevice, ...] = ()
+    """Devices of the host that it has, or whose attach or detach is under way."""
 
     @property
     def id(self) -> str:

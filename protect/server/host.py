@@ -125,7 +125,8 @@ def rate_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str
 
 async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabilities:
     """What the host can do; only its devices change while it runs."""
-    there = await asyncio.to_thread(devices.present, config.devices)
+    places = {name: device.place for name, device in config.devices.items()}
+    there = await asyncio.to_thread(devices.present, places)
     return pb.HostCapabilities(
         pv=can.pv,
         hvm=can.hvm,

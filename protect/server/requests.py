@@ -19,6 +19,7 @@ from protect.model.container import (
 )
 from protect.model.files import FileVolume
 from protect.model.volume import Volume
+from protect.server import device_requests
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 CONFIG_LIMIT = 512 * 1024
@@ -58,6 +59,7 @@ def workload_spec(request: pb.CreateWorkloadRequest) -> WorkloadSpec:
         image_volumes=_image_volumes(operation, workload_id, request.image_volumes),
         memory_volumes=_memory_volumes(operation, workload_id, request),
         file_volumes=_file_volumes(operation, workload_id, request),
+        devices=device_requests.devices(operation, workload_id, request.devices),
     )
 
 

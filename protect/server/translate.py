@@ -10,6 +10,7 @@ from protect.model.domain.shares import DiskRates
 from protect.model.room.host import HostNotice
 from protect.model.room.modes import WantedMode
 from protect.model.toolstack import Mode
+from protect.model.volume import DeviceKind, ZoneDevice
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import MemoryPolicy, Zone, ZoneState
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -76,6 +77,26 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         disk_rates=pb.DiskRates(**asdict(value.spec.disk_rates)) if value.spec.disk_rates else None,
         cpupool=value.spec.cpupool,
         resizable=value.resizes,
+        devices=[device(one, value.id) for one in value.devices],
+    )
+
+
+DEVICE_KINDS: Mapping[DeviceKind, pb.DeviceKind.ValueType] = {
+    DeviceKind.BLOCK: pb.DEVICE_KIND_BLOCK,
+    DeviceKind.PCI: pb.DEVICE_KIND_PCI,
+}
+
+
+def device(value: ZoneDevice, zone_id: str) -> pb.Device:
+    return pb.Device(
+        name=value.name,
+        kind=DEVICE_KINDS[value.kind],
+        place=value.place,
+        readonly=value.readonly,
+        zone_id=zone_id,
+        disk=value.vdev,
+        attached=value.ready,
+        workloads=value.users,
     )
 
 

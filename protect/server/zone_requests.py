@@ -17,7 +17,7 @@ from protect.model.room.modes import (
 )
 from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.zone import MemoryPolicy, ZoneIdMapping, ZoneSpec
-from protect.server import translate
+from protect.server import device_requests, translate
 from protect.zones.reservations import ReservedSize
 from protect.zones.size.resize import ZoneSize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -71,6 +71,7 @@ def zone_spec(
         memory_policy=_policy(operation, zone_id, request.resources) or MemoryPolicy.STATIC,
         memory_min_bytes=min(request.resources.memory_min_bytes or memory, memory),
         cpupool=checks.name(operation, request.cpupool),
+        device_names=device_requests.names(operation, zone_id, request.devices),
         reservations=reserved.reservations if reserved else (),
         disk_rates=disk_rates(operation, zone_id, config, request.disk_rates, capabilities),
     )

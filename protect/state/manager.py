@@ -21,6 +21,7 @@ from protect.model.ports import HostFiles, LogFactory, Splice, ZoneVolumes
 from protect.model.room.host import HostNotice
 from protect.model.room.reservation import Reservation
 from protect.model.toolstack import Toolstack
+from protect.model.volume import HostDevices
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import Zone
 from protect.state.hub import Hub
@@ -44,6 +45,7 @@ class ZoneManager:
     ledger: Ledger
     volumes: ZoneVolumes
     files: HostFiles
+    devices: HostDevices
     tasks: Background = field(default_factory=Background)
     zones: dict[str, ZoneRuntime] = field(default_factory=dict)
     workloads: dict[str, WorkloadRuntime] = field(default_factory=dict)
@@ -88,6 +90,12 @@ class ZoneManager:
     def put_zone(self, runtime: ZoneRuntime, zone: Zone, intent: Intent | None = None) -> None:
         """Record, then believe, then tell."""
         self.store.save_zone(zone, intent)
+        runtime.zone = zone
+        self.hub.publish(ZoneSeen(zone, runtime.connected))
+
+    def update_zone(self, runtime: ZoneRuntime, zone: Zone) -> None:
+        """Record a change beside the operation that is under way, if there is one."""
+        self.store.update_zone(zone)
         runtime.zone = zone
         self.hub.publish(ZoneSeen(zone, runtime.connected))
 

@@ -95,6 +95,7 @@ def _json_converter() -> Converter:
             memory_min_bytes=rare,
             memory_limit_bytes=rare,
             cpupool=rare,
+            device_names=rare,
             reservations=rare,
             disk_rates=rare,
         ),
@@ -102,7 +103,13 @@ def _json_converter() -> Converter:
     converter.register_unstructure_hook(
         Zone,
         make_dict_unstructure_fn(
-            Zone, converter, file_volumes=rare, resizes=rare, death_kind=rare, console=rare
+            Zone,
+            converter,
+            file_volumes=rare,
+            resizes=rare,
+            death_kind=rare,
+            console=rare,
+            devices=rare,
         ),
     )
     converter.register_unstructure_hook(

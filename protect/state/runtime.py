@@ -62,6 +62,8 @@ class ZoneRuntime:
         self.execs: dict[str, ExecRun] = {}
         self.sharing = asyncio.Lock()
         """Held by whoever has the zone see its shared directory."""
+        self.attaching = asyncio.Lock()
+        """Held while a device of the host is attached or detached."""
         self.stats = StatsAnswers()
         self.clock = ZoneClock()
         self.files = ZoneFiles()

@@ -89,6 +89,10 @@ class StateStore(Protocol):
         """Write the zone; its intent is set, or removed when None."""
         ...
 
+    def update_zone(self, zone: Zone) -> None:
+        """Write the zone; an intent it has stays."""
+        ...
+
     def forget_zone(self, zone_id: str) -> None:
         """Remove the zone, its workloads and every intent of theirs."""
         ...
@@ -135,14 +139,13 @@ class SqliteStore:
 
     def save_zone(self, zone: Zone, intent: Intent | None) -> None:
         self._want_space("zones", zone.id)
-        row = (zone.id, str(zone.uuid), zone.state.value, json.dumps(records.of_zone(zone)))
         with self._transaction():
-            self._db.execute(
-                "INSERT INTO zones (id, uuid, state, body) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT (id) DO UPDATE SET state = excluded.state, body = excluded.body",
-                row,
-            )
+            self._put_zone(zone)
             self._set_intent("zone", zone.id, intent)
+
+    def update_zone(self, zone: Zone) -> None:
+        with self._transaction():
+            self._put_zone(zone)
 
     def forget_zone(self, zone_id: str) -> None:
         with self._transaction():
@@ -206,6 +209,14 @@ class SqliteStore:
         """Exhausted: there is no disk space for a new row; existing rows are written as long as possible."""
         if self._db.execute(f"SELECT 1 FROM {table} WHERE id = ?", (new_id,)).fetchone() is None:
             disk_space.check(self._path)
+
+    def _put_zone(self, zone: Zone) -> None:
+        row = (zone.id, str(zone.uuid), zone.state.value, json.dumps(records.of_zone(zone)))
+        self._db.execute(
+            "INSERT INTO zones (id, uuid, state, body) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET state = excluded.state, body = excluded.body",
+            row,
+        )
 
     def _put_workload(self, workload: Workload) -> None:
         row = (workload.id, workload.zone_id, workload.state.value, json.dumps(records.of_workload(workload)))

@@ -15,10 +15,15 @@ from protect.model.toolstack import DiskSpec
 VDEV = re.compile(r"xvd[a-z]{1,2}")
 
 
-async def open_disk(disk: DiskSpec) -> Loop | None:
-    """Attach a loop device to a file; None for a block device, which needs none.  Missing, Invalid."""
+def check_name(disk: DiskSpec) -> None:
+    """Invalid: not a disk's name."""
     if not VDEV.fullmatch(disk.vdev):
         raise Invalid("attach disk", disk.vdev, "not a name like xvda")
+
+
+async def open_disk(disk: DiskSpec) -> Loop | None:
+    """Attach a loop device to a file; None for a block device, which needs none.  Missing, Invalid."""
+    check_name(disk)
     if await asyncio.to_thread(_is_block_device, disk.path):
         return None
     return await attach_loop(disk.path, disk.readonly)

@@ -29,6 +29,8 @@ from protect.state.store import Intent
 from protect.workloads import disks, sharing
 from protect.workloads import files as copies
 from protect.workloads.delete import delete_container, undo_create
+from protect.workloads.devices.find import find as find_devices
+from protect.workloads.devices.give import give
 from protect.workloads.start import start_error
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
     # Before the record: a file system that does not answer holds up nothing but this call.
     ids = zone.zone.spec.id_mapping
     taken = await copies.take(manager, zone, spec)
+    found = await find_devices(manager, zone, spec.devices)
     sources: Sequence[VolumeSource] = ()
     try:
         wanted = [*spec.volumes, *taken.shared]
@@ -56,6 +59,7 @@ async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
         table = disks.DiskTable.of(runtime.workload.disks, files)
         async with runtime.lock, AsyncExitStack() as undo:
             undo.push_async_callback(undo_create, manager, runtime)
+            spec = await give(manager, zone, spec, found)
             await manager.volumes.attach(spec.zone_id, spec.id, sources)
             checkpoint("workload-create.volumes-attached")
             await copies.put(manager, runtime, taken)

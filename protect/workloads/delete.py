@@ -15,6 +15,7 @@ from protect.model.workload import WorkloadState
 from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime
 from protect.state.store import Intent
+from protect.workloads.devices.attach import release
 from protect.workloads.disks import release_disks
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,8 @@ async def dismantle(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
     checkpoint("workload-delete.container-deleted")
     if runtime.zone.running:
         await complete_all(_detach(manager, runtime, vdev) for vdev in release_disks(runtime))
+    await release(manager, runtime.zone, runtime.id)
+    checkpoint("workload-delete.devices-released")
     await manager.volumes.detach(runtime.zone.id, runtime.id)
     checkpoint("workload-delete.volumes-detached")
     if runtime.outputs is not None:

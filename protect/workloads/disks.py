@@ -7,10 +7,9 @@ last one detaches it.
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from string import ascii_lowercase
 
 from daemonkit.faults import Exhausted, Invalid
 from protect.model.container import DiskFilesystem, DiskVolume, ImageVolume, Stack
@@ -18,6 +17,7 @@ from protect.model.files import FileId
 from protect.model.room.host import DiskLimit
 from protect.model.toolstack import DiskSpec
 from protect.model.workload import WorkloadDisk, WorkloadState
+from protect.state import disk_names
 from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 
@@ -68,7 +68,7 @@ def assign(
     Shared are those of workloads that have been created whole and are not being deleted: theirs are
     attached, and stay while somebody holds them.  Exhausted: the zone would have more than ``limit``.
     """
-    taken = {disk.vdev for other in zone.workloads.values() for disk in other.workload.disks}
+    taken = disk_names.taken(zone)
     shared = {
         disk.file: disk
         for other in zone.workloads.values()
@@ -80,14 +80,8 @@ def assign(
     if len(taken) + len(new) > limit.disks:
         cause = f"zone {zone.id} has {len(taken)} disks, {len(new)} more would be more than {limit.disks}"
         raise Exhausted("attach disk", zone.id, f"{cause}: {limit.bound}", "a larger zone can have more")
-    fresh = {file: WorkloadDisk(vdev, file) for file, vdev in zip(new, _free(taken), strict=False)}
+    fresh = {file: WorkloadDisk(vdev, file) for file, vdev in zip(new, disk_names.free(taken), strict=False)}
     return tuple((shared | fresh)[file] for file in wanted), frozenset(disk.vdev for disk in fresh.values())
-
-
-def _free(taken: set[str]) -> Iterator[str]:
-    """Free names: xvda .. xvdz, xvdaa .. xvdyz, as many as ``disks_per_zone`` may be."""
-    names = (f"xvd{first}{second}" for first in ("", *ascii_lowercase[:-1]) for second in ascii_lowercase)
-    return (name for name in names if name not in taken)
 
 
 def release_disks(runtime: WorkloadRuntime) -> tuple[str, ...]:

@@ -64,6 +64,8 @@ async def dismantle(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 async def quiesce(runtime: ZoneRuntime) -> None:
     """Close the channel, and wait until no verb works in the zone, whose end has been declared."""
     await runtime.client.close()
+    async with runtime.attaching:
+        pass  # whoever had it has undone its attach, or leaves the rest to the domain's end
     for workload in list(runtime.workloads.values()):
         async with workload.lock:
             if workload.exiting is not None:

@@ -19,6 +19,8 @@ from protect.model.zone import Zone, ZoneSpec, ZoneState, domain_name
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
+from protect.workloads.devices import find
+from protect.workloads.devices.zone import give_devices, may_pass_functions
 from protect.zones import capacity, kernel, preflight
 from protect.zones.deaths import explain
 from protect.zones.destroy import dismantle
@@ -36,6 +38,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
     Exists, Exhausted, Refused (destroyed or dead meanwhile), TooLate (does not boot), ToolstackError.
     """
     begin = time.monotonic()
+    find.check(manager, spec)
     if spec.kernel:
         await asyncio.to_thread(kernel.check, spec.id, spec.kernel)
     runtime = await admit(manager, spec)
@@ -47,7 +50,8 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
             checkpoint("zone-create.sharing")
             # A destroy may be waiting already: no domain is made for it.
             runtime.end.check("use", f"zone {spec.id}")
-            domain = await toolstack.create(domain_spec(runtime.zone, manager.volumes.shared(spec.id)))
+            shared, passthrough = manager.volumes.shared(spec.id), may_pass_functions(manager, spec)
+            domain = await toolstack.create(domain_spec(runtime.zone, shared, passthrough=passthrough))
             # In memory only: should we die here, the domain is found again by its uuid.
             runtime.zone = replace(runtime.zone, domain_id=domain)
             checkpoint("zone-create.domain-created")
@@ -66,6 +70,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
                 await toolstack.set_shares(domain, spec.shares)
             checkpoint("zone-create.capped")
             client.serve()
+            await give_devices(manager, runtime)
             running = runtime.zone.to(
                 ZoneState.RUNNING,
                 boot_id=hello.boot_id.hex(),
@@ -120,7 +125,7 @@ async def _explained(manager: ZoneManager, runtime: ZoneRuntime) -> AsyncIterato
         raise await explain(manager, runtime, fault) from fault
 
 
-def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
+def domain_spec(zone: Zone, shared: Path, *, passthrough: bool = False) -> DomainSpec:
     """The spec of a zone's domain."""
     spec = zone.spec
     return DomainSpec(
@@ -138,4 +143,5 @@ def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
         memory_max_bytes=spec.memory_max_bytes,
         vcpus_max=spec.vcpus_max,
         cpupool=spec.cpupool,
+        passthrough=passthrough,
     )

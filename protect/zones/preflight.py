@@ -20,7 +20,7 @@ def wants(config: ProtectdConfig) -> HostWants:
     return HostWants(
         zones=config.limits.zones,
         disks_per_zone=config.limits.disks_per_zone,
-        pci=any(is_pci(place) for place in config.host.devices.values()),
+        pci=any(is_pci(device.place) for device in config.host.devices.values()),
     )
 
 

@@ -25,6 +25,7 @@ from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent, Saved
 from protect.workloads import exits
+from protect.workloads.devices.attach import settle
 from protect.zones import connect, deaths, disk_rates, resync
 from protect.zones.capacity import refresh, reservation_promise, zone_promise
 from protect.zones.destroy import dismantle, find_domain
@@ -150,6 +151,7 @@ async def _adopt(manager: ZoneManager, recorded: RecordedZone, domain: DomainInf
     if resized:
         await sizing.start_cpus(runtime)
     await _release_ended(manager, runtime)
+    await settle(manager, runtime)
     checkpoint("reconcile.adopted")
     log.info("zone adopted", extra=fields(zone=runtime.id, workloads=len(runtime.workloads)))
 

@@ -247,10 +247,12 @@ async def test_what_a_zone_does_not_have(stage: Stage, shared_pod: Pod) -> None:
         await stage.create(shared_pod, CDI_devices=[cri.CDIDevice(name="vendor.com/gpu=0")])
     with refused("INVALID_ARGUMENT", "not a name"):
         await stage.create(shared_pod, CDI_devices=[cri.CDIDevice(name="not a name")])
-    with refused("UNIMPLEMENTED", "/dev/null"):
+    with refused("INVALID_ARGUMENT", "/dev/null", "not a block device"):
         await stage.create(
             shared_pod, devices=[cri.Device(host_path="/dev/null", container_path="/dev/null")]
         )
+    with refused("NOT_FOUND", "no device has this name"):
+        await stage.create(shared_pod, CDI_devices=[cri.CDIDevice(name="xenpod.dev/device=nothing")])
     with refused("FAILED_PRECONDITION", "host's network"):
         options = cri.NamespaceOption(pid=cri.CONTAINER, network=cri.NODE)
         await stage.create(shared_pod, linux=linux(namespace_options=options))

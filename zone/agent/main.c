@@ -50,6 +50,7 @@ static verb *const verbs[] = {
 	[OP(MOUNT_SHARED)] = mount_shared,
 	[OP(RESIZE_ZONE)] = resize_zone,
 	[OP(SYNC_CLOCK)] = sync_clock,
+	[OP(FIND_DEVICE)] = find_device,
 };
 
 static const char *setting(const char *name, const char *otherwise)

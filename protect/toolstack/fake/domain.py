@@ -115,6 +115,7 @@ def write_spec(directory: Path, spec: DomainSpec) -> None:
         "memory_max_bytes": spec.memory_max_bytes,
         "vcpus_max": spec.vcpus_max,
         "cpupool": spec.cpupool,
+        "passthrough": spec.passthrough,
     }
     write_atomically(directory / "spec.json", json.dumps(values))
 
@@ -140,6 +141,7 @@ async def read_spec(directory: Path) -> DomainSpec | None:
         memory_max_bytes=values.get("memory_max_bytes", 0),
         vcpus_max=values.get("vcpus_max", 0),
         cpupool=values.get("cpupool", ""),
+        passthrough=values.get("passthrough", False),
     )
 
 

@@ -15,6 +15,7 @@ from daemonkit.faults import Invalid
 from protect.model.checks import seclabel
 from protect.model.room.host import DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneRoom
 from protect.model.toolstack import Capabilities, DomainSpec, PhysicalInfo
+from protect.model.volume import PCI_ADDRESS
 from protect.toolstack.fake.faultplan import FaultInjector
 
 MIB = 1 << 20
@@ -31,7 +32,8 @@ class FakeSettings:
 
     ``hvm``, ``hap``, ``iommu`` and ``hypervisor_version`` are what it says it has, for tests of what asks;
     ``domain_overhead`` is what it says it takes for a domain beside its memory;
-    so are ``seclabels``, the labels of its policy: with none it has no FLASK; and ``cpupools``.
+    so are ``seclabels``, the labels of its policy: with none it has no FLASK; ``cpupools``; and ``pci``, the
+    addresses of functions of which domains get nothing but the record.
     """
 
     memory: Bytes = Bytes(0)
@@ -42,6 +44,7 @@ class FakeSettings:
     hypervisor_version: str = ""
     seclabels: tuple[str, ...] = ()
     cpupools: tuple[str, ...] = ()
+    pci: tuple[str, ...] = ()
     domain_overhead: Bytes = Bytes(0)
     domains_most: int = 0
     """Room for so many domains; 0: for any number."""
@@ -58,6 +61,9 @@ class FakeSettings:
         longer_than_nothing(self, "launch_seconds")
         if self.hypervisor_version and not re.fullmatch(r"\d{1,4}\.\d{1,4}", self.hypervisor_version):
             raise WrongKey("hypervisor_version", f"{self.hypervisor_version!r:.80} is not <major>.<minor>")
+        for address in self.pci:
+            if not PCI_ADDRESS.fullmatch(address):
+                raise WrongKey("pci", f"{address!r:.80} is not a PCI address such as 0000:65:00.0")
         for label in self.seclabels:
             try:
                 seclabel("read configuration", label)

@@ -49,7 +49,7 @@ NOTICE = "the fake toolstack has NO SECURITY BOUNDARY: zones are namespaces of t
 _END_SECONDS = 10.0
 
 
-class FakeToolstack(FakeResizing, Consoles):
+class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
     """A ``Toolstack`` on namespaces; ``run_dir`` keeps what must outlive the daemon."""
 
     name = "fake"
@@ -172,6 +172,7 @@ class FakeToolstack(FakeResizing, Consoles):
                 await self._kill(found)
                 checkpoint("fake-destroy.killed")
                 faultplan.after(fault, "destroy domain", name)
+                await asyncio.to_thread(disks.let_go, found)
                 found.release()
                 await create.remove(self._home, found.spec)
                 del self._domains[found.spec.uuid]

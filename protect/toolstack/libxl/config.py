@@ -29,9 +29,17 @@ def domain_config(
     hotplug = {"XENPOD_CPUS": "hotplug"} if spec.most_vcpus > 1 else {}
     environment = {**spec.environment, **(ENVIRONMENT if spec.shared else {}), **addons, **hotplug}
     label = {"ssid_label": spec.seclabel} if spec.seclabel else {}
+    passthrough = {"passthrough": "enabled"} if spec.passthrough else {}
     frontend = BlockFrontend.of(spec.memory_bytes, spec.vcpus)
     return {
-        "c_info": {"type": kind, "name": spec.name, "uuid": str(spec.uuid), **label, **(pool or {})},
+        "c_info": {
+            "type": kind,
+            "name": spec.name,
+            "uuid": str(spec.uuid),
+            **label,
+            **(pool or {}),
+            **passthrough,
+        },
         "b_info": {
             f"type.{kind}": {},
             "max_vcpus": spec.most_vcpus,

@@ -61,6 +61,10 @@ class DomainRegistry:
         known = self._domains[domid] = Known(domid, uuid, name, next(self._numbers))
         self._watcher.watch(domid, known.watch)
 
+    def domids(self) -> list[int]:
+        """The numbers of all known domains."""
+        return list(self._domains)
+
     def names(self) -> list[str]:
         """The names of all known domains."""
         return [known.name for known in self._domains.values()]

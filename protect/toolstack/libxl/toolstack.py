@@ -32,7 +32,8 @@ from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.channel import VchanChannels
 from protect.toolstack.libxl.config import domain_config, domain_info, first_vcpus
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
-from protect.toolstack.libxl.disks import Disks, backend_rates
+from protect.toolstack.libxl.devices.disks import Disks, backend_rates
+from protect.toolstack.libxl.devices.pci import PciFunctions, PciVerbs
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.resizing.scheduling import Scheduling
@@ -49,7 +50,7 @@ from xenbind import errors, flask, nic, physinfo, sched
 from xenbind.raw import Unavailable
 
 
-class LibxlToolstack(AsksHost, LibxlResizing, Consoles):
+class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
     """Domains by libxl.  ``state_dir`` caches the unpacked kernel, and has a mount point."""
 
     name = "libxl"
@@ -63,8 +64,6 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles):
         self._sharing = Sharing(launcher, shares, self._settings.share_memory)
         self._closing = AsyncExitStack()
 
-    # -- life of the toolstack
-
     async def start(self) -> None:
         try:
             async with AsyncExitStack() as undo:
@@ -73,6 +72,7 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles):
             mine = {domain.uuid for domain in await self.list()}
             await self._sharing.adopt(mine)
             await self._disks.remove_strays(mine)
+            await self._disks.claim_again(self._registry.domids())
         except Unavailable as error:
             raise ToolstackError("start", "libxl", str(error)) from error
         except (errors.XenError, OSError) as error:
@@ -101,6 +101,7 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles):
         undo.push_async_callback(rates.close)
         self._disks = Disks(self._workers, self._store, self._settings.disk_patience, rates)
         undo.callback(self._disks.close)
+        self._pci = PciFunctions(self._workers, iommu=self._capabilities.iommu)
         self._logs = GuestLogs(self._settings.console_dir)
         self._registry = DomainRegistry(lambda known: self._channels.ended(known.domid))
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
@@ -109,8 +110,6 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles):
     async def close(self) -> None:
         await self.idle()
         await self._closing.aclose()
-
-    # -- domains
 
     @completed
     async def physical_info(self) -> PhysicalInfo:
@@ -269,8 +268,6 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles):
             raise Invalid("find interface", f"{index} of domain {domain}", "it has no such interface")
         return f"vif{domain}.{index}"
 
-    # -- watching
-
     async def open_channel(self, domain: DomainId) -> Transport:
         known = self._living("open channel", domain)
         with xen_faults("open channel", f"domain {domain}"):
@@ -289,8 +286,6 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles):
         if (known := self._registry.get(domain)) is None:
             raise DomainGone("read console", f"domain {domain}", "no such domain")
         return self._logs.console(known.name)
-
-    # -- inside
 
     async def trim_logs(self) -> None:
         """Cut the logs of zones down: a zone must not fill the host's disk by its console."""

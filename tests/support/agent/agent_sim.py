@@ -49,6 +49,7 @@ class SimAgent:
         """By how much its clock is wrong."""
         self.clock_lag: Callable[[], float] = lambda: 0.0
         """Seconds that the next answer about its clock takes."""
+        self.device_in_use = False
         self.left = b""
         """The answer to read_file."""
         self._chunk = chunk
@@ -293,6 +294,9 @@ class SimAgent:
                 late = Frame(Type.REPLY, frame.stream, reply.SerializeToString())
                 asyncio.get_running_loop().call_later(lag, self.send, late)
                 return
+        elif operation == "find_device":
+            there = pb.DeviceFound(major=202, minor=16, size_bytes=1 << 20, in_use=self.device_in_use)
+            reply = pb.Reply(device=pb.DeviceFound() if request.find_device.gone else there)
         elif operation == "read_file":
             reply = pb.Reply(content=pb.FileContent(content=self.left))
         elif operation == "list_processes":

@@ -159,6 +159,7 @@ class Protectd:
                 zones=protect_pb2_grpc.ZonesStub(link),
                 workloads=protect_pb2_grpc.WorkloadsStub(link),
                 host=protect_pb2_grpc.HostStub(link),
+                devices=protect_pb2_grpc.DevicesStub(link),
                 reservations=reservations_pb2_grpc.ReservationsStub(link),
             )
 
@@ -170,6 +171,7 @@ class Clients:
     zones: protect_pb2_grpc.ZonesAsyncStub
     workloads: protect_pb2_grpc.WorkloadsAsyncStub
     host: protect_pb2_grpc.HostAsyncStub
+    devices: protect_pb2_grpc.DevicesAsyncStub
     reservations: reservations_pb2_grpc.ReservationsAsyncStub
 
 

@@ -40,6 +40,7 @@ class MemoryDomain:
     state: DomainState = DomainState.PAUSED
     reason: ShutdownReason | None = None
     disks: dict[str, DiskSpec] = field(default_factory=dict)
+    functions: set[str] = field(default_factory=set)
     console: bytes = b""
     cpu_shares: list[CpuShares] = field(default_factory=list)
     """All that it has been given, the last one holds."""
@@ -245,6 +246,21 @@ class MemoryToolstack:
 
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         return sorted(self._get(domain).disks)
+
+    async def attach_pci(self, domain: DomainId, address: str) -> None:
+        await complete(self._attach_pci(domain, address))
+
+    async def _attach_pci(self, domain: DomainId, address: str) -> None:
+        await self._step("attach_pci")
+        self._get(domain).functions.add(address)
+
+    async def detach_pci(self, domain: DomainId, address: str) -> None:
+        await self._step("detach_pci")
+        if domain in self.domains:
+            self.domains[domain].functions.discard(address)
+
+    async def pci_functions(self, domain: DomainId) -> builtins.list[str]:
+        return sorted(self._get(domain).functions)
 
     async def share(self, domain: DomainId) -> str:
         await self._step("share")

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from daemonkit.config import Seconds
 from daemonkit.faults import Broken
 from protect.channel.link import Link
-from protect.config import ProtectdConfig, Timeouts, ZoneLimits
+from protect.config import HostConfig, Profile, ProtectdConfig, Timeouts, ZoneLimits
 from protect.model.container import ImageFilesystem, WorkloadSpec
 from protect.model.files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
 from protect.model.ports import HostFiles
 from protect.model.toolstack import Mode
-from protect.model.volume import Volume, VolumeSource
+from protect.model.volume import HostBlockDevice, Volume, VolumeSource
 from protect.model.zone import GuestNetwork, GuestRoute, ZoneIdMapping, ZoneSpec
 from protect.state.ledger import Ledger
 from protect.state.manager import ZoneManager
@@ -113,6 +113,19 @@ class MemoryFiles:
         raise AssertionError("nothing was found")
 
 
+class MemoryDevices:
+    """``HostDevices`` of a host that has every block device that is asked for, once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    async def find(self, zone_id: str, paths: Sequence[str], timeout: float) -> list[HostBlockDevice]:
+        return [
+            HostBlockDevice(Path(path), self._numbers.setdefault(path, 0x1000 + len(self._numbers)))
+            for path in paths
+        ]
+
+
 @asynccontextmanager
 async def running(
     folder: Path,
@@ -121,10 +134,17 @@ async def running(
     total: int = 4096 * MIB,
     volumes: MemoryVolumes | None = None,
     files: HostFiles | None = None,
+    host: HostConfig | None = None,
 ) -> AsyncIterator[ZoneManager]:
     """A daemon without its server; leaving is its orderly stop, and entering again a restart."""
+    named = host.devices.values() if host else ()
     config = ProtectdConfig(
-        run_dir=folder / "run", state_dir=folder / "state", limits=limits or ZoneLimits(), timeouts=FAST
+        run_dir=folder / "run",
+        state_dir=folder / "state",
+        limits=limits or ZoneLimits(),
+        timeouts=FAST,
+        host=host or HostConfig(),
+        profiles={name: Profile() for device in named for name in device.profiles},
     )
     config.state_dir.mkdir(parents=True, exist_ok=True)
     store = SqliteStore(config.state_dir / "protect.db")
@@ -138,6 +158,7 @@ async def running(
         Ledger(total),
         volumes or MemoryVolumes(folder / "volumes"),
         files or MemoryFiles(),
+        MemoryDevices(),
     )
     recorded = await reconcile.load(manager)
     watching = asyncio.create_task(deaths.watch(manager))

@@ -87,6 +87,7 @@ async def served(folder: Path, toolstack: MemoryToolstack) -> AsyncIterator[Serv
                 zones=protect_pb2_grpc.ZonesStub(link),
                 workloads=protect_pb2_grpc.WorkloadsStub(link),
                 host=protect_pb2_grpc.HostStub(link),
+                devices=protect_pb2_grpc.DevicesStub(link),
                 reservations=reservations_pb2_grpc.ReservationsStub(link),
             )
             yield Served(clients, folder, toolstack, volumes)

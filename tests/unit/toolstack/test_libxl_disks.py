@@ -12,9 +12,9 @@ import pytest
 from protect.host.disk_rates.backends import BackendRates
 from protect.host.disk_rates.groups import DiskGroups
 from protect.host.disk_rates.threads import BackendThreads
-from protect.toolstack.libxl import disks as module
 from protect.toolstack.libxl.deaths import Known
-from protect.toolstack.libxl.disks import Disks
+from protect.toolstack.libxl.devices import disks as module
+from protect.toolstack.libxl.devices.disks import Disks
 from xenbind import errors
 
 

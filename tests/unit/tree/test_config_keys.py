@@ -112,6 +112,7 @@ CRI: Mapping[str, list[str]] = {
     "handlers.x.vcpus_max": ["-1", "1025", "'2'"],
     "handlers.x.mode": ["''", "'hvm'", "true"],
     "handlers.x.annotations": ["['memory']", "['xenpod.dev/memroy']", "'xenpod.dev/memory'", "[3]"],
+    "handlers.x.devices": ["'gpu0'", "['GPU 0']", "[3]"],
     "handlers.x.requires": ["['sev-snp']", "['xen>4.17']", "['xen>=4']", "['device:']", "['label:A B']",
                             "'hvm'"],
 }  # fmt: skip
@@ -133,7 +134,9 @@ PROTECTD: Mapping[str, list[str]] = {
     "profiles.x.vcpus": [*COUNT, "65"],
     "profiles.x.vcpus_max": ["1025", "'all'"],
     "host.labels": ["['SEV']", "['two words']", "['']", "'sev'", "[3]"],
-    "host.devices": ["'gpu0'", "{gpu = 'gpu'}", "{gpu = '01:00.0'}", "{'A B' = '/dev/null'}"],
+    "host.devices.x.place": ["''", "'gpu'", "'01:00.0'", "3"],
+    "host.devices.x.profiles": ["'all'", "[3]"],
+    "host.devices.x.readonly": ["'no'", "1"],
     "limits.zones": COUNT,
     "limits.reservations": COUNT,
     "limits.workloads_per_zone": [*COUNT, str(channel.LIMIT_CONTAINERS + 1)],
@@ -168,6 +171,7 @@ PROTECTD: Mapping[str, list[str]] = {
     "fake.hap": TEXT_OR_NUMBER,
     "fake.iommu": TEXT_OR_NUMBER,
     "fake.hypervisor_version": ["'4'", "'new'", "4.17"],
+    "fake.pci": ["'0000:65:00.0'", "['65:00.0']", "[3]"],
     "fake.seclabels": ["['domU_t']", "[3]", "'a:b:c'"],
     "fake.cpupools": ["'a'", "[3]"],
     "fake.domain_overhead": SIZE,
@@ -252,6 +256,25 @@ def test_names_of_handlers_and_profiles(tmp_path: Path, name: str) -> None:
     path.write_text(f"[profiles.{name[:-1]}_']\n")
     with pytest.raises(Invalid, match="key 'profiles'"):
         load(ProtectdConfig, path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "'A B' = '/dev/null'",
+        "gpu = {place = '0000:65:00.0', readonly = true}",
+        "gpu = {place = '/dev/null', profiles = ['no-such']}",
+    ],
+)
+def test_devices_that_cannot_be(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "the.toml"
+    path.write_text(f"[host.devices]\n{line}\n")
+    with pytest.raises(Invalid, match=r"key 'host\.devices"):
+        load(ProtectdConfig, path)
+    path.write_text(
+        "[host.devices]\ngpu = '0000:65:00.0'\ndisk = {place = '/dev/sdb', profiles = ['default']}\n"
+    )
+    assert sorted(load(ProtectdConfig, path).host.devices) == ["disk", "gpu"]
 
 
 def test_the_default_handler_is_there_whatever_others_a_file_names(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ typedef Xenpod__Channel__V1__PutFiles PutFiles;
 typedef Xenpod__Channel__V1__FileEntry FileEntry;
 typedef Xenpod__Channel__V1__ReadFile ReadFile;
 typedef Xenpod__Channel__V1__FileContent FileContent;
+typedef Xenpod__Channel__V1__FindDevice FindDevice;
+typedef Xenpod__Channel__V1__DeviceFound DeviceFound;
 typedef Xenpod__Channel__V1__ConfigureNetwork ConfigureNetwork;
 typedef Xenpod__Channel__V1__Route Route;
 typedef Xenpod__Channel__V1__File File;
@@ -68,6 +70,7 @@ enum {
 #define PRESSURE_INIT XENPOD__CHANNEL__V1__PRESSURE__INIT
 #define INTERFACE_STATS_INIT XENPOD__CHANNEL__V1__INTERFACE_STATS__INIT
 #define GUEST_SIZE_INIT XENPOD__CHANNEL__V1__GUEST_SIZE__INIT
+#define DEVICE_FOUND_INIT XENPOD__CHANNEL__V1__DEVICE_FOUND__INIT
 #define FACTS_INIT XENPOD__CHANNEL__V1__FACTS__INIT
 #define FILE_CONTENT_INIT XENPOD__CHANNEL__V1__FILE_CONTENT__INIT
 #define CLOCK_READING_INIT XENPOD__CHANNEL__V1__CLOCK_READING__INIT

@@ -22,6 +22,8 @@
 #define LOOK_NS (5 * 1000000ULL)
 #define KEEP_NS SECOND_NS
 
+#define NODE_CHANGES (IN_CREATE | IN_MOVED_TO | IN_ATTRIB | IN_DELETE | IN_MOVED_FROM)
+
 static void changed(struct watch *watch, uint32_t events);
 static void on_look(struct timer *timer);
 static void on_idle(struct timer *timer);
@@ -49,6 +51,20 @@ static bool present(const char *name)
 		return errno != ENXIO; /* its user reports any other error */
 	close(fd);
 	return true;
+}
+
+static bool exists(const char *name)
+{
+	char path[32];
+	struct stat device;
+
+	snprintf(path, sizeof(path), "/dev/%s", name);
+	return stat(path, &device) == 0 && S_ISBLK(device.st_mode);
+}
+
+static bool come_true(const struct device_wait *wait)
+{
+	return wait->gone ? !exists(wait->name) : present(wait->name);
 }
 
 static int uevents_open(void)
@@ -95,7 +111,7 @@ static int nodes_watch(void)
 		timer_arm(&look, LOOK_NS);
 		return 0;
 	}
-	node_watch = inotify_add_watch(nodes.fd, "/dev", IN_CREATE | IN_MOVED_TO | IN_ATTRIB);
+	node_watch = inotify_add_watch(nodes.fd, "/dev", NODE_CHANGES);
 	return node_watch < 0 ? -1 : 0;
 }
 
@@ -149,15 +165,16 @@ static void on_deadline(struct timer *timer)
 	struct device_wait *wait = container_of(timer, struct device_wait, deadline);
 	struct fault fault;
 
-	fault_set(&fault, DEADLINE_EXCEEDED, "wait for disk: /dev/%s: it did not appear within 20 s", wait->name);
+	fault_set(&fault, DEADLINE_EXCEEDED, "wait for disk: /dev/%s: it did not %s within 20 s", wait->name,
+		  wait->gone ? "go" : "appear");
 	finish(wait, &fault);
 }
 
-static struct device_wait *first_present(void)
+static struct device_wait *first_true(void)
 {
 	struct device_wait *wait = waits;
 
-	while (wait && !present(wait->name))
+	while (wait && !come_true(wait))
 		wait = wait->next;
 	return wait;
 }
@@ -173,7 +190,7 @@ static void changed(struct watch *watch, uint32_t events)
 		;
 	if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ENOBUFS) /* ENOBUFS: some were lost */
 		log_errno("read", "changes in /dev");
-	while ((wait = first_present()))
+	while ((wait = first_true()))
 		finish(wait, NULL);
 }
 
@@ -183,7 +200,7 @@ static void on_look(struct timer *timer)
 
 	/* Armed first: the last one to be served stops it. */
 	timer_arm(timer, LOOK_NS);
-	while ((wait = first_present()))
+	while ((wait = first_true()))
 		finish(wait, NULL);
 }
 
@@ -208,24 +225,35 @@ int device_wait_at_boot(const char *name)
 	return there ? 0 : -1;
 }
 
-int device_wait_begin(struct device_wait *wait, const char *name, struct fault *fault)
+static int begin(struct device_wait *wait, const char *name, bool gone, struct fault *fault)
 {
 	snprintf(wait->name, sizeof(wait->name), "%s", name);
+	wait->gone = gone;
 	wait->deadline = (struct timer){ .fire = on_deadline };
-	if (present(name))
+	if (come_true(wait))
 		return 1;
 	if (watches_open() < 0)
 		return fault_errno(fault, "watch", "/dev");
 	wait->next = waits;
 	waits = wait;
 	timer_arm(&wait->deadline, DEADLINE_NS);
-	/* The disk may have come just before the watch. */
-	if (!present(name))
+	/* The disk may have come, or gone, just before the watch. */
+	if (!come_true(wait))
 		return 0;
 	waits = wait->next;
 	timer_stop(&wait->deadline);
 	watches_close();
 	return 1;
+}
+
+int device_wait_begin(struct device_wait *wait, const char *name, struct fault *fault)
+{
+	return begin(wait, name, false, fault);
+}
+
+int device_gone_begin(struct device_wait *wait, const char *name, struct fault *fault)
+{
+	return begin(wait, name, true, fault);
 }
 
 void device_wait_cancel(struct device_wait *wait, const struct fault *fault)

@@ -1,21 +1,26 @@
-/* Waits for a disk to appear below /dev. */
+/* Waits for a disk to appear below /dev, or to go from there. */
 #ifndef SYS_DEVICE_H
 #define SYS_DEVICE_H
+
+#include <stdbool.h>
 
 #include "sys/fault.h"
 #include "sys/loop.h"
 
 struct device_wait {
-	/* Called once, later, never from within device_wait_begin.  A fault of NULL: the block device is there. */
+	/* Called once, later, never from within the call that begins.  A fault of NULL: it has come true. */
 	void (*done)(struct device_wait *wait, const struct fault *fault);
 	/* Private. */
 	char name[20];
+	bool gone;
 	struct timer deadline;
 	struct device_wait *next;
 };
 
 /* 1: the disk is there now, and `done` is not called; 0: `done` will be called; -1: the fault is set. */
 int device_wait_begin(struct device_wait *wait, const char *name, struct fault *fault);
+/* The same for a block device that is to go: 1 if there is none. */
+int device_gone_begin(struct device_wait *wait, const char *name, struct fault *fault);
 /* Ends the wait early; `done` is called with the fault. */
 void device_wait_cancel(struct device_wait *wait, const struct fault *fault);
 

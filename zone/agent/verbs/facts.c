@@ -1,3 +1,4 @@
+/* What the zone says of itself: Hello, GetFacts, and how large it is: ResizeZone. */
 #include "verbs/facts.h"
 
 #include <errno.h>

@@ -21,6 +21,7 @@ verb dial;
 verb put_files;
 verb read_file;
 verb resize_zone;
+verb find_device;
 verb power_off;
 verb sync_clock;
 

@@ -160,6 +160,7 @@ class Request(_message.Message):
     MOUNT_SHARED_FIELD_NUMBER: _builtins.int
     RESIZE_ZONE_FIELD_NUMBER: _builtins.int
     SYNC_CLOCK_FIELD_NUMBER: _builtins.int
+    FIND_DEVICE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def configure_zone(self) -> Global___ConfigureZone: ...
     @_builtins.property
@@ -200,6 +201,8 @@ class Request(_message.Message):
     def resize_zone(self) -> Global___ResizeZone: ...
     @_builtins.property
     def sync_clock(self) -> Global___SyncClock: ...
+    @_builtins.property
+    def find_device(self) -> Global___FindDevice: ...
     def __init__(
         self,
         *,
@@ -223,12 +226,13 @@ class Request(_message.Message):
         mount_shared: Global___MountShared | None = ...,
         resize_zone: Global___ResizeZone | None = ...,
         sync_clock: Global___SyncClock | None = ...,
+        find_device: Global___FindDevice | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "resize_zone", b"resize_zone", "signal_process", b"signal_process", "start_container", b"start_container", "sync_clock", b"sync_clock", "update_container", b"update_container"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "find_device", b"find_device", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "resize_zone", b"resize_zone", "signal_process", b"signal_process", "start_container", b"start_container", "sync_clock", b"sync_clock", "update_container", b"update_container"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "resize_zone", b"resize_zone", "signal_process", b"signal_process", "start_container", b"start_container", "sync_clock", b"sync_clock", "update_container", b"update_container"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "find_device", b"find_device", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "resize_zone", b"resize_zone", "signal_process", b"signal_process", "start_container", b"start_container", "sync_clock", b"sync_clock", "update_container", b"update_container"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off", "update_container", "dial", "put_files", "read_file", "mount_shared", "resize_zone", "sync_clock"]  # noqa: Y015
+    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off", "update_container", "dial", "put_files", "read_file", "mount_shared", "resize_zone", "sync_clock", "find_device"]  # noqa: Y015
     _WhichOneofArgType_op: _TypeAlias = _typing.Literal["op", b"op"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_op) -> _WhichOneofReturnType_op | None: ...
 
@@ -249,6 +253,7 @@ class Reply(_message.Message):
     CONTENT_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     CLOCK_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Of StartContainer: the process's pid, as seen in the zone."""
     @_builtins.property
@@ -273,6 +278,8 @@ class Reply(_message.Message):
     def size(self) -> Global___GuestSize: ...
     @_builtins.property
     def clock(self) -> Global___ClockReading: ...
+    @_builtins.property
+    def device(self) -> Global___DeviceFound: ...
     def __init__(
         self,
         *,
@@ -287,12 +294,13 @@ class Reply(_message.Message):
         content: Global___FileContent | None = ...,
         size: Global___GuestSize | None = ...,
         clock: Global___ClockReading | None = ...,
+        device: Global___DeviceFound | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "content", b"content", "created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "processes", b"processes", "result", b"result", "size", b"size", "stats", b"stats"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "content", b"content", "created", b"created", "device", b"device", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "processes", b"processes", "result", b"result", "size", b"size", "stats", b"stats"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "content", b"content", "created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "pid", b"pid", "processes", b"processes", "result", b"result", "size", b"size", "stats", b"stats"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "content", b"content", "created", b"created", "device", b"device", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "pid", b"pid", "processes", b"processes", "result", b"result", "size", b"size", "stats", b"stats"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["done", "created", "processes", "stats", "facts", "dialed", "content", "size", "clock"]  # noqa: Y015
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["done", "created", "processes", "stats", "facts", "dialed", "content", "size", "clock", "device"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 
@@ -948,6 +956,63 @@ class ClockReading(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ClockReading: _TypeAlias = ClockReading  # noqa: Y015
+
+@_typing.final
+class FindDevice(_message.Message):
+    """Answers once a disk is there, or, with `gone`, is not any more; the agent gives up after 20 s."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Below /dev: [a-z0-9]{1,16}."""
+    gone: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        gone: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gone", b"gone", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindDevice: _TypeAlias = FindDevice  # noqa: Y015
+
+@_typing.final
+class DeviceFound(_message.Message):
+    """Of one that is gone nothing is set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAJOR_FIELD_NUMBER: _builtins.int
+    MINOR_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    IN_USE_FIELD_NUMBER: _builtins.int
+    major: _builtins.int
+    """Its number in the zone."""
+    minor: _builtins.int
+    size_bytes: _builtins.int
+    in_use: _builtins.bool
+    """Somebody in the zone has it mounted, or has opened it for himself alone."""
+    def __init__(
+        self,
+        *,
+        major: _builtins.int = ...,
+        minor: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        in_use: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_use", b"in_use", "major", b"major", "minor", b"minor", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeviceFound: _TypeAlias = DeviceFound  # noqa: Y015
 
 @_typing.final
 class StartContainer(_message.Message):

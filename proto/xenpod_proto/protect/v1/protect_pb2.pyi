@@ -93,6 +93,24 @@ never of a zone.
 """
 Global___ZoneMode: _TypeAlias = ZoneMode  # noqa: Y015
 
+class _DeviceKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DeviceKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DeviceKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DEVICE_KIND_UNSPECIFIED: _DeviceKind.ValueType  # 0
+    DEVICE_KIND_BLOCK: _DeviceKind.ValueType  # 1
+    DEVICE_KIND_PCI: _DeviceKind.ValueType  # 2
+
+class DeviceKind(_DeviceKind, metaclass=_DeviceKindEnumTypeWrapper):
+    """-- devices"""
+
+DEVICE_KIND_UNSPECIFIED: DeviceKind.ValueType  # 0
+DEVICE_KIND_BLOCK: DeviceKind.ValueType  # 1
+DEVICE_KIND_PCI: DeviceKind.ValueType  # 2
+Global___DeviceKind: _TypeAlias = DeviceKind  # noqa: Y015
+
 class _WorkloadState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -246,6 +264,7 @@ class CreateZoneRequest(_message.Message):
     KERNEL_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     SECLABEL_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
     POD_UID_FIELD_NUMBER: _builtins.int
     DISK_RATES_FIELD_NUMBER: _builtins.int
     CPUPOOL_FIELD_NUMBER: _builtins.int
@@ -289,6 +308,10 @@ class CreateZoneRequest(_message.Message):
         """Not set: the toolstack's own.  FAILED_PRECONDITION where zones cannot have another."""
 
     @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of [host.devices], at most 32: the zone has them from the beginning.  Faults as AttachDevice's."""
+
+    @_builtins.property
     def disk_rates(self) -> Global___DiskRates:
         """[limits] of protectd.toml may have lower ones.  FAILED_PRECONDITION where the host's kernel cannot hold them."""
 
@@ -307,13 +330,14 @@ class CreateZoneRequest(_message.Message):
         kernel: Global___ZoneKernel | None = ...,
         mode: Global___ZoneMode.ValueType = ...,
         seclabel: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.str] | None = ...,
         pod_uid: _builtins.str = ...,
         disk_rates: Global___DiskRates | None = ...,
         cpupool: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpupool", b"cpupool", "disk_rates", b"disk_rates", "hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "pod_uid", b"pod_uid", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpupool", b"cpupool", "devices", b"devices", "disk_rates", b"disk_rates", "hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "pod_uid", b"pod_uid", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -403,6 +427,7 @@ class Zone(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     SECLABEL_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
     DISK_RATES_FIELD_NUMBER: _builtins.int
     CPUPOOL_FIELD_NUMBER: _builtins.int
     RESIZABLE_FIELD_NUMBER: _builtins.int
@@ -442,6 +467,10 @@ class Zone(_message.Message):
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
     @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]:
+        """Those that are attached, and those whose attach or detach is under way."""
+
+    @_builtins.property
     def disk_rates(self) -> Global___DiskRates:
         """Those that are in force; not set: it has none."""
 
@@ -463,6 +492,7 @@ class Zone(_message.Message):
         mode: Global___ZoneMode.ValueType = ...,
         seclabel: _builtins.str = ...,
         file_volumes: _builtins.bool = ...,
+        devices: _abc.Iterable[Global___Device] | None = ...,
         disk_rates: Global___DiskRates | None = ...,
         cpupool: _builtins.str = ...,
         resizable: _builtins.bool = ...,
@@ -471,7 +501,7 @@ class Zone(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "console", b"console", "cpupool", b"cpupool", "created_at_ns", b"created_at_ns", "death_kind", b"death_kind", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "disk_rates", b"disk_rates", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resizable", b"resizable", "resources", b"resources", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "console", b"console", "cpupool", b"cpupool", "created_at_ns", b"created_at_ns", "death_kind", b"death_kind", "death_reason", b"death_reason", "devices", b"devices", "died_at_ns", b"died_at_ns", "disk_rates", b"disk_rates", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resizable", b"resizable", "resources", b"resources", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -800,6 +830,172 @@ class DialOutput(_message.Message):
 Global___DialOutput: _TypeAlias = DialOutput  # noqa: Y015
 
 @_typing.final
+class Device(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    READONLY_FIELD_NUMBER: _builtins.int
+    ZONE_ID_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
+    ATTACHED_FIELD_NUMBER: _builtins.int
+    WORKLOADS_FIELD_NUMBER: _builtins.int
+    PROFILES_FIELD_NUMBER: _builtins.int
+    PRESENT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name in [host.devices]; "": it has none."""
+    kind: Global___DeviceKind.ValueType
+    place: _builtins.str
+    """Its path on the host, or its PCI address."""
+    readonly: _builtins.bool
+    zone_id: _builtins.str
+    """"": no zone has it."""
+    disk: _builtins.str
+    """Of a block device: its name in the zone, below /dev."""
+    attached: _builtins.bool
+    """False while its attach or detach is under way."""
+    present: _builtins.bool
+    """Of one that is named: there is such a device now."""
+    @_builtins.property
+    def workloads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The workloads that have it."""
+
+    @_builtins.property
+    def profiles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of one that is named: the profiles whose zones may have it; empty for all."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        kind: Global___DeviceKind.ValueType = ...,
+        place: _builtins.str = ...,
+        readonly: _builtins.bool = ...,
+        zone_id: _builtins.str = ...,
+        disk: _builtins.str = ...,
+        attached: _builtins.bool = ...,
+        workloads: _abc.Iterable[_builtins.str] | None = ...,
+        profiles: _abc.Iterable[_builtins.str] | None = ...,
+        present: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "disk", b"disk", "kind", b"kind", "name", b"name", "place", b"place", "present", b"present", "profiles", b"profiles", "readonly", b"readonly", "workloads", b"workloads", "zone_id", b"zone_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Device: _TypeAlias = Device  # noqa: Y015
+
+@_typing.final
+class ListDevicesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDevicesRequest: _TypeAlias = ListDevicesRequest  # noqa: Y015
+
+@_typing.final
+class ListDevicesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]: ...
+    def __init__(
+        self,
+        *,
+        devices: _abc.Iterable[Global___Device] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDevicesResponse: _TypeAlias = ListDevicesResponse  # noqa: Y015
+
+@_typing.final
+class AttachDeviceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ZONE_ID_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    READONLY_FIELD_NUMBER: _builtins.int
+    zone_id: _builtins.str
+    device: _builtins.str
+    """A name of [host.devices], or the path of a block device."""
+    readonly: _builtins.bool
+    def __init__(
+        self,
+        *,
+        zone_id: _builtins.str = ...,
+        device: _builtins.str = ...,
+        readonly: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "readonly", b"readonly", "zone_id", b"zone_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttachDeviceRequest: _TypeAlias = AttachDeviceRequest  # noqa: Y015
+
+@_typing.final
+class DetachDeviceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ZONE_ID_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    zone_id: _builtins.str
+    device: _builtins.str
+    """Its name, its path or its PCI address."""
+    force: _builtins.bool
+    """Also while something in the zone uses it: that gets errors from then on."""
+    def __init__(
+        self,
+        *,
+        zone_id: _builtins.str = ...,
+        device: _builtins.str = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "force", b"force", "zone_id", b"zone_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DetachDeviceRequest: _TypeAlias = DetachDeviceRequest  # noqa: Y015
+
+@_typing.final
+class DetachDeviceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIRMED_FIELD_NUMBER: _builtins.int
+    confirmed: _builtins.bool
+    """The zone's kernel has said that it is gone.  The host has it back either way."""
+    def __init__(
+        self,
+        *,
+        confirmed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirmed", b"confirmed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DetachDeviceResponse: _TypeAlias = DetachDeviceResponse  # noqa: Y015
+
+@_typing.final
 class File(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -970,6 +1166,7 @@ class CreateWorkloadRequest(_message.Message):
     MEMORY_VOLUMES_FIELD_NUMBER: _builtins.int
     FILESYSTEMS_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
     zone_id: _builtins.str
     id: _builtins.str
     """The caller's, unique on the host: 1 to 64 of [a-z0-9-]."""
@@ -1001,6 +1198,10 @@ class CreateWorkloadRequest(_message.Message):
     def file_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileVolume]:
         """At most 256."""
 
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkloadDevice]:
+        """At most 32.  INVALID_ARGUMENT in a user namespace."""
+
     def __init__(
         self,
         *,
@@ -1017,14 +1218,57 @@ class CreateWorkloadRequest(_message.Message):
         memory_volumes: _abc.Iterable[Global___MemoryVolume] | None = ...,
         filesystems: _abc.Iterable[Global___Filesystem] | None = ...,
         file_volumes: _abc.Iterable[Global___FileVolume] | None = ...,
+        devices: _abc.Iterable[Global___WorkloadDevice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["file_volumes", b"file_volumes", "files", b"files", "filesystems", b"filesystems", "id", b"id", "image_volumes", b"image_volumes", "log_path", b"log_path", "memory_volumes", b"memory_volumes", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "file_volumes", b"file_volumes", "files", b"files", "filesystems", b"filesystems", "id", b"id", "image_volumes", b"image_volumes", "log_path", b"log_path", "memory_volumes", b"memory_volumes", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateWorkloadRequest: _TypeAlias = CreateWorkloadRequest  # noqa: Y015
+
+@_typing.final
+class WorkloadDevice(_message.Message):
+    """A device of the host that the zone has for as long as this workload is there, attached now if need be.  Of a block
+    device the container has a node; its number and its rule are added to the OCI configuration.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    HOST_PATH_FIELD_NUMBER: _builtins.int
+    CONTAINER_PATH_FIELD_NUMBER: _builtins.int
+    READONLY_FIELD_NUMBER: _builtins.int
+    UID_FIELD_NUMBER: _builtins.int
+    GID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """A name of [host.devices], or "" for host_path."""
+    host_path: _builtins.str
+    """Of a block device: absolute; symbolic links are followed once."""
+    container_path: _builtins.str
+    """Of the node: absolute; "": none is wanted."""
+    readonly: _builtins.bool
+    uid: _builtins.int
+    """Owner of the node, mode 0660."""
+    gid: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        host_path: _builtins.str = ...,
+        container_path: _builtins.str = ...,
+        readonly: _builtins.bool = ...,
+        uid: _builtins.int = ...,
+        gid: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_path", b"container_path", "gid", b"gid", "host_path", b"host_path", "name", b"name", "readonly", b"readonly", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkloadDevice: _TypeAlias = WorkloadDevice  # noqa: Y015
 
 @_typing.final
 class FileVolume(_message.Message):

@@ -1050,6 +1050,171 @@ class Workloads:
             _registered_method=True)
 
 
+class DevicesStub:
+    """Devices of the host in zones.  One zone has a device at a time, unless all only read it; the host must not use it.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ListDevices = channel.unary_unary(
+                '/protect.v1.Devices/ListDevices',
+                request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ListDevicesRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ListDevicesResponse.FromString,
+                _registered_method=True)
+        self.AttachDevice = channel.unary_unary(
+                '/protect.v1.Devices/AttachDevice',
+                request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.AttachDeviceRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.Device.FromString,
+                _registered_method=True)
+        self.DetachDevice = channel.unary_unary(
+                '/protect.v1.Devices/DetachDevice',
+                request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DetachDeviceRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DetachDeviceResponse.FromString,
+                _registered_method=True)
+
+
+class DevicesServicer:
+    """Devices of the host in zones.  One zone has a device at a time, unless all only read it; the host must not use it.
+    """
+
+    def ListDevices(self, request, context):
+        """Those that the configuration names, and those that zones have.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AttachDevice(self, request, context):
+        """Answers once the zone's kernel has it.  FAILED_PRECONDITION, with who has it, when it is in use;
+        PERMISSION_DENIED for a zone whose profile may not have it.  It stays until the zone ends, or it is detached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DetachDevice(self, request, context):
+        """FAILED_PRECONDITION while something in the zone uses it, unless forced.  One that the zone does not have succeeds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_DevicesServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ListDevices': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDevices,
+                    request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ListDevicesRequest.FromString,
+                    response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ListDevicesResponse.SerializeToString,
+            ),
+            'AttachDevice': grpc.unary_unary_rpc_method_handler(
+                    servicer.AttachDevice,
+                    request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.AttachDeviceRequest.FromString,
+                    response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.Device.SerializeToString,
+            ),
+            'DetachDevice': grpc.unary_unary_rpc_method_handler(
+                    servicer.DetachDevice,
+                    request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DetachDeviceRequest.FromString,
+                    response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DetachDeviceResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'protect.v1.Devices', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('protect.v1.Devices', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Devices:
+    """Devices of the host in zones.  One zone has a device at a time, unless all only read it; the host must not use it.
+    """
+
+    @staticmethod
+    def ListDevices(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/protect.v1.Devices/ListDevices',
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ListDevicesRequest.SerializeToString,
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ListDevicesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AttachDevice(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/protect.v1.Devices/AttachDevice',
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.AttachDeviceRequest.SerializeToString,
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.Device.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DetachDevice(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/protect.v1.Devices/DetachDevice',
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DetachDeviceRequest.SerializeToString,
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DetachDeviceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class HostStub:
     """Missing associated documentation comment in .proto file."""
 

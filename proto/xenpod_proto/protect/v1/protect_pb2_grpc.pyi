@@ -331,6 +331,67 @@ class WorkloadsServicer(metaclass=_abc_1.ABCMeta):
 
 def add_WorkloadsServicer_to_server(servicer: WorkloadsServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
+class DevicesStub:
+    """Devices of the host in zones.  One zone has a device at a time, unless all only read it; the host must not use it."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> DevicesAsyncStub: ...
+    ListDevices: _grpc.UnaryUnaryMultiCallable[_protect_pb2.ListDevicesRequest, _protect_pb2.ListDevicesResponse]
+    """Those that the configuration names, and those that zones have."""
+    AttachDevice: _grpc.UnaryUnaryMultiCallable[_protect_pb2.AttachDeviceRequest, _protect_pb2.Device]
+    """Answers once the zone's kernel has it.  FAILED_PRECONDITION, with who has it, when it is in use;
+    PERMISSION_DENIED for a zone whose profile may not have it.  It stays until the zone ends, or it is detached.
+    """
+    DetachDevice: _grpc.UnaryUnaryMultiCallable[_protect_pb2.DetachDeviceRequest, _protect_pb2.DetachDeviceResponse]
+    """FAILED_PRECONDITION while something in the zone uses it, unless forced.  One that the zone does not have succeeds."""
+
+@_typing.type_check_only
+class DevicesAsyncStub(DevicesStub):
+    """Devices of the host in zones.  One zone has a device at a time, unless all only read it; the host must not use it."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    ListDevices: _aio.UnaryUnaryMultiCallable[_protect_pb2.ListDevicesRequest, _protect_pb2.ListDevicesResponse]  # type: ignore[assignment]
+    """Those that the configuration names, and those that zones have."""
+    AttachDevice: _aio.UnaryUnaryMultiCallable[_protect_pb2.AttachDeviceRequest, _protect_pb2.Device]  # type: ignore[assignment]
+    """Answers once the zone's kernel has it.  FAILED_PRECONDITION, with who has it, when it is in use;
+    PERMISSION_DENIED for a zone whose profile may not have it.  It stays until the zone ends, or it is detached.
+    """
+    DetachDevice: _aio.UnaryUnaryMultiCallable[_protect_pb2.DetachDeviceRequest, _protect_pb2.DetachDeviceResponse]  # type: ignore[assignment]
+    """FAILED_PRECONDITION while something in the zone uses it, unless forced.  One that the zone does not have succeeds."""
+
+class DevicesServicer(metaclass=_abc_1.ABCMeta):
+    """Devices of the host in zones.  One zone has a device at a time, unless all only read it; the host must not use it."""
+
+    @_abc_1.abstractmethod
+    def ListDevices(
+        self,
+        request: _protect_pb2.ListDevicesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_protect_pb2.ListDevicesResponse, _abc.Awaitable[_protect_pb2.ListDevicesResponse]]:
+        """Those that the configuration names, and those that zones have."""
+
+    @_abc_1.abstractmethod
+    def AttachDevice(
+        self,
+        request: _protect_pb2.AttachDeviceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_protect_pb2.Device, _abc.Awaitable[_protect_pb2.Device]]:
+        """Answers once the zone's kernel has it.  FAILED_PRECONDITION, with who has it, when it is in use;
+        PERMISSION_DENIED for a zone whose profile may not have it.  It stays until the zone ends, or it is detached.
+        """
+
+    @_abc_1.abstractmethod
+    def DetachDevice(
+        self,
+        request: _protect_pb2.DetachDeviceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_protect_pb2.DetachDeviceResponse, _abc.Awaitable[_protect_pb2.DetachDeviceResponse]]:
+        """FAILED_PRECONDITION while something in the zone uses it, unless forced.  One that the zone does not have succeeds."""
+
+def add_DevicesServicer_to_server(servicer: DevicesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
 class HostStub:
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...

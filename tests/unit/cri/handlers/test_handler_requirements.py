@@ -191,7 +191,7 @@ def test_bounds_are_within_the_profile_and_hold_its_size() -> None:
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
-        ('devices = ["gpu0"]', 'zones cannot be given devices of the host yet. requires = ["device:NAME"]'),
+        ('devices = ["GPU 0"]', "is not 1 to 63 of [a-z0-9._-]"),
         ('sharing = "9p"', "nothing to choose"),
         ('seclabel = "domU_t"', "is not user:role:type"),
         ('seclabel = "a:b:c d"', "is not user:role:type"),

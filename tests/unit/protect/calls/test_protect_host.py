@@ -16,7 +16,7 @@ from daemonkit.convert import WrongKey
 from daemonkit.faults import Refused
 from daemonkit.grpc_server import channel, serve_unix
 from protect.__main__ import check_modes
-from protect.config import HostConfig, Profile, ProtectdConfig
+from protect.config import HostConfig, NamedDevice, Profile, ProtectdConfig
 from protect.host.devices import present
 from protect.model.room.modes import WantedMode, choose, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, Mode
@@ -49,7 +49,7 @@ async def serving(
 
 
 async def test_it_tells_what_the_host_can(tmp_path: Path) -> None:
-    devices = {"null": "/dev/null", "lost": "0000:ff:1f.7"}
+    devices = {"null": NamedDevice("/dev/null"), "lost": NamedDevice("0000:ff:1f.7")}
     host = HostConfig(labels=("sev-snp",), devices=devices)
     async with serving(tmp_path, WHOLE, host=host) as (service, _):
         info = await service.Info(pb.InfoRequest(), timeout=60)

@@ -125,6 +125,11 @@ def padded(size: int) -> bytes:
     return b'{"a":"' + b"x" * (size - 8) + b'"}'
 
 
+def devices(count: int = 1, **more: object) -> dict[str, object]:
+    values: dict[str, object] = {"host_path": "/dev/a", "container_path": "/dev/a"} | more
+    return {"devices": [pb.WorkloadDevice(**values) for _ in range(count)]}  # type: ignore[arg-type]
+
+
 WORKLOADS: dict[str, tuple[dict[str, object], str]] = {
     "an id": ({"id": "W1"}, "is not 1 to 64 of"),
     "a zone's id": ({"zone_id": "../z1"}, "is not 1 to 64 of"),
@@ -173,6 +178,13 @@ WORKLOADS: dict[str, tuple[dict[str, object], str]] = {
         file_volumes(name="same") | memory_volumes(name="same"),
         "two volumes 'same'",
     ),
+    "a device's path": (devices(host_path="srv"), "want an absolute path"),
+    "a device's path in the container": (devices(container_path="../x"), "want an absolute path"),
+    "a device in a folder": (devices(container_path="/dev/"), "ends with a slash"),
+    "a device of both": (devices(name="fast"), "either a name or a path"),
+    "a device's name": (devices(host_path="", name="A"), "want 1 to 63 of"),
+    "two devices at one path": (devices(2), "two devices at /dev/a"),
+    "many devices": (devices(33), "33 devices are more than 32"),
     "a file volume's name": (file_volumes(name="F"), "is not 1 to 64 of"),
     "a file volume's path": (file_volumes(host_path="srv"), "want an absolute path"),
     "a file volume's copy": (file_volumes(volume="a/b"), "want a plain file name"),
@@ -295,6 +307,8 @@ async def test_every_field_that_names_a_path_is_tried() -> None:
         "ImageVolume.sub_path",
         "MemoryVolume.sub_path",
         "Volume.host_path",
+        "WorkloadDevice.container_path",
+        "WorkloadDevice.host_path",
         "ZoneKernel.addons_path",
         "ZoneKernel.image_path",
         "ZoneKernel.initramfs_path",

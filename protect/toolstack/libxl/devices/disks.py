@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
-from daemonkit.faults import Exists
+from daemonkit.faults import Exists, Fault
 from daemonkit.tasks import join, race
+from protect.host.blockdev import Claim, claim
 from protect.host.disk_rates.backends import BackendRates
 from protect.host.disk_rates.groups import DiskGroups
 from protect.host.disk_rates.threads import BackendThreads
@@ -22,13 +24,15 @@ from protect.host.loops import Loop
 from protect.model.domain.shares import DiskRates
 from protect.model.room.modes import refuse_impossible_rates
 from protect.model.toolstack import DiskSpec
-from protect.toolstack.disks import open_disk
+from protect.toolstack.disks import check_name, open_disk
 from protect.toolstack.libxl.config import NO_SCRIPT
 from protect.toolstack.libxl.deaths import Known
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.workers import Workers
 from xenbind import disk as vbd
 from xenbind import errors
+
+log = logging.getLogger(__name__)
 
 _CLOSING, _CLOSED = "5", b"6"
 """enum xenbus_state, xen/include/public/io/xenbus.h."""
@@ -43,7 +47,7 @@ def backend_rates(store: AsyncStore, reconnected: Callable[[int], None]) -> Back
 
 class Disks:
     """Attaches and detaches.  A loop device is held here until then; after a restart blkback alone
-    holds it, which is enough to keep it."""
+    holds it, which is enough to keep it.  A claim is ours alone: blkback opens devices for anybody."""
 
     def __init__(self, workers: Workers, store: AsyncStore, patience: float, rates: BackendRates) -> None:
         """``patience``: seconds that a guest has to let go of a disk."""
@@ -52,11 +56,11 @@ class Disks:
         self._store = store
         self._patience = patience
         self._leaving: dict[tuple[int, str], asyncio.Future[None]] = {}
-        self._loops: dict[int, dict[str, Loop]] = {}
+        self._loops: dict[int, dict[str, Loop | Claim]] = {}
 
     async def attach(self, domid: int, disk: DiskSpec) -> None:
         """Attach a disk.  Exists: the domain has such a vdev; Missing, Invalid: about the file; XenError."""
-        loop = await open_disk(disk)
+        loop = await _open(disk)
         device = loop.path if loop else disk.path
         try:
             await self._attach(domid, disk, device)
@@ -137,6 +141,22 @@ class Disks:
                 await changed.wait()
                 changed.clear()
 
+    async def claim_again(self, domids: Iterable[int]) -> None:
+        """Claim the writable disks of domains that an earlier process made."""
+        for domid in domids:
+            await self._claim(domid)
+
+    async def _claim(self, domid: int) -> None:
+        for disk in await self._workers.ask(vbd.disks, domid):
+            if disk.readonly or disk.vdev in self._loops.get(domid, {}):
+                continue
+            try:
+                held = await asyncio.to_thread(claim, Path(disk.device), readonly=False)
+            except Fault as fault:
+                log.error("%s of domain %d may have another user: %s", disk.vdev, domid, fault)
+            else:
+                self._loops.setdefault(domid, {})[disk.vdev] = held
+
     async def hold_rates(self, known: Known, rates: DiskRates) -> None:
         """Hold the rates for its disks.  Refused: dom0's kernel cannot; XenError; OSError."""
         refuse_impossible_rates("set disk rates", known.name, rates, possible=self._rates.usable)
@@ -182,3 +202,11 @@ class Disks:
         """Close all loop devices; blkback keeps those that domains use."""
         for domid in list(self._loops):
             self.forget(domid)
+
+
+async def _open(disk: DiskSpec) -> Loop | Claim | None:
+    """What holds the host's side of a disk until it is detached.  Missing, Invalid, Refused."""
+    if not disk.exclusive:
+        return await open_disk(disk)
+    check_name(disk)
+    return await asyncio.to_thread(claim, disk.path, readonly=disk.readonly)

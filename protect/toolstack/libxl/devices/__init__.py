@@ -1,0 +1,1 @@
+"""Devices of domains: disks, and PCI functions of the host."""

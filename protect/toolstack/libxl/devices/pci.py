@@ -1,0 +1,128 @@
+"""PCI functions of domains: taken for pciback, attached, taken back and reset.
+
+One that a domain had stays with pciback: its own driver in dom0 would trust what the domain left in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from pathlib import Path
+
+from daemonkit.faults import Exists, Refused
+from protect.host import pci as host
+from protect.model.toolstack import DomainId
+from protect.toolstack.completion import Completing, completed
+from protect.toolstack.libxl.deaths import DomainRegistry, Known
+from protect.toolstack.libxl.workers import Workers, xen_faults
+from xenbind import disk as functions
+from xenbind import errors
+
+log = logging.getLogger(__name__)
+
+_OPERATION = "attach PCI function"
+_PCIBACK = Path("/sys/bus/pci/drivers/pciback")
+
+
+class PciFunctions:
+    """``iommu``: whether Xen uses one."""
+
+    def __init__(self, workers: Workers, *, iommu: bool) -> None:
+        self._workers = workers
+        self._iommu = iommu
+        self._lock = asyncio.Lock()
+        """One at a time: libxl looks who has a function before it gives it away."""
+
+    async def attach(self, domid: int, address: str) -> None:
+        """Refused, Missing, Exists as of the port; XenError."""
+        async with self._lock:
+            if address in await self.list(domid):
+                raise Exists(_OPERATION, f"{address} of domain {domid}", "attached already")
+            await asyncio.to_thread(host.check, address)
+            await self._refuse_impossible(domid, address)
+            fresh = await asyncio.to_thread(host.driver, address) != host.PCIBACK
+            if fresh:
+                await self._workers.run(functions.make_assignable, address)
+            try:
+                await self._workers.run(functions.add_function, domid, address)
+            except BaseException:
+                await self._withdraw(domid, address, fresh=fresh)
+                raise
+
+    async def _refuse_impossible(self, domid: int, address: str) -> None:
+        if not self._iommu:
+            cause = "this host has no IOMMU that Xen uses: a zone could have the function write to all memory"
+            hint = "enable VT-d or AMD-Vi in the firmware, and boot Xen with iommu=1"
+            raise Refused(_OPERATION, address, cause, hint)
+        if not await self._workers.ask(functions.is_pv, domid):
+            cause = "its zone is pvh, and Xen gives PCI functions to pv guests alone"
+            raise Refused(_OPERATION, address, cause, 'mode = "pv" for its profile or handler')
+        if not await asyncio.to_thread(_PCIBACK.exists):
+            raise Refused(_OPERATION, address, "dom0 has no pciback", "modprobe xen-pciback")
+
+    async def _withdraw(self, domid: int, address: str, *, fresh: bool) -> None:
+        """Leave nothing of an attach that failed; libxl's own undo may have done some of it."""
+        try:
+            if address in await self.list(domid):
+                await self._workers.run(functions.remove_function, domid, address, force=True)
+            if fresh:
+                await self._workers.run(functions.give_back, address)
+        except errors.XenError as error:
+            log.error("%s is not wholly taken back: %s", address, error)
+
+    async def detach(self, domid: int, address: str) -> None:
+        """One that the domain does not have succeeds.  A guest that does not agree loses it by force."""
+        async with self._lock:
+            if address not in await self.list(domid):
+                return
+            try:
+                await self._workers.run(functions.remove_function, domid, address)
+            except errors.XenError as error:
+                log.warning("domain %d does not let %s go: %s", domid, address, error)
+            if address in await self.list(domid):
+                await self._workers.run(functions.remove_function, domid, address, force=True)
+        await self.reset(address)
+
+    async def reset(self, address: str) -> None:
+        """Leave nothing in it of the domain that had it.  libxl resets it again before the next has it."""
+        try:
+            await asyncio.to_thread(host.reset, address)
+        except OSError as error:
+            log.warning("%s cannot be reset now: %s", address, error.strerror)
+
+    async def list(self, domid: int) -> list[str]:
+        """The addresses of those that the domain has."""
+        with suppress(errors.DomainNotFound):
+            return await self._workers.ask(functions.functions, domid)
+        return []
+
+
+class PciVerbs(Completing):
+    """The verbs of the port that have to do with PCI functions."""
+
+    _pci: PciFunctions
+    _registry: DomainRegistry
+
+    def _living(self, operation: str, domain: DomainId) -> Known:
+        raise NotImplementedError
+
+    @completed
+    async def attach_pci(self, domain: DomainId, address: str) -> None:
+        known = self._living("attach PCI function", domain)
+        with xen_faults("attach PCI function", f"{address} of domain {domain}"):
+            async with known.lock:
+                await self._pci.attach(domain, address)
+
+    @completed
+    async def detach_pci(self, domain: DomainId, address: str) -> None:
+        if (known := self._registry.get(domain)) is not None:
+            with xen_faults("detach PCI function", f"{address} of domain {domain}"):
+                async with known.lock:
+                    await self._pci.detach(domain, address)
+
+    @completed
+    async def pci_functions(self, domain: DomainId) -> list[str]:
+        self._living("list PCI functions", domain)
+        with xen_faults("list PCI functions", str(domain)):
+            return await self._pci.list(domain)

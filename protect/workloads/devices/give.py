@@ -1,0 +1,31 @@
+"""Gives a new workload the devices that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from daemonkit.checkpoints import checkpoint
+from protect.model.container import WorkloadSpec
+from protect.model.volume import DeviceKind, ZoneDevice
+from protect.state.manager import ZoneManager
+from protect.state.runtime import ZoneRuntime
+from protect.workloads.devices.attach import acquire
+from protect.workloads.devices.nodes import Node, with_nodes
+
+
+async def give(
+    manager: ZoneManager, zone: ZoneRuntime, spec: WorkloadSpec, found: Sequence[ZoneDevice]
+) -> WorkloadSpec:
+    """Attach each device, unless the zone has it; the spec whose container has their nodes.
+
+    ``found`` are those of the spec.  After a failure ``attach.release`` takes them back.
+    """
+    nodes = []
+    for request, wanted in zip(spec.devices, found, strict=True):
+        device = await acquire(manager, zone, wanted, spec.id)
+        if device.kind is DeviceKind.BLOCK and request.container_path:
+            nodes.append(Node(request, device, await zone.agent.find_device(device.vdev)))
+    if found:
+        checkpoint("device-give.given")
+    return replace(spec, oci_config=with_nodes(spec.id, spec.oci_config, nodes))

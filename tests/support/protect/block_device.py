@@ -1,0 +1,38 @@
+"""A block device of a test: a loop device on a file of its own, whose zones' loop devices are found by it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from protect.host.loops import take_loop
+
+SIZE = 8 << 20
+
+
+@contextmanager
+def block_device(folder: Path, name: str = "device") -> Iterator[Path]:
+    """Its node; the file is in ``folder``, which no test counts the loop devices of."""
+    backing = folder / name
+    backing.write_bytes(bytes(SIZE))
+    loop = take_loop(backing, readonly=False)
+    try:
+        yield loop.path
+    finally:
+        loop.close()
+
+
+def is_free(device: Path) -> bool:
+    """Whether the host could mount it."""
+    try:
+        os.close(os.open(device, os.O_RDWR | os.O_EXCL))
+    except OSError:
+        return False
+    return True
+
+
+def written(device: Path) -> bytes:
+    """The text at its beginning."""
+    return device.read_bytes()[:512].split(b"\0")[0]

@@ -1,0 +1,289 @@
+"""Devices of the host in zones: who may have them, one zone at a time, recorded before and until."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from daemonkit.faults import Denied, Exhausted, Invalid, Missing, Refused
+from protect.config import HostConfig, NamedDevice, ZoneLimits
+from protect.model.container import WorkloadSpec
+from protect.model.errors import ToolstackError
+from protect.model.toolstack import Capabilities, Mode
+from protect.model.volume import DeviceRequest, ZoneDevice
+from protect.state.manager import ZoneManager
+from protect.state.records import of_zone, zone
+from protect.workloads import create, delete
+from protect.workloads.devices import attach, find
+from protect.zones import destroy, launch
+from tests.support.protect.memory_toolstack import MemoryDomain, MemoryToolstack
+from tests.support.protect.protect_node import running, until, workload_spec, zone_spec
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+HOST = HostConfig(
+    devices={
+        "fast": NamedDevice("/dev/nvme0n1"),
+        "model": NamedDevice("/dev/nvme1n1", readonly=True),
+        "special": NamedDevice("/dev/nvme2n1", profiles=("gpu",)),
+        "card": NamedDevice("0000:65:00.0"),
+    }
+)
+
+
+@pytest.fixture
+async def node(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[ZoneManager]:
+    """With the zones z1 and z2."""
+    toolstack.can = Capabilities(iommu=True)
+    async with running(tmp_path, toolstack, host=HOST) as manager:
+        for name in ("z1", "z2"):
+            await launch.launch(manager, zone_spec(name))
+        yield manager
+
+
+async def acquire(manager: ZoneManager, zone_id: str, name: str, user: str = "", **more: bool) -> ZoneDevice:
+    runtime = manager.zones[zone_id]
+    by = {"host_path": name} if name.startswith("/") else {"name": name}
+    [found] = await find.find(manager, runtime, [DeviceRequest(**by, **more)])  # type: ignore[arg-type]
+    return await attach.acquire(manager, runtime, found, user)
+
+
+def spec(folder: Path, workload_id: str, *devices: DeviceRequest, config: object = None) -> WorkloadSpec:
+    made = replace(workload_spec(folder, workload_id), devices=devices)
+    return made if config is None else replace(made, oci_config=json.dumps(config).encode())
+
+
+def recorded(manager: ZoneManager, zone_id: str = "z1") -> list[tuple[str, bool]]:
+    """The devices of the zone's record; what is believed is the same."""
+    saved = {one.id: one for one in manager.store.load().zones}[zone_id]
+    assert saved.devices == manager.zones[zone_id].zone.devices
+    return [(one.label, one.ready) for one in saved.devices]
+
+
+def has(toolstack: MemoryToolstack, zone_id: str = "z1") -> list[str]:
+    """The writable and the exclusive disks, and the functions, that the hypervisor has given it."""
+    domain = toolstack.of_zone(zone_id)
+    disks = [f"{one.path}{' ro' if one.readonly else ''}" for one in domain.disks.values() if one.exclusive]
+    return sorted([*disks, *domain.functions])
+
+
+def told(domain: MemoryDomain) -> dict[str, object]:
+    """The OCI configuration that the agent got last."""
+    asked = [one.create_container for one in domain.agent.requests if one.HasField("create_container")]
+    made: dict[str, object] = json.loads(asked[-1].config_json)
+    return made
+
+
+async def test_one_zone_at_a_time(node: ZoneManager, toolstack: MemoryToolstack) -> None:
+    """By whatever name; a dead zone has nothing any more."""
+    await acquire(node, "z1", "fast")
+    assert has(toolstack) == ["/dev/nvme0n1"]
+    for name in ("fast", "/dev/nvme0n1"):
+        with pytest.raises(Refused, match="zone z1 has it"):
+            await acquire(node, "z2", name)
+    assert (recorded(node), recorded(node, "z2")) == ([("fast", True)], [])
+    toolstack.kill("z1")
+    await until(lambda: node.zones["z1"].end)
+    async with node.zones["z1"].lock:
+        await acquire(node, "z2", "fast")
+    assert has(toolstack, "z2") == ["/dev/nvme0n1"]
+
+
+async def test_who_only_reads_may_be_many(node: ZoneManager, toolstack: MemoryToolstack) -> None:
+    for zone_id in ("z1", "z2"):
+        await acquire(node, zone_id, "model")
+    assert has(toolstack) == has(toolstack, "z2") == ["/dev/nvme1n1 ro"]
+    with pytest.raises(Refused, match="z1 has it, and not both only read it|read-only"):
+        await acquire(node, "z2", "/dev/nvme1n1")
+    await attach.detach(node, node.zones["z1"], "model", force=False)
+    with pytest.raises(Refused, match="has it read-only"):
+        await acquire(node, "z2", "/dev/nvme1n1")
+
+
+async def test_who_may_have_what(node: ZoneManager, toolstack: MemoryToolstack) -> None:
+    with pytest.raises(Denied, match=r"profile default.*host\.devices\.special\.profiles"):
+        await acquire(node, "z1", "special")
+    with pytest.raises(Missing, match="card, fast, model, special"):
+        await acquire(node, "z1", "nothing")
+    await launch.launch(node, replace(zone_spec("z3"), profile="gpu", device_names=("special", "fast")))
+    assert has(toolstack, "z3") == ["/dev/nvme0n1", "/dev/nvme2n1"]
+    for names, fault in ((("special",), Denied), (("nothing",), Missing), (("fast",), Refused)):
+        with pytest.raises(fault):
+            await launch.launch(node, replace(zone_spec("z4"), device_names=names))
+        assert "z4" not in node.zones and not [
+            one for one in toolstack.domains.values() if one.spec.environment["XENPOD_ZONE"] == "z4"
+        ]
+    await destroy.destroy(node, "z3")
+    await launch.launch(node, replace(zone_spec("z4"), device_names=("fast",)))
+
+
+async def test_functions_too(node: ZoneManager, toolstack: MemoryToolstack) -> None:
+    assert toolstack.of_zone("z1").spec.passthrough
+    await acquire(node, "z1", "card", "w1")
+    assert has(toolstack) == ["0000:65:00.0"] and recorded(node) == [("card", True)]
+    with pytest.raises(Refused, match="zone z1 has it"):
+        await acquire(node, "z2", "card")
+    await attach.release(node, node.zones["z1"], "w1")
+    assert has(toolstack) == [] == recorded(node)
+    await launch.launch(node, replace(zone_spec("z3"), mode=Mode.PVH))
+    assert not toolstack.of_zone("z3").spec.passthrough
+
+
+async def test_a_workload_has_nodes_and_the_last_one_detaches(
+    node: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
+) -> None:
+    volume = DeviceRequest(host_path="/dev/vol", container_path="/dev/xvda", uid=7, gid=8)
+    first = await create.create(node, spec(tmp_path, "w1", volume))
+    config = told(toolstack.of_zone("z1"))
+    assert config["linux"] == {
+        "devices": [
+            {
+                "path": "/dev/xvda",
+                "type": "b",
+                "major": 202,
+                "minor": 16,
+                "fileMode": 0o60660,
+                "uid": 7,
+                "gid": 8,
+            }
+        ],
+        "resources": {"devices": [{"allow": True, "type": "b", "major": 202, "minor": 16, "access": "rwm"}]},
+    }
+    assert [disk.vdev for disk in first.disks] == ["xvda"]
+    assert [(one.vdev, one.users) for one in node.zones["z1"].zone.devices] == [("xvdb", ("w1",))]
+    await create.create(node, spec(tmp_path, "w2", replace(volume, readonly=True)))
+    assert told(toolstack.of_zone("z1"))["linux"]["resources"]["devices"][0]["access"] == "rm"  # type: ignore[index]
+    await delete.delete(node, "w1")
+    assert has(toolstack) == ["/dev/vol"]
+    await delete.delete(node, "w2")
+    assert has(toolstack) == [] == recorded(node)
+    gone = [one.find_device for one in toolstack.of_zone("z1").agent.requests if one.HasField("find_device")]
+    assert gone[-1] == pb.FindDevice(name="xvdb", gone=True)
+
+
+async def test_one_with_the_zones_dev_has_the_zones_node(
+    node: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
+) -> None:
+    config = {"mounts": [{"destination": "/dev", "type": "bind", "source": "/dev"}], "linux": {}}
+    volume = DeviceRequest(host_path="/dev/vol", container_path="/dev/block")
+    await create.create(node, spec(tmp_path, "w1", volume, config=config))
+    mount = told(toolstack.of_zone("z1"))["mounts"][-1]  # type: ignore[index]
+    assert (mount["source"], mount["destination"], mount["type"]) == ("/dev/xvdb", "/dev/block", "bind")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"linux": {"namespaces": [{"type": "user"}]}}, {"linux": 1}, {"mounts": 1}, {"linux": {"devices": {}}}],
+)
+async def test_what_cannot_have_nodes(
+    node: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path, config: object
+) -> None:
+    """Nothing stays attached, and nothing recorded."""
+    volume = DeviceRequest(host_path="/dev/vol", container_path="/dev/block")
+    with pytest.raises(Invalid):
+        await create.create(node, spec(tmp_path, "w1", volume, config=config))
+    assert has(toolstack) == [] == recorded(node)
+    assert "w1" not in node.workloads
+
+
+@pytest.mark.parametrize("step", ["attach_disk", "find_device"])
+async def test_a_failed_attach_leaves_nothing(
+    node: ZoneManager, toolstack: MemoryToolstack, step: str
+) -> None:
+    if step == "attach_disk":
+        toolstack.failing.add(step)
+    else:
+        toolstack.of_zone("z1").agent.errors[step] = pb.Error(code=12, message="an older agent")
+    with pytest.raises(Exception, match="on purpose|older agent"):
+        await acquire(node, "z1", "fast")
+    assert has(toolstack) == [] == recorded(node)
+    toolstack.failing.clear()
+    await acquire(node, "z2", "fast")
+
+
+async def test_what_could_not_be_undone_is_detached_before_the_next_try(
+    node: ZoneManager, toolstack: MemoryToolstack
+) -> None:
+    toolstack.failing |= {"attach_disk", "detach_disk"}
+    with pytest.raises(ToolstackError):
+        await acquire(node, "z1", "fast")
+    assert recorded(node) == [("fast", False)]
+    with pytest.raises(Refused, match="zone z1 has it"):
+        await acquire(node, "z2", "fast")
+    toolstack.failing.clear()
+    await acquire(node, "z1", "fast")
+    assert recorded(node) == [("fast", True)]
+
+
+async def test_a_device_in_use_stays_unless_forced(
+    node: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
+) -> None:
+    zone1 = node.zones["z1"]
+    await create.create(node, spec(tmp_path, "w1", DeviceRequest(name="fast", container_path="/dev/fast")))
+    with pytest.raises(Refused, match="workload w1 of zone z1 uses it"):
+        await attach.detach(node, zone1, "fast", force=False)
+    assert has(toolstack) == ["/dev/nvme0n1"]
+    assert await attach.detach(node, zone1, "fast", force=True)
+    assert has(toolstack) == []
+    await acquire(node, "z1", "fast")
+    toolstack.of_zone("z1").agent.device_in_use = True
+    with pytest.raises(Refused, match="has it mounted"):
+        await attach.detach(node, zone1, "/dev/nvme0n1", force=False)
+    assert await attach.detach(node, zone1, "nothing", force=False)
+    toolstack.of_zone("z1").agent.device_in_use = False
+    toolstack.of_zone("z1").agent.errors["find_device"] = pb.Error(code=4, message="it did not go")
+    assert not await attach.detach(node, zone1, "fast", force=True)
+    assert has(toolstack) == [] == recorded(node)
+
+
+async def test_disks_and_devices_have_one_limit(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async with running(tmp_path, toolstack, limits=ZoneLimits(disks_per_zone=2), host=HOST) as manager:
+        await launch.launch(manager, zone_spec())
+        await create.create(manager, workload_spec(tmp_path))
+        await acquire(manager, "z1", "fast")
+        with pytest.raises(Exhausted, match=r"2 disks, as many as it may.*limits\.disks_per_zone"):
+            await acquire(manager, "z1", "model")
+
+
+@pytest.mark.parametrize("ready", [False, True])
+async def test_after_a_restart(tmp_path: Path, toolstack: MemoryToolstack, ready: bool) -> None:
+    """What was half attached is detached, and so is what nobody uses; the rest stays."""
+    async with running(tmp_path, toolstack, host=HOST) as manager:
+        await launch.launch(manager, zone_spec())
+        for name in ("fast", "model"):
+            await acquire(manager, "z1", name)
+        await acquire(manager, "z1", "/dev/vol", "a workload that is gone")
+        runtime = manager.zones["z1"]
+        half = tuple(replace(one, ready=ready or one.name != "fast") for one in runtime.zone.devices)
+        manager.update_zone(runtime, replace(runtime.zone, devices=half))
+    async with running(tmp_path, toolstack, host=HOST) as manager:
+        kept = ["/dev/nvme0n1", "/dev/nvme1n1 ro"] if ready else ["/dev/nvme1n1 ro"]
+        await until(lambda: has(toolstack) == kept)
+        await until(lambda: len(recorded(manager)) == len(kept))
+        assert all(settled for _, settled in recorded(manager))
+
+
+async def test_a_destroy_waits_for_an_attach(node: ZoneManager, toolstack: MemoryToolstack) -> None:
+    entered, go_on = toolstack.gate("attach_disk")
+    attaching = asyncio.create_task(acquire(node, "z1", "fast"))
+    await entered.wait()
+    destroying = asyncio.create_task(destroy.destroy(node, "z1"))
+    await until(lambda: node.zones["z1"].end)
+    go_on.set()
+    with pytest.raises(Refused):
+        await attaching
+    await destroying
+    assert "z1" not in node.zones
+    await acquire(node, "z2", "fast")
+
+
+async def test_the_record(node: ZoneManager) -> None:
+    await acquire(node, "z1", "fast")
+    await acquire(node, "z1", "card")
+    with_devices = node.zones["z1"].zone
+    assert zone(json.loads(json.dumps(of_zone(with_devices)))) == with_devices
+    assert "devices" not in of_zone(node.zones["z2"].zone)

@@ -1,0 +1,73 @@
+"""FindDevice: the zone's own word that a disk has come, what it is there, and that it has gone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protect.host.loops import take_loop
+from tests.support.agent.zone import Zone
+from tests.support.agent.zone_client import Client, Failed
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+pytestmark = pytest.mark.root
+_SIZE = 3 << 20
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Iterator[Path]:
+    backing = tmp_path / "backing"
+    backing.write_bytes(bytes(_SIZE))
+    loop = take_loop(backing, readonly=False)
+    try:
+        yield loop.path
+    finally:
+        loop.close()
+
+
+def test_one_that_comes_and_goes(zone: Zone, client: Client, device: Path) -> None:
+    """Both are waited for, and nobody else meanwhile."""
+    coming = client.begin(find_device=pb.FindDevice(name="xvdd"))
+    client.call(get_facts=pb.GetFacts())
+    assert coming not in client.replies
+    zone.attach("xvdd", device)
+    found = client.finish(coming).device
+    number = device.stat().st_rdev
+    assert (found.major, found.minor) == (os.major(number), os.minor(number))
+    assert (found.size_bytes, found.in_use) == (_SIZE, False)
+    going = [client.begin(find_device=pb.FindDevice(name="xvdd", gone=True)) for _ in range(2)]
+    client.call(get_facts=pb.GetFacts())
+    assert not set(going) & client.replies.keys()
+    os.unlink(f"/proc/{zone.pid}/root/dev/xvdd")
+    assert [client.finish(call).device for call in going] == [pb.DeviceFound()] * 2
+    assert client.call(find_device=pb.FindDevice(name="xvdd", gone=True)).device == pb.DeviceFound()
+
+
+def test_one_that_somebody_has_to_himself(zone: Zone, client: Client, device: Path) -> None:
+    zone.attach("xvdd", device)
+    held = os.open(device, os.O_RDWR | os.O_EXCL)
+    try:
+        assert client.call(find_device=pb.FindDevice(name="xvdd")).device.in_use
+    finally:
+        os.close(held)
+    assert not client.call(find_device=pb.FindDevice(name="xvdd")).device.in_use
+
+
+@pytest.mark.parametrize("name", ["", "../null", "x" * 17, "XVDA"])
+def test_what_is_no_name(client: Client, name: str) -> None:
+    with pytest.raises(Failed) as failed:
+        client.call(find_device=pb.FindDevice(name=name))
+    assert failed.value.code == 3
+
+
+def test_one_that_nobody_can_open(zone: Zone, client: Client) -> None:
+    """A number without a driver: the wait goes on, or the agent says what the kernel said."""
+    os.mknod(f"/proc/{zone.pid}/root/dev/xvdd", 0o060600, os.makedev(254, 1048570))
+    gone = client.begin(find_device=pb.FindDevice(name="xvdd", gone=True))
+    client.call(get_facts=pb.GetFacts())
+    assert gone not in client.replies
+    os.unlink(f"/proc/{zone.pid}/root/dev/xvdd")
+    client.finish(gone)
