@@ -59,7 +59,6 @@ class DraConfig:
     registry_dir: Path = Path("/var/lib/kubelet/plugins_registry")
     instance: str = ""
     """Told apart from another instance of the driver on this node by this, such as its pod's uid."""
-    state_dir: Path = Path("/var/lib/xenpod-dra")
     write_interval: Seconds = Seconds(10.0)
     """The least time between two writes of the slice."""
     check_interval: Seconds = Seconds(300.0)
@@ -69,7 +68,7 @@ class DraConfig:
     faults: FaultInjection = field(default_factory=FaultInjection)
 
     def __post_init__(self) -> None:
-        absolute(self, "kubeconfig", "protect_socket", "plugins_dir", "registry_dir", "state_dir")
+        absolute(self, "kubeconfig", "protect_socket", "plugins_dir", "registry_dir")
         log_level(self)
         longer_than_nothing(self, "write_interval", "check_interval")
         if len(self.driver) > _NAME_LONGEST or not _NAME.fullmatch(self.driver):
