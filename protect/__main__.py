@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from daemonkit import daemon, lifecycle
-from daemonkit.config import Bytes
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Refused
 from daemonkit.grpc_server import serve_unix
@@ -31,7 +30,7 @@ from protect.stdio.log import WorkloadLog
 from protect.volumes.files import HostFileVolumes
 from protect.volumes.host import HostVolumes
 from protect.workloads import sharing
-from protect.zones import deaths, reconcile
+from protect.zones import capacity, deaths, preflight, reconcile
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +56,15 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         await toolstack.start()
         manager = await _manager(config, store, toolstack)
         stack.push_async_callback(manager.close)
+        await preflight.check(manager)
         recorded = await reconcile.load(manager)
         # After the load: an end told before would find no zone to be the end of.
         watching = asyncio.ensure_future(deaths.watch(manager))
         stack.callback(watching.cancel)
         shares = asyncio.ensure_future(sharing.watch(manager))
         stack.callback(shares.cancel)
+        following = asyncio.ensure_future(capacity.follow(manager))
+        stack.callback(following.cancel)
         copying = asyncio.ensure_future(_checkpoint_store(store))
         stack.callback(copying.cancel)
         for zone in recorded:
@@ -88,10 +90,8 @@ def build_toolstack(config: ProtectdConfig) -> Toolstack:
 
 
 async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolstack) -> ZoneManager:
-    total = config.memory.total
-    if not total:
-        total = Bytes((await toolstack.physical_info()).total_memory_bytes - config.memory.reserve)
-    if total <= 0:
+    total = (await toolstack.physical_info()).total_memory_bytes
+    if not config.memory.total and total <= config.memory.reserve:
         raise WrongKey("memory.reserve", f"{config.memory.reserve} is all the memory that zones could have")
     can = toolstack.capabilities()
     check_modes(config, can)
@@ -104,7 +104,7 @@ async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolst
         links=functools.partial(Link, turns=Turns()),
         logs=lambda path, journal: WorkloadLog.open(path, journal),
         splice=splice,
-        ledger=Ledger(total),
+        ledger=Ledger(config.memory.total, config.memory.reserve),
         volumes=HostVolumes(config.run_dir / "volumes", config.guest_dir / "lookup"),
         files=HostFileVolumes(Lookups(config.guest_dir / "lookup")),
     )

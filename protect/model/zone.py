@@ -71,6 +71,8 @@ class ZoneSpec:
     kernel: DomainKernel | None = None
     """None: the toolstack's own."""
     shares: CpuShares = CpuShares()
+    reservations: tuple[str, ...] = ()
+    """The reservations that its memory comes from."""
     seclabel: str = ""
     """Label of its domain in the hypervisor's policy; "" for the hypervisor's choice."""
 

@@ -24,6 +24,7 @@ class FakeSettings:
     """``memory`` is what all zones may have together; 0 means this machine's less ``reserve``.
 
     ``hvm``, ``hap``, ``iommu`` and ``hypervisor_version`` are what it says it has, for tests of what asks;
+    ``domain_overhead`` is what it says it takes for a domain beside its memory;
     so are ``seclabels``, the labels of its policy: with none it has no FLASK.
     """
 
@@ -34,6 +35,11 @@ class FakeSettings:
     iommu: bool = False
     hypervisor_version: str = ""
     seclabels: tuple[str, ...] = ()
+    domain_overhead: Bytes = Bytes(0)
+    domains_most: int = 0
+    """Room for so many domains; 0: for any number."""
+    disk_memory: Bytes = Bytes(0)
+    """What a disk is said to take of its domain's memory."""
     pids_limit: int = 4096
     """Most processes and threads of one zone."""
     launch_seconds: float = 30.0

@@ -11,7 +11,7 @@ from daemonkit.config import Bytes, Seconds, absolute, at_least
 from daemonkit.convert import WrongKey
 
 _SHARE_LEAST = 16 << 20
-_ARGUMENTS = 512  # a zone's own words must fit beside them, see ``boot.command_line``
+_ARGUMENTS = 400  # a zone's own words must fit beside them, see ``boot.command_line``
 
 
 @dataclass(frozen=True, slots=True)

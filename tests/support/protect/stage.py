@@ -116,6 +116,7 @@ class Stage(Protocol):
     toolstack: Toolstack
     guest_dir: Path
     folder: Path
+    mode: Mode
     many: int
     """How many domains at once this host can be asked for."""
 
@@ -136,6 +137,8 @@ class Stage(Protocol):
     async def create(self, **more: object) -> DomainInfo: ...
 
     async def boot(self, **more: object) -> Agent: ...
+
+    async def connect(self, domain: DomainId) -> Agent: ...
 
     async def info(self, uuid: UUID) -> DomainInfo | None: ...
 

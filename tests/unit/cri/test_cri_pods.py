@@ -85,10 +85,59 @@ async def test_a_retried_request_is_refused_with_the_first_id(node: Rig) -> None
     assert await node.pod("web") != pod
 
 
-async def test_another_attempt_is_another_name(node: Rig) -> None:
-    for attempt in (0, 1):
-        await node.pod(metadata=cri.PodSandboxMetadata(name="web", uid="u", namespace="n", attempt=attempt))
+def attempt(number: int) -> cri.PodSandboxMetadata:
+    return cri.PodSandboxMetadata(name="web", uid="u", namespace="n", attempt=number)
+
+
+async def test_another_attempt_begins_when_the_former_has_stopped(node: Rig) -> None:
+    first = await node.pod(metadata=attempt(0))
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await node.pod(metadata=attempt(1))
+    assert raised.value.code() is grpc.StatusCode.ALREADY_EXISTS
+    assert f"attempt 0, sandbox {first}, is ready" in (raised.value.details() or "")
+    await node.cri.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=first))
+    second = await node.pod(metadata=attempt(1))
     assert len(await node.pods()) == 2
+    assert list(node.protect.zones) == [second]
+    assert node.protect.zone_requests[second].pod_uid == "u"
+
+
+async def test_another_attempt_waits_for_the_undo_of_the_former(node: Rig) -> None:
+    """Its zone has the pod's reservation and devices until it is gone."""
+    node.protect.failures["CreateZone"] = NO_MEMORY
+    undoing = node.protect.stalls["DestroyZone"] = asyncio.Event()
+    first = asyncio.create_task(node.pod(metadata=attempt(0)))
+    await until(lambda: [one.phase for one in node.node.sandboxes.all()] == [SandboxPhase.UNDOING])
+    del node.protect.failures["CreateZone"]
+    second = asyncio.create_task(node.pod(metadata=attempt(1)))
+    done, _ = await asyncio.wait([second], timeout=0.3)
+    assert not done and len(node.node.sandboxes.all()) == 1
+    undoing.set()
+    pod = await second
+    with pytest.raises(grpc.aio.AioRpcError):
+        await first
+    assert list(node.protect.zones) == [pod]
+
+
+async def test_an_attempt_whose_undo_fails_keeps_the_next_one_out(node: Rig) -> None:
+    node.protect.failures |= {"CreateZone": NO_MEMORY, "DestroyZone": Broken("destroy", "zone", "stuck")}
+    with pytest.raises(grpc.aio.AioRpcError):
+        await node.pod(metadata=attempt(0))
+    del node.protect.failures["CreateZone"]
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await node.pod(metadata=attempt(1))
+    assert raised.value.code() is grpc.StatusCode.ALREADY_EXISTS
+    assert "is undoing" in (raised.value.details() or "")
+    node.protect.failures.clear()
+    await node.pod(metadata=attempt(1))
+
+
+async def test_two_attempts_at_once_make_one_pod(node: Rig) -> None:
+    made = await asyncio.gather(
+        *(node.pod(metadata=attempt(number)) for number in range(4)), return_exceptions=True
+    )
+    assert sum(isinstance(one, str) for one in made) == 1
+    assert len(node.protect.zones) == 1
 
 
 NO_MEMORY = Exhausted("reserve", "zone", "no memory")
