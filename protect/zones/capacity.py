@@ -31,7 +31,7 @@ def reservation_promise(toolstack: Toolstack, memory_bytes: int, vcpus: int) -> 
 
 
 def memory_within(toolstack: Toolstack, total_bytes: int, vcpus: int) -> int:
-    """Memory of a reservation that promises no more than ``total_bytes``, in whole MiB; 0: it is too little."""
+    """Memory of a reservation that promises at most ``total_bytes``, in whole MiB; 0: too little."""
     # A smaller domain takes no more for itself.
     overhead = reservation_promise(toolstack, total_bytes, vcpus) - total_bytes
     return max(total_bytes - overhead, 0) // _MIB * _MIB

@@ -53,7 +53,7 @@ def of_pod(manager: ZoneManager, pod_uid: str) -> ReservedSize | None:
 
 
 def memory_of(manager: ZoneManager, reservation_id: str, total_bytes: int, vcpus: int) -> int:
-    """Memory for a reservation of ``total_bytes``, with what the hypervisor takes; what it has if it is there."""
+    """Memory of a reservation of ``total_bytes`` with the domain's own; what it has if it is there."""
     found = manager.reservations.get(reservation_id)
     if found and reservation_promise(manager.toolstack, found.memory_bytes, found.vcpus) <= total_bytes:
         return found.memory_bytes
