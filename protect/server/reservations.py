@@ -30,7 +30,7 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
         self._manager = manager
 
     async def MakeReservation(self, request: pb.MakeReservationRequest, context: Context) -> pb.Reservation:
-        return self._shown(await reservations.make(self._manager, wanted(request)))
+        return self._shown(await reservations.make(self._manager, self._wanted(request)))
 
     async def BindReservation(self, request: pb.BindReservationRequest, context: Context) -> pb.Reservation:
         operation = "bind reservation"
@@ -61,6 +61,26 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
             async for change in changes:
                 yield shown_capacity(change)
 
+    def _wanted(self, request: pb.MakeReservationRequest) -> Reservation:
+        """Read a reservation to make.  Invalid: it cannot be one."""
+        operation = "make reservation"
+        reservation_id = checks.identifier(operation, "reservation", request.id)
+        if request.memory_bytes and request.total_bytes:
+            raise Invalid(operation, reservation_id, "memory_bytes and total_bytes are both set")
+        if not 0 < (size := request.memory_bytes or request.total_bytes) <= _MOST_MEMORY:
+            raise Invalid(operation, reservation_id, f"{size} bytes are not 1 to {_MOST_MEMORY}")
+        if request.vcpus > _MOST_VCPUS:
+            raise Invalid(operation, reservation_id, f"{request.vcpus} vCPUs are more than {_MOST_VCPUS}")
+        if (count := len(request.pod_uids)) > reservations.PODS_LIMIT:
+            raise Invalid(operation, reservation_id, f"{count} pods are more than {reservations.PODS_LIMIT}")
+        pods = tuple(dict.fromkeys(checks.identifier(operation, "pod", uid) for uid in request.pod_uids))
+        if request.total_bytes:
+            size = reservations.memory_of(self._manager, reservation_id, size, request.vcpus)
+        if not size:
+            cause = f"{request.total_bytes} bytes leave nothing beside what the hypervisor takes"
+            raise Invalid(operation, reservation_id, cause)
+        return Reservation(reservation_id, size, request.vcpus, pods, created_at_ns=0)
+
     def _shown(self, one: Reservation) -> pb.Reservation:
         promise = capacity.reservation_promise(self._manager.toolstack, one.memory_bytes, one.vcpus)
         return pb.Reservation(
@@ -72,22 +92,6 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
             overhead_bytes=promise - one.memory_bytes,
             zone_id=self._manager.ledger.holder(one.id),
         )
-
-
-def wanted(request: pb.MakeReservationRequest) -> Reservation:
-    """Read a reservation to make.  Invalid: it cannot be one."""
-    operation = "make reservation"
-    reservation_id = checks.identifier(operation, "reservation", request.id)
-    if not 0 < request.memory_bytes <= _MOST_MEMORY:
-        raise Invalid(operation, reservation_id, f"{request.memory_bytes} bytes are not 1 to {_MOST_MEMORY}")
-    if request.vcpus > _MOST_VCPUS:
-        raise Invalid(operation, reservation_id, f"{request.vcpus} vCPUs are more than {_MOST_VCPUS}")
-    if (count := len(request.pod_uids)) > reservations.PODS_LIMIT:
-        raise Invalid(operation, reservation_id, f"{count} pods are more than {reservations.PODS_LIMIT}")
-    pods = (checks.identifier(operation, "pod", uid) for uid in request.pod_uids)
-    return Reservation(
-        reservation_id, request.memory_bytes, request.vcpus, tuple(dict.fromkeys(pods)), created_at_ns=0
-    )
 
 
 def shown_capacity(value: Capacity) -> pb.Capacity:

@@ -14,6 +14,7 @@ from protect.state.manager import ZoneManager
 
 log = logging.getLogger(__name__)
 
+_MIB = 1 << 20
 PERIOD = 5.0
 """Seconds between two looks: other domains, and dom0's balloon, tell nobody what they take."""
 
@@ -27,6 +28,13 @@ def reservation_promise(toolstack: Toolstack, memory_bytes: int, vcpus: int) -> 
     """Bytes to promise by a reservation, whatever the mode of its zone will be."""
     overhead = max(toolstack.overhead_bytes(memory_bytes, max(vcpus, 1), mode) for mode in Mode)
     return memory_bytes + overhead
+
+
+def memory_within(toolstack: Toolstack, total_bytes: int, vcpus: int) -> int:
+    """Memory of a reservation that promises at most ``total_bytes``, in whole MiB; 0: too little."""
+    # A smaller domain takes no more for itself.
+    overhead = reservation_promise(toolstack, total_bytes, vcpus) - total_bytes
+    return max(total_bytes - overhead, 0) // _MIB * _MIB
 
 
 async def refresh(manager: ZoneManager) -> HostMemory:

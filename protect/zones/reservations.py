@@ -10,7 +10,7 @@ from daemonkit.faults import Exhausted, Exists, Missing, Refused
 from daemonkit.logs import fields
 from protect.model.room.reservation import Reservation
 from protect.state.manager import ZoneManager, now_ns
-from protect.zones.capacity import refresh, reservation_promise
+from protect.zones.capacity import memory_within, refresh, reservation_promise
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,14 @@ def of_pod(manager: ZoneManager, pod_uid: str) -> ReservedSize | None:
         return None
     memory, vcpus = sum(one.memory_bytes for one in found), sum(one.vcpus for one in found)
     return ReservedSize(memory, vcpus, tuple(one.id for one in found))
+
+
+def memory_of(manager: ZoneManager, reservation_id: str, total_bytes: int, vcpus: int) -> int:
+    """Memory of a reservation of ``total_bytes`` with the domain's own; what it has if it is there."""
+    found = manager.reservations.get(reservation_id)
+    if found and reservation_promise(manager.toolstack, found.memory_bytes, found.vcpus) <= total_bytes:
+        return found.memory_bytes
+    return memory_within(manager.toolstack, total_bytes, vcpus)
 
 
 async def make(manager: ZoneManager, wanted: Reservation) -> Reservation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import cri.config
+import dra.config
 import protect.config
 from daemonkit.config import load
 
@@ -21,6 +22,10 @@ def test_protectds_example_is_its_defaults() -> None:
 
 def test_cris_example_is_its_defaults() -> None:
     assert load(cri.config.CriConfig, PACKAGING / "cri.toml") == cri.config.CriConfig()
+
+
+def test_the_dra_drivers_example_is_its_defaults() -> None:
+    assert load(dra.config.DraConfig, PACKAGING / "dra.toml") == dra.config.DraConfig()
 
 
 def test_the_kubelets_drop_in_names_our_socket_and_the_gate() -> None:

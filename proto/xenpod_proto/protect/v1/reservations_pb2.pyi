@@ -74,12 +74,15 @@ class MakeReservationRequest(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     VCPUS_FIELD_NUMBER: _builtins.int
     POD_UIDS_FIELD_NUMBER: _builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the uid of a resource claim."""
     memory_bytes: _builtins.int
-    """At least 1."""
+    """At least 1, unless total_bytes is set."""
     vcpus: _builtins.int
     """At most 1024."""
+    total_bytes: _builtins.int
+    """Instead of memory_bytes: so much with what the hypervisor takes for the zone's domain."""
     @_builtins.property
     def pod_uids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """At most 32, each 1 to 64 of [a-z0-9-]."""
@@ -91,10 +94,11 @@ class MakeReservationRequest(_message.Message):
         memory_bytes: _builtins.int = ...,
         vcpus: _builtins.int = ...,
         pod_uids: _abc.Iterable[_builtins.str] | None = ...,
+        total_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "memory_bytes", b"memory_bytes", "pod_uids", b"pod_uids", "vcpus", b"vcpus"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "memory_bytes", b"memory_bytes", "pod_uids", b"pod_uids", "total_bytes", b"total_bytes", "vcpus", b"vcpus"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -69,6 +69,27 @@ async def test_a_reservation_is_made_bound_and_released(node: Served) -> None:
         await node.clients.reservations.BindReservation(request, timeout=TIMEOUT)
 
 
+async def test_a_total_has_the_domains_own_memory_in_it(node: Served) -> None:
+    request = rpb.MakeReservationRequest(id=CLAIM, total_bytes=512 * MIB)
+    for pods in ((), (POD,)):
+        request.pod_uids[:] = pods
+        made = await node.clients.reservations.MakeReservation(request, timeout=TIMEOUT)
+        assert (made.memory_bytes, made.pod_uids) == (512 * MIB - OVERHEAD, list(pods))
+    assert await free(node) == (4096 - 512) * MIB
+    for total, memory in ((OVERHEAD, 0), (MIB, MIB), (0, 0)):
+        request = rpb.MakeReservationRequest(id="other", total_bytes=total, memory_bytes=memory)
+        async with failing(grpc.StatusCode.INVALID_ARGUMENT):
+            await node.clients.reservations.MakeReservation(request, timeout=TIMEOUT)
+
+
+async def test_a_claim_fits_as_long_as_the_capacity_says_so(node: Served) -> None:
+    """All of it can be claimed, however many claims there are."""
+    for number in range(8):
+        request = rpb.MakeReservationRequest(id=f"claim-{number}", total_bytes=512 * MIB)
+        await node.clients.reservations.MakeReservation(request, timeout=TIMEOUT)
+    assert await free(node) == 0
+
+
 async def test_making_it_again_adds_pods_and_never_bytes(node: Served) -> None:
     first = await make(node, CLAIM, 512 * MIB, POD)
     assert await make(node, CLAIM, 512 * MIB) == first

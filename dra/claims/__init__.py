@@ -1,0 +1,1 @@
+"""Claims that the scheduler has allocated to this node, and their reservations."""

@@ -1,0 +1,98 @@
+"""The configuration file of xenpod-dra; every key is explained in packaging/dra.toml."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from daemonkit.checkpoints import FaultInjection
+from daemonkit.config import (
+    Bytes,
+    Seconds,
+    absolute,
+    at_least,
+    log_level,
+    longer_than_nothing,
+    socket_path,
+)
+from daemonkit.convert import WrongKey
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")  # RFC 1123 subdomain
+_NAME_LONGEST = 63  # of a driver's name: resource.k8s.io/v1, ResourceSliceSpec
+_SOCKET_NAMES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSizes:
+    """Which sizes of memory a claim can have.
+
+    The scheduler rounds a claim up to ``minimum`` and a multiple of ``step``; one that names no size has
+    ``default``.
+    """
+
+    default: Bytes = Bytes(352 << 20)
+    minimum: Bytes = Bytes(32 << 20)
+    step: Bytes = Bytes(1 << 20)
+
+    def __post_init__(self) -> None:
+        at_least(1 << 20, self, "minimum", "step")
+        if self.default < self.minimum:
+            raise WrongKey("default", f"{self.default} is less than minimum, {self.minimum}")
+        for name in ("default", "minimum"):
+            if getattr(self, name) % self.step:
+                raise WrongKey(name, f"{getattr(self, name)} is not a multiple of step, {self.step}")
+
+
+@dataclass(frozen=True, slots=True)
+class DraConfig:
+    """The whole file."""
+
+    driver: str = "zones.xenpod.dev"
+    node: str = ""
+    """The node's name; "": the host's name."""
+    kubeconfig: Path | None = None
+    """None: the service account of the pod that this runs in."""
+    protect_socket: Path = Path("/run/protect/protect.sock")
+    plugins_dir: Path = Path("/var/lib/kubelet/plugins")
+    registry_dir: Path = Path("/var/lib/kubelet/plugins_registry")
+    instance: str = ""
+    """Told apart from another instance of the driver on this node by this, such as its pod's uid."""
+    write_interval: Seconds = Seconds(10.0)
+    """The least time between two writes of the slice."""
+    check_interval: Seconds = Seconds(300.0)
+    """The time after which the slice is read again even if nothing has changed here."""
+    log_level: str = "info"
+    sizes: ClaimSizes = field(default_factory=ClaimSizes)
+    faults: FaultInjection = field(default_factory=FaultInjection)
+
+    def __post_init__(self) -> None:
+        absolute(self, "kubeconfig", "protect_socket", "plugins_dir", "registry_dir")
+        log_level(self)
+        longer_than_nothing(self, "write_interval", "check_interval")
+        if len(self.driver) > _NAME_LONGEST or not _NAME.fullmatch(self.driver):
+            raise WrongKey("driver", f"{self.driver!r} is not the name of a driver, such as zones.xenpod.dev")
+        if len(self.instance) > _SOCKET_NAMES or "/" in self.instance:
+            raise WrongKey("instance", f"{self.instance!r} is not up to {_SOCKET_NAMES} characters without /")
+        socket_path("protect_socket", self.protect_socket)
+        socket_path("plugins_dir", self.plugin_socket)
+        socket_path("registry_dir", self.registration_socket)
+
+    @property
+    def node_name(self) -> str:
+        """The name that the kubelet gives its node."""
+        return self.node or socket.gethostname().lower()
+
+    @property
+    def plugin_socket(self) -> Path:
+        """Where the driver serves; each instance has its own."""
+        return self.plugins_dir / self.driver / f"{self._socket('dra')}.sock"
+
+    @property
+    def registration_socket(self) -> Path:
+        """Where the kubelet finds the driver."""
+        return self.registry_dir / f"{self._socket(self.driver)}-reg.sock"
+
+    def _socket(self, name: str) -> str:
+        return f"{name}-{self.instance}" if self.instance else name

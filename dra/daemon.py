@@ -1,0 +1,94 @@
+"""The daemon's parts at work together: what protectd says goes into the slice and the health."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import grpc.aio
+
+from daemonkit import lifecycle
+from daemonkit.backoff import Backoff
+from daemonkit.faults import Fault
+from daemonkit.grpc_server import channel, serve_unix
+from dra.claims.prepare import Claims
+from dra.config import DraConfig
+from dra.kube.api import ClusterApi
+from dra.kubelet.health import DeviceHealths
+from dra.kubelet.plugin import PluginV1, PluginV1beta1
+from dra.kubelet.registration import Registrar
+from dra.reservations import ProtectdReservations
+from dra.slices.keeper import Cadence, SliceKeeper
+from xenpod_proto.kubelet import (
+    dra_v1_pb2_grpc,
+    dra_v1beta1_pb2_grpc,
+    health_pb2_grpc,
+    registration_pb2_grpc,
+)
+
+log = logging.getLogger(__name__)
+
+
+async def serve(config: DraConfig, stop: asyncio.Event) -> None:
+    """Serve until ``stop``.  Slice and reservations stay afterwards: pods that have claims run on."""
+    async with AsyncExitStack() as stack:
+        link = await stack.enter_async_context(channel(config.protect_socket))
+        protectd = ProtectdReservations(link)
+        api = ClusterApi(config.kubeconfig)
+        health = DeviceHealths(config.node_name)
+        cadence = Cadence(config.write_interval, config.check_interval)
+        keeper = SliceKeeper(config.driver, config.node_name, config.sizes, api, cadence, health.set)
+        claims = Claims(config.driver, config.node_name, api, protectd)
+        await stack.enter_async_context(_serving(config, claims, health))
+        async with asyncio.TaskGroup() as tasks:
+            work = [tasks.create_task(_follow(protectd, keeper)), tasks.create_task(keeper.keep())]
+            await stop.wait()
+            for task in work:
+                task.cancel()
+
+
+@asynccontextmanager
+async def _serving(config: DraConfig, claims: Claims, health: DeviceHealths) -> AsyncIterator[None]:
+    """The driver's socket first: the kubelet asks there as soon as it has found the other one."""
+
+    def add_plugin(server: grpc.aio.Server) -> None:
+        dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(PluginV1(claims), server)
+        dra_v1beta1_pb2_grpc.add_DRAPluginServicer_to_server(PluginV1beta1(claims), server)
+        health_pb2_grpc.add_DRAResourceHealthServicer_to_server(health, server)
+
+    registrar = Registrar(config.driver, config.plugin_socket, _told)
+    add_registrar = _adder(registrar)
+    async with (
+        serve_unix(config.plugin_socket, add_plugin, name="xenpod-dra"),
+        serve_unix(config.registration_socket, add_registrar, name="xenpod-dra registration"),
+    ):
+        yield
+
+
+def _adder(registrar: Registrar) -> Callable[[grpc.aio.Server], None]:
+    def add(server: grpc.aio.Server) -> None:
+        registration_pb2_grpc.add_RegistrationServicer_to_server(registrar, server)
+
+    return add
+
+
+def _told(error: str) -> None:
+    if not error:
+        lifecycle.ready("the kubelet has registered the driver")
+
+
+async def _follow(protectd: ProtectdReservations, keeper: SliceKeeper) -> None:
+    """Show the keeper what protectd says, for as long as the daemon runs."""
+    backoff = Backoff(0.5, 10.0)
+    while True:
+        try:
+            attributes = await protectd.attributes()
+            async for memory in protectd.watch():
+                keeper.show(memory, attributes)
+                backoff.reset()
+        except Fault as fault:
+            log.warning("lost protectd: %s", fault)
+        keeper.show(None, {})
+        await asyncio.sleep(backoff.delay())

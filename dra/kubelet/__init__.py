@@ -1,0 +1,1 @@
+"""What the kubelet asks of the driver, on unix sockets of its folders."""

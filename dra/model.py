@@ -1,0 +1,25 @@
+"""The driver's values: what protectd has, and what it has promised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Bytes of memory for zones: all, and what is left for claims.
+
+    ``claimable`` leaves out what zones without a claim have, and what others took of the host.
+    """
+
+    total: int
+    claimable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A reservation of protectd: its id is the uid of the claim it was made for."""
+
+    claim_uid: str
+    total_bytes: int
+    pod_uids: tuple[str, ...]

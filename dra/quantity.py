@@ -1,0 +1,39 @@
+"""Quantities of Kubernetes (apimachinery, resource.Quantity) as whole numbers of bytes."""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_CEILING, Decimal
+
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?\d+))?", re.ASCII)
+_BINARY = {"Ei": 2**60, "Pi": 2**50, "Ti": 2**40, "Gi": 2**30, "Mi": 2**20, "Ki": 2**10}
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_LONGEST = 64
+_LARGEST = 2**63 - 1
+_EXPONENTS = 18
+
+
+def whole(untrusted_text: object) -> int:
+    """The number, rounded up; ValueError for what is no quantity, and beyond 2**63."""
+    if not isinstance(untrusted_text, str) or len(untrusted_text) > _LONGEST:
+        raise ValueError(f"{str(untrusted_text)[:_LONGEST]!r} is no quantity")
+    match = _QUANTITY.fullmatch(untrusted_text)
+    if match is None:
+        raise ValueError(f"{untrusted_text!r} is no quantity")
+    number, unit, exponent = match.groups()
+    if exponent and abs(int(exponent)) > _EXPONENTS:
+        raise ValueError(f"{untrusted_text!r} is out of range")
+    scale = _DECIMAL.get(unit or "", int(exponent or 0))
+    value = Decimal(number) * (_BINARY[unit] if unit in _BINARY else Decimal(10) ** scale)
+    found = int(value.to_integral_value(ROUND_CEILING))
+    if abs(found) > _LARGEST:
+        raise ValueError(f"{untrusted_text!r} is out of range")
+    return found
+
+
+def text(size: int) -> str:
+    """A number of bytes as the API server writes it: with the largest binary unit that divides it."""
+    for unit, scale in _BINARY.items():
+        if size and not size % scale:
+            return f"{size // scale}{unit}"
+    return str(size)

@@ -1,0 +1,71 @@
+"""The client of protectd: reservations, and the host's memory as it changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import grpc.aio
+
+from daemonkit.faults import Unreachable
+from daemonkit.interceptors import fault_of
+from dra.model import HostMemory, Promise
+from dra.slices.document import Attributes
+from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
+from xenpod_proto.protect.v1 import reservations_pb2 as pb
+from xenpod_proto.protect.v1 import reservations_pb2_grpc as rpc
+
+_CHANGE = 20.0
+_READ = 10.0
+
+
+class ProtectdReservations:
+    """Reservations, by the uids of their claims.  All methods raise protectd's faults, or Unreachable."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._reservations = rpc.ReservationsStub(channel)
+        self._host = protect_pb2_grpc.HostStub(channel)
+
+    async def make(self, wanted: Promise) -> None:
+        """Make one, or add pods to it; what the hypervisor takes for the zone's domain is a part of it."""
+        request = pb.MakeReservationRequest(
+            id=wanted.claim_uid, total_bytes=wanted.total_bytes, pod_uids=wanted.pod_uids
+        )
+        with _faults("reserve memory for claim", wanted.claim_uid):
+            await self._reservations.MakeReservation(request, timeout=_CHANGE)
+
+    async def release(self, claim_uid: str) -> None:
+        """Take one back; an unknown one succeeds."""
+        request = pb.ReleaseReservationRequest(id=claim_uid)
+        with _faults("release claim", claim_uid):
+            await self._reservations.ReleaseReservation(request, timeout=_CHANGE)
+
+    async def attributes(self) -> Attributes:
+        """What the host is, for selectors of claims."""
+        with _faults("ask for the host of", "protectd"):
+            host = await self._host.Info(protect_pb2.InfoRequest(), timeout=_READ)
+        can = host.capabilities
+        found: dict[str, str | int | bool] = {
+            "toolstack": host.toolstack,
+            "hypervisorVersion": can.hypervisor_version,
+            "pv": can.pv,
+            "pvh": can.hvm and can.hap,
+            "iommu": can.iommu,
+        }
+        return {name: value for name, value in found.items() if value != ""}
+
+    async def watch(self) -> AsyncIterator[HostMemory]:
+        """The host's memory now, then each time it is another; ends with a fault."""
+        with _faults("watch capacity of", "protectd"):
+            async for capacity in self._reservations.WatchCapacity(pb.WatchCapacityRequest()):
+                others = capacity.reserved_bytes - capacity.reservations_bytes
+                yield HostMemory(capacity.total_bytes, capacity.total_bytes - others)
+        raise Unreachable("watch capacity of", "protectd", "it has ended the stream")
+
+
+@contextmanager
+def _faults(operation: str, subject: str) -> Iterator[None]:
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise fault_of(error, operation, subject) from error

@@ -1,0 +1,1 @@
+"""What this node has, as ResourceSlices say it."""

@@ -1,0 +1,96 @@
+"""A client of the Kubernetes API.
+
+kubernetes_asyncio is imported when it is first used: it takes a third of a second and 60 MiB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from daemonkit.faults import Broken, Denied, Exists, Fault, Invalid, Missing, Unreachable
+
+TIMEOUT = 30.0
+"""Seconds for one request."""
+_LONGEST = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What a connection is for, as its faults say it; ``hints`` by status of HTTP."""
+
+    operation: str
+    subject: str
+    hints: Callable[[int], str] = lambda _: ""
+
+
+@contextlib.asynccontextmanager
+async def connected(kubeconfig: Path | None, purpose: Purpose) -> AsyncIterator[Any]:
+    """An ApiClient; errors in the block are raised as faults.
+
+    Credentials are read each time, since they are rotated.  Denied, Missing, Exists, Invalid: the API server
+    says so (401 and 403, 404, 409 and 412, 400 and 422).  Unreachable: it does not answer, or not now.
+    """
+    import aiohttp
+    from kubernetes_asyncio import client
+
+    settings = await configuration(kubeconfig)
+    try:
+        async with asyncio.timeout(2 * TIMEOUT), client.ApiClient(settings) as link:
+            yield link
+    except client.ApiException as error:
+        raise _refused(error, purpose) from error
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, client.OpenApiException) as error:
+        # OSError: files that kubeconfig names.  The last two: an answer that is no such object.
+        cause = str(error)[:_LONGEST] or "no answer in time"
+        raise Unreachable(purpose.operation, purpose.subject, f"{settings.host}: {cause}") from error
+
+
+async def configuration(kubeconfig: Path | None) -> Any:
+    """The client's settings; None: the service account of the pod that this runs in.  Invalid."""
+    from kubernetes_asyncio import client, config
+
+    found = client.Configuration()
+    try:
+        if kubeconfig is None:
+            config.load_incluster_config(client_configuration=found)
+        else:
+            with kubeconfig.open("rb"):
+                pass  # the library says only that there is no configuration
+            await config.load_kube_config(str(kubeconfig), client_configuration=found, persist_config=False)
+    except Exception as error:  # of its YAML and its own, without a common base
+        where = str(kubeconfig or "the service account of this pod")
+        cause = " ".join(str(getattr(error, "strerror", None) or error).split())[:_LONGEST]
+        hint = "name a file with --kubeconfig, or kubeconfig of the configuration"
+        raise Invalid("read credentials from", where, cause or type(error).__name__, hint) from error
+    return found
+
+
+def _refused(error: Any, purpose: Purpose) -> Fault:
+    kind: type[Fault] = Broken
+    match error.status:
+        case 401 | 403:
+            kind = Denied
+        case 404:
+            kind = Missing
+        case 409 | 412:
+            kind = Exists
+        case 400 | 422:
+            kind = Invalid
+        case 408 | 429 | 500 | 502 | 503 | 504:
+            kind = Unreachable
+    return kind(purpose.operation, purpose.subject, _message(error), purpose.hints(error.status or 0))
+
+
+def _message(error: Any) -> str:
+    """The API server's message, from its Status."""
+    try:
+        said = json.loads(error.body)["message"]
+    except (ValueError, TypeError, KeyError):
+        said = error.reason
+    return f"{str(said)[:_LONGEST]} [{error.status}]"

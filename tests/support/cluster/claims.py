@@ -1,0 +1,99 @@
+"""xenpod-dra on the node of a cluster, and pods with claims of zone memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from localnode import toml
+from tests.support.cluster.api import PATIENCE
+from tests.support.cluster.cluster import NODE, Cluster
+from tests.support.protect.daemons import Daemon
+from xenpod_proto.protect.v1 import reservations_pb2
+
+DRIVER = "zones.xenpod.dev"
+CLASS = "zone-memory"
+DEVICE_CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
+
+
+@dataclass
+class Driver:
+    """The driver of the cluster's node."""
+
+    cluster: Cluster
+    daemon: Daemon
+
+    async def reservations(self) -> dict[str, reservations_pb2.Reservation]:
+        async with self.cluster.node.protectd.clients() as clients:
+            answer = await clients.reservations.ListReservations(reservations_pb2.ListReservationsRequest())
+        return {one.id: one for one in answer.reservations}
+
+    async def claims(self) -> dict[str, Any]:
+        """The claims of the default namespace, by uid."""
+        return {one["metadata"]["uid"]: one for one in (await self.cluster.api.get(CLAIMS))["items"]}
+
+    async def agree(self) -> None:
+        """Wait until each claim that pods have is reserved, and nothing else is."""
+        wanted, found = set[str](), set[str]()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    claims, found = await self.claims(), set(await self.reservations())
+                    wanted = {uid for uid, one in claims.items() if one.get("status", {}).get("reservedFor")}
+                    if wanted == found:
+                        return
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"pods have the claims {wanted}, reserved are {found}") from None
+
+    async def slice(self) -> Any:
+        found = await self.cluster.api.get(f"{SLICES}?fieldSelector=spec.driver={DRIVER}")
+        (only,) = found["items"]
+        return only
+
+
+@contextlib.asynccontextmanager
+async def driving(cluster: Cluster) -> AsyncIterator[Driver]:
+    """Run the driver while the block runs, known to the kubelet, and have a class for its devices."""
+    root = cluster.folder / "root"
+    settings: Mapping[str, object] = {
+        "node": NODE,
+        "kubeconfig": str(cluster.kubeconfig),
+        "protect_socket": str(cluster.node.protectd.daemon.socket),
+        "plugins_dir": str(root / "plugins"),
+        "registry_dir": str(root / "plugins_registry"),
+        "write_interval": "200ms",
+    }
+    config = cluster.folder / "dra.toml"
+    config.write_text(toml.dumps(settings))
+    daemon = Daemon("dra", config, root / "plugins" / DRIVER / "dra.sock", cluster.folder / "dra.log")
+    selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+    await cluster.api.post(DEVICE_CLASSES, {"metadata": {"name": CLASS}, "spec": {"selectors": [selector]}})
+    await daemon.start()
+    try:
+        await cluster.api.until(SLICES, f"spec.driver={DRIVER}", lambda _: True)
+        yield Driver(cluster, daemon)
+    finally:
+        await daemon.stop()
+        await cluster.api.delete(f"{DEVICE_CLASSES}/{CLASS}")
+        await cluster.api.delete(f"{SLICES}?fieldSelector=spec.driver={DRIVER}")
+
+
+def request(size: str, name: str = "zone", **more: object) -> dict[str, object]:
+    """A request of a claim for so much memory."""
+    exactly = {"deviceClassName": CLASS, "capacity": {"requests": {"memory": size}}, **more}
+    return {"name": name, "exactly": exactly}
+
+
+def claim(name: str, *requests: Mapping[str, object]) -> dict[str, object]:
+    return {"metadata": {"name": name}, "spec": {"devices": {"requests": list(requests)}}}
+
+
+def template(name: str, *requests: Mapping[str, object]) -> dict[str, object]:
+    return {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": list(requests)}}}}

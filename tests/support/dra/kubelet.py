@@ -1,0 +1,65 @@
+"""The kubelet's side of a DRA driver: its plugin folders, and calls as it makes them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from daemonkit.grpc_server import channel
+from dra.config import DraConfig
+from xenpod_proto.kubelet import (
+    dra_v1_pb2,
+    dra_v1_pb2_grpc,
+    dra_v1beta1_pb2,
+    dra_v1beta1_pb2_grpc,
+    health_pb2_grpc,
+    registration_pb2,
+    registration_pb2_grpc,
+)
+
+TIMEOUT = 60.0
+VERSIONS = {"v1": (dra_v1_pb2, dra_v1_pb2_grpc), "v1beta1": (dra_v1beta1_pb2, dra_v1beta1_pb2_grpc)}
+
+
+@dataclass(frozen=True)
+class DraKubelet:
+    """``info``: what the driver has said of itself."""
+
+    info: registration_pb2.PluginInfo
+    registration: registration_pb2_grpc.RegistrationStub
+    health: health_pb2_grpc.DRAResourceHealthStub
+    _plugins: dict[str, Any]
+
+    async def registered(self, error: str = "") -> None:
+        request = registration_pb2.RegistrationStatus(plugin_registered=not error, error=error)
+        await self.registration.NotifyRegistrationStatus(request, timeout=TIMEOUT)
+
+    async def prepare(self, *claims: tuple[str, str], version: str = "v1") -> Any:
+        """Claims by name and uid: the answers by uid."""
+        request = VERSIONS[version][0].NodePrepareResourcesRequest(claims=self._claims(claims, version))
+        return (await self._plugins[version].NodePrepareResources(request, timeout=TIMEOUT)).claims
+
+    async def unprepare(self, *claims: tuple[str, str], version: str = "v1") -> Any:
+        request = VERSIONS[version][0].NodeUnprepareResourcesRequest(claims=self._claims(claims, version))
+        return (await self._plugins[version].NodeUnprepareResources(request, timeout=TIMEOUT)).claims
+
+    @staticmethod
+    def _claims(claims: tuple[tuple[str, str], ...], version: str) -> list[Any]:
+        make = VERSIONS[version][0].Claim
+        return [make(namespace="default", name=name, uid=uid) for name, uid in claims]
+
+
+@contextlib.asynccontextmanager
+async def kubelet(config: DraConfig) -> AsyncIterator[DraKubelet]:
+    """Find the driver as the kubelet does: by the socket in its registry, which names the other one."""
+    async with channel(config.registration_socket) as found:
+        registration = registration_pb2_grpc.RegistrationStub(found)
+        info = await registration.GetInfo(
+            registration_pb2.InfoRequest(), timeout=TIMEOUT, wait_for_ready=True
+        )
+        async with channel(config.plugin_socket) as link:
+            plugins = {version: rpc.DRAPluginStub(link) for version, (_, rpc) in VERSIONS.items()}
+            health = health_pb2_grpc.DRAResourceHealthStub(link)
+            yield DraKubelet(info, registration, health, plugins)

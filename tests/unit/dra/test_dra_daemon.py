@@ -1,0 +1,216 @@
+"""The whole driver over its sockets: a kubelet's calls, protectd's reservations, the API server's slice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dra.config import DraConfig
+from dra.daemon import serve
+from dra.quantity import whole
+from dra.slices.document import devices
+from tests.support.dra.api_server import Cluster, serving
+from tests.support.dra.kubelet import TIMEOUT, DraKubelet, kubelet
+from tests.support.labels.api_server import NAME, kubeconfig
+from tests.support.protect.memory_toolstack import MemoryToolstack
+from tests.support.protect.served import Served, served
+from xenpod_proto.kubelet import health_pb2
+from xenpod_proto.protect.v1 import protect_pb2
+from xenpod_proto.protect.v1 import reservations_pb2 as rpb
+
+DRIVER = "zones.xenpod.dev"
+MIB = 1 << 20
+_ids = itertools.count(1)
+
+
+@dataclass
+class DraNode:
+    cluster: Cluster
+    kubelet: DraKubelet
+    protectd: Served
+    config: DraConfig
+
+    def claim(self, size: str = "512Mi", *pods: str, **result: object) -> tuple[str, str]:
+        """Make an allocated claim: its name and uid."""
+        number = next(_ids)
+        name, uid = f"claim-{number}", f"uid-{number}"
+        allocated = {
+            "request": "zone",
+            "driver": DRIVER,
+            "pool": NAME,
+            "device": "memory",
+            "shareID": f"share-{number}",
+            "consumedCapacity": {"memory": size},
+        }
+        self.cluster.claims[f"default/{name}"] = {
+            "metadata": {"name": name, "namespace": "default", "uid": uid},
+            "status": {
+                "allocation": {"devices": {"results": [allocated | result]}},
+                "reservedFor": [{"resource": "pods", "name": pod, "uid": pod} for pod in pods],
+            },
+        }
+        return name, uid
+
+    async def reserved(self) -> dict[str, int]:
+        """Bytes by claim, with the domains' own."""
+        answer = await self.protectd.clients.reservations.ListReservations(
+            rpb.ListReservationsRequest(), timeout=TIMEOUT
+        )
+        return {one.id: one.memory_bytes + one.overhead_bytes for one in answer.reservations}
+
+
+@contextlib.asynccontextmanager
+async def driving(config: DraConfig) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    task = asyncio.ensure_future(serve(config, stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await task
+
+
+@pytest.fixture
+async def node(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[DraNode]:
+    """4096 MiB are for zones."""
+    toolstack.overhead = 8 * MIB
+    cluster = Cluster()
+    with serving(cluster) as url:
+        config = DraConfig(
+            node=NAME,
+            kubeconfig=kubeconfig(short_path / "kubeconfig", url),
+            protect_socket=short_path / "protect.sock",
+            plugins_dir=short_path / "p",
+            registry_dir=short_path / "r",
+            write_interval=0.001,  # type: ignore[arg-type]  # a NewType
+        )
+        async with served(short_path, toolstack) as protectd, driving(config), kubelet(config) as asked:
+            yield DraNode(cluster, asked, protectd, config)
+
+
+async def published(node: DraNode, size: int) -> None:
+    async with asyncio.timeout(TIMEOUT):
+        while not node.cluster.slices or memory_of(node) != size:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def memory_of(node: DraNode) -> int:
+    return whole(devices(node.cluster.slice)[0]["capacity"]["memory"]["value"])
+
+
+async def test_it_says_what_it_is(node: DraNode) -> None:
+    info = node.kubelet.info
+    assert (info.type, info.name, info.endpoint) == ("DRAPlugin", DRIVER, str(node.config.plugin_socket))
+    assert list(info.supported_versions) == [
+        "v1.DRAPlugin",
+        "v1beta1.DRAPlugin",
+        "v1alpha1.DRAResourceHealth",
+    ]
+    await node.kubelet.registered()
+    await node.kubelet.registered("another driver has that name")
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+async def test_a_claim_is_prepared_and_unprepared(node: DraNode, version: str) -> None:
+    claim = node.claim("512Mi", "pod-1")
+    for _ in range(2):
+        answer = (await node.kubelet.prepare(claim, version=version))[claim[1]]
+        assert answer.error == ""
+        (device,) = answer.devices
+        assert (list(device.request_names), device.pool_name, device.device_name) == (
+            ["zone"],
+            NAME,
+            "memory",
+        )
+        assert not device.cdi_device_ids
+        if version == "v1":
+            assert device.share_id.startswith("share-")
+        assert await node.reserved() == {claim[1]: 512 * MIB}
+    node.cluster.claims.clear()
+    for _ in range(2):
+        answer = await node.kubelet.unprepare(claim, version=version)
+        assert answer[claim[1]].error == ""
+    assert await node.reserved() == {}
+
+
+async def test_one_bad_claim_does_not_keep_the_others(node: DraNode) -> None:
+    good = node.claim("1Gi")
+    bad = {
+        "another uid": ("claim-x", "uid-x"),
+        "no such claim": ("claim-y", "uid-y"),
+        "is of pool node-2": node.claim(pool="node-2"),
+        "nothing of driver": node.claim(driver="gpu.example"),
+        "no quantity": node.claim("plenty"),
+        "RESOURCE_EXHAUSTED|are free|free": node.claim("64Gi"),
+    }
+    node.cluster.claims["default/claim-x"] = copy.deepcopy(node.cluster.claims[f"default/{good[0]}"])
+    answers = await node.kubelet.prepare(good, *bad.values())
+    assert answers[good[1]].error == ""
+    for cause, (_, uid) in bad.items():
+        assert not answers[uid].devices
+        assert any(one in answers[uid].error for one in cause.split("|")), (cause, answers[uid].error)
+    assert await node.reserved() == {good[1]: 1 << 30}
+
+
+async def test_a_node_is_filled_and_not_overfilled(node: DraNode) -> None:
+    claims = [node.claim("512Mi") for _ in range(9)]
+    answers = await node.kubelet.prepare(*claims)
+    refused = [uid for _, uid in claims if answers[uid].error]
+    assert len(refused) == 1 and len(await node.reserved()) == 8
+    first = next(claim for claim in claims if claim[1] not in refused)
+    await node.kubelet.unprepare(first)
+    again = next(claim for claim in claims if claim[1] in refused)
+    assert (await node.kubelet.prepare(again))[again[1]].error == ""
+
+
+async def test_claims_leave_the_slice_as_it_is_and_zones_without_one_do_not(node: DraNode) -> None:
+    await published(node, 4096 * MIB)
+    await node.kubelet.prepare(node.claim("1Gi", "pod-1"))
+    await node.protectd.create_zone("z1")  # of a pod without a claim
+    request = protect_pb2.GetZoneRequest(id="z1")
+    zone = await node.protectd.clients.zones.GetZone(request, timeout=TIMEOUT)
+    taken = node.protectd.toolstack.overhead + zone.resources.memory_bytes
+    await published(node, (4096 * MIB - taken) // MIB * MIB)
+    assert len(node.cluster.writes) == 2
+
+
+async def test_the_health_of_the_device(node: DraNode) -> None:
+    await published(node, 4096 * MIB)
+    watch = node.kubelet.health.NodeWatchResources(health_pb2.NodeWatchResourcesRequest())
+    async with asyncio.timeout(TIMEOUT):
+        async for said in watch:
+            if said.devices:
+                break
+    (device,) = said.devices
+    assert device.health == health_pb2.HEALTHY
+    assert device.device.pool_name == NAME
+    assert device.device.device_name == devices(node.cluster.slice)[0]["name"]
+    watch.cancel()
+
+
+async def test_restarts_of_the_driver_lose_and_double_nothing(node: DraNode) -> None:
+    """A second instance begins before the first one ends, as a rolling update has it."""
+    claim = node.claim("512Mi")
+    await node.kubelet.prepare(claim)
+    await published(node, 4096 * MIB)
+    other = DraConfig(
+        node=NAME,
+        kubeconfig=node.config.kubeconfig,
+        protect_socket=node.config.protect_socket,
+        plugins_dir=node.config.plugins_dir,
+        registry_dir=node.config.registry_dir,
+        instance="b",
+    )
+    async with driving(other), kubelet(other) as second:
+        assert (await second.prepare(claim))[claim[1]].error == ""
+        assert await node.reserved() == {claim[1]: 512 * MIB}
+        await second.unprepare(claim)
+    assert await node.reserved() == {}
+    assert len(node.cluster.writes) == 1

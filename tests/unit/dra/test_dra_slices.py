@@ -1,0 +1,201 @@
+"""The node's slice: what it says, and when it is written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemonkit.faults import Denied, Unreachable, Unsupported
+from dra.config import ClaimSizes
+from dra.kube.api import ClusterApi
+from dra.model import HostMemory
+from dra.quantity import whole
+from dra.slices.document import NodeSlice, SliceVersion, devices, document
+from dra.slices.keeper import Cadence, SliceKeeper
+from tests.support.dra.api_server import NODE_UID, Cluster, serving
+from tests.support.labels.api_server import NAME, kubeconfig
+
+DRIVER = "zones.xenpod.dev"
+GIB = 1 << 30
+SLICE = NodeSlice(
+    DRIVER, NAME, NODE_UID, "memory-1", 3, 8 * GIB, ClaimSizes(), {"pv": True, "toolstack": "libxl"}
+)
+QUICK = Cadence(write=0.001, check=60.0)
+
+
+@contextlib.contextmanager
+def keeping(cluster: Cluster, folder: Path, cadence: Cadence = QUICK) -> Any:
+    """A keeper with the real client; what it tells of the device is in ``told``."""
+    with serving(cluster) as url:
+        told: list[tuple[str, str]] = []
+        api = ClusterApi(kubeconfig(folder / "kubeconfig", url))
+        yield SliceKeeper(DRIVER, NAME, ClaimSizes(), api, cadence, lambda *what: told.append(what)), told
+
+
+@contextlib.asynccontextmanager
+async def running(keeper: SliceKeeper) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(keeper.keep())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(what: Callable[[], bool]) -> None:
+    """The server answers in threads, which tell nobody."""
+    async with asyncio.timeout(60):
+        while not what():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def memory(claimable: int, total: int = 16 * GIB) -> HostMemory:
+    return HostMemory(total, claimable)
+
+
+def said(cluster: Cluster) -> int:
+    (device,) = devices(cluster.slice)
+    return whole(device["capacity"]["memory"]["value"])
+
+
+def test_the_device_of_v1() -> None:
+    found = document(SLICE, SliceVersion.V1)
+    assert found["spec"]["pool"] == {"name": NAME, "generation": 3, "resourceSliceCount": 1}
+    assert found["metadata"]["ownerReferences"][0]["uid"] == NODE_UID
+    (device,) = found["spec"]["devices"]
+    assert device["allowMultipleAllocations"] is True
+    assert device["attributes"] == {"pv": {"bool": True}, "toolstack": {"string": "libxl"}}
+    assert device["capacity"]["memory"] == {
+        "value": "8Gi",
+        "requestPolicy": {"default": "352Mi", "validRange": {"min": "32Mi", "max": "8Gi", "step": "1Mi"}},
+    }
+
+
+@pytest.mark.parametrize("version", SliceVersion)
+def test_all_versions_say_the_same(version: SliceVersion) -> None:
+    found = document(SLICE, version)
+    assert found["apiVersion"] == f"resource.k8s.io/{version.value}"
+    assert devices(found) == devices(document(SLICE, SliceVersion.V1))
+    assert ("basic" in found["spec"]["devices"][0]) == (version is SliceVersion.V1BETA1)
+
+
+@pytest.mark.parametrize("claimable", [0, 1 << 20, 33 << 20, 8 * GIB + 5])
+def test_sizes_that_can_be_asked_for_are_steps_above_the_least(claimable: int) -> None:
+    sizes = ClaimSizes(step=3 << 20, minimum=33 << 20, default=66 << 20)
+    found = NodeSlice(DRIVER, NAME, "", "m", 1, claimable, sizes, {})
+    (device,) = document(found, SliceVersion.V1)["spec"]["devices"]
+    policy = device["capacity"]["memory"]["requestPolicy"]
+    least, most = (whole(policy["validRange"][key]) for key in ("min", "max"))
+    assert least == sizes.minimum <= whole(policy["default"]) <= most
+    assert (most - least) % sizes.step == 0
+    assert most <= max(claimable, least)
+
+
+@pytest.mark.parametrize("versions", [("v1", "v1beta2"), ("v1beta2", "v1beta1"), ("v1beta1",)])
+async def test_it_is_written_in_the_newest_version_and_then_only_when_it_changes(
+    tmp_path: Path, versions: tuple[str, ...]
+) -> None:
+    cluster = Cluster(versions)
+    with keeping(cluster, tmp_path) as (keeper, told):
+        keeper.show(memory(4 * GIB), {"pv": True})
+        async with running(keeper):
+            await until(lambda: bool(cluster.writes))
+            (name,) = (device["name"] for device in devices(cluster.slice))
+            assert told[-1] == (name, "")
+            for claimable in (4 * GIB, 4 * GIB + 100, 4 * GIB):
+                keeper.show(memory(claimable), {"pv": True})
+            keeper.show(memory(3 * GIB), {"pv": True})
+            await until(lambda: said(cluster) == 3 * GIB)
+    assert [version for version, _ in cluster.writes] == [versions[0]] * 2
+    assert [write["spec"]["pool"]["generation"] for _, write in cluster.writes] == [1, 2]
+    assert {device["name"] for _, write in cluster.writes for device in devices(write)} == {name}
+
+
+async def test_a_restart_writes_nothing_and_keeps_the_name(tmp_path: Path) -> None:
+    cluster = Cluster()
+    for _ in range(2):
+        with keeping(cluster, tmp_path) as (keeper, _told):
+            keeper.show(memory(4 * GIB), {})
+            await keeper.once()
+    assert len(cluster.writes) == 1
+
+
+async def test_what_somebody_else_wrote_is_replaced(tmp_path: Path) -> None:
+    cluster = Cluster()
+    with keeping(cluster, tmp_path) as (keeper, _told):
+        keeper.show(memory(4 * GIB), {})
+        await keeper.once()
+        name = devices(cluster.slice)[0]["name"]
+        cluster.slice["spec"]["devices"][0]["capacity"]["memory"]["value"] = "900Gi"
+        cluster.slice["metadata"]["resourceVersion"] = "another"
+        keeper.show(memory(2 * GIB), {})
+        async with running(keeper):  # the first try meets the other's version, the next one reads it
+            await until(lambda: said(cluster) == 2 * GIB)
+    assert devices(cluster.slice)[0]["name"] == name
+
+
+async def test_a_slice_that_was_removed_comes_again(tmp_path: Path) -> None:
+    cluster = Cluster()
+    with keeping(cluster, tmp_path, Cadence(write=0.001, check=0.02)) as (keeper, _told):
+        keeper.show(memory(4 * GIB), {})
+        async with running(keeper):
+            await until(lambda: bool(cluster.slices))
+            cluster.slices.clear()
+            await until(lambda: bool(cluster.slices))
+
+
+async def test_while_protectd_is_away_the_device_takes_no_new_claims(tmp_path: Path) -> None:
+    cluster = Cluster()
+    with keeping(cluster, tmp_path) as (keeper, told):
+        keeper.show(None, {})  # before it has ever answered nothing is published
+        async with running(keeper):
+            keeper.show(memory(4 * GIB), {})
+            await until(lambda: bool(cluster.slices))
+            keeper.show(None, {})
+            await until(lambda: "taints" in devices(cluster.slice)[0])
+            (device,) = devices(cluster.slice)
+            assert device["taints"] == [
+                {"key": f"{DRIVER}/unhealthy", "value": "protectd-away", "effect": "NoSchedule"}
+            ]
+            assert said(cluster) == 4 * GIB
+            assert told[-1] == (device["name"], "protectd-away")
+            keeper.show(memory(4 * GIB), {})
+            await until(lambda: "taints" not in devices(cluster.slice)[0])
+
+
+async def test_a_cluster_without_the_feature_is_named(tmp_path: Path) -> None:
+    for cluster, cause in (
+        (Cluster(consumable=False), "DRAConsumableCapacity"),
+        (Cluster(versions=("v1alpha3",)), "the cluster serves v1alpha3"),
+        (Cluster(versions=()), "the cluster serves none"),
+    ):
+        with keeping(cluster, tmp_path) as (keeper, _told):
+            keeper.show(memory(4 * GIB), {})
+            with pytest.raises(Unsupported, match=cause):
+                await keeper.once()
+        assert cluster.slices == {}
+
+
+async def test_refusals_of_the_api_server(tmp_path: Path) -> None:
+    for status, kind in ((403, Denied), (503, Unreachable)):
+        cluster = Cluster(refusal=(status, "not now"))
+        with keeping(cluster, tmp_path) as (keeper, _told):
+            keeper.show(memory(4 * GIB), {})
+            with pytest.raises(kind, match="not now"):
+                await keeper.once()
+
+
+async def test_a_failure_is_tried_again(tmp_path: Path) -> None:
+    cluster = Cluster(refusal=(503, "starting"))
+    with keeping(cluster, tmp_path) as (keeper, _told):
+        keeper.show(memory(4 * GIB), {})
+        async with running(keeper):
+            await asyncio.sleep(0.2)
+            cluster.refusal = None
+            await until(lambda: bool(cluster.slices))
