@@ -46,6 +46,7 @@ static verb *const verbs[] = {
 	[OP(PUT_FILES)] = put_files,
 	[OP(READ_FILE)] = read_file,
 	[OP(MOUNT_SHARED)] = mount_shared,
+	[OP(MOUNT_SCRATCH)] = mount_scratch,
 };
 
 static const char *setting(const char *name, const char *otherwise)

@@ -21,5 +21,6 @@ verb dial;
 verb put_files;
 verb read_file;
 verb power_off;
+verb mount_scratch;
 
 #endif

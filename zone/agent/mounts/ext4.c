@@ -1,0 +1,290 @@
+/* The layout is that of Documentation/filesystems/ext4 in the kernel's source.  Each group has its bitmaps and inode
+ * table at its start; group 0 has the superblock and all group descriptors before them, and no other group has a copy
+ * (sparse_super2).  Numbers are stored little-endian, as this machine has them. */
+#include "mounts/ext4.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "ext4 is little-endian");
+
+enum {
+	BLOCK = 4096,
+	BLOCK_SHIFT = 2, /* 1024 << 2 */
+	GROUP_BLOCKS = 8 * BLOCK,
+	INODE_SIZE = 256,
+	INODES_PER_BLOCK = BLOCK / INODE_SIZE,
+	GROUP_INODES = GROUP_BLOCKS / 4, /* one for 16 KiB */
+	LEAST_INODES = 256,
+	FIRST_INODE = 11,
+	ROOT_INODE = 2,
+	DESCRIPTORS_PER_BLOCK = BLOCK / 32,
+	LEAST_DATA = 32,        /* blocks of a group beyond its metadata; a smaller one at the end is left out */
+	RESERVED_MOST = 4096,   /* blocks that the kernel keeps for metadata: 1 of 50, at most so many */
+	EXTRA_INODE_SIZE = 32,
+};
+
+#define MOST_BLOCKS (UINT64_C(1) << 31)
+
+enum {
+	COMPAT = 0x8 | 0x20 | 0x200,                 /* ext_attr, dir_index, sparse_super2 */
+	INCOMPAT = 0x2 | 0x40,                       /* filetype, extents */
+	RO_COMPAT = 0x2 | 0x8 | 0x20 | 0x40,         /* large_file, huge_file, dir_nlink, extra_isize */
+};
+
+struct super {
+	uint32_t inodes, blocks, reserved_blocks, free_blocks, free_inodes, first_data_block;
+	uint32_t log_block_size, log_cluster_size, blocks_per_group, clusters_per_group, inodes_per_group;
+	uint32_t mounted_at, written_at;
+	uint16_t mounts, most_mounts, magic, state, errors, minor_revision;
+	uint32_t checked_at, check_interval, creator, revision;
+	uint16_t reserved_uid, reserved_gid;
+	uint32_t first_inode;
+	uint16_t inode_size, group;
+	uint32_t compat, incompat, ro_compat;
+	uint8_t uuid[16];
+	uint8_t names[16 + 64];
+	uint32_t compression;
+	uint8_t preallocation[4];
+	uint8_t journal[16 + 12];
+	uint8_t hash_seed[16];
+	uint8_t hash_version, journal_backup;
+	uint16_t descriptor_size;
+	uint32_t mount_options, first_meta_group, made_at;
+	uint8_t journal_blocks[68];
+	uint32_t high[3];
+	uint16_t least_extra, wanted_extra;
+	uint32_t flags;
+	uint8_t rest[1024 - 356];
+};
+_Static_assert(sizeof(struct super) == 1024, "a superblock");
+
+struct descriptor {
+	uint32_t block_bitmap, inode_bitmap, inode_table;
+	uint16_t free_blocks, free_inodes, directories, flags;
+	uint8_t rest[12];
+};
+_Static_assert(sizeof(struct descriptor) == 32, "a group descriptor");
+
+struct inode {
+	uint16_t mode, uid;
+	uint32_t size, accessed, changed, modified, deleted;
+	uint16_t gid, links;
+	uint32_t sectors, flags, version;
+	uint16_t extent_magic, extents, most_extents, depth;
+	uint32_t extent_generation;
+	uint32_t logical;
+	uint16_t length, physical_high;
+	uint32_t physical;
+	uint8_t rest[128 - 64];
+	uint16_t extra;
+	uint8_t unused[126];
+};
+_Static_assert(sizeof(struct inode) == INODE_SIZE, "an inode");
+
+struct layout {
+	uint32_t blocks, groups, descriptor_blocks, inodes_per_group, table_blocks;
+};
+
+static uint32_t at_most(uint64_t value, uint32_t most)
+{
+	return value < most ? (uint32_t)value : most;
+}
+
+/* The blocks of a group before those for data. */
+static uint32_t metadata(const struct layout *layout, uint32_t group)
+{
+	return (group ? 0 : 1 + layout->descriptor_blocks) + 2 + layout->table_blocks;
+}
+
+static uint32_t group_blocks(const struct layout *layout, uint32_t group)
+{
+	return at_most(layout->blocks - (uint64_t)group * GROUP_BLOCKS, GROUP_BLOCKS);
+}
+
+static struct layout plan(uint64_t blocks)
+{
+	struct layout layout;
+	uint32_t inodes = at_most(blocks / 4, GROUP_INODES) / INODES_PER_BLOCK * INODES_PER_BLOCK;
+	uint32_t last;
+
+	layout.blocks = (uint32_t)blocks;
+	layout.inodes_per_group = inodes < LEAST_INODES ? LEAST_INODES : inodes;
+	layout.table_blocks = layout.inodes_per_group / INODES_PER_BLOCK;
+	layout.groups = (layout.blocks + GROUP_BLOCKS - 1) / GROUP_BLOCKS;
+	layout.descriptor_blocks = (layout.groups + DESCRIPTORS_PER_BLOCK - 1) / DESCRIPTORS_PER_BLOCK;
+	last = layout.groups ? group_blocks(&layout, layout.groups - 1) : 0;
+	if (layout.groups > 1 && last < metadata(&layout, layout.groups - 1) + LEAST_DATA) {
+		layout.blocks -= last;
+		layout.groups--;
+	}
+	return layout;
+}
+
+static uint64_t all_metadata(const struct layout *layout)
+{
+	return 1 + layout->descriptor_blocks + (uint64_t)layout->groups * (2 + layout->table_blocks);
+}
+
+uint64_t ext4_size_for(uint64_t bytes)
+{
+	uint64_t data = bytes / BLOCK > MOST_BLOCKS ? MOST_BLOCKS : bytes / BLOCK;
+	uint64_t blocks;
+
+	if (data < LEAST_DATA)
+		data = LEAST_DATA;
+	blocks = data;
+	/* What is added needs some more itself. */
+	for (int i = 0; i < 4; i++) {
+		struct layout layout = plan(blocks);
+
+		blocks = data + 1 + all_metadata(&layout) + at_most(blocks / 50, RESERVED_MOST);
+	}
+	return blocks * BLOCK;
+}
+
+static int put(int fd, const void *data, size_t size, uint64_t offset)
+{
+	ssize_t written = pwrite(fd, data, size, (off_t)offset);
+
+	if (written >= 0 && (size_t)written != size)
+		errno = ENOSPC;
+	return written == (ssize_t)size ? 0 : -1;
+}
+
+static void set_bits(uint8_t *bitmap, uint32_t from, uint32_t to)
+{
+	for (uint32_t bit = from; bit < to; bit++)
+		bitmap[bit / 8] |= (uint8_t)(1U << bit % 8);
+}
+
+/* The root directory's block is the first of group 0 that is for data. */
+static uint32_t used_blocks(const struct layout *layout, uint32_t group)
+{
+	return metadata(layout, group) + (group ? 0 : 1);
+}
+
+static int put_bitmaps(int fd, const struct layout *layout, uint32_t group)
+{
+	uint8_t bitmaps[2 * BLOCK] = { 0 };
+	uint64_t first = (uint64_t)group * GROUP_BLOCKS + (group ? 0 : 1 + layout->descriptor_blocks);
+
+	set_bits(bitmaps, 0, used_blocks(layout, group));
+	set_bits(bitmaps, group_blocks(layout, group), GROUP_BLOCKS);
+	if (!group)
+		set_bits(bitmaps + BLOCK, 0, FIRST_INODE - 1);
+	set_bits(bitmaps + BLOCK, layout->inodes_per_group, GROUP_BLOCKS);
+	return put(fd, bitmaps, sizeof(bitmaps), first * BLOCK);
+}
+
+static int put_descriptors(int fd, const struct layout *layout)
+{
+	for (uint32_t group = 0; group < layout->groups; group++) {
+		uint32_t first = group * GROUP_BLOCKS + (group ? 0 : 1 + layout->descriptor_blocks);
+		struct descriptor descriptor = {
+			.block_bitmap = first,
+			.inode_bitmap = first + 1,
+			.inode_table = first + 2,
+			.free_blocks = (uint16_t)(group_blocks(layout, group) - used_blocks(layout, group)),
+			.free_inodes = (uint16_t)(layout->inodes_per_group - (group ? 0 : FIRST_INODE - 1)),
+			.directories = group ? 0 : 1,
+		};
+
+		if (put(fd, &descriptor, sizeof(descriptor), BLOCK + (uint64_t)group * sizeof(descriptor)) < 0 ||
+		    put_bitmaps(fd, layout, group) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+static int put_root(int fd, const struct layout *layout, uint32_t now)
+{
+	uint64_t table = 1 + layout->descriptor_blocks + 2;
+	uint32_t block = metadata(layout, 0);
+	struct inode root = {
+		.mode = 040755,
+		.size = BLOCK,
+		.accessed = now,
+		.changed = now,
+		.modified = now,
+		.links = 2,
+		.sectors = BLOCK / 512,
+		.flags = 0x80000, /* extents */
+		.extent_magic = 0xf30a,
+		.extents = 1,
+		.most_extents = 4,
+		.length = 1,
+		.physical = block,
+		.extra = EXTRA_INODE_SIZE,
+	};
+	/* inode, length of the entry, length of the name, 2: a directory */
+	static const uint8_t entries[] = {
+		ROOT_INODE, 0, 0, 0, 12, 0, 1, 2, '.', 0, 0, 0,
+		ROOT_INODE, 0, 0, 0, (BLOCK - 12) & 0xff, (BLOCK - 12) >> 8, 2, 2, '.', '.', 0, 0,
+	};
+
+	if (put(fd, entries, sizeof(entries), (uint64_t)block * BLOCK) < 0)
+		return -1;
+	return put(fd, &root, sizeof(root), table * BLOCK + (ROOT_INODE - 1) * INODE_SIZE);
+}
+
+static int put_super(int fd, const struct layout *layout, uint32_t now)
+{
+	uint32_t inodes = layout->groups * layout->inodes_per_group;
+	struct super super = {
+		.inodes = inodes,
+		.blocks = layout->blocks,
+		.free_blocks = (uint32_t)(layout->blocks - all_metadata(layout) - 1),
+		.free_inodes = inodes - (FIRST_INODE - 1),
+		.log_block_size = BLOCK_SHIFT,
+		.log_cluster_size = BLOCK_SHIFT,
+		.blocks_per_group = GROUP_BLOCKS,
+		.clusters_per_group = GROUP_BLOCKS,
+		.inodes_per_group = layout->inodes_per_group,
+		.written_at = now,
+		.most_mounts = 0xffff,
+		.magic = 0xef53,
+		.state = 1,  /* clean */
+		.errors = 1, /* go on */
+		.checked_at = now,
+		.revision = 1,
+		.first_inode = FIRST_INODE,
+		.inode_size = INODE_SIZE,
+		.compat = COMPAT,
+		.incompat = INCOMPAT,
+		.ro_compat = RO_COMPAT,
+		.hash_version = 1, /* half MD4 */
+		.made_at = now,
+		.least_extra = EXTRA_INODE_SIZE,
+		.wanted_extra = EXTRA_INODE_SIZE,
+		.flags = 1, /* characters are signed in hashes */
+	};
+
+	if (getrandom(super.uuid, sizeof(super.uuid), GRND_NONBLOCK) < 0 && errno != EAGAIN)
+		return -1;
+	super.uuid[0] |= 1; /* whatever else it is, it is not nil */
+	memcpy(super.hash_seed, super.uuid, sizeof(super.hash_seed));
+	return put(fd, &super, sizeof(super), 1024);
+}
+
+int ext4_format(int fd, uint64_t bytes)
+{
+	struct layout layout;
+	uint32_t now = (uint32_t)time(NULL);
+
+	if (bytes / BLOCK > MOST_BLOCKS) {
+		errno = EFBIG;
+		return -1;
+	}
+	layout = plan(bytes / BLOCK);
+	if (!layout.groups || layout.blocks < metadata(&layout, 0) + LEAST_DATA) {
+		errno = ENOSPC;
+		return -1;
+	}
+	if (put_descriptors(fd, &layout) < 0 || put_root(fd, &layout, now) < 0)
+		return -1;
+	return put_super(fd, &layout, now);
+}
