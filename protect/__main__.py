@@ -30,6 +30,7 @@ from protect.state.store import LOG_LIMIT, SqliteStore
 from protect.stdio.log import WorkloadLog
 from protect.volumes.files import HostFileVolumes
 from protect.volumes.host import HostVolumes
+from protect.volumes.scratch import ScratchFiles
 from protect.workloads import sharing
 from protect.zones import deaths, reconcile
 
@@ -107,6 +108,9 @@ async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolst
         ledger=Ledger(total),
         volumes=HostVolumes(config.run_dir / "volumes", config.guest_dir / "lookup"),
         files=HostFileVolumes(Lookups(config.guest_dir / "lookup")),
+        scratch=ScratchFiles(
+            config.scratch_dir, config.scratch.reserve, overcommit=config.scratch.overcommit
+        ),
     )
 
 

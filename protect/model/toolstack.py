@@ -137,12 +137,13 @@ class ShareEnd:
 class DiskSpec:
     """A read-only or writable disk: ``path`` is a file or a block device, ``vdev`` e.g. ``xvda``.
 
-    From ``xvdza`` on names are the toolstack's own.
+    From ``xvdza`` on names are the toolstack's own, but for ``xvdzy``.  ``direct``: not cached by the host.
     """
 
     vdev: str
     path: Path
     readonly: bool = True
+    direct: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,8 @@ class ZoneSpec:
     kernel: DomainKernel | None = None
     """None: the toolstack's own."""
     shares: CpuShares = CpuShares()
+    scratch_bytes: int = 0
+    """Size of its scratch disk; 0: none."""
     seclabel: str = ""
     """Label of its domain in the hypervisor's policy; "" for the hypervisor's choice."""
 

@@ -58,6 +58,7 @@ def workload_spec(request: pb.CreateWorkloadRequest) -> WorkloadSpec:
         image_volumes=_image_volumes(operation, workload_id, request.image_volumes),
         memory_volumes=_memory_volumes(operation, workload_id, request),
         file_volumes=_file_volumes(operation, workload_id, request),
+        writable_bytes=request.writable_bytes,
     )
 
 
@@ -134,6 +135,7 @@ def _memory_volumes(
             uid=volume.uid,
             gid=volume.gid,
             sub_path=checks.relative(operation, "sub path", volume.sub_path),
+            on_disk=volume.on_disk,
         )
         checked.append(made)
     return tuple(checked)

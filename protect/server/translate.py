@@ -55,6 +55,7 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         mode=ZONE_MODES[value.spec.mode],
         file_volumes=value.file_volumes,
         seclabel=value.spec.seclabel,
+        scratch_bytes=value.spec.scratch_bytes,
     )
 
 

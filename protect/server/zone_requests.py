@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from daemonkit.faults import Invalid
-from protect.config import DEFAULT_PROFILE, Profile, ProtectdConfig
+from protect.config import DEFAULT_PROFILE, SCRATCH_LEAST, Profile, ProtectdConfig
 from protect.model import checks
 from protect.model.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
 from protect.model.shares import CPU_PERCENT, WEIGHTS, CpuShares
@@ -49,6 +49,7 @@ def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilitie
         else None,
         kernel=_kernel(operation, zone_id, request.kernel) if request.HasField("kernel") else None,
         shares=size(operation, zone_id, request.resources).shares(CpuShares()),
+        scratch_bytes=_scratch(operation, zone_id, profile, request),
         seclabel=seclabel,
     )
 
@@ -73,6 +74,15 @@ def _size(operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResource
         cause = f"{vcpus} vCPUs are more than {profile.vcpus_max}"
         raise Invalid(operation, zone_id, cause, "the profile sets the limits")
     return memory, vcpus
+
+
+def _scratch(operation: str, zone_id: str, profile: Profile, request: pb.CreateZoneRequest) -> int:
+    wanted = request.scratch_bytes if request.HasField("scratch_bytes") else profile.scratch
+    if wanted > profile.scratch_max or 0 < wanted < SCRATCH_LEAST:
+        low, high = SCRATCH_LEAST / _MIB, profile.scratch_max / _MIB
+        cause = f"a scratch disk of {wanted / _MIB:.0f} MiB is neither 0 nor {low:.0f} to {high:.0f} MiB"
+        raise Invalid(operation, zone_id, cause, "scratch_max of the profile sets the limit")
+    return -(-wanted // _MIB) * _MIB
 
 
 def size(operation: str, zone_id: str, asked: pb.ZoneResources) -> ZoneSize:

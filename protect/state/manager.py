@@ -18,6 +18,7 @@ from protect.config import ProtectdConfig
 from protect.model.events import Change, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
 from protect.model.lifetime import End
 from protect.model.ports import HostFiles, LogFactory, Splice, ZoneVolumes
+from protect.model.scratch import ScratchDisks
 from protect.model.toolstack import Toolstack
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import Zone
@@ -42,6 +43,7 @@ class ZoneManager:
     ledger: Ledger
     volumes: ZoneVolumes
     files: HostFiles
+    scratch: ScratchDisks
     tasks: Background = field(default_factory=Background)
     zones: dict[str, ZoneRuntime] = field(default_factory=dict)
     workloads: dict[str, WorkloadRuntime] = field(default_factory=dict)

@@ -70,9 +70,8 @@ def _json_converter() -> Converter:
     converter.register_unstructure_hook(WorkloadDisk, lambda disk: [disk.vdev, *disk.file])
     converter.register_structure_hook(WorkloadDisk, lambda value, _: _disk(converter, value))
     rare = override(omit_if_default=True)
-    converter.register_unstructure_hook(
-        ZoneSpec, make_dict_unstructure_fn(ZoneSpec, converter, seclabel=rare, shares=rare)
-    )
+    spec = make_dict_unstructure_fn(ZoneSpec, converter, seclabel=rare, shares=rare, scratch_bytes=rare)
+    converter.register_unstructure_hook(ZoneSpec, spec)
     converter.register_unstructure_hook(Zone, make_dict_unstructure_fn(Zone, converter, file_volumes=rare))
     converter.register_unstructure_hook(
         Workload, make_dict_unstructure_fn(Workload, converter, start_error=rare, command=rare, files=rare)

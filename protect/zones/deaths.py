@@ -47,6 +47,7 @@ async def kill(manager: ZoneManager, runtime: ZoneRuntime, reason: str) -> None:
             await mark_dead(manager, runtime, reason)
             await manager.toolstack.destroy(runtime.zone.domain_id)
             manager.ledger.release(runtime.id)
+            await asyncio.to_thread(manager.scratch.remove, runtime.id)
 
 
 async def mark_dead(manager: ZoneManager, runtime: ZoneRuntime, reason: str) -> None:

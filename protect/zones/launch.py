@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +52,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
             checkpoint("zone-create.domain-created")
             # It boots without its cap: with a tenth of a CPU that would take ten times as long.
             await toolstack.set_shares(domain, replace(spec.shares, cap=0))
+            await _attach_scratch(manager, runtime)
             await toolstack.unpause(domain)
             checkpoint("zone-create.unpaused")
             hello = await client.connect(new_link(manager, runtime), manager.config.timeouts.boot)
@@ -82,16 +83,26 @@ def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
     count = len(manager.zones)
     if count >= manager.config.limits.zones:
         raise Exhausted("create zone", spec.id, f"there are {count} zones, as many as limits.zones")
-    manager.ledger.admit(spec.id, spec.memory_bytes)
-    runtime = manager.add_zone(Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns()))
-    try:
+    manager.scratch.admit(spec.id, spec.scratch_bytes)
+    with ExitStack() as undo:
+        undo.callback(manager.scratch.remove, spec.id)
+        manager.ledger.admit(spec.id, spec.memory_bytes)
+        undo.callback(manager.ledger.release, spec.id)
+        runtime = manager.add_zone(Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns()))
+        undo.callback(manager.zones.pop, spec.id)
         manager.put_zone(runtime, runtime.zone, INTENT)
-    except BaseException:
-        manager.ledger.release(spec.id)
-        del manager.zones[spec.id]
-        raise
+        undo.pop_all()
     checkpoint("zone-create.recorded")
     return runtime
+
+
+async def _attach_scratch(manager: ZoneManager, runtime: ZoneRuntime) -> None:
+    disk = await asyncio.to_thread(manager.scratch.make, runtime.id)
+    if disk is None:
+        return
+    checkpoint("zone-create.scratch-made")
+    await manager.toolstack.attach_disk(runtime.zone.domain_id, disk)
+    checkpoint("zone-create.scratch-attached")
 
 
 async def _undo(manager: ZoneManager, runtime: ZoneRuntime) -> None:

@@ -54,6 +54,7 @@ async def load(manager: ZoneManager) -> list[RecordedZone]:
             runtime.end.declare(f"its domain ended: {zone.death_reason}")
         else:
             manager.ledger.adopt(zone.id, zone.spec.memory_bytes)
+            manager.scratch.adopt(zone.id, zone.spec.scratch_bytes)
     _load_workloads(manager, saved)
     await _remove_strays(manager)
     for domain in unknown(manager, domains.values()):
@@ -100,6 +101,7 @@ async def _clean_up(manager: ZoneManager, runtime: ZoneRuntime) -> None:
         domain = await find_domain(manager, runtime)
         if domain is not None:
             await manager.toolstack.destroy(domain)
+        await asyncio.to_thread(manager.scratch.remove, runtime.id)
     await _release_ended(manager, runtime)
     await resync.finish_intents(manager, runtime)
 
@@ -187,6 +189,12 @@ async def _remove_strays(manager: ZoneManager) -> None:
                 log.error("left alone: %s", fault, extra=fields(zone=zone_id))
         else:
             manager.volumes.resume(zone_id)
+    for zone_id in manager.scratch.zones():
+        if zone_id not in manager.zones:
+            try:
+                manager.scratch.remove(zone_id)
+            except Fault as fault:
+                log.error("left alone: %s", fault, extra=fields(zone=zone_id))
     directory = manager.config.run_dir / "zones"
     for entry in directory.iterdir() if directory.is_dir() else ():
         if entry.name not in manager.zones:

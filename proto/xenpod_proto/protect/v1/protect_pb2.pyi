@@ -172,6 +172,7 @@ class CreateZoneRequest(_message.Message):
     KERNEL_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     SECLABEL_FIELD_NUMBER: _builtins.int
+    SCRATCH_BYTES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the pod sandbox id."""
     name: _builtins.str
@@ -190,6 +191,10 @@ class CreateZoneRequest(_message.Message):
     seclabel: _builtins.str
     """A security context of the hypervisor's FLASK policy, such as "system_u:system_r:domU_t"; "": the one that
     Xen gives.  FAILED_PRECONDITION where there is no FLASK, INVALID_ARGUMENT for one that the policy lacks.
+    """
+    scratch_bytes: _builtins.int
+    """Size of the zone's scratch disk, where its workloads write instead of to its memory; not set: the profile's;
+    0: none.  RESOURCE_EXHAUSTED when the host's disk has not so much left.
     """
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
@@ -220,12 +225,15 @@ class CreateZoneRequest(_message.Message):
         kernel: Global___ZoneKernel | None = ...,
         mode: Global___ZoneMode.ValueType = ...,
         seclabel: _builtins.str = ...,
+        scratch_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes", "id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources", "scratch_bytes", b"scratch_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes", "hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "profile", b"profile", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__scratch_bytes: _TypeAlias = _typing.Literal["scratch_bytes"]  # noqa: Y015
+    _WhichOneofArgType__scratch_bytes: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__scratch_bytes) -> _WhichOneofReturnType__scratch_bytes | None: ...
 
 Global___CreateZoneRequest: _TypeAlias = CreateZoneRequest  # noqa: Y015
 
@@ -313,6 +321,7 @@ class Zone(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     SECLABEL_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
+    SCRATCH_BYTES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___ZoneState.ValueType
@@ -333,6 +342,8 @@ class Zone(_message.Message):
     """As it was created; "" for Xen's own choice."""
     file_volumes: _builtins.bool
     """Its workloads can have FileVolumes."""
+    scratch_bytes: _builtins.int
+    """Size of its scratch disk; 0: none."""
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
     def __init__(
@@ -353,10 +364,11 @@ class Zone(_message.Message):
         mode: Global___ZoneMode.ValueType = ...,
         seclabel: _builtins.str = ...,
         file_volumes: _builtins.bool = ...,
+        scratch_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -718,7 +730,7 @@ Global___Volume: _TypeAlias = Volume  # noqa: Y015
 
 @_typing.final
 class MemoryVolume(_message.Message):
-    """A part of the zone's memory, which the workload's OCI configuration binds from
+    """A part of the zone's memory, or scratch disk, which the workload's OCI configuration binds from
     /run/xenpod/containers/<id>/volumes/<name>.  It is made when its volume is first named, is the same for
     every workload of the zone that names it, and ends with the zone.
     """
@@ -732,18 +744,23 @@ class MemoryVolume(_message.Message):
     UID_FIELD_NUMBER: _builtins.int
     GID_FIELD_NUMBER: _builtins.int
     SUB_PATH_FIELD_NUMBER: _builtins.int
+    ON_DISK_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1 to 64 of [a-z0-9-], the workload's only one; no image volume has it too."""
     volume: _builtins.str
     """The zone's name for it: a plain file name."""
     size_bytes: _builtins.int
-    """0, or more than the zone's memory: half of that."""
+    """0, or more than the zone's memory: half of that.  On a scratch disk it is reserved when the volume is made
+    (RESOURCE_EXHAUSTED); 0, or more than the disk has: what that has left.
+    """
     mode: _builtins.int
     """Of its root directory, and of those that are made for sub_path."""
     uid: _builtins.int
     gid: _builtins.int
     sub_path: _builtins.str
     """"": all of it; else a directory in it, which is made if it is not there, or a file that is."""
+    on_disk: _builtins.bool
+    """On the scratch disk, where the zone has one."""
     def __init__(
         self,
         *,
@@ -754,10 +771,11 @@ class MemoryVolume(_message.Message):
         uid: _builtins.int = ...,
         gid: _builtins.int = ...,
         sub_path: _builtins.str = ...,
+        on_disk: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gid", b"gid", "mode", b"mode", "name", b"name", "size_bytes", b"size_bytes", "sub_path", b"sub_path", "uid", b"uid", "volume", b"volume"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gid", b"gid", "mode", b"mode", "name", b"name", "on_disk", b"on_disk", "size_bytes", b"size_bytes", "sub_path", b"sub_path", "uid", b"uid", "volume", b"volume"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -809,6 +827,7 @@ class CreateWorkloadRequest(_message.Message):
     IMAGE_VOLUMES_FIELD_NUMBER: _builtins.int
     MEMORY_VOLUMES_FIELD_NUMBER: _builtins.int
     FILESYSTEMS_FIELD_NUMBER: _builtins.int
+    WRITABLE_BYTES_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
     zone_id: _builtins.str
     id: _builtins.str
@@ -823,6 +842,8 @@ class CreateWorkloadRequest(_message.Message):
     """Close stdin when the first attached client's ends."""
     log_path: _builtins.str
     """CRI log file, absolute; "": output is read and dropped."""
+    writable_bytes: _builtins.int
+    """Limit of that layer; 0: none of its own.  On a scratch disk it is reserved (RESOURCE_EXHAUSTED)."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___File]: ...
     @_builtins.property
@@ -835,7 +856,7 @@ class CreateWorkloadRequest(_message.Message):
     def memory_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryVolume]: ...
     @_builtins.property
     def filesystems(self) -> _containers.RepeatedCompositeFieldContainer[Global___Filesystem]:
-        """Its root: a stack, under a writable layer in the zone's memory."""
+        """Its root: a stack, under a writable layer on the zone's scratch disk, or in its memory."""
 
     @_builtins.property
     def file_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileVolume]:
@@ -856,11 +877,12 @@ class CreateWorkloadRequest(_message.Message):
         image_volumes: _abc.Iterable[Global___ImageVolume] | None = ...,
         memory_volumes: _abc.Iterable[Global___MemoryVolume] | None = ...,
         filesystems: _abc.Iterable[Global___Filesystem] | None = ...,
+        writable_bytes: _builtins.int = ...,
         file_volumes: _abc.Iterable[Global___FileVolume] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["file_volumes", b"file_volumes", "files", b"files", "filesystems", b"filesystems", "id", b"id", "image_volumes", b"image_volumes", "log_path", b"log_path", "memory_volumes", b"memory_volumes", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file_volumes", b"file_volumes", "files", b"files", "filesystems", b"filesystems", "id", b"id", "image_volumes", b"image_volumes", "log_path", b"log_path", "memory_volumes", b"memory_volumes", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "writable_bytes", b"writable_bytes", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1923,6 +1945,7 @@ class InfoResponse(_message.Message):
     PROFILE_BOUNDS_FIELD_NUMBER: _builtins.int
     CAPABILITIES_FIELD_NUMBER: _builtins.int
     UNKNOWN_SECLABELS_FIELD_NUMBER: _builtins.int
+    SCRATCH_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     toolstack: _builtins.str
     security_boundary: _builtins.bool
@@ -1959,6 +1982,10 @@ class InfoResponse(_message.Message):
     def unknown_seclabels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Those of the request that the hypervisor's policy lacks; all of them where there is no FLASK."""
 
+    @_builtins.property
+    def scratch(self) -> Global___ScratchLedger:
+        """Not set by a protectd that does not say."""
+
     def __init__(
         self,
         *,
@@ -1977,10 +2004,11 @@ class InfoResponse(_message.Message):
         profile_bounds: _abc.Iterable[Global___ProfileBounds] | None = ...,
         capabilities: Global___HostCapabilities | None = ...,
         unknown_seclabels: _abc.Iterable[_builtins.str] | None = ...,
+        scratch: Global___ScratchLedger | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "memory", b"memory"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "memory", b"memory", "scratch", b"scratch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profile_bounds", b"profile_bounds", "profiles", b"profiles", "security_boundary", b"security_boundary", "selinux", b"selinux", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "unknown_seclabels", b"unknown_seclabels", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profile_bounds", b"profile_bounds", "profiles", b"profiles", "scratch", b"scratch", "security_boundary", b"security_boundary", "selinux", b"selinux", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "unknown_seclabels", b"unknown_seclabels", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2061,6 +2089,8 @@ class ProfileBounds(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     VCPUS_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    SCRATCH_BYTES_FIELD_NUMBER: _builtins.int
+    SCRATCH_MAX_BYTES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     memory_min_bytes: _builtins.int
     memory_max_bytes: _builtins.int
@@ -2069,6 +2099,9 @@ class ProfileBounds(_message.Message):
     """0 from a protectd that does not say."""
     vcpus: _builtins.int
     mode: Global___ZoneMode.ValueType
+    scratch_bytes: _builtins.int
+    """Of scratch disks: a zone's that gives none, and the largest."""
+    scratch_max_bytes: _builtins.int
     def __init__(
         self,
         *,
@@ -2079,14 +2112,47 @@ class ProfileBounds(_message.Message):
         memory_bytes: _builtins.int = ...,
         vcpus: _builtins.int = ...,
         mode: Global___ZoneMode.ValueType = ...,
+        scratch_bytes: _builtins.int = ...,
+        scratch_max_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_bytes", b"memory_bytes", "memory_max_bytes", b"memory_max_bytes", "memory_min_bytes", b"memory_min_bytes", "mode", b"mode", "name", b"name", "vcpus", b"vcpus", "vcpus_max", b"vcpus_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_bytes", b"memory_bytes", "memory_max_bytes", b"memory_max_bytes", "memory_min_bytes", b"memory_min_bytes", "mode", b"mode", "name", b"name", "scratch_bytes", b"scratch_bytes", "scratch_max_bytes", b"scratch_max_bytes", "vcpus", b"vcpus", "vcpus_max", b"vcpus_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProfileBounds: _TypeAlias = ProfileBounds  # noqa: Y015
+
+@_typing.final
+class ScratchLedger(_message.Message):
+    """Scratch disks, in bytes: promised to zones, of which they have written some; and left for another zone's."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMISED_BYTES_FIELD_NUMBER: _builtins.int
+    WRITTEN_BYTES_FIELD_NUMBER: _builtins.int
+    FREE_BYTES_FIELD_NUMBER: _builtins.int
+    OVERCOMMIT_FIELD_NUMBER: _builtins.int
+    promised_bytes: _builtins.int
+    written_bytes: _builtins.int
+    free_bytes: _builtins.int
+    overcommit: _builtins.bool
+    """Promises may be more than the host's disk has."""
+    def __init__(
+        self,
+        *,
+        promised_bytes: _builtins.int = ...,
+        written_bytes: _builtins.int = ...,
+        free_bytes: _builtins.int = ...,
+        overcommit: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_bytes", b"free_bytes", "overcommit", b"overcommit", "promised_bytes", b"promised_bytes", "written_bytes", b"written_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScratchLedger: _TypeAlias = ScratchLedger  # noqa: Y015
 
 @_typing.final
 class MemoryLedger(_message.Message):
