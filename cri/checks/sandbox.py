@@ -10,6 +10,7 @@ from cri.checks.annotations import check_annotations
 from cri.checks.cpu import check_cpu
 from cri.checks.fields import RUN, check_hostname, check_map, check_name, check_path
 from cri.checks.security import check_pod_security
+from cri.checks.storage import check_storage
 from cri.config import DEFAULT_HANDLER, HandlerConfig, HostNamespaces
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -40,6 +41,7 @@ def check(config: cri.PodSandboxConfig, handler: str, handlers: Mapping[str, Han
     check_map(RUN, "labels", config.labels)
     check_map(RUN, "annotations", config.annotations)
     check_annotations(config.metadata.name, config.annotations, handler, handlers[handler])
+    check_storage(config.annotations)
     if config.log_directory:
         check_path(RUN, "log_directory", config.log_directory, absolute=True)
     if config.HasField("windows"):

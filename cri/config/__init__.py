@@ -12,6 +12,8 @@ from cri.config.file import (
 from cri.config.handlers import (
     ANNOTATIONS,
     DEFAULT_HANDLER,
+    EMPTY_DIRS,
+    EPHEMERAL_STORAGE,
     KERNEL,
     MEMORY,
     VCPUS,
@@ -25,6 +27,8 @@ from cri.config.requirements import Requirement, RequirementKind, version
 __all__ = [
     "ANNOTATIONS",
     "DEFAULT_HANDLER",
+    "EMPTY_DIRS",
+    "EPHEMERAL_STORAGE",
     "KERNEL",
     "MEMORY",
     "VCPUS",

@@ -18,7 +18,9 @@ DEFAULT_HANDLER = "xenpod"
 MEMORY = "xenpod.dev/memory"
 VCPUS = "xenpod.dev/vcpus"
 KERNEL = "xenpod.dev/kernel"
-ANNOTATIONS = (MEMORY, VCPUS, KERNEL)
+EPHEMERAL_STORAGE = "xenpod.dev/ephemeral-storage"
+EMPTY_DIRS = "xenpod.dev/empty-dirs"
+ANNOTATIONS = (MEMORY, VCPUS, KERNEL, EPHEMERAL_STORAGE, EMPTY_DIRS)
 """All our annotations of pods."""
 
 _PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
@@ -57,8 +59,9 @@ class HandlerConfig:
     choice.  ``memory`` and ``vcpus`` are for pods that set no limit; they and
     the bounds are 0 for the profile's.  Sizes are of whole zones, their kernels included.  ``spoof_check``:
     zones send and see frames of the pod's own addresses only.  ``empty_dir_size`` is of each emptyDir
-    that a zone has in place of one on disk; 0: half of the zone's memory.  Bandwidths, in bits per second,
-    are what a pod has at most; 0 for no limit.
+    that a zone has in place of one on disk; 0: half of the zone's memory, or no limit on a scratch disk.
+    ``scratch_size`` is of that disk, 0 for the profile's.  Bandwidths, in bits per second, are what a pod has
+    at most; 0 for no limit.
     """
 
     profile: str = "default"
@@ -75,6 +78,7 @@ class HandlerConfig:
     spoof_check: bool = True
     empty_dir: EmptyDirPlace = EmptyDirPlace.ZONE
     empty_dir_size: Bytes = Bytes(0)
+    scratch_size: Bytes = Bytes(0)
     ingress_bandwidth: int = 0
     egress_bandwidth: int = 0
     annotations: tuple[str, ...] = (KERNEL,)
@@ -110,7 +114,7 @@ class HandlerConfig:
 
     def _check_sizes(self) -> None:
         at_least(0, self, "memory", "memory_min", "memory_max", "vcpus", "vcpus_max", "empty_dir_size")
-        at_least(0, self, "ingress_bandwidth", "egress_bandwidth")
+        at_least(0, self, "ingress_bandwidth", "egress_bandwidth", "scratch_size")
         at_most(_MOST_VCPUS, self, "vcpus", "vcpus_max")
         pairs = (("memory_min", "memory"), ("memory", "memory_max"), ("memory_min", "memory_max"))
         for less, more in (*pairs, ("vcpus", "vcpus_max")):

@@ -129,6 +129,7 @@ async def _create_zone(
             kernel=found,
             mode=MODES[handler.mode],
             seclabel=handler.seclabel,
+            scratch_bytes=handler.scratch_size or None,
         )
     )
     runtime.shares[sandbox.id] = (shares.weight, shares.cap)

@@ -47,6 +47,7 @@ def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> No
         ("kernel image", answer.kernel),
         ("label", answer.seclabel),
         ("memory", mib(answer.resources.memory_bytes)),
+        ("scratch disk", mib(answer.scratch_bytes) if answer.scratch_bytes else "none"),
         ("vcpus", str(answer.resources.vcpus)),
         ("cpu weight", str(answer.resources.weight) if answer.resources.HasField("weight") else ""),
         ("cpu cap", f"{answer.resources.cap}%" if answer.resources.cap else ""),

@@ -14,6 +14,7 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault
 from daemonkit.logs import fields
+from protect.model.scratch import SCRATCH_VDEV
 from protect.model.toolstack import DomainSpec
 from protect.model.zone import Zone, ZoneSpec, ZoneState, domain_name
 from protect.state.manager import ZoneManager, now_ns
@@ -133,7 +134,10 @@ def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
         mode=spec.mode,
         interfaces=spec.interfaces,
         netns=spec.netns,
-        environment={"XENPOD_ZONE": spec.id},
+        environment={
+            "XENPOD_ZONE": spec.id,
+            **({"XENPOD_SCRATCH": SCRATCH_VDEV} if spec.scratch_bytes else {}),
+        },
         shared=shared,
         kernel=spec.kernel,
         seclabel=spec.seclabel,

@@ -97,12 +97,13 @@ int main(void)
 {
 	const struct transport *transport;
 	const Hello *hello;
+	bool scratch = *setting("XENPOD_SCRATCH", "");
 
 	/* 1. Prepare the guest. */
 	if (boot_root() < 0 || boot_mounts() < 0 || boot_console() < 0)
 		return 1;
-	if (boot_modules() < 0 || boot_cgroups() < 0 || interface_loopback_up() < 0 || boot_directories() < 0 ||
-	    addons_mount(setting("XENPOD_ADDONS", "")) < 0 || boot_devices() < 0 ||
+	if (boot_modules(scratch) < 0 || boot_cgroups() < 0 || interface_loopback_up() < 0 ||
+	    boot_directories() < 0 || addons_mount(setting("XENPOD_ADDONS", ""), scratch) < 0 || boot_devices() < 0 ||
 	    shared_prepare(setting("XENPOD_SHARED", "")) < 0)
 		return 1;
 	set_first_name(setting("XENPOD_ZONE", "zone"));

@@ -120,14 +120,14 @@ async def test_limits_hold_within_the_zone(zones: Zones) -> None:
     config = volume_config("sleep 1000")
     await zones.run(oci_config=config, memory_volumes=[cache(16 * MIB)], writable_bytes=8 * MIB)
     for place, limit in (("/v/a", 16 * MIB), ("/a", 8 * MIB)):
-        said = await sh(zones, f"dd if=/dev/zero of={place} bs=65536; wc -c < {place}")
+        said = await sh(zones, f"dd if=/dev/zero of={place} bs=65536; ls -l {place}")
         assert "No space left" in said
-        assert 0.96 * limit <= int(said.splitlines()[-1]) <= limit
+        assert 0.96 * limit <= int(said.splitlines()[-1].split()[4]) <= limit
     request = pb.WorkloadStatsRequest(ids=["w1"])
     (row,) = (await zones.clients.workloads.WorkloadStats(request, timeout=TIMEOUT)).rows
     assert 7.6 * MIB <= row.writable_layer_bytes <= 8.2 * MIB <= 1.1 * row.writable_layer_limit_bytes
     async with failing(Code.RESOURCE_EXHAUSTED) as text:
-        await zones.create(["/bin/true"], "w2", writable_bytes=1010 * MIB)
+        await zones.create(["/bin/true"], "w2", writable_bytes=980 * MIB)
     assert "its limit takes" in text[0]
     await zones.run("/bin/true", workload_id="w2", writable_bytes=100 * MIB)
     assert (await zones.wait("w2")).exit_code == 0
@@ -140,7 +140,7 @@ async def test_a_zone_goes_on_with_its_disk_after_a_restart(zones: Zones) -> Non
     stranger = disk(zones).with_name("gone.img")
     stranger.touch()
     await zones.protectd.daemon.start()
-    assert await sh(zones, "cat /a; dd if=/dev/zero of=/b bs=1M count=4 conv=fsync 2>&1 | tail -n 0") == "kept\n"
+    assert await sh(zones, "dd if=/dev/zero of=/b bs=1M count=4 conv=fsync 2> /dev/null; cat /a") == "kept\n"
     assert (await host(zones)).promised_bytes == GIB
     assert not stranger.exists()
     await zones.run("/bin/sh", "-c", "echo again > /a; cat /a", workload_id="w2")
@@ -158,15 +158,19 @@ async def test_a_dead_zones_disk_is_removed(zones: Zones, running: bool) -> None
     if not running:
         await zones.protectd.daemon.start()
     await until(lambda: not path.exists())
+    # The file goes first.
+    async with asyncio.timeout(TIMEOUT):
+        while (await host(zones)).promised_bytes:  # noqa: ASYNC110 - asked of the daemon
+            await asyncio.sleep(0.02)
     found = await zones.clients.zones.GetZone(pb.GetZoneRequest(id="z1"), timeout=TIMEOUT)
     assert found.state == pb.ZONE_STATE_DEAD
-    assert (await host(zones)).promised_bytes == 0
 
 
-async def test_a_full_disk_of_the_host_is_held(tmp_path: Path, busybox_image: Path) -> None:
+async def test_a_full_disk_of_the_host_is_held(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, busybox_image: Path
+) -> None:
     """A promise beyond what is there, kept as far as it can be: an error in the zone, and nothing else."""
-    place = tmp_path / "small"
-    place.mkdir()
+    place = tmp_path_factory.mktemp("small")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", place], check=True)
     try:
         settings = {"scratch": {"dir": str(place / "disks"), "overcommit": True}}
@@ -175,7 +179,7 @@ async def test_a_full_disk_of_the_host_is_held(tmp_path: Path, busybox_image: Pa
             await zones.create_zone("z2")
             await zones.run("/bin/sleep", "1000")
             said = await sh(zones, "dd if=/dev/zero of=/a bs=1M count=200 conv=fsync; rm /a; echo goes on")
-            assert "goes on" in said and ("I/O error" in said or "Input/output" in said), said
+            assert said.startswith("dd: ") and said.endswith("goes on\n"), said
             await zones.run("/bin/echo", "unharmed", workload_id="w2", zone_id="z2")
             await zones.wait("w2")
             assert zones.lines("w2") == ["stdout F unharmed"]
