@@ -214,8 +214,7 @@ class AgentClient:
         """Close a connection in both directions."""
         self.connections.discard(made.into)
         self.drop_output(made.out)
-        # Missing: the agent has closed it already
-        with suppress(Missing):
+        with suppress(Missing):  # the agent has closed it already
             await self.input(made.into).finish()
 
     # Of streams.

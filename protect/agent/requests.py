@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from protect.model.container import ContainerSpec, DiskFilesystem, MemoryVolume
 from protect.model.files import FileChunk, FileKind, FilePart
 from protect.model.process import ProcessName
-from protect.model.scratch import SCRATCH_VDEV
 from protect.model.statistics import StatsKind
-from protect.model.zone import GuestNetwork, ZoneSpec
+from protect.model.zone import SCRATCH_VDEV, GuestNetwork, ZoneSpec
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 _FILE_TYPES: Mapping[FileKind, pb.FileType.ValueType] = {

@@ -137,13 +137,12 @@ class ShareEnd:
 class DiskSpec:
     """A read-only or writable disk: ``path`` is a file or a block device, ``vdev`` e.g. ``xvda``.
 
-    From ``xvdza`` on names are the toolstack's own, but for ``xvdzy``.  ``direct``: not cached by the host.
+    From ``xvdza`` on names are the toolstack's own, but for ``xvdzy``.
     """
 
     vdev: str
     path: Path
     readonly: bool = True
-    direct: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,10 @@ class ZoneIdMapping:
     length: int
 
 
+SCRATCH_VDEV = "xvdzy"
+"""The name of a zone's scratch disk."""
+
+
 @dataclass(frozen=True, slots=True)
 class ZoneSpec:
     """A zone to launch, as its caller asked for it: validated, every default applied, recorded.

@@ -17,8 +17,7 @@ from protect.agent.link import LinkFactory
 from protect.config import ProtectdConfig
 from protect.model.events import Change, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
 from protect.model.lifetime import End
-from protect.model.ports import HostFiles, LogFactory, Splice, ZoneVolumes
-from protect.model.scratch import ScratchDisks
+from protect.model.ports import HostFiles, LogFactory, ScratchDisks, Splice, ZoneVolumes
 from protect.model.toolstack import Toolstack
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import Zone

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Exhausted, Fault
-from protect.model.scratch import SCRATCH_VDEV, ScratchRoom, scratch_path
+from protect.model.ports import ScratchRoom
 from protect.model.toolstack import DiskSpec
+from protect.model.zone import SCRATCH_VDEV
 
 _MIB = 1 << 20
 _BLOCK = 512
@@ -53,7 +54,7 @@ class ScratchFiles:
     def make(self, zone_id: str) -> DiskSpec | None:
         if zone_id not in self._promised:
             return None
-        path = scratch_path(self._directory, zone_id)
+        path = self._path(zone_id)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -64,11 +65,11 @@ class ScratchFiles:
                 os.close(file)
         except OSError as error:
             raise self._failed("make scratch disk", zone_id, error) from error
-        return DiskSpec(SCRATCH_VDEV, path, readonly=False, direct=True)
+        return DiskSpec(SCRATCH_VDEV, path, readonly=False)
 
     def remove(self, zone_id: str) -> None:
         try:
-            scratch_path(self._directory, zone_id).unlink(missing_ok=True)
+            self._path(zone_id).unlink(missing_ok=True)
         except OSError as error:
             raise self._failed("remove scratch disk", zone_id, error) from error
         self._promised.pop(zone_id, None)
@@ -84,9 +85,12 @@ class ScratchFiles:
         free = self._free() - self._reserve - (promised - used)
         return ScratchRoom(promised, used, max(0, free))
 
+    def _path(self, zone_id: str) -> Path:
+        return self._directory / f"{zone_id}.img"
+
     def _written(self, zone_id: str) -> int:
         try:
-            return scratch_path(self._directory, zone_id).stat().st_blocks * _BLOCK
+            return self._path(zone_id).stat().st_blocks * _BLOCK
         except FileNotFoundError:
             return 0
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault
 from daemonkit.logs import fields
-from protect.model.scratch import SCRATCH_VDEV
 from protect.model.toolstack import DomainSpec
-from protect.model.zone import Zone, ZoneSpec, ZoneState, domain_name
+from protect.model.zone import SCRATCH_VDEV, Zone, ZoneSpec, ZoneState, domain_name
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent

@@ -14,6 +14,7 @@
 #include "channel/transport.h"
 #include "container/container.h"
 #include "container/job.h"
+#include "container/mount_scratch.h"
 #include "container/shared.h"
 #include "sys/file.h"
 #include "sys/log.h"

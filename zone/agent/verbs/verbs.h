@@ -21,6 +21,5 @@ verb dial;
 verb put_files;
 verb read_file;
 verb power_off;
-verb mount_scratch;
 
 #endif

@@ -1,15 +1,15 @@
 /* MountScratch: waits for the disk, then makes its file system and mounts it in a process of its own. */
+#include "container/mount_scratch.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "channel/call.h"
 #include "container/container.h"
 #include "container/job.h"
 #include "mounts/scratch.h"
 #include "sys/device.h"
 #include "sys/name.h"
-#include "verbs/verbs.h"
 
 static struct {
 	struct call *call; /* NULL: none is under way */
