@@ -6,12 +6,11 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support.agent.zone import Zone
+from tests.support.agent.zone import Zone, writable_loop
 from tests.support.agent.zone_client import DEADLINE, Client, Failed
 from tests.support.agent.zone_specs import creation
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -21,19 +20,6 @@ pytestmark = pytest.mark.root
 INVALID, EXHAUSTED, REFUSED = 3, 8, 9
 MIB = 1 << 20
 SIZE = 256 * MIB
-
-
-@contextmanager
-def writable_loop(path: Path, size: int) -> Iterator[Path]:
-    """A sparse file as a block device."""
-    with path.open("wb") as file:
-        file.truncate(size)
-    command = ["losetup", "--find", "--show", str(path)]
-    device = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    try:
-        yield Path(device)
-    finally:
-        subprocess.run(["losetup", "--detach", device], check=True)
 
 
 @pytest.fixture
