@@ -1,9 +1,13 @@
 /* The layout is that of Documentation/filesystems/ext4 in the kernel's source.  Each group has its bitmaps and inode
  * table at its start; group 0 has the superblock and all group descriptors before them, and no other group has a copy
- * (sparse_super2).  Numbers are stored little-endian, as this machine has them. */
+ * (sparse_super2).  But for the first and the last group bitmaps are not written: a flag of their descriptors, whose
+ * checksum the kernel then wants (gdt_csum), says what they would be.  Numbers are stored little-endian, as this machine
+ * has them. */
 #include "mounts/ext4.h"
 
 #include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
@@ -25,6 +29,11 @@ enum {
 	LEAST_DATA = 32,        /* blocks of a group beyond its metadata; a smaller one at the end is left out */
 	RESERVED_MOST = 4096,   /* blocks that the kernel keeps for metadata: 1 of 50, at most so many */
 	EXTRA_INODE_SIZE = 32,
+	UUID_SIZE = 16,
+	/* Flags of a group. */
+	NO_INODE_BITMAP = 1,
+	NO_BLOCK_BITMAP = 2,
+	TABLE_ZEROED = 4,
 };
 
 #define MOST_BLOCKS (UINT64_C(1) << 31)
@@ -32,7 +41,7 @@ enum {
 enum {
 	COMPAT = 0x8 | 0x20 | 0x200,                 /* ext_attr, dir_index, sparse_super2 */
 	INCOMPAT = 0x2 | 0x40,                       /* filetype, extents */
-	RO_COMPAT = 0x2 | 0x8 | 0x20 | 0x40,         /* large_file, huge_file, dir_nlink, extra_isize */
+	RO_COMPAT = 0x2 | 0x8 | 0x10 | 0x20 | 0x40,  /* large_file, huge_file, gdt_csum, dir_nlink, extra_isize */
 };
 
 struct super {
@@ -45,7 +54,7 @@ struct super {
 	uint32_t first_inode;
 	uint16_t inode_size, group;
 	uint32_t compat, incompat, ro_compat;
-	uint8_t uuid[16];
+	uint8_t uuid[UUID_SIZE];
 	uint8_t names[16 + 64];
 	uint32_t compression;
 	uint8_t preallocation[4];
@@ -65,7 +74,8 @@ _Static_assert(sizeof(struct super) == 1024, "a superblock");
 struct descriptor {
 	uint32_t block_bitmap, inode_bitmap, inode_table;
 	uint16_t free_blocks, free_inodes, directories, flags;
-	uint8_t rest[12];
+	uint8_t rest[8];
+	uint16_t unused_inodes, checksum;
 };
 _Static_assert(sizeof(struct descriptor) == 32, "a group descriptor");
 
@@ -161,6 +171,11 @@ static void set_bits(uint8_t *bitmap, uint32_t from, uint32_t to)
 		bitmap[bit / 8] |= (uint8_t)(1U << bit % 8);
 }
 
+static bool has_bitmaps(const struct layout *layout, uint32_t group)
+{
+	return group == 0 || group == layout->groups - 1;
+}
+
 /* The root directory's block is the first of group 0 that is for data. */
 static uint32_t used_blocks(const struct layout *layout, uint32_t group)
 {
@@ -180,21 +195,54 @@ static int put_bitmaps(int fd, const struct layout *layout, uint32_t group)
 	return put(fd, bitmaps, sizeof(bitmaps), first * BLOCK);
 }
 
-static int put_descriptors(int fd, const struct layout *layout)
+static uint16_t crc16(uint16_t crc, const void *data, size_t size)
 {
-	for (uint32_t group = 0; group < layout->groups; group++) {
-		uint32_t first = group * GROUP_BLOCKS + (group ? 0 : 1 + layout->descriptor_blocks);
-		struct descriptor descriptor = {
-			.block_bitmap = first,
-			.inode_bitmap = first + 1,
-			.inode_table = first + 2,
-			.free_blocks = (uint16_t)(group_blocks(layout, group) - used_blocks(layout, group)),
-			.free_inodes = (uint16_t)(layout->inodes_per_group - (group ? 0 : FIRST_INODE - 1)),
-			.directories = group ? 0 : 1,
-		};
+	const uint8_t *byte = data;
 
-		if (put(fd, &descriptor, sizeof(descriptor), BLOCK + (uint64_t)group * sizeof(descriptor)) < 0 ||
-		    put_bitmaps(fd, layout, group) < 0)
+	for (; size; size--) {
+		crc ^= *byte++;
+		for (int bit = 0; bit < 8; bit++)
+			crc = (uint16_t)(crc >> 1 ^ (crc & 1 ? 0xa001 : 0));
+	}
+	return crc;
+}
+
+static struct descriptor descriptor_of(const struct layout *layout, uint32_t group, const uint8_t uuid[UUID_SIZE])
+{
+	uint32_t first = group * GROUP_BLOCKS + (group ? 0 : 1 + layout->descriptor_blocks);
+	uint16_t inodes = (uint16_t)(layout->inodes_per_group - (group ? 0 : FIRST_INODE - 1));
+	struct descriptor descriptor = {
+		.block_bitmap = first,
+		.inode_bitmap = first + 1,
+		.inode_table = first + 2,
+		.free_blocks = (uint16_t)(group_blocks(layout, group) - used_blocks(layout, group)),
+		.free_inodes = inodes,
+		.directories = group ? 0 : 1,
+		.flags = has_bitmaps(layout, group) ? TABLE_ZEROED : TABLE_ZEROED | NO_BLOCK_BITMAP | NO_INODE_BITMAP,
+		.unused_inodes = inodes,
+	};
+
+	descriptor.checksum = crc16(0xffff, uuid, UUID_SIZE);
+	descriptor.checksum = crc16(descriptor.checksum, &group, sizeof(group));
+	descriptor.checksum =
+		crc16(descriptor.checksum, &descriptor, offsetof(struct descriptor, checksum));
+	return descriptor;
+}
+
+static int put_descriptors(int fd, const struct layout *layout, const uint8_t uuid[UUID_SIZE])
+{
+	struct descriptor block[DESCRIPTORS_PER_BLOCK];
+
+	for (uint32_t group = 0; group < layout->groups; group++) {
+		uint32_t at = group % DESCRIPTORS_PER_BLOCK;
+
+		block[at] = descriptor_of(layout, group, uuid);
+		if (has_bitmaps(layout, group) && put_bitmaps(fd, layout, group) < 0)
+			return -1;
+		if (at + 1 < DESCRIPTORS_PER_BLOCK && group + 1 < layout->groups)
+			continue;
+		if (put(fd, block, (at + 1) * sizeof(block[0]),
+			BLOCK + (uint64_t)(group - at) * sizeof(block[0])) < 0)
 			return -1;
 	}
 	return 0;
@@ -231,7 +279,7 @@ static int put_root(int fd, const struct layout *layout, uint32_t now)
 	return put(fd, &root, sizeof(root), table * BLOCK + (ROOT_INODE - 1) * INODE_SIZE);
 }
 
-static int put_super(int fd, const struct layout *layout, uint32_t now)
+static int put_super(int fd, const struct layout *layout, const uint8_t uuid[UUID_SIZE], uint32_t now)
 {
 	uint32_t inodes = layout->groups * layout->inodes_per_group;
 	struct super super = {
@@ -263,10 +311,8 @@ static int put_super(int fd, const struct layout *layout, uint32_t now)
 		.flags = 1, /* characters are signed in hashes */
 	};
 
-	if (getrandom(super.uuid, sizeof(super.uuid), GRND_NONBLOCK) < 0 && errno != EAGAIN)
-		return -1;
-	super.uuid[0] |= 1; /* whatever else it is, it is not nil */
-	memcpy(super.hash_seed, super.uuid, sizeof(super.hash_seed));
+	memcpy(super.uuid, uuid, UUID_SIZE);
+	memcpy(super.hash_seed, uuid, UUID_SIZE);
 	return put(fd, &super, sizeof(super), 1024);
 }
 
@@ -274,6 +320,7 @@ int ext4_format(int fd, uint64_t bytes)
 {
 	struct layout layout;
 	uint32_t now = (uint32_t)time(NULL);
+	uint8_t uuid[UUID_SIZE] = { 0 };
 
 	if (bytes / BLOCK > MOST_BLOCKS) {
 		errno = EFBIG;
@@ -284,7 +331,10 @@ int ext4_format(int fd, uint64_t bytes)
 		errno = ENOSPC;
 		return -1;
 	}
-	if (put_descriptors(fd, &layout) < 0 || put_root(fd, &layout, now) < 0)
+	if (getrandom(uuid, sizeof(uuid), GRND_NONBLOCK) < 0 && errno != EAGAIN)
 		return -1;
-	return put_super(fd, &layout, now);
+	uuid[0] |= 1; /* whatever else it is, it is not nil */
+	if (put_descriptors(fd, &layout, uuid) < 0 || put_root(fd, &layout, now) < 0)
+		return -1;
+	return put_super(fd, &layout, uuid, now);
 }
