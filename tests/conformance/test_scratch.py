@@ -68,17 +68,17 @@ async def test_limits_hold(stage: Stage, pod: Pod, tmp_path: Path) -> None:
 
 
 async def test_more_than_memory_and_back(stage: Stage, pod: Pod) -> None:
-    """The zone has less memory than what is written; the host has it on its disk, and gets it back."""
+    """On Xen the zone has less memory than what is written; the host has it on its disk, and gets it back."""
     container = await stage.started(pod)
-    await stage.output(container, "dd if=/dev/zero of=/big bs=1M count=300 conv=fsync")
+    await stage.output(container, "dd if=/dev/zero of=/big bs=1M count=150 conv=fsync")
     file = disk(stage, pod)
-    await until(lambda: file.stat().st_blocks * 512 >= 300 * MIB)
-    assert file.stat().st_size == 512 * MIB
+    await until(lambda: file.stat().st_blocks * 512 >= 150 * MIB)
+    assert file.stat().st_size == 256 * MIB
 
     async with asyncio.timeout(PATIENCE):
-        while (await layer(stage, container)).used_bytes.value < 300 * MIB:  # noqa: ASYNC110 - asked
+        while (await layer(stage, container)).used_bytes.value < 150 * MIB:  # noqa: ASYNC110 - asked
             await asyncio.sleep(0.1)
-    assert await fill(stage, container, "/more") < 212 * MIB
+    assert await fill(stage, container, "/more") < 106 * MIB
     await stage.output(container, "rm /more /big && echo fine > /a && cat /a")
     await until(lambda: file.stat().st_blocks * 512 < 64 * MIB)
 

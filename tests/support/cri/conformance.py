@@ -220,7 +220,7 @@ async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
     handlers = {
         "xenpod": chosen,
         "zone": {"host_namespaces": "zone"},
-        "scratch": {"scratch_size": "512MiB"} | limits,
+        "scratch": {"scratch_size": "256MiB"} | limits,
     }
     node.configure(kernels={"allow": ["localhost/kernels/*"]}, handlers=handlers)
     # Xen is emulated here, where PV is twice as fast as PVH, the default.  The fake says the same.
