@@ -36,8 +36,11 @@ SHARING = ("9pnet-fd", "9p")
 DEVICES = ("fuse", "tun", "loop")
 """The modules for devices of privileged containers: /dev/fuse, /dev/net/tun, /dev/loop0 and so on."""
 
-SCRATCH = ("ext4",)
-"""The modules for scratch disks, which the agent of a zone that has none removes."""
+SCRATCH = ("crc32c-generic", "ext4")
+"""The modules for scratch disks, which the agent of a zone that has none removes.
+
+ext4 wants a driver of crc32c, which modprobe would load for it (modules.softdep).
+"""
 
 
 class Archive:

@@ -23,7 +23,8 @@ static const char *const wanted[] = {
 	"fuse",		"tun",	       "loop",
 };
 
-static const char *const for_scratch[] = { "ext4" };
+/* ext4 asks for crc32c when it mounts, of which modules.dep says nothing. */
+static const char *const for_scratch[] = { "crc32c-generic", "ext4" };
 
 static bool is_directory(const char *path)
 {
