@@ -23,7 +23,7 @@ from daemonkit.config import (
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
 from protect.host.devices import is_place
-from protect.model.modes import WantedMode
+from protect.model.room.modes import WantedMode
 from protect.toolstack.fake.faultplan import FaultPlan
 from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.libxl.settings import LibxlSettings
@@ -49,6 +49,8 @@ class Memory:
 
     total: Bytes = Bytes(0)
     reserve: Bytes = Bytes(512 * _MIB)
+    reservations_only: bool = False
+    """Whether only pods with a reservation get zones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +122,14 @@ class ZoneLimits:
     """Quotas against callers and zones that want too much."""
 
     zones: int = 512
+    reservations: int = 1024
     workloads_per_zone: int = channel.LIMIT_CONTAINERS
     disks_per_zone: int = 80
     execs_per_zone: int = 48
     connections_per_zone: int = channel.LIMIT_CONNECTIONS
 
     def __post_init__(self) -> None:
-        at_least(1, self, "zones", "workloads_per_zone", "disks_per_zone")
+        at_least(1, self, "zones", "reservations", "workloads_per_zone", "disks_per_zone")
         at_least(0, self, "execs_per_zone", "connections_per_zone")
         # The names from xvda to xvdyz: those from xvdza on are the toolstack's own.
         at_most(676, self, "disks_per_zone")

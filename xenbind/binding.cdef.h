@@ -44,7 +44,7 @@ typedef struct {
 	uint32_t domid;
 	bool running, blocked, paused, shutdown, dying;
 	int shutdown_reason;
-	uint64_t current_memkb, max_memkb, cpu_time;
+	uint64_t outstanding_memkb, current_memkb, max_memkb, cpu_time;
 	uint32_t vcpu_max_id;
 	...;
 } libxl_dominfo;
@@ -106,7 +106,7 @@ int libxl_device_nic_getinfo(libxl_ctx *ctx, uint32_t domid, const libxl_device_
 /* ---- the host ---- */
 typedef struct {
 	uint32_t nr_cpus;
-	uint64_t total_pages, free_pages, scrub_pages;
+	uint64_t total_pages, free_pages, scrub_pages, outstanding_pages;
 	bool cap_hvm, cap_pv, cap_hap, cap_hvm_directio;
 	...;
 } libxl_physinfo;
@@ -114,6 +114,7 @@ typedef struct {
 	int xen_version_major, xen_version_minor;
 	char *xen_version_extra;
 	char *capabilities;
+	char *commandline;
 	int pagesize;
 	...;
 } libxl_version_info;

@@ -18,7 +18,7 @@ from cri.container.shares import shares_of
 from cri.oci.seccomp import local_profile
 from cri.runtime import Runtime, now_ns
 from cri.sandbox import kernel, sizing
-from cri.sandbox.remove import finish_leftover, undo
+from cri.sandbox.remove import finish_other_attempts, pod_key, undo
 from cri.state.attachment import Attachment, BandwidthLimits
 from cri.state.names import new_id, sandbox_name
 from cri.state.sandbox import EMPTY_DIR, SMALL_FILES, Sandbox, SandboxPhase
@@ -43,10 +43,11 @@ async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
         steps.callback(_release_kernel, runtime, sandbox.id)
         await _check_kernel(runtime, sandbox)
         await _check_requirements(runtime, sandbox)
-        await finish_leftover(runtime, name)
-        runtime.sandbox_names.reserve(name, sandbox.id)
-        steps.push_async_callback(undo, runtime, sandbox.id)
-        await runtime.sandboxes.add(sandbox)
+        async with runtime.locks.hold(pod_key(sandbox.config.metadata)):
+            await finish_other_attempts(runtime, sandbox.config.metadata)
+            runtime.sandbox_names.reserve(name, sandbox.id)
+            steps.push_async_callback(undo, runtime, sandbox.id)
+            await runtime.sandboxes.add(sandbox)
         checkpoint("run-pod.recorded")
         namespace = asyncio.Event()
         attached, zone = await gather(
@@ -130,6 +131,7 @@ async def _create_zone(
             mode=MODES[handler.mode],
             seclabel=handler.seclabel,
             scratch_bytes=handler.scratch_size or None,
+            pod_uid=meta.uid,
         )
     )
     runtime.shares[sandbox.id] = (shares.weight, shares.cap)

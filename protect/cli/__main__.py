@@ -69,12 +69,31 @@ def parser() -> argparse.ArgumentParser:
     listing = _verb(workload, common, "workload list", "every workload")
     listing.add_argument("--zone", default="", metavar="ID", help="only workloads of this zone")
     _verb(workload, common, "workload inspect", "one workload").add_argument("id", help=_ID)
+    _reservations(nouns, common)
     showing = _verb(nouns, common, "host", "the host: toolstack, memory, handlers, notices")
     _cri_socket(showing)
     _verb(nouns, common, "watch", "everything there is, then each change")
     _images(nouns)
     generate.add_parser(nouns, _CRI_SOCKET)
     return top
+
+
+def _reservations(
+    nouns: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser
+) -> None:
+    text = "list, make, bind, release reservations of memory"
+    reservation = nouns.add_parser("reservation", help=text).add_subparsers(required=True)
+    _verb(reservation, common, "reservation list", "every reservation, and the zone that has it")
+    making = _verb(reservation, common, "reservation make", "reserve memory for pods; again, it adds pods")
+    making.add_argument("id", help="1 to 64 of [a-z0-9-], such as the uid of a resource claim")
+    making.add_argument("memory", help='such as "512Mi"')
+    making.add_argument("--vcpus", type=int, default=0, metavar="N")
+    making.add_argument("--pod", action="append", default=[], metavar="UID", help="a pod that it is for")
+    binding = _verb(reservation, common, "reservation bind", "add a pod")
+    binding.add_argument("id", help=_ID)
+    binding.add_argument("pod", metavar="UID")
+    releasing = _verb(reservation, common, "reservation release", "take reservations back")
+    releasing.add_argument("ids", nargs="+", metavar="id", help=_ID)
 
 
 def _images(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

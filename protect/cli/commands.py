@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 import grpc.aio
 
 from daemonkit.grpc_server import channel
-from protect.cli import find, generate, images, show
+from protect.cli import find, generate, images, reservations, show
 from protect.cli.host import host
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
@@ -98,6 +98,7 @@ COMMANDS: Mapping[str, images.Command] = {
     "zone destroy": zone_destroy,
     "workload list": workload_list,
     "workload inspect": workload_inspect,
+    **reservations.COMMANDS,
     "host": host,
     "watch": watch,
     generate.COMMAND: generate.generate,

@@ -61,6 +61,10 @@ def _rows(answer: pb.InfoResponse) -> list[tuple[str, str]]:
         ("cpus", str(answer.cpus)),
         ("zone memory", f"{show.mib(memory.total_bytes)}, free {show.mib(memory.free_bytes)}"),
         *_scratch(answer),
+        ("reserved for pods", _some(memory.reservations_bytes)),
+        ("other domains", _some(memory.foreign_bytes)),
+        ("dom0", _dom0(memory)),
+        ("room for zones", f"{answer.zones_most}: {answer.zones_bound}" if answer.zones_most else ""),
         ("profiles", ", ".join(answer.profiles)),
         ("kernels from images", "yes" if answer.zone_kernels else "no"),
         *_capabilities(answer),
@@ -76,6 +80,17 @@ def _scratch(answer: pb.InfoResponse) -> list[tuple[str, str]]:
     said = f"{show.mib(disks.promised_bytes)} promised, {show.mib(disks.written_bytes)} of them written"
     free = "overcommitted by setting" if disks.overcommit else f"free {show.mib(disks.free_bytes)}"
     return [("scratch disks", f"{said}, {free}")]
+
+
+def _some(size_bytes: int) -> str:
+    return show.mib(size_bytes) if size_bytes else ""
+
+
+def _dom0(memory: pb.MemoryLedger) -> str:
+    if not memory.dom0_bytes:
+        return ""
+    sharing = f", of which file servers may use {show.mib(memory.sharing_bytes)}"
+    return show.mib(memory.dom0_bytes) + (sharing if memory.sharing_bytes else "")
 
 
 def _capabilities(answer: pb.InfoResponse) -> list[tuple[str, str]]:

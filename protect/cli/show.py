@@ -138,6 +138,13 @@ def _event_line(answer: pb.WatchEvent) -> str:
             return f"workload {one.id} {_workload_state(one.state)} {_end(one)}".rstrip()
         case "workload_gone":
             return f"workload {answer.workload_gone} gone"
+        case "notice":
+            found = answer.notice
+            return (
+                f"host {found.setting} is {found.value or 'not set'}, wanted {found.wanted}: {found.effect}"
+            )
+        case "notice_gone":
+            return f"host {answer.notice_gone} is as it should be"
         case _:
             return "synced"
 

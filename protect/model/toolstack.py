@@ -15,18 +15,15 @@ from pathlib import Path
 from typing import NewType, Protocol
 from uuid import UUID
 
+from protect.model.room.host import Capabilities as Capabilities
+from protect.model.room.host import HostPort
+from protect.model.room.host import Mode as Mode
+from protect.model.room.host import PhysicalInfo as PhysicalInfo
 from protect.model.shares import CpuShares
 from protect.model.transport import Transport
 
 DomainId = NewType("DomainId", int)
 """The hypervisor's number of a domain; on the fake, the pid of its first process."""
-
-
-class Mode(Enum):
-    """Virtualisation mode of a domain."""
-
-    PV = "pv"
-    PVH = "pvh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,44 +142,7 @@ class DiskSpec:
     readonly: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class PhysicalInfo:
-    """The host: the memory that zones can have in all, and that no domain has now."""
-
-    total_memory_bytes: int
-    free_memory_bytes: int
-    cpus: int
-    version: str
-    security_boundary: bool
-    notices: tuple[str, ...] = ()
-    user_namespaces: bool = False
-    """Whether the guests' kernel has user namespaces."""
-    selinux: bool = False
-    """Whether the guests' kernel enforces an SELinux policy.  An agent loads none."""
-    kernels: bool = False
-    """Whether guests can have kernels of their own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What the hypervisor can do on this machine; constant while it runs.
-
-    ``hvm``: guests with hardware-assisted virtualisation (PVH); ``hap``: such guests with hardware-assisted
-    paging; ``iommu``: one is in use, so devices can be handed out safely.  ``hypervisor_version`` is
-    "<major>.<minor>" of Xen, "" where there is none.  ``kernel_modes``: in which the toolstack's own kernel
-    can boot.  ``flask``: the hypervisor has that security module, so domains can have labels.
-    """
-
-    pv: bool = True
-    hvm: bool = False
-    hap: bool = False
-    iommu: bool = False
-    hypervisor_version: str = ""
-    kernel_modes: frozenset[Mode] = frozenset(Mode)
-    flask: bool = False
-
-
-class Toolstack(Protocol):
+class Toolstack(HostPort, Protocol):
     """Domains and their devices.  Errors are ``protect.model.errors`` (ToolstackError and kin).
 
     A domain that ended, or that there never was, is DomainGone to every method but ``destroy`` and

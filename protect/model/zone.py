@@ -77,6 +77,8 @@ class ZoneSpec:
     shares: CpuShares = CpuShares()
     scratch_bytes: int = 0
     """Size of its scratch disk; 0: none."""
+    reservations: tuple[str, ...] = ()
+    """The reservations that its memory comes from."""
     seclabel: str = ""
     """Label of its domain in the hypervisor's policy; "" for the hypervisor's choice."""
 

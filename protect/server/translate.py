@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from protect.model import events
-from protect.model.modes import WantedMode
+from protect.model.room.host import HostNotice
+from protect.model.room.modes import WantedMode
 from protect.model.toolstack import Mode
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import Zone, ZoneState
@@ -74,6 +75,16 @@ def workload(value: Workload) -> pb.Workload:
     )
 
 
+def host_notice(value: HostNotice) -> pb.HostNotice:
+    return pb.HostNotice(
+        setting=value.setting,
+        place=value.place,
+        value=value.value,
+        wanted=value.wanted,
+        effect=value.effect,
+    )
+
+
 def event(value: events.Event, toolstack: str) -> pb.WatchEvent:
     match value:
         case events.ZoneSeen(seen, connected):
@@ -84,5 +95,9 @@ def event(value: events.Event, toolstack: str) -> pb.WatchEvent:
             return pb.WatchEvent(workload=workload(found))
         case events.WorkloadGone(workload_id):
             return pb.WatchEvent(workload_gone=workload_id)
+        case events.NoticeSeen(notice):
+            return pb.WatchEvent(notice=host_notice(notice))
+        case events.NoticeGone(setting):
+            return pb.WatchEvent(notice_gone=setting)
         case events.Synced():
             return pb.WatchEvent(synced=pb.Empty())

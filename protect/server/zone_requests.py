@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from daemonkit.faults import Invalid
+from daemonkit.faults import Invalid, Refused
 from protect.config import DEFAULT_PROFILE, SCRATCH_LEAST, Profile, ProtectdConfig
 from protect.model import checks
-from protect.model.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
+from protect.model.room.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
 from protect.model.shares import CPU_PERCENT, WEIGHTS, CpuShares
 from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.zone import ZoneIdMapping, ZoneSpec
 from protect.server import translate
+from protect.zones.reservations import ReservedSize
 from protect.zones.resize import ZoneSize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -20,14 +21,22 @@ _MOST_CAP = 1024 * CPU_PERCENT
 """That of a zone of all the vCPUs that a profile can allow."""
 
 
-def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilities: Capabilities) -> ZoneSpec:
-    """Read the spec of a zone; its mode is one that the host can run."""
+def zone_spec(
+    config: ProtectdConfig,
+    request: pb.CreateZoneRequest,
+    capabilities: Capabilities,
+    reserved: ReservedSize | None = None,
+) -> ZoneSpec:
+    """Read the spec of a zone; its mode is one that the host can run, its size the pod's reserved one."""
     operation = "create zone"
     zone_id = checks.identifier(operation, "zone", request.id)
     profile = config.profile(request.profile)
     if request.interfaces > 1:
         raise Invalid(operation, zone_id, f"{request.interfaces} interfaces are more than 1")
-    memory, vcpus = _size(operation, zone_id, profile, request.resources)
+    memory, vcpus = _size(operation, zone_id, profile, request.resources, reserved)
+    if config.memory.reservations_only and reserved is None:
+        cause = "nothing is reserved for its pod, and memory.reservations_only of protectd.toml is set"
+        raise Refused(operation, zone_id, cause, "give the pod a resource claim")
     wanted = _wanted(operation, zone_id, profile, request)
     mode = choose(wanted, capabilities, own_kernel=not request.HasField("kernel"))
     refuse_impossible_mode(operation, zone_id, mode, capabilities)
@@ -51,6 +60,7 @@ def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilitie
         shares=size(operation, zone_id, request.resources).shares(CpuShares()),
         scratch_bytes=_scratch(operation, zone_id, profile, request),
         seclabel=seclabel,
+        reservations=reserved.reservations if reserved else (),
     )
 
 
@@ -63,9 +73,13 @@ def _wanted(operation: str, zone_id: str, profile: Profile, request: pb.CreateZo
     raise Invalid(operation, zone_id, f"mode {request.mode}, which is none")
 
 
-def _size(operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResources) -> tuple[int, int]:
-    memory = asked.memory_bytes or profile.memory
-    vcpus = asked.vcpus or profile.vcpus
+def _size(
+    operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResources, reserved: ReservedSize | None
+) -> tuple[int, int]:
+    memory, vcpus = asked.memory_bytes, asked.vcpus
+    if reserved:
+        memory, vcpus = reserved.fit(operation, zone_id, memory, vcpus)
+    memory, vcpus = memory or profile.memory, vcpus or profile.vcpus
     if not profile.memory_min <= memory <= profile.memory_max:
         low, high = profile.memory_min / _MIB, profile.memory_max / _MIB
         cause = f"{memory / _MIB:.0f} MiB of memory are not between {low:.0f} and {high:.0f} MiB"

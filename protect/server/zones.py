@@ -16,7 +16,7 @@ from protect.model.statistics import StatsKind
 from protect.server import statistics, translate, zone_requests
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
-from protect.zones import connect, destroy, dial, inspect, launch, resize, stats
+from protect.zones import connect, destroy, dial, inspect, launch, reservations, resize, stats
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -30,7 +30,10 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
         self._manager = manager
 
     async def CreateZone(self, request: pb.CreateZoneRequest, context: Context) -> pb.Zone:
-        spec = zone_requests.zone_spec(self._manager.config, request, self._manager.toolstack.capabilities())
+        reserved = reservations.of_pod(self._manager, request.pod_uid)
+        spec = zone_requests.zone_spec(
+            self._manager.config, request, self._manager.toolstack.capabilities(), reserved
+        )
         await launch.launch(self._manager, spec)
         return self._shown(self._manager.zone("create zone", spec.id))
 

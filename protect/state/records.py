@@ -16,6 +16,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from daemonkit.convert import expect, strict_converter, structure, wrong
 from daemonkit.faults import Broken
 from protect.model.process import Streams
+from protect.model.room.reservation import Reservation
 from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainKernel
 from protect.model.workload import Reason, Workload, WorkloadDisk
@@ -48,6 +49,16 @@ def workload(body: Json) -> Workload:
     return _read("workload", Workload, body)
 
 
+def of_reservation(reservation: Reservation) -> Json:
+    body: Json = _converter.unstructure(reservation)
+    return body
+
+
+def reservation(body: Json) -> Reservation:
+    """Read a reservation.  Broken: the record is not one's."""
+    return _read("reservation", Reservation, body)
+
+
 def _read(kind: str, cls: type[T], body: Json) -> T:
     try:
         return structure(_converter, cls, body)
@@ -70,7 +81,9 @@ def _json_converter() -> Converter:
     converter.register_unstructure_hook(WorkloadDisk, lambda disk: [disk.vdev, *disk.file])
     converter.register_structure_hook(WorkloadDisk, lambda value, _: _disk(converter, value))
     rare = override(omit_if_default=True)
-    spec = make_dict_unstructure_fn(ZoneSpec, converter, seclabel=rare, shares=rare, scratch_bytes=rare)
+    spec = make_dict_unstructure_fn(
+        ZoneSpec, converter, seclabel=rare, shares=rare, reservations=rare, scratch_bytes=rare
+    )
     converter.register_unstructure_hook(ZoneSpec, spec)
     converter.register_unstructure_hook(Zone, make_dict_unstructure_fn(Zone, converter, file_volumes=rare))
     converter.register_unstructure_hook(

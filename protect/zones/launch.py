@@ -19,7 +19,7 @@ from protect.model.zone import SCRATCH_VDEV, Zone, ZoneSpec, ZoneState, domain_n
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
-from protect.zones import kernel
+from protect.zones import capacity, kernel, preflight
 from protect.zones.deaths import with_console
 from protect.zones.destroy import dismantle
 from protect.zones.events import new_link
@@ -37,7 +37,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
     begin = time.monotonic()
     if spec.kernel:
         await asyncio.to_thread(kernel.check, spec.id, spec.kernel)
-    runtime = admit(manager, spec)
+    runtime = await admit(manager, spec)
     client, toolstack = runtime.client, manager.toolstack
     async with runtime.lock, AsyncExitStack() as undo:
         undo.push_async_callback(_undo, manager, runtime)
@@ -76,17 +76,21 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
     return runtime.zone
 
 
-def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
+async def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
     """Reserve the id, the memory and the record of a zone, all or nothing."""
+    memory = await capacity.refresh(manager)
+    # From here on nothing waits: two zones at once cannot both count on the same memory.
     if spec.id in manager.zones:
         raise Exists("create zone", spec.id, "there is one already")
     count = len(manager.zones)
     if count >= manager.config.limits.zones:
         raise Exhausted("create zone", spec.id, f"there are {count} zones, as many as limits.zones")
+    preflight.check_room(manager, spec.id, memory)
     manager.scratch.admit(spec.id, spec.scratch_bytes)
     with ExitStack() as undo:
         undo.callback(manager.scratch.remove, spec.id)
-        manager.ledger.admit(spec.id, spec.memory_bytes)
+        promise = capacity.zone_promise(manager.toolstack, spec)
+        manager.ledger.admit(spec.id, promise, spec.reservations)
         undo.callback(manager.ledger.release, spec.id)
         runtime = manager.add_zone(Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns()))
         undo.callback(manager.zones.pop, spec.id)

@@ -25,6 +25,7 @@ from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent, Saved
 from protect.workloads import exits
 from protect.zones import connect, deaths, resync
+from protect.zones.capacity import refresh, reservation_promise, zone_promise
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import new_link
 from protect.zones.resize import restore_shares
@@ -48,13 +49,19 @@ async def load(manager: ZoneManager) -> list[RecordedZone]:
     """Fill the registries from the store."""
     saved = manager.store.load()
     domains = {domain.uuid: domain for domain in await manager.toolstack.list()}
+    for reservation in saved.reservations:
+        size = reservation_promise(manager.toolstack, reservation.memory_bytes, reservation.vcpus)
+        manager.reservations[reservation.id] = reservation
+        manager.ledger.adopt_reservation(reservation.id, size)
     for zone in saved.zones:
         runtime = manager.add_zone(zone)
         if zone.state is ZoneState.DEAD:
             runtime.end.declare(f"its domain ended: {zone.death_reason}")
         else:
-            manager.ledger.adopt(zone.id, zone.spec.memory_bytes)
+            promise = zone_promise(manager.toolstack, zone.spec)
+            manager.ledger.adopt(zone.id, promise, zone.spec.reservations)
             manager.scratch.adopt(zone.id, zone.spec.scratch_bytes)
+    await refresh(manager)
     _load_workloads(manager, saved)
     await _remove_strays(manager)
     for domain in unknown(manager, domains.values()):

@@ -35,6 +35,8 @@ class Suite:
     seconds: float
     """About what it takes while another such machine runs beside; after several times that it is ended."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    hypervisor: str = ""
+    """More words for Xen's command line, on a machine of its own."""
     tiers: frozenset[str] = _FULL
     """``--xen`` settings with which it runs: ``make test`` is quick, ``make test-xen`` full."""
 
@@ -59,10 +61,12 @@ SUITES = (
         ("tests/contract/test_toolstack_shared.py", "tests/xen/inside/test_sharing.py", "--toolstack=libxl"),
         450,
     ),
+    Suite("hostile", ("tests/xen/inside/test_hostile.py",), 180),
     # dom0 has cgroup v2 alone, as hosts with systemd have: where other tiers ran may be v1 or both.
     Suite("fake-on-v2", (*_FAKE, "-k", "not many_at_once"), 250),
     Suite("agent", (*_AGENT, "-k", "not pvh"), 80, tiers=_EVERY),
     Suite("agent-pvh", (*_AGENT, "-k", "pvh"), 100),
+    Suite("host", ("tests/xen/inside/test_host.py",), 180, hypervisor="gnttab_max_maptrack_frames=10"),
     Suite("kernel", ("tests/xen/inside/test_kernel.py",), 240),
     Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 1500),
     Suite("story", (*_STORY, "-k", _STORY_FIRST), 320, tiers=_EVERY),

@@ -39,7 +39,7 @@ from protect.toolstack.fake import channel, create, disks, faultplan, interfaces
 from protect.toolstack.fake.domain import Domain, read_console, read_spec
 from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan
 from protect.toolstack.fake.home import Home
-from protect.toolstack.fake.settings import FakeSettings, physical_info
+from protect.toolstack.fake.settings import FakeSettings, SaysRoom, physical_info
 from protect.toolstack.fake.system import system_faults
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ NOTICE = "the fake toolstack has NO SECURITY BOUNDARY: zones are namespaces of t
 _END_SECONDS = 10.0
 
 
-class FakeToolstack(Completing):
+class FakeToolstack(SaysRoom, Completing):
     """A ``Toolstack`` on namespaces; ``run_dir`` keeps what must outlive the daemon."""
 
     name = "fake"
@@ -113,8 +113,7 @@ class FakeToolstack(Completing):
 
     async def physical_info(self) -> PhysicalInfo:
         total = self._settings.zone_memory
-        free = 0 if self._faults.exhausted() else max(0, total - self._used())
-        return physical_info(total, free, NOTICE)
+        return physical_info(total, (await self.memory()).free, NOTICE)
 
     def capabilities(self) -> Capabilities:
         return self._settings.capabilities
@@ -128,7 +127,8 @@ class FakeToolstack(Completing):
             fault = self._faults.take("create", spec.name)
             await faultplan.before(fault, "create domain", spec.name)
             full = fault is not None and fault.kind is FaultKind.EXHAUSTED
-            create.admit(self._settings, spec, self._specs(), full=full)
+            free = 0 if full else (await self.memory()).free
+            create.admit(self._settings, spec, self._specs(), free)
             self._creating[spec.uuid] = spec
             try:
                 domain = await create.create(self._home, self._settings, spec, fault)
@@ -282,9 +282,6 @@ class FakeToolstack(Completing):
 
     def _by_id(self, domain: DomainId) -> Domain | None:
         return next((found for found in self._domains.values() if found.id == domain), None)
-
-    def _used(self) -> int:
-        return sum(spec.memory_bytes for spec in self._specs())
 
     def _specs(self) -> builtins.list[DomainSpec]:
         """Of all domains, and of those that are being made."""

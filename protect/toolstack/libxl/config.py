@@ -6,6 +6,7 @@ from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, DomainStat
 from protect.toolstack.libxl.boot import Boot, command_line
 from protect.toolstack.libxl.deaths import REASONS
 from protect.toolstack.libxl.kernels import ADDONS
+from protect.toolstack.libxl.room.blkfront import BlockFrontend
 from protect.toolstack.libxl.sharing import ENVIRONMENT
 from xenbind import domain as xen
 
@@ -24,6 +25,7 @@ def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, obj
     environment = {**spec.environment, **(ENVIRONMENT if spec.shared else {}), **addons}
     label = {"ssid_label": spec.seclabel} if spec.seclabel else {}
     memory = spec.memory_bytes // _KIB
+    frontend = BlockFrontend.of(spec.memory_bytes, spec.vcpus)
     return {
         "c_info": {"type": kind, "name": spec.name, "uuid": str(spec.uuid), **label},
         "b_info": {
@@ -32,9 +34,11 @@ def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, obj
             "avail_vcpus": list(range(spec.vcpus)),
             "max_memkb": memory,
             "target_memkb": memory,
+            # Xen sets its memory aside before any of it is filled: two creates cannot both count on the same.
+            "claim_mode": True,
             "kernel": str(boot.kernel),
             "ramdisk": str(boot.initramfs),
-            "cmdline": command_line(arguments, environment),
+            "cmdline": command_line(f"{frontend.arguments} {arguments}", environment),
         },
         "nics": [
             {"devid": number, "nictype": "vif", "script": NO_SCRIPT} for number in range(spec.interfaces)
@@ -45,9 +49,9 @@ def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, obj
     }
 
 
-def overhead_bytes(spec: DomainSpec) -> int:
+def overhead_bytes(memory_bytes: int, vcpus: int) -> int:
     """Memory that Xen needs for a domain beside its own (libxl_get_required_shadow_memory, rounded up)."""
-    return (4 << 20) + spec.vcpus * (1 << 20) + spec.memory_bytes // 128
+    return (4 << 20) + vcpus * (1 << 20) + memory_bytes // 128
 
 
 def domain_info(info: xen.Info) -> DomainInfo:

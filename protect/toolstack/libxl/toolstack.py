@@ -26,15 +26,16 @@ from protect.model.toolstack import (
 from protect.model.transport import Transport
 from protect.model.zone import is_zone_domain
 from protect.network.splice import move_interface
-from protect.toolstack.completion import Completing, completed
+from protect.toolstack.completion import completed
 from protect.toolstack.libxl import boot as booting
-from protect.toolstack.libxl.admit import Admission, capabilities
 from protect.toolstack.libxl.channel import VchanChannels
 from protect.toolstack.libxl.config import domain_config, domain_info
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.disks import Disks
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
+from protect.toolstack.libxl.room.admit import Admission, capabilities
+from protect.toolstack.libxl.room.host import AsksHost, XenHost
 from protect.toolstack.libxl.scheduling import Scheduling
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
@@ -48,7 +49,7 @@ from xenbind.raw import Unavailable
 _TRIM_SECONDS = 30.0
 
 
-class LibxlToolstack(Completing):
+class LibxlToolstack(AsksHost):
     """Domains by libxl.  ``state_dir`` caches the unpacked kernel, and has a mount point."""
 
     name = "libxl"
@@ -85,6 +86,8 @@ class LibxlToolstack(Completing):
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
         self._capabilities = await capabilities(self._workers, self._boot)
         self._admission = Admission(self._workers, self._capabilities)
+        self._host = XenHost(self._workers, self._boot, self._sharing, self._capabilities)
+        await self._host.open()
         self._scheduling = Scheduling(self._workers, await self._workers.ask(sched.scheduler))
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
@@ -108,7 +111,8 @@ class LibxlToolstack(Completing):
         with xen_faults("read host info", ""):
             info = await self._workers.ask(physinfo.physinfo)
             notices = (*await self._admission.notices(), *await self._scheduling.notices())
-        guests = sum(domain.memory_bytes for domain in await self.list())
+        zones = [domain for domain in await self.list() if is_zone_domain(domain.name, domain.uuid)]
+        guests = sum(domain.memory_bytes for domain in zones)
         return PhysicalInfo(
             total_memory_bytes=info.free_bytes + guests,
             free_memory_bytes=info.free_bytes,

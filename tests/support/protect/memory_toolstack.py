@@ -11,6 +11,7 @@ from uuid import UUID
 from daemonkit.faults import Exists
 from daemonkit.tasks import complete
 from protect.model.errors import DomainGone, ToolstackError
+from protect.model.room.host import DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneRoom
 from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     Capabilities,
@@ -69,6 +70,13 @@ class MemoryToolstack:
         self.can = Capabilities()
         self.share_listeners = Listeners[ShareEnd]()
         self.seclabels: set[str] = set()
+        self.host_memory = 1 << 34
+        self.foreign_memory = 0
+        """Of this, what domains have that are not ours."""
+        self.overhead = 0
+        self.host_notices: builtins.list[HostNotice] = []
+        self.zone_room = ZoneRoom()
+        self.disks_most = DiskLimit(676, "")
         self._last_id = 0
         self._deaths: asyncio.Queue[DomainDeath] = asyncio.Queue()
 
@@ -80,6 +88,26 @@ class MemoryToolstack:
 
     async def physical_info(self) -> PhysicalInfo:
         return PhysicalInfo(1 << 34, 1 << 33, 2, "memory 1", False, ("memory only",), user_namespaces=True)
+
+    async def memory(self) -> HostMemory:
+        await self._step("memory")
+        held = {one.spec.uuid: one.spec.memory_bytes for one in self.domains.values()}
+        others = {UUID(int=0): self.foreign_memory} if self.foreign_memory else {}
+        return HostMemory(
+            max(0, self.host_memory - self.foreign_memory - sum(held.values())), held | others, 1 << 30
+        )
+
+    def overhead_bytes(self, memory_bytes: int, vcpus: int, mode: Mode) -> int:
+        return self.overhead
+
+    async def preflight(self, wants: HostWants) -> tuple[HostNotice, ...]:
+        return tuple(self.host_notices)
+
+    def room(self, disks_per_zone: int) -> ZoneRoom:
+        return self.zone_room
+
+    def disk_limit(self, memory_bytes: int, vcpus: int) -> DiskLimit:
+        return self.disks_most
 
     def capabilities(self) -> Capabilities:
         return self.can

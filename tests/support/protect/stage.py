@@ -116,6 +116,7 @@ class Stage(Protocol):
     toolstack: Toolstack
     guest_dir: Path
     folder: Path
+    mode: Mode
     many: int
     """How many domains at once this host can be asked for."""
 

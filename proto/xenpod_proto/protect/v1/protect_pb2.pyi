@@ -173,6 +173,7 @@ class CreateZoneRequest(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     SECLABEL_FIELD_NUMBER: _builtins.int
     SCRATCH_BYTES_FIELD_NUMBER: _builtins.int
+    POD_UID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the pod sandbox id."""
     name: _builtins.str
@@ -195,6 +196,10 @@ class CreateZoneRequest(_message.Message):
     scratch_bytes: _builtins.int
     """Size of the zone's scratch disk, where its workloads write instead of to its memory; not set: the profile's;
     0: none.  RESOURCE_EXHAUSTED when the host's disk has not so much left.
+    """
+    pod_uid: _builtins.str
+    """The Kubernetes uid of its pod; "": none.  Memory and vCPUs are those of the reservations for it, if there are
+    any: FAILED_PRECONDITION, with the numbers, when resources asks for more.
     """
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
@@ -226,10 +231,11 @@ class CreateZoneRequest(_message.Message):
         mode: Global___ZoneMode.ValueType = ...,
         seclabel: _builtins.str = ...,
         scratch_bytes: _builtins.int | None = ...,
+        pod_uid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes", "id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources", "scratch_bytes", b"scratch_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes", "hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "profile", b"profile", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes", "hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "pod_uid", b"pod_uid", "profile", b"profile", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__scratch_bytes: _TypeAlias = _typing.Literal["scratch_bytes"]  # noqa: Y015
     _WhichOneofArgType__scratch_bytes: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes"]  # noqa: Y015
@@ -1946,6 +1952,9 @@ class InfoResponse(_message.Message):
     CAPABILITIES_FIELD_NUMBER: _builtins.int
     UNKNOWN_SECLABELS_FIELD_NUMBER: _builtins.int
     SCRATCH_FIELD_NUMBER: _builtins.int
+    PREFLIGHT_FIELD_NUMBER: _builtins.int
+    ZONES_MOST_FIELD_NUMBER: _builtins.int
+    ZONES_BOUND_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     toolstack: _builtins.str
     security_boundary: _builtins.bool
@@ -1958,6 +1967,9 @@ class InfoResponse(_message.Message):
     """Zones can have kernels of their own."""
     selinux: _builtins.bool
     """The kernel of zones enforces a policy of SELinux."""
+    zones_most: _builtins.int
+    """How many zones the hypervisor has room for beside memory, and what bounds them; 0: no such bound."""
+    zones_bound: _builtins.str
     @_builtins.property
     def notices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Things an operator must know, e.g. that the fake isolates nothing."""
@@ -1986,6 +1998,10 @@ class InfoResponse(_message.Message):
     def scratch(self) -> Global___ScratchLedger:
         """Not set by a protectd that does not say."""
 
+    @_builtins.property
+    def preflight(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostNotice]:
+        """What the host's preflight found; the same sentences are among the notices."""
+
     def __init__(
         self,
         *,
@@ -2005,10 +2021,13 @@ class InfoResponse(_message.Message):
         capabilities: Global___HostCapabilities | None = ...,
         unknown_seclabels: _abc.Iterable[_builtins.str] | None = ...,
         scratch: Global___ScratchLedger | None = ...,
+        preflight: _abc.Iterable[Global___HostNotice] | None = ...,
+        zones_most: _builtins.int = ...,
+        zones_bound: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "memory", b"memory", "scratch", b"scratch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profile_bounds", b"profile_bounds", "profiles", b"profiles", "scratch", b"scratch", "security_boundary", b"security_boundary", "selinux", b"selinux", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "unknown_seclabels", b"unknown_seclabels", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "cpus", b"cpus", "memory", b"memory", "notices", b"notices", "preflight", b"preflight", "profile_bounds", b"profile_bounds", "profiles", b"profiles", "scratch", b"scratch", "security_boundary", b"security_boundary", "selinux", b"selinux", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "unknown_seclabels", b"unknown_seclabels", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels", "zones_bound", b"zones_bound", "zones_most", b"zones_most"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2156,30 +2175,80 @@ Global___ScratchLedger: _TypeAlias = ScratchLedger  # noqa: Y015
 
 @_typing.final
 class MemoryLedger(_message.Message):
-    """Zone memory, in bytes: total = free + reserved by zones."""
+    """Zone memory, in bytes: total = free + reserved by zones and reservations, unless others have taken of it.
+    See Capacity of reservations.proto.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     RESERVED_BYTES_FIELD_NUMBER: _builtins.int
     FREE_BYTES_FIELD_NUMBER: _builtins.int
+    RESERVATIONS_BYTES_FIELD_NUMBER: _builtins.int
+    FOREIGN_BYTES_FIELD_NUMBER: _builtins.int
+    DOM0_BYTES_FIELD_NUMBER: _builtins.int
+    SHARING_BYTES_FIELD_NUMBER: _builtins.int
     total_bytes: _builtins.int
     reserved_bytes: _builtins.int
     free_bytes: _builtins.int
+    reservations_bytes: _builtins.int
+    foreign_bytes: _builtins.int
+    dom0_bytes: _builtins.int
+    sharing_bytes: _builtins.int
     def __init__(
         self,
         *,
         total_bytes: _builtins.int = ...,
         reserved_bytes: _builtins.int = ...,
         free_bytes: _builtins.int = ...,
+        reservations_bytes: _builtins.int = ...,
+        foreign_bytes: _builtins.int = ...,
+        dom0_bytes: _builtins.int = ...,
+        sharing_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_bytes", b"free_bytes", "reserved_bytes", b"reserved_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dom0_bytes", b"dom0_bytes", "foreign_bytes", b"foreign_bytes", "free_bytes", b"free_bytes", "reservations_bytes", b"reservations_bytes", "reserved_bytes", b"reserved_bytes", "sharing_bytes", b"sharing_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MemoryLedger: _TypeAlias = MemoryLedger  # noqa: Y015
+
+@_typing.final
+class HostNotice(_message.Message):
+    """A setting of this host that is not as zones need it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SETTING_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    EFFECT_FIELD_NUMBER: _builtins.int
+    setting: _builtins.str
+    """Such as "dom0_mem", and where it is set."""
+    place: _builtins.str
+    value: _builtins.str
+    """What it is now, "" if it is not set, and what it should be."""
+    wanted: _builtins.str
+    effect: _builtins.str
+    """What happens as it is."""
+    def __init__(
+        self,
+        *,
+        setting: _builtins.str = ...,
+        place: _builtins.str = ...,
+        value: _builtins.str = ...,
+        wanted: _builtins.str = ...,
+        effect: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effect", b"effect", "place", b"place", "setting", b"setting", "value", b"value", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HostNotice: _TypeAlias = HostNotice  # noqa: Y015
 
 @_typing.final
 class WatchRequest(_message.Message):
@@ -2205,14 +2274,21 @@ class WatchEvent(_message.Message):
     WORKLOAD_FIELD_NUMBER: _builtins.int
     WORKLOAD_GONE_FIELD_NUMBER: _builtins.int
     SYNCED_FIELD_NUMBER: _builtins.int
+    NOTICE_FIELD_NUMBER: _builtins.int
+    NOTICE_GONE_FIELD_NUMBER: _builtins.int
     zone_gone: _builtins.str
     workload_gone: _builtins.str
+    notice_gone: _builtins.str
     @_builtins.property
     def zone(self) -> Global___Zone: ...
     @_builtins.property
     def workload(self) -> Global___Workload: ...
     @_builtins.property
     def synced(self) -> Global___Empty: ...
+    @_builtins.property
+    def notice(self) -> Global___HostNotice:
+        """Of the host's preflight; and the setting of one that is as it should be now."""
+
     def __init__(
         self,
         *,
@@ -2221,12 +2297,14 @@ class WatchEvent(_message.Message):
         workload: Global___Workload | None = ...,
         workload_gone: _builtins.str = ...,
         synced: Global___Empty | None = ...,
+        notice: Global___HostNotice | None = ...,
+        notice_gone: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "synced", b"synced", "workload", b"workload", "workload_gone", b"workload_gone", "zone", b"zone", "zone_gone", b"zone_gone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "notice", b"notice", "notice_gone", b"notice_gone", "synced", b"synced", "workload", b"workload", "workload_gone", b"workload_gone", "zone", b"zone", "zone_gone", b"zone_gone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "synced", b"synced", "workload", b"workload", "workload_gone", b"workload_gone", "zone", b"zone", "zone_gone", b"zone_gone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "notice", b"notice", "notice_gone", b"notice_gone", "synced", b"synced", "workload", b"workload", "workload_gone", b"workload_gone", "zone", b"zone", "zone_gone", b"zone_gone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["zone", "zone_gone", "workload", "workload_gone", "synced"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["zone", "zone_gone", "workload", "workload_gone", "synced", "notice", "notice_gone"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

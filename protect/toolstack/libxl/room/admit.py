@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from daemonkit.faults import Exhausted, Exists, Invalid
-from protect.model.modes import kernel_lacks, refuse_impossible_label, refuse_impossible_mode
+from protect.model.room.modes import kernel_lacks, refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, DomainSpec
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import overhead_bytes
+from protect.toolstack.libxl.room.shortage import shortage
 from protect.toolstack.libxl.workers import Workers
 from xenbind import domain as xen
 from xenbind import errors, flask, physinfo
@@ -76,7 +77,7 @@ class Admission:
             raise Invalid(_CREATE, spec.name, cause)
 
     async def _check_memory(self, spec: DomainSpec) -> None:
-        need = spec.memory_bytes + overhead_bytes(spec)
+        need = spec.memory_bytes + overhead_bytes(spec.memory_bytes, spec.vcpus)
         free = (await self._workers.ask(physinfo.physinfo)).free_bytes
         if need > free:
             cause = f"needs {need} bytes of memory with what Xen takes for it, {free} are free"
@@ -88,11 +89,16 @@ class Admission:
             raise Invalid(_CREATE, spec.name, cause, "load a policy that has it (xl loadpolicy)")
 
     async def _explain(self, spec: DomainSpec, error: errors.XenError) -> None:
-        """Raise Exhausted if others have taken the memory while libxl was at work."""
+        """Raise Exhausted, with Xen's own words, if the host was short of something.
+
+        Others may have taken the memory while libxl was at work.
+        """
         try:
             await self._check_memory(spec)
         except Exhausted as exhausted:
-            raise exhausted from error
+            raise Exhausted(_CREATE, spec.name, f"{exhausted.cause}; {error}") from error
+        if what := shortage(error.detail):
+            raise Exhausted(_CREATE, spec.name, f"the host is short of {what}: {error}") from error
 
 
 def _exists(spec: DomainSpec) -> Exists:
