@@ -23,7 +23,7 @@ from protect.model.room.modes import choose, kernel_lacks
 from protect.model.toolstack import Capabilities, Toolstack
 from protect.network.splice import splice
 from protect.server import services
-from protect.server.host import mode_notices
+from protect.server.host import mode_notices, rate_notices
 from protect.state.ledger import Ledger
 from protect.state.manager import ZoneManager
 from protect.state.store import LOG_LIMIT, SqliteStore
@@ -33,6 +33,7 @@ from protect.volumes.host import HostVolumes
 from protect.volumes.scratch import ScratchFiles
 from protect.workloads import sharing
 from protect.zones import capacity, deaths, preflight, reconcile
+from protect.zones.size.follow import MemoryFollower
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,8 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         stack.callback(watching.cancel)
         shares = asyncio.ensure_future(sharing.watch(manager))
         stack.callback(shares.cancel)
+        sizing = asyncio.ensure_future(MemoryFollower(manager).run())
+        stack.callback(sizing.cancel)
         following = asyncio.ensure_future(capacity.follow(manager))
         stack.callback(following.cancel)
         copying = asyncio.ensure_future(_checkpoint_store(store))
@@ -101,7 +104,7 @@ async def _manager(
         raise WrongKey("memory.reserve", f"{config.memory.reserve} is all the memory that zones could have")
     can = toolstack.capabilities()
     check_modes(config, can)
-    for notice in mode_notices(config, can):
+    for notice in [*mode_notices(config, can), *rate_notices(config, can)]:
         log.warning("%s", notice)
     return ZoneManager(
         config=config,

@@ -18,6 +18,7 @@ from cri.container.shares import shares_of
 from cri.oci.seccomp import local_profile
 from cri.runtime import Runtime, now_ns
 from cri.sandbox import kernel, sizing
+from cri.sandbox.disk_rates import disk_rates
 from cri.sandbox.remove import finish_other_attempts, pod_key, undo
 from cri.state.attachment import Attachment, BandwidthLimits
 from cri.state.names import new_id, sandbox_name
@@ -72,6 +73,7 @@ def _plan(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> Sandbox:
     chosen = runtime.config.handlers[handler]
     request.check(asked.config, handler, runtime.config.handlers)
     sizing.check(asked.config, runtime.config.zone.memory_overhead, handler, chosen)
+    disk_rates(asked.config, handler, chosen)
     image = kernel.resolve(runtime, kernel.chosen(asked.config, chosen, runtime.config.kernels))
     sandbox_id = new_id()
     most = BandwidthLimits(handler, chosen.ingress_bandwidth, chosen.egress_bandwidth)
@@ -131,7 +133,9 @@ async def _create_zone(
             mode=MODES[handler.mode],
             seclabel=handler.seclabel,
             scratch_bytes=handler.scratch_size or None,
+            cpupool=handler.cpupool,
             pod_uid=meta.uid,
+            disk_rates=disk_rates(sandbox.config, sandbox.handler, handler),
         )
     )
     runtime.shares[sandbox.id] = (shares.weight, shares.cap)

@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from protect.cli import generate, show
+from protect.cli import generate, resize, show
 from protect.cli.commands import COMMANDS
 from protect.cli.errors import CheckFailed, CommandFailed
 from protect.cli.images import password
@@ -59,12 +59,13 @@ def parser() -> argparse.ArgumentParser:
     )
     common.add_argument("--output", choices=("table", "json"), default="table")
     nouns = top.add_subparsers(required=True, metavar="COMMAND")
-    zone = nouns.add_parser("zone", help="list, inspect, destroy zones").add_subparsers(required=True)
+    zone = nouns.add_parser("zone", help="list, inspect, resize, destroy zones").add_subparsers(required=True)
     _verb(zone, common, "zone list", "every zone")
     inspecting = _verb(zone, common, "zone inspect", "one zone, and what it says of itself")
     inspecting.add_argument("id", help=_ID)
     destroying = _verb(zone, common, "zone destroy", "end zones and what runs in them")
     destroying.add_argument("ids", nargs="+", metavar="id", help=_ID)
+    resize.add_arguments(_verb(zone, common, resize.COMMAND, "change a zone's size while it runs"), _ID)
     workload = nouns.add_parser("workload", help="list, inspect workloads").add_subparsers(required=True)
     listing = _verb(workload, common, "workload list", "every workload")
     listing.add_argument("--zone", default="", metavar="ID", help="only workloads of this zone")

@@ -97,7 +97,8 @@ def _capabilities(answer: pb.InfoResponse) -> list[tuple[str, str]]:
     if not answer.HasField("capabilities"):
         return []
     can = answer.capabilities
-    features = [name for name in ("pv", "hvm", "hap", "iommu", "flask") if getattr(can, name)]
+    known = ("pv", "hvm", "hap", "iommu", "flask", "disk_rates")
+    features = [name.replace("_", " ") for name in known if getattr(can, name)]
     return [
         ("capabilities", ", ".join(features)),
         ("devices", ", ".join([*can.devices, *(f"{name} (absent)" for name in can.absent_devices)])),

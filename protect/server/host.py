@@ -53,6 +53,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
                 *physical.notices,
                 *mode_notices(manager.config, can),
                 *(notice.text for notice in manager.preflight),
+                *rate_notices(manager.config, can),
             ],
             preflight=[translate.host_notice(notice) for notice in manager.preflight],
             zones_most=room.domains,
@@ -129,6 +130,13 @@ async def _scratch(manager: ZoneManager) -> pb.ScratchLedger:
     )
 
 
+def rate_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str]:
+    """A notice if zones are to have rates of disks that nothing holds."""
+    if capabilities.disk_rates or not config.limits.disk_rates:
+        return []
+    return ["limits.disk_* are not held: the kernel of this host has no controller for rates of disks"]
+
+
 async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabilities:
     """What the host can do; only its devices change while it runs."""
     there = await asyncio.to_thread(devices.present, config.devices)
@@ -143,4 +151,5 @@ async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabil
         labels=config.labels,
         kernel_lacks=[translate.ZONE_MODES[mode] for mode in Mode if mode not in can.kernel_modes],
         flask=can.flask,
+        disk_rates=can.disk_rates,
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from protect.model import events
+from protect.model.domain.shares import DiskRates
 from protect.model.room.host import HostNotice
 from protect.model.room.modes import WantedMode
 from protect.model.toolstack import Mode
 from protect.model.workload import Workload, WorkloadState
-from protect.model.zone import Zone, ZoneState
+from protect.model.zone import MemoryPolicy, Zone, ZoneState
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 ZONE_STATES: Mapping[ZoneState, pb.ZoneState.ValueType] = {
@@ -33,6 +35,15 @@ WANTED_MODES: Mapping[WantedMode, pb.ZoneMode.ValueType] = {
     WantedMode.AUTO: pb.ZONE_MODE_AUTO,
 }
 
+MEMORY_POLICIES: Mapping[MemoryPolicy, pb.MemoryPolicy.ValueType] = {
+    MemoryPolicy.STATIC: pb.MEMORY_POLICY_STATIC,
+    MemoryPolicy.DYNAMIC: pb.MEMORY_POLICY_DYNAMIC,
+}
+
+
+def disk_rates(asked: pb.DiskRates) -> DiskRates:
+    return DiskRates(asked.read_bytes, asked.write_bytes, asked.read_operations, asked.write_operations)
+
 
 def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
     return pb.Zone(
@@ -45,6 +56,10 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
             vcpus=value.spec.vcpus,
             weight=value.spec.shares.weight,
             cap=value.spec.shares.cap,
+            memory_max_bytes=value.spec.most_memory,
+            vcpus_max=value.spec.most_vcpus,
+            memory_policy=MEMORY_POLICIES[value.spec.memory_policy],
+            memory_min_bytes=value.spec.memory_min_bytes,
         ),
         created_at_ns=value.created_at_ns,
         domain_id=value.domain_id,
@@ -57,6 +72,9 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         file_volumes=value.file_volumes,
         seclabel=value.spec.seclabel,
         scratch_bytes=value.spec.scratch_bytes,
+        disk_rates=pb.DiskRates(**asdict(value.spec.disk_rates)) if value.spec.disk_rates else None,
+        cpupool=value.spec.cpupool,
+        resizable=value.resizes,
     )
 
 

@@ -7,13 +7,19 @@ from pathlib import Path
 from daemonkit.faults import Invalid, Refused
 from protect.config import DEFAULT_PROFILE, SCRATCH_LEAST, Profile, ProtectdConfig
 from protect.model import checks
-from protect.model.room.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
-from protect.model.shares import CPU_PERCENT, WEIGHTS, CpuShares
+from protect.model.domain.shares import CPU_PERCENT, MOST_DISK_RATE, WEIGHTS, CpuShares, DiskRates
+from protect.model.room.modes import (
+    WantedMode,
+    choose,
+    refuse_impossible_label,
+    refuse_impossible_mode,
+    refuse_impossible_rates,
+)
 from protect.model.toolstack import Capabilities, DomainKernel
-from protect.model.zone import ZoneIdMapping, ZoneSpec
+from protect.model.zone import MemoryPolicy, ZoneIdMapping, ZoneSpec
 from protect.server import translate
 from protect.zones.reservations import ReservedSize
-from protect.zones.resize import ZoneSize
+from protect.zones.size.resize import ZoneSize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _MIB = 1 << 20
@@ -42,6 +48,7 @@ def zone_spec(
     refuse_impossible_mode(operation, zone_id, mode, capabilities)
     seclabel = checks.seclabel(operation, request.seclabel)
     refuse_impossible_label(operation, zone_id, seclabel, capabilities)
+    most = _most(operation, zone_id, profile, request.resources, memory, vcpus)
     return ZoneSpec(
         id=zone_id,
         name=checks.name(operation, request.name),
@@ -60,7 +67,13 @@ def zone_spec(
         shares=size(operation, zone_id, request.resources).shares(CpuShares()),
         scratch_bytes=_scratch(operation, zone_id, profile, request),
         seclabel=seclabel,
+        memory_max_bytes=most[0],
+        vcpus_max=most[1],
+        memory_policy=_policy(operation, zone_id, request.resources) or MemoryPolicy.STATIC,
+        memory_min_bytes=min(request.resources.memory_min_bytes or memory, memory),
+        cpupool=checks.name(operation, request.cpupool),
         reservations=reserved.reservations if reserved else (),
+        disk_rates=disk_rates(operation, zone_id, config, request.disk_rates, capabilities),
     )
 
 
@@ -99,6 +112,28 @@ def _scratch(operation: str, zone_id: str, profile: Profile, request: pb.CreateZ
     return -(-wanted // _MIB) * _MIB
 
 
+def _most(
+    operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResources, memory: int, vcpus: int
+) -> tuple[int, int]:
+    """The maxima: as far as the profile allows them, for a headroom; Invalid for one that is named beyond."""
+    if asked.memory_max_bytes > profile.memory_max or asked.vcpus_max > profile.vcpus_max:
+        cause = f"a maximum of {asked.memory_max_bytes / _MIB:.0f} MiB and {asked.vcpus_max} vCPUs"
+        bounds = f"{profile.memory_max / _MIB:.0f} MiB and {profile.vcpus_max}"
+        raise Invalid(operation, zone_id, f"{cause} is beyond {bounds}", "the profile sets the limits")
+    most_memory = asked.memory_max_bytes or memory + min(asked.memory_headroom_bytes, profile.memory_max)
+    most_vcpus = asked.vcpus_max or vcpus + min(asked.vcpus_headroom, profile.vcpus_max)
+    return max(memory, min(most_memory, profile.memory_max)), max(vcpus, min(most_vcpus, profile.vcpus_max))
+
+
+def _policy(operation: str, zone_id: str, asked: pb.ZoneResources) -> MemoryPolicy | None:
+    if asked.memory_policy == pb.MEMORY_POLICY_UNSPECIFIED:
+        return None
+    for policy, number in translate.MEMORY_POLICIES.items():
+        if asked.memory_policy == number:
+            return policy
+    raise Invalid(operation, zone_id, f"memory policy {asked.memory_policy}, which is none")
+
+
 def size(operation: str, zone_id: str, asked: pb.ZoneResources) -> ZoneSize:
     """What is asked for; Invalid for a weight or a cap that cannot be."""
     if asked.HasField("weight") and asked.weight not in WEIGHTS:
@@ -110,7 +145,22 @@ def size(operation: str, zone_id: str, asked: pb.ZoneResources) -> ZoneSize:
         vcpus=asked.vcpus,
         weight=asked.weight if asked.HasField("weight") else None,
         cap=asked.cap if asked.HasField("cap") else None,
+        memory_policy=_policy(operation, zone_id, asked),
     )
+
+
+def disk_rates(
+    operation: str, zone_id: str, config: ProtectdConfig, asked: pb.DiskRates, capabilities: Capabilities
+) -> DiskRates:
+    """What the request asks for, and no more than the configuration allows.
+
+    Refused: the request asks, and the host cannot.  For the configuration alone it has a notice.
+    """
+    wanted = translate.disk_rates(asked)
+    if wanted.exceeds(DiskRates(*[MOST_DISK_RATE] * 4)):
+        raise Invalid(operation, zone_id, f"a rate of its disks is more than {MOST_DISK_RATE}")
+    refuse_impossible_rates(operation, zone_id, wanted, possible=capabilities.disk_rates)
+    return wanted.within(config.limits.disk_rates) if capabilities.disk_rates else DiskRates()
 
 
 def _id_mapping(operation: str, zone_id: str, asked: pb.IdMapping) -> ZoneIdMapping:

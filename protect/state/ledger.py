@@ -118,6 +118,14 @@ class Ledger:
         self._zones[zone_id] = _Promise(size, reservations)
         self._changed()
 
+    def change(self, zone_id: str, size: int) -> None:
+        """Promise another amount to a zone that has one.  Exhausted, with the numbers: it does not fit."""
+        now = self._zones.get(zone_id, _Promise(0))
+        beyond = [max(0, one - self._reserved_for(now)) for one in (now.size, size)]
+        if beyond[1] > beyond[0]:
+            self._check(f"zone {zone_id}", beyond[1] - beyond[0])
+        self.adopt(zone_id, size, now.reservations)
+
     def release(self, zone_id: str) -> None:
         """Take back the promise to a zone that has no domain any more; an unknown zone is fine."""
         if self._zones.pop(zone_id, None):

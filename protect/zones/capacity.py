@@ -20,7 +20,7 @@ PERIOD = 5.0
 
 def zone_promise(toolstack: Toolstack, spec: ZoneSpec) -> int:
     """Bytes to promise to a zone: its memory, and what the hypervisor takes for its domain."""
-    return spec.memory_bytes + toolstack.overhead_bytes(spec.memory_bytes, spec.vcpus, spec.mode)
+    return spec.memory_bytes + toolstack.overhead_bytes(spec.most_memory, spec.most_vcpus, spec.mode)
 
 
 def reservation_promise(toolstack: Toolstack, memory_bytes: int, vcpus: int) -> int:

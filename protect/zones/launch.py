@@ -52,6 +52,9 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
             checkpoint("zone-create.domain-created")
             # It boots without its cap: with a tenth of a CPU that would take ten times as long.
             await toolstack.set_shares(domain, replace(spec.shares, cap=0))
+            if spec.disk_rates:
+                await toolstack.set_disk_rates(domain, spec.disk_rates)
+            checkpoint("zone-create.shared-out")
             await _attach_scratch(manager, runtime)
             await toolstack.unpause(domain)
             checkpoint("zone-create.unpaused")
@@ -68,6 +71,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
                 boot_id=hello.boot_id.hex(),
                 agent_version=hello.agent_version,
                 file_volumes=hello.file_volumes,
+                resizes=hello.resizes,
             )
             manager.put_zone(runtime, running)
             checkpoint("zone-create.running")
@@ -144,4 +148,7 @@ def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
         shared=shared,
         kernel=spec.kernel,
         seclabel=spec.seclabel,
+        memory_max_bytes=spec.memory_max_bytes,
+        vcpus_max=spec.vcpus_max,
+        cpupool=spec.cpupool,
     )

@@ -24,11 +24,11 @@ from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent, Saved
 from protect.workloads import exits
-from protect.zones import connect, deaths, resync
+from protect.zones import connect, deaths, disk_rates, resync
 from protect.zones.capacity import refresh, reservation_promise, zone_promise
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import new_link
-from protect.zones.resize import restore_shares
+from protect.zones.size import sizing
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +58,9 @@ async def load(manager: ZoneManager) -> list[RecordedZone]:
         if zone.state is ZoneState.DEAD:
             runtime.end.declare(f"its domain ended: {zone.death_reason}")
         else:
-            promise = zone_promise(manager.toolstack, zone.spec)
-            manager.ledger.adopt(zone.id, promise, zone.spec.reservations)
-            manager.scratch.adopt(zone.id, zone.spec.scratch_bytes)
+            spec = sizing.intended(zone, saved.zone_intents.get(zone.id))
+            manager.ledger.adopt(zone.id, zone_promise(manager.toolstack, spec), spec.reservations)
+            manager.scratch.adopt(zone.id, spec.scratch_bytes)
     await refresh(manager)
     _load_workloads(manager, saved)
     await _remove_strays(manager)
@@ -87,7 +87,7 @@ async def reconcile(manager: ZoneManager, recorded: RecordedZone) -> None:
             await _lost(manager, runtime)
         case ZoneState.RUNNING if recorded.domain and recorded.domain.state is not DomainState.SHUTDOWN:
             stopping = manager.stopping.raised("use", f"zone {runtime.id}")
-            await race(_adopt(manager, runtime, recorded.domain), stopping)
+            await race(_adopt(manager, recorded, recorded.domain), stopping)
             await _finish_connect(manager, recorded)
         # A domain in SHUTDOWN is told by the toolstack's deaths().
 
@@ -121,10 +121,13 @@ async def _release_ended(manager: ZoneManager, runtime: ZoneRuntime) -> None:
                 await exits.release_volumes(manager, workload)
 
 
-async def _adopt(manager: ZoneManager, runtime: ZoneRuntime, domain: DomainInfo) -> None:
+async def _adopt(manager: ZoneManager, recorded: RecordedZone, domain: DomainInfo) -> None:
     """Connect to the agent again; retry for as long as the zone lives."""
+    runtime = recorded.runtime
     runtime.zone = replace(runtime.zone, domain_id=domain.id)
-    await restore_shares(manager, runtime)
+    resized = recorded.intent is not None and recorded.intent.operation == sizing.OPERATION
+    await (sizing.restore if resized else sizing.restore_shares)(manager, runtime)
+    await disk_rates.restore(manager, runtime)
     checkpoint("reconcile.shared")
     if domain.state is DomainState.PAUSED:
         await manager.toolstack.unpause(domain.id)
@@ -142,6 +145,8 @@ async def _adopt(manager: ZoneManager, runtime: ZoneRuntime, domain: DomainInfo)
             log.warning("zone is silent: %s", fault, extra=fields(zone=runtime.id))
             await _close_outputs(runtime)
             await asyncio.sleep(_PAUSE)
+    if resized:
+        await sizing.start_cpus(runtime)
     await _release_ended(manager, runtime)
     checkpoint("reconcile.adopted")
     log.info("zone adopted", extra=fields(zone=runtime.id, workloads=len(runtime.workloads)))

@@ -12,8 +12,8 @@ from typing import TypeVar
 import pytest
 
 from daemonkit.faults import Exhausted, Exists, Invalid, Missing, Refused
+from protect.model.domain.shares import CpuShares
 from protect.model.errors import DomainGone
-from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     DiskSpec,
     DomainDeath,
@@ -105,6 +105,10 @@ async def test_more_memory_than_there_is(stage: Stage) -> None:
     assert physical.cpus >= 1 and physical.version
 
 
+_ROUNDING = 1 << 20
+"""Pages of Xen's own that come and go with no domain."""
+
+
 async def test_a_domain_takes_no_more_than_was_said(stage: Stage) -> None:
     """What a domain has and what the hypervisor takes for it: the ledger of zones relies on both."""
     before = await stage.toolstack.memory()
@@ -112,7 +116,7 @@ async def test_a_domain_takes_no_more_than_was_said(stage: Stage) -> None:
         info = await stage.create(vcpus=vcpus)
         promised = info.memory_bytes + stage.toolstack.overhead_bytes(info.memory_bytes, vcpus, stage.mode)
         made = await stage.toolstack.memory()
-        assert info.memory_bytes <= made.domains[info.uuid] <= promised
+        assert info.memory_bytes <= made.domains[info.uuid] <= promised + _ROUNDING
         assert info.memory_bytes <= before.free - made.free <= promised
         await stage.toolstack.unpause(info.id)
         await stage.connect(info.id)
@@ -120,7 +124,7 @@ async def test_a_domain_takes_no_more_than_was_said(stage: Stage) -> None:
         assert before.free - running.free <= promised
         await stage.toolstack.destroy(info.id)
         async with asyncio.timeout(PATIENCE):
-            while (await stage.toolstack.memory()).free < before.free:  # noqa: ASYNC110 - Xen scrubs it
+            while (await stage.toolstack.memory()).free + _ROUNDING < before.free:  # noqa: ASYNC110 - Xen scrubs it
                 await asyncio.sleep(0.2)
     assert info.uuid not in (await stage.toolstack.memory()).domains
 

@@ -11,9 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _CONTRACT = ("tests/contract/test_toolstack.py", "--toolstack=libxl")
+_SIZES = ("tests/contract/test_toolstack_sizes.py", "tests/xen/inside/test_sizes.py", "--toolstack=libxl")
+_SIZES_PVH = "grows or come_and_go or container_sees or up_and_down or cannot_give"
 _STORY = ("tests/xen/inside/test_story.py",)
 _AGENT = ("tests/xen/inside/test_agent.py",)
-_FAKE = ("tests/contract/test_toolstack.py", "tests/contract/test_toolstack_fake.py", "--toolstack=fake")
+_FAKE = (
+    "tests/contract/test_toolstack.py",
+    "tests/contract/test_toolstack_fake.py",
+    "tests/contract/test_toolstack_rates.py",
+    "--toolstack=fake",
+)
 _EVERY, _FULL = frozenset({"quick", "full"}), frozenset({"full"})
 _PVH = "paused or crash or seen or spliced"
 """What the mode can make a difference for."""
@@ -56,6 +63,17 @@ SUITES = (
     Suite("contract-pv", (*_CONTRACT, "-k", _CONTRACT_FIRST), 190, tiers=_EVERY),
     Suite("contract-pv-rest", (*_CONTRACT, *_rest(_CONTRACT_FIRST)), 300),
     Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 250, {"XENPOD_TEST_MODE": "pvh"}),
+    Suite("sizes-pv", _SIZES, 500),
+    Suite("sizes-pvh", (*_SIZES, "-k", _SIZES_PVH), 400, {"XENPOD_TEST_MODE": "pvh"}),
+    Suite(
+        "disk-rates",
+        (
+            "tests/contract/test_toolstack_rates.py",
+            "tests/xen/inside/test_disk_rates.py",
+            "--toolstack=libxl",
+        ),
+        250,
+    ),
     Suite(
         "volumes",
         ("tests/contract/test_toolstack_shared.py", "tests/xen/inside/test_sharing.py", "--toolstack=libxl"),

@@ -16,6 +16,7 @@
 #include "container/job.h"
 #include "container/mount_scratch.h"
 #include "container/shared.h"
+#include "sys/cpus.h"
 #include "sys/file.h"
 #include "sys/log.h"
 #include "sys/loop.h"
@@ -48,6 +49,7 @@ static verb *const verbs[] = {
 	[OP(READ_FILE)] = read_file,
 	[OP(MOUNT_SHARED)] = mount_shared,
 	[OP(MOUNT_SCRATCH)] = mount_scratch,
+	[OP(RESIZE_ZONE)] = resize_zone,
 };
 
 static const char *setting(const char *name, const char *otherwise)
@@ -105,7 +107,7 @@ int main(void)
 		return 1;
 	if (boot_modules(scratch) < 0 || boot_cgroups() < 0 || interface_loopback_up() < 0 ||
 	    boot_directories() < 0 || addons_mount(setting("XENPOD_ADDONS", ""), scratch) < 0 || boot_devices() < 0 ||
-	    shared_prepare(setting("XENPOD_SHARED", "")) < 0)
+	    shared_prepare(setting("XENPOD_SHARED", "")) < 0 || cpus_prepare(setting("XENPOD_CPUS", "")) < 0)
 		return 1;
 	set_first_name(setting("XENPOD_ZONE", "zone"));
 

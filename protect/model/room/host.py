@@ -42,6 +42,7 @@ class Capabilities:
     paging; ``iommu``: one is in use, so devices can be handed out safely.  ``hypervisor_version`` is
     "<major>.<minor>" of Xen, "" where there is none.  ``kernel_modes``: in which the toolstack's own kernel
     can boot.  ``flask``: the hypervisor has that security module, so domains can have labels.
+    ``disk_rates``: those of disks can be held.
     """
 
     pv: bool = True
@@ -51,6 +52,7 @@ class Capabilities:
     hypervisor_version: str = ""
     kernel_modes: frozenset[Mode] = frozenset(Mode)
     flask: bool = False
+    disk_rates: bool = False
 
 
 @dataclass(frozen=True, slots=True)

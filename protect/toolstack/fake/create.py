@@ -20,7 +20,7 @@ from protect.toolstack.fake.domain import Domain, read_pid, write_spec
 from protect.toolstack.fake.faultplan import InjectedFault
 from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.launcher import Launch, launch
-from protect.toolstack.fake.limits import CgroupLimits
+from protect.toolstack.fake.resizing.limits import CgroupLimits
 from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.process import PidfdProcess
 
@@ -49,6 +49,8 @@ def _refuse_impossible(settings: FakeSettings, spec: DomainSpec) -> None:
         raise Refused("create domain", spec.name, cause, "leave out the kernel, or use Xen")
     refuse_impossible_mode("create domain", spec.name, spec.mode, settings.capabilities)
     refuse_impossible_label("create domain", spec.name, spec.seclabel, settings.capabilities)
+    if spec.cpupool and spec.cpupool not in settings.cpupools:
+        raise Missing("create domain", spec.name, f"there is no pool of CPUs {spec.cpupool}")
     if spec.seclabel and spec.seclabel not in settings.seclabels:
         raise Invalid("create domain", spec.name, f"the hypervisor's policy lacks the label {spec.seclabel}")
 
@@ -166,7 +168,7 @@ async def _launch(home: Home, settings: FakeSettings, spec: DomainSpec, groups: 
             directory=home.directory(spec.uuid),
             memory=spec.memory_bytes,
             cgroups=groups,
-            environment=spec.environment,
+            environment={**spec.environment, "XENPOD_CPUS": "group"},
             shared=spec.shared,
             lock=lock,
         )

@@ -24,8 +24,8 @@ stall               at = "open_channel": it connects, but not a byte comes throu
 exhausted           at = "create": the host has no memory left (physical_info says so too)
 ==================  ==========================================================================
 
-Operations: create, unpause, set_shares, destroy, attach_disk, detach_disk, share, host_interface,
-open_channel.
+Operations: create, unpause, set_shares, set_disk_rates, destroy, attach_disk, detach_disk, share,
+host_interface, open_channel.
 A failed create leaves nothing behind, whatever the kind; the other verbs, done by halves, leave
 what they did, to be found and removed like the leftovers of a real hypervisor's error.
 """
@@ -57,7 +57,9 @@ class FaultKind(Enum):
     EXHAUSTED = "exhausted"
 
 
-_CHANGING = frozenset({"create", "unpause", "set_shares", "destroy", "attach_disk", "detach_disk", "share"})
+_CHANGING = frozenset(
+    {"create", "unpause", "set_shares", "set_disk_rates", "destroy", "attach_disk", "detach_disk", "share"}
+)
 _ANY = _CHANGING | {"host_interface", "open_channel"}
 _LEGAL: Mapping[FaultKind, frozenset[str]] = {
     FaultKind.FAIL: _ANY,

@@ -31,7 +31,7 @@ class FakeSettings:
 
     ``hvm``, ``hap``, ``iommu`` and ``hypervisor_version`` are what it says it has, for tests of what asks;
     ``domain_overhead`` is what it says it takes for a domain beside its memory;
-    so are ``seclabels``, the labels of its policy: with none it has no FLASK.
+    so are ``seclabels``, the labels of its policy: with none it has no FLASK; and ``cpupools``.
     """
 
     memory: Bytes = Bytes(0)
@@ -41,6 +41,7 @@ class FakeSettings:
     iommu: bool = False
     hypervisor_version: str = ""
     seclabels: tuple[str, ...] = ()
+    cpupools: tuple[str, ...] = ()
     domain_overhead: Bytes = Bytes(0)
     domains_most: int = 0
     """Room for so many domains; 0: for any number."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from protect.toolstack.console import read_tail
 
 _LONGEST = 1 << 20
 _KEPT = 256 << 10
+_TRIM_SECONDS = 30.0
 
 
 class GuestLogs:
@@ -37,6 +39,12 @@ class GuestLogs:
         for name in names:
             with suppress(FileNotFoundError):
                 _trim(self._console(name))
+
+    async def trim_for_ever(self, names: Callable[[], Iterable[str]]) -> None:
+        """Trim those of the domains that there are, now and then: xenconsoled takes 300 KB/s at most."""
+        while True:
+            await asyncio.sleep(_TRIM_SECONDS)
+            await asyncio.to_thread(self.trim, names())
 
     def forget(self, name: str) -> None:
         """Remove the logs of a zone that is gone: names are not used again, so nobody else would."""

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
+from protect.model.domain.shares import DiskRates
 from protect.model.errors import DomainGone, ToolstackError
-from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -29,14 +29,15 @@ from protect.network.splice import move_interface
 from protect.toolstack.completion import completed
 from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.channel import VchanChannels
-from protect.toolstack.libxl.config import domain_config, domain_info
+from protect.toolstack.libxl.config import domain_config, domain_info, first_vcpus
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
-from protect.toolstack.libxl.disks import Disks
+from protect.toolstack.libxl.disks import Disks, backend_rates
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
+from protect.toolstack.libxl.resizing.scheduling import Scheduling
+from protect.toolstack.libxl.resizing.sizes import DomainSizes, LibxlResizing
 from protect.toolstack.libxl.room.admit import Admission, capabilities
 from protect.toolstack.libxl.room.host import AsksHost, XenHost
-from protect.toolstack.libxl.scheduling import Scheduling
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.store import AsyncStore
@@ -46,10 +47,8 @@ from xenbind import domain as xen
 from xenbind import errors, flask, nic, physinfo, sched
 from xenbind.raw import Unavailable
 
-_TRIM_SECONDS = 30.0
 
-
-class LibxlToolstack(AsksHost):
+class LibxlToolstack(AsksHost, LibxlResizing):
     """Domains by libxl.  ``state_dir`` caches the unpacked kernel, and has a mount point."""
 
     name = "libxl"
@@ -70,7 +69,9 @@ class LibxlToolstack(AsksHost):
             async with AsyncExitStack() as undo:
                 await self._open(undo)
                 self._closing = undo.pop_all()
-            await self._sharing.adopt({domain.uuid for domain in await self.list()})
+            mine = {domain.uuid for domain in await self.list()}
+            await self._sharing.adopt(mine)
+            await self._disks.remove_strays(mine)
         except Unavailable as error:
             raise ToolstackError("start", "libxl", str(error)) from error
         except (errors.XenError, OSError) as error:
@@ -89,16 +90,20 @@ class LibxlToolstack(AsksHost):
         self._host = XenHost(self._workers, self._boot, self._sharing, self._capabilities)
         await self._host.open()
         self._scheduling = Scheduling(self._workers, await self._workers.ask(sched.scheduler))
+        await self._scheduling.raise_dom0(self._settings.dom0_weight)
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
+        self._sizes = DomainSizes(self._workers, self._store)
         self._channels = VchanChannels(self._store, self._settings.stale_channel)
         undo.callback(self._channels.close)
-        self._disks = Disks(self._workers, self._store, self._settings.disk_patience)
+        rates = backend_rates(self._store, lambda domid: self._registry.reconnected(domid))
+        undo.push_async_callback(rates.close)
+        self._disks = Disks(self._workers, self._store, self._settings.disk_patience, rates)
         undo.callback(self._disks.close)
         self._logs = GuestLogs(self._settings.console_dir)
         self._registry = DomainRegistry(lambda known: self._channels.ended(known.domid))
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
-        undo.callback(asyncio.ensure_future(self._trim_for_ever()).cancel)
+        undo.callback(asyncio.ensure_future(self._logs.trim_for_ever(self._registry.names)).cancel)
 
     async def close(self) -> None:
         await self.idle()
@@ -143,11 +148,14 @@ class LibxlToolstack(AsksHost):
                 if spec.shared:
                     await asyncio.to_thread(self._sharing.enter, spec.uuid, spec.name, spec.shared)
                     undo.push_async_callback(self._sharing.forget, spec.uuid)
-                config = domain_config(spec, boot, self._settings.kernel_arguments)
+                pool = await self._sizes.pool(spec.cpupool)
+                config = domain_config(spec, boot, self._settings.kernel_arguments, pool)
                 undo.push_async_callback(asyncio.to_thread, self._logs.forget, spec.name)
                 domid = await self._workers.run(xen.create, config)
                 undo.callback(self._disks.forget, domid)
                 undo.push_async_callback(self._workers.run, xen.destroy, domid)
+                if spec.vcpus < first_vcpus(spec):
+                    await self._sizes.set_vcpus(domid, spec.vcpus)
                 await self._add_devices(domid, spec)
                 self._registry.add(domid, spec.uuid, spec.name)
                 undo.pop_all()
@@ -169,10 +177,11 @@ class LibxlToolstack(AsksHost):
             await self._workers.run(xen.unpause, domain)
 
     @completed
-    async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
-        self._living("set CPU shares", domain)
-        with xen_faults("set CPU shares", f"domain {domain}"):
-            await self._scheduling.set(domain, shares)
+    async def set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
+        known = self._living("set disk rates", domain)
+        with xen_faults("set disk rates", f"domain {domain}"):
+            async with known.lock:
+                await self._disks.hold_rates(known, rates)
 
     def abandon(self, domain: DomainId) -> None:
         if (known := self._registry.get(domain)) is not None:
@@ -191,6 +200,7 @@ class LibxlToolstack(AsksHost):
                 # Xen cannot end a domain quickly while others have its pages.
                 self._channels.disconnect(domain)
                 self._sharing.abandon(known.uuid)
+                await self._disks.lift_rates(known)
                 with suppress(errors.DomainNotFound):  # it is gone already
                     await self._workers.run(xen.destroy, domain, known.uuid)
                 await self._forget(known)
@@ -200,6 +210,7 @@ class LibxlToolstack(AsksHost):
         self._registry.remove(known.domid)
         self._channels.forget(known.domid)
         self._disks.forget(known.domid)
+        await self._disks.forget_rates(known)
         await self._sharing.forget(known.uuid)
         await asyncio.to_thread(self._logs.forget, known.name)
 
@@ -220,8 +231,6 @@ class LibxlToolstack(AsksHost):
 
     async def find(self, uuid: UUID) -> DomainInfo | None:
         return next((domain for domain in await self.list() if domain.uuid == uuid), None)
-
-    # -- devices
 
     @completed
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
@@ -286,15 +295,3 @@ class LibxlToolstack(AsksHost):
     async def trim_logs(self) -> None:
         """Cut the logs of zones down: a zone must not fill the host's disk by its console."""
         await asyncio.to_thread(self._logs.trim, self._registry.names())
-
-    async def _trim_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(_TRIM_SECONDS)  # xenconsoled takes 300 KB/s at most
-            await self.trim_logs()
-
-    def _living(self, operation: str, domain: DomainId) -> Known:
-        """A domain that is alive; DomainGone otherwise."""
-        known = self._registry.get(domain)
-        if known is None or known.reason is not None:
-            raise DomainGone(operation, f"domain {domain}", "it has ended" if known else "no such domain")
-        return known

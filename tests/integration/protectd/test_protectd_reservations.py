@@ -159,3 +159,17 @@ async def test_a_host_for_reservations_only(zones: Zones) -> None:
     assert "nothing is reserved for its pod" in (raised.value.details() or "")
     await make(zones, "claim", "pod-1")
     await zones.create_zone(pod_uid="pod-1")
+
+
+async def test_no_more_zones_than_the_host_has_room_for(zones: Zones) -> None:
+    """Whatever memory is free: preflight says how many, and the next one is refused for that reason."""
+    await zones.protectd.daemon.stop()
+    zones.protectd.configure(fake={"memory": "64GiB", "domains_most": 2})
+    await zones.protectd.daemon.start()
+    info = await zones.clients.host.Info(pb.InfoRequest(), timeout=TIMEOUT)
+    assert info.zones_most == 2
+    assert "fake.domains_most is 2: 2 zones fit, limits.zones of protectd.toml is 512" in info.notices[-1]
+    made = await asyncio.gather(*(zones.create_zone(f"z{n}") for n in range(4)), return_exceptions=True)
+    refused = [one for one in made if isinstance(one, grpc.aio.AioRpcError)]
+    assert [one.code() for one in refused] == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 2
+    assert all("as many as the hypervisor has room for" in (one.details() or "") for one in refused)

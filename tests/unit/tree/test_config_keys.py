@@ -22,6 +22,7 @@ TIME = ["0", "-1", "'soon'", "inf", "nan", "''"]
 DELAY = ["-1", "'soon'", "nan"]
 SIZE = ["-1", "'lots'", "1.5", str(2**63), "''"]
 SOME = [*SIZE, "0"]
+RATE = str(2**50 + 1)
 COUNT = ["-1", "0", "1.5", "true", "'3'", str(10**30)]
 PATTERNS = ["['']", "['two words']", "['busybox']", "['a/[b']", "['a/\u00e9']", "[3]", "'a/b'"]
 TEXT = ["3", "true"]
@@ -90,6 +91,10 @@ CRI: Mapping[str, list[str]] = {
     "handlers.x.kernel": ["'NOT A NAME'", "3"],
     "handlers.x.seclabel": ["'domU_t'", "'a:b'", "'a:b:c d'", "':b:c'", "3"],
     "handlers.x.reserve": ["'request'", "'all'", "3"],
+    "handlers.x.memory_headroom": SIZE,
+    "handlers.x.vcpus_headroom": ["-1", "1025", "'2'"],
+    "handlers.x.memory_policy": ["''", "'auto'", "true"],
+    "handlers.x.cpupool": ["'a b'", "3", f"'{'x' * 65}'"],
     "handlers.x.vcpus": ["-1", "'2'", "1.5"],
     "handlers.x.host_namespaces": ["''", "'host'", "true"],
     "handlers.x.memory": SIZE,
@@ -101,6 +106,10 @@ CRI: Mapping[str, list[str]] = {
     "handlers.x.scratch_size": SIZE,
     "handlers.x.ingress_bandwidth": ["-1", "'1M'"],
     "handlers.x.egress_bandwidth": ["-1", "'1M'"],
+    "handlers.x.disk_read_rate": [*SIZE, RATE],
+    "handlers.x.disk_write_rate": [*SIZE, RATE],
+    "handlers.x.disk_read_operations": ["-1", "'1k'", RATE],
+    "handlers.x.disk_write_operations": ["-1", "'1k'", RATE],
     "handlers.x.vcpus_max": ["-1", "1025", "'2'"],
     "handlers.x.mode": ["''", "'hvm'", "true"],
     "handlers.x.annotations": ["['memory']", "['xenpod.dev/memroy']", "'xenpod.dev/memory'", "[3]"],
@@ -135,6 +144,10 @@ PROTECTD: Mapping[str, list[str]] = {
     "limits.reservations": COUNT,
     "limits.workloads_per_zone": [*COUNT, str(channel.LIMIT_CONTAINERS + 1)],
     "limits.disks_per_zone": [*COUNT, "677"],
+    "limits.disk_read_rate": [*SIZE, RATE],
+    "limits.disk_write_rate": [*SIZE, RATE],
+    "limits.disk_read_operations": ["-1", "'1k'", RATE],
+    "limits.disk_write_operations": ["-1", "'1k'", RATE],
     "limits.execs_per_zone": ["-1", str(channel.LIMIT_EXECS + 1)],
     "limits.connections_per_zone": ["-1", str(channel.LIMIT_CONNECTIONS + 1)],
     "timeouts.boot": TIME,
@@ -142,12 +155,15 @@ PROTECTD: Mapping[str, list[str]] = {
     "timeouts.stats": TIME,
     "timeouts.drain": DELAY,
     "timeouts.stop": TIME,
+    "timeouts.resize": TIME,
+    "memory.policy_period": TIME,
     "libxl.kernel": PATH,
     "libxl.initramfs": PATH,
     "libxl.kernel_arguments": ['"two\\nlines"', f"'{'x' * 513}'", "3"],
     "libxl.console_dir": PATH,
     "libxl.share_memory": ["'1MiB'", "-1", "true", "'x'"],
     "libxl.threads": COUNT,
+    "libxl.dom0_weight": ["-1", "65536", "'all'"],
     "libxl.disk_patience": DELAY,
     "libxl.stale_channel": DELAY,
     "fake.memory": SIZE,
@@ -157,6 +173,7 @@ PROTECTD: Mapping[str, list[str]] = {
     "fake.iommu": TEXT_OR_NUMBER,
     "fake.hypervisor_version": ["'4'", "'new'", "4.17"],
     "fake.seclabels": ["['domU_t']", "[3]", "'a:b:c'"],
+    "fake.cpupools": ["'a'", "[3]"],
     "fake.domain_overhead": SIZE,
     "fake.domains_most": ["-1", "'1'"],
     "fake.disk_memory": SIZE,

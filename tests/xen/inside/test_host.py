@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,7 +12,6 @@ import pytest
 
 from tests.support.images import busybox
 from tests.support.protect.zones import Zones, serving
-from tests.xen import machine
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 PATIENCE = 300.0
@@ -77,9 +74,6 @@ async def test_room_beside_memory_is_what_preflight_said(zones: Zones) -> None:
     assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert f"Xen's map-track table has {notice.value} frames" in (raised.value.details() or "")
     assert f"there is room for {info.zones_most}" in (raised.value.details() or "")
-    used = mapped_frames()
-    (machine.SHARE / "results/maptrack").write_text(f"{len(names)} zones: {used} of {notice.value} frames\n")
-    assert used <= int(notice.value)
     await zones.destroy_zone("z0")
     await create(zones, "more")
 
@@ -89,13 +83,3 @@ async def test_the_block_driver_is_loaded_for_the_zones_memory(zones: Zones) -> 
     names = "max_queues max_indirect_segments feature_persistent"
     said = await run(zones, "small", f"cd {PARAMETERS}; cat {names}")
     assert said == ["stdout F 1", "stdout F 11", "stdout F N"]
-
-
-def mapped_frames() -> int:
-    """Frames of dom0's map-track table in use, as Xen prints them for its debug key."""
-    subprocess.run(["xl", "debug-keys", "g"], check=True, timeout=60)
-    said = subprocess.run(["xl", "dmesg"], check=True, capture_output=True, text=True, timeout=60).stdout
-    (machine.SHARE / "results/grants").write_text(said)
-    tables = re.findall(r"grant-table for remote d0.*\n?.*?(\d+) maptrack frames", said)
-    assert tables, said[-2000:]
-    return int(tables[-1])

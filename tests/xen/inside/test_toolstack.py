@@ -13,8 +13,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from daemonkit.faults import Exhausted, Invalid, Refused
+from protect.model.domain.shares import CpuShares
 from protect.model.errors import DomainGone
-from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     DiskSpec,
     DomainDeath,

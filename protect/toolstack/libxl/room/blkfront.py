@@ -3,7 +3,8 @@
 By default xen-blkfront keeps pages for every request that a disk could have in flight: 32 requests of 32
 segments in each queue, and a queue for each vCPU.  Persistent grants are what it keeps them for, and dom0
 then maps them for ever, too.  So zones have none; what is left is the ring and the driver's own tables.
-The figures were measured by tests/xen/inside/test_host.py.
+The figures follow from the driver's source (drivers/block/xen-blkfront.c, fs/squashfs) and are rounded up;
+tests/contract holds them against a zone that has all its disks mounted.
 """
 
 from __future__ import annotations

@@ -49,6 +49,24 @@ ZONE_STATE_DEAD: ZoneState.ValueType  # 3
 ZONE_STATE_DESTROYING: ZoneState.ValueType  # 4
 Global___ZoneState: _TypeAlias = ZoneState  # noqa: Y015
 
+class _MemoryPolicy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MemoryPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemoryPolicy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MEMORY_POLICY_UNSPECIFIED: _MemoryPolicy.ValueType  # 0
+    MEMORY_POLICY_STATIC: _MemoryPolicy.ValueType  # 1
+    MEMORY_POLICY_DYNAMIC: _MemoryPolicy.ValueType  # 2
+
+class MemoryPolicy(_MemoryPolicy, metaclass=_MemoryPolicyEnumTypeWrapper):
+    """Whether a zone's memory stays, or follows what the zone uses."""
+
+MEMORY_POLICY_UNSPECIFIED: MemoryPolicy.ValueType  # 0
+MEMORY_POLICY_STATIC: MemoryPolicy.ValueType  # 1
+MEMORY_POLICY_DYNAMIC: MemoryPolicy.ValueType  # 2
+Global___MemoryPolicy: _TypeAlias = MemoryPolicy  # noqa: Y015
+
 class _ZoneMode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -103,6 +121,12 @@ class ZoneResources(_message.Message):
     VCPUS_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     CAP_FIELD_NUMBER: _builtins.int
+    MEMORY_MAX_BYTES_FIELD_NUMBER: _builtins.int
+    VCPUS_MAX_FIELD_NUMBER: _builtins.int
+    MEMORY_HEADROOM_BYTES_FIELD_NUMBER: _builtins.int
+    VCPUS_HEADROOM_FIELD_NUMBER: _builtins.int
+    MEMORY_POLICY_FIELD_NUMBER: _builtins.int
+    MEMORY_MIN_BYTES_FIELD_NUMBER: _builtins.int
     memory_bytes: _builtins.int
     """0: protectd's configured default; of ResizeZone: as it is."""
     vcpus: _builtins.int
@@ -113,6 +137,20 @@ class ZoneResources(_message.Message):
     """
     cap: _builtins.int
     """What its vCPUs may run together at most, in percent of one CPU; 0: no limit."""
+    memory_max_bytes: _builtins.int
+    """How large it can become while it runs, within its profile's bounds; 0: as it begins, with the headroom if there
+    is one.  Of ResizeZone: not to be changed.
+    """
+    vcpus_max: _builtins.int
+    memory_headroom_bytes: _builtins.int
+    """Of CreateZone: the maxima are so much above what the zone begins with."""
+    vcpus_headroom: _builtins.int
+    memory_policy: Global___MemoryPolicy.ValueType
+    """Not set: static; of ResizeZone: as it is.  Dynamic: memory_bytes is what the zone has now, and follows what it
+    uses, between memory_min_bytes and the maximum; of ResizeZone it is the most from now on.
+    """
+    memory_min_bytes: _builtins.int
+    """0: what it begins with.  Of ResizeZone: not to be changed."""
     def __init__(
         self,
         *,
@@ -120,10 +158,16 @@ class ZoneResources(_message.Message):
         vcpus: _builtins.int = ...,
         weight: _builtins.int | None = ...,
         cap: _builtins.int | None = ...,
+        memory_max_bytes: _builtins.int = ...,
+        vcpus_max: _builtins.int = ...,
+        memory_headroom_bytes: _builtins.int = ...,
+        vcpus_headroom: _builtins.int = ...,
+        memory_policy: Global___MemoryPolicy.ValueType = ...,
+        memory_min_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cap", b"_cap", "_weight", b"_weight", "cap", b"cap", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cap", b"_cap", "_weight", b"_weight", "cap", b"cap", "memory_bytes", b"memory_bytes", "vcpus", b"vcpus", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cap", b"_cap", "_weight", b"_weight", "cap", b"cap", "memory_bytes", b"memory_bytes", "memory_headroom_bytes", b"memory_headroom_bytes", "memory_max_bytes", b"memory_max_bytes", "memory_min_bytes", b"memory_min_bytes", "memory_policy", b"memory_policy", "vcpus", b"vcpus", "vcpus_headroom", b"vcpus_headroom", "vcpus_max", b"vcpus_max", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cap: _TypeAlias = _typing.Literal["cap"]  # noqa: Y015
     _WhichOneofArgType__cap: _TypeAlias = _typing.Literal["_cap", b"_cap"]  # noqa: Y015
@@ -135,6 +179,36 @@ class ZoneResources(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___ZoneResources: _TypeAlias = ZoneResources  # noqa: Y015
+
+@_typing.final
+class DiskRates(_message.Message):
+    """What the zone does at most with each of its disks in a second, held by the host; 0: no limit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READ_BYTES_FIELD_NUMBER: _builtins.int
+    WRITE_BYTES_FIELD_NUMBER: _builtins.int
+    READ_OPERATIONS_FIELD_NUMBER: _builtins.int
+    WRITE_OPERATIONS_FIELD_NUMBER: _builtins.int
+    read_bytes: _builtins.int
+    write_bytes: _builtins.int
+    read_operations: _builtins.int
+    write_operations: _builtins.int
+    def __init__(
+        self,
+        *,
+        read_bytes: _builtins.int = ...,
+        write_bytes: _builtins.int = ...,
+        read_operations: _builtins.int = ...,
+        write_operations: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["read_bytes", b"read_bytes", "read_operations", b"read_operations", "write_bytes", b"write_bytes", "write_operations", b"write_operations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskRates: _TypeAlias = DiskRates  # noqa: Y015
 
 @_typing.final
 class CreateZoneRequest(_message.Message):
@@ -174,6 +248,8 @@ class CreateZoneRequest(_message.Message):
     SECLABEL_FIELD_NUMBER: _builtins.int
     SCRATCH_BYTES_FIELD_NUMBER: _builtins.int
     POD_UID_FIELD_NUMBER: _builtins.int
+    DISK_RATES_FIELD_NUMBER: _builtins.int
+    CPUPOOL_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the pod sandbox id."""
     name: _builtins.str
@@ -201,6 +277,8 @@ class CreateZoneRequest(_message.Message):
     """The Kubernetes uid of its pod; "": none.  Memory and vCPUs are those of the reservations for it, if there are
     any: FAILED_PRECONDITION, with the numbers, when resources asks for more.
     """
+    cpupool: _builtins.str
+    """The hypervisor's pool of CPUs that the zone runs on; "": the one that domains begin in.  NOT_FOUND: none."""
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
     @_builtins.property
@@ -214,6 +292,10 @@ class CreateZoneRequest(_message.Message):
     @_builtins.property
     def kernel(self) -> Global___ZoneKernel:
         """Not set: the toolstack's own.  FAILED_PRECONDITION where zones cannot have another."""
+
+    @_builtins.property
+    def disk_rates(self) -> Global___DiskRates:
+        """[limits] of protectd.toml may have lower ones.  FAILED_PRECONDITION where the host's kernel cannot hold them."""
 
     def __init__(
         self,
@@ -232,10 +314,12 @@ class CreateZoneRequest(_message.Message):
         seclabel: _builtins.str = ...,
         scratch_bytes: _builtins.int | None = ...,
         pod_uid: _builtins.str = ...,
+        disk_rates: Global___DiskRates | None = ...,
+        cpupool: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes", "id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources", "scratch_bytes", b"scratch_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes", "disk_rates", b"disk_rates", "id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources", "scratch_bytes", b"scratch_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes", "hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "pod_uid", b"pod_uid", "profile", b"profile", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes", "cpupool", b"cpupool", "disk_rates", b"disk_rates", "hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "pod_uid", b"pod_uid", "profile", b"profile", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__scratch_bytes: _TypeAlias = _typing.Literal["scratch_bytes"]  # noqa: Y015
     _WhichOneofArgType__scratch_bytes: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes"]  # noqa: Y015
@@ -328,6 +412,9 @@ class Zone(_message.Message):
     SECLABEL_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
     SCRATCH_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_RATES_FIELD_NUMBER: _builtins.int
+    CPUPOOL_FIELD_NUMBER: _builtins.int
+    RESIZABLE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___ZoneState.ValueType
@@ -350,8 +437,16 @@ class Zone(_message.Message):
     """Its workloads can have FileVolumes."""
     scratch_bytes: _builtins.int
     """Size of its scratch disk; 0: none."""
+    cpupool: _builtins.str
+    """"": the hypervisor's choice."""
+    resizable: _builtins.bool
+    """Its memory and vCPUs can be changed while it runs, up to the maxima of its resources."""
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
+    @_builtins.property
+    def disk_rates(self) -> Global___DiskRates:
+        """Those that are in force; not set: it has none."""
+
     def __init__(
         self,
         *,
@@ -371,10 +466,13 @@ class Zone(_message.Message):
         seclabel: _builtins.str = ...,
         file_volumes: _builtins.bool = ...,
         scratch_bytes: _builtins.int = ...,
+        disk_rates: Global___DiskRates | None = ...,
+        cpupool: _builtins.str = ...,
+        resizable: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "cpupool", b"cpupool", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "disk_rates", b"disk_rates", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resizable", b"resizable", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1732,6 +1830,9 @@ class ZoneStatsRow(_message.Message):
     IO_PRESSURE_FIELD_NUMBER: _builtins.int
     INTERFACES_FIELD_NUMBER: _builtins.int
     WORKLOADS_FIELD_NUMBER: _builtins.int
+    HOST_CPU_USAGE_NS_FIELD_NUMBER: _builtins.int
+    HOST_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    HOST_VCPUS_FIELD_NUMBER: _builtins.int
     zone_id: _builtins.str
     timestamp_ns: _builtins.int
     memory_total_bytes: _builtins.int
@@ -1745,6 +1846,10 @@ class ZoneStatsRow(_message.Message):
     major_page_faults: _builtins.int
     swap_usage_bytes: _builtins.int
     swap_total_bytes: _builtins.int
+    host_cpu_usage_ns: _builtins.int
+    """The hypervisor's own count, whatever the zone says: CPU time, memory that it has, vCPUs that it runs."""
+    host_memory_bytes: _builtins.int
+    host_vcpus: _builtins.int
     @_builtins.property
     def cpu_pressure(self) -> Global___Pressure: ...
     @_builtins.property
@@ -1776,10 +1881,13 @@ class ZoneStatsRow(_message.Message):
         io_pressure: Global___Pressure | None = ...,
         interfaces: _abc.Iterable[Global___InterfaceStats] | None = ...,
         workloads: _abc.Iterable[Global___WorkloadStatsRow] | None = ...,
+        host_cpu_usage_ns: _builtins.int = ...,
+        host_memory_bytes: _builtins.int = ...,
+        host_vcpus: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cpu_pressure", b"cpu_pressure", "io_pressure", b"io_pressure", "memory_pressure", b"memory_pressure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_rss_bytes", b"agent_rss_bytes", "cpu_pressure", b"cpu_pressure", "cpu_usage_ns", b"cpu_usage_ns", "interfaces", b"interfaces", "io_pressure", b"io_pressure", "major_page_faults", b"major_page_faults", "memory_available_bytes", b"memory_available_bytes", "memory_pressure", b"memory_pressure", "memory_rss_bytes", b"memory_rss_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_usage_bytes", b"memory_usage_bytes", "memory_working_set_bytes", b"memory_working_set_bytes", "page_faults", b"page_faults", "swap_total_bytes", b"swap_total_bytes", "swap_usage_bytes", b"swap_usage_bytes", "timestamp_ns", b"timestamp_ns", "workloads", b"workloads", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_rss_bytes", b"agent_rss_bytes", "cpu_pressure", b"cpu_pressure", "cpu_usage_ns", b"cpu_usage_ns", "host_cpu_usage_ns", b"host_cpu_usage_ns", "host_memory_bytes", b"host_memory_bytes", "host_vcpus", b"host_vcpus", "interfaces", b"interfaces", "io_pressure", b"io_pressure", "major_page_faults", b"major_page_faults", "memory_available_bytes", b"memory_available_bytes", "memory_pressure", b"memory_pressure", "memory_rss_bytes", b"memory_rss_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_usage_bytes", b"memory_usage_bytes", "memory_working_set_bytes", b"memory_working_set_bytes", "page_faults", b"page_faults", "swap_total_bytes", b"swap_total_bytes", "swap_usage_bytes", b"swap_usage_bytes", "timestamp_ns", b"timestamp_ns", "workloads", b"workloads", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1791,20 +1899,30 @@ class ResizeZoneRequest(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     RESOURCES_FIELD_NUMBER: _builtins.int
+    DISK_RATES_FIELD_NUMBER: _builtins.int
+    ONLY_MORE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
+    only_more: _builtins.bool
+    """Memory and vCPUs of which the zone has as many, or could take by itself, stay as they are."""
     @_builtins.property
     def resources(self) -> Global___ZoneResources:
         """0: leave as is."""
+
+    @_builtins.property
+    def disk_rates(self) -> Global___DiskRates:
+        """Not set: leave as they are.  All four are set, within those of [limits]."""
 
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         resources: Global___ZoneResources | None = ...,
+        disk_rates: Global___DiskRates | None = ...,
+        only_more: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "resources", b"resources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "id", b"id", "only_more", b"only_more", "resources", b"resources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2049,6 +2167,7 @@ class HostCapabilities(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     KERNEL_LACKS_FIELD_NUMBER: _builtins.int
     FLASK_FIELD_NUMBER: _builtins.int
+    DISK_RATES_FIELD_NUMBER: _builtins.int
     pv: _builtins.bool
     """Guests without and with hardware-assisted virtualisation, and the latter with hardware-assisted paging."""
     hvm: _builtins.bool
@@ -2059,6 +2178,8 @@ class HostCapabilities(_message.Message):
     """Xen's "<major>.<minor>"; "" where there is none."""
     flask: _builtins.bool
     """The hypervisor has FLASK, so zones can have labels."""
+    disk_rates: _builtins.bool
+    """The host's kernel can hold rates of zones' disks."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names in [host.devices] of protectd.toml: those that are there now, and those that are not."""
@@ -2086,10 +2207,11 @@ class HostCapabilities(_message.Message):
         labels: _abc.Iterable[_builtins.str] | None = ...,
         kernel_lacks: _abc.Iterable[Global___ZoneMode.ValueType] | None = ...,
         flask: _builtins.bool = ...,
+        disk_rates: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_devices", b"absent_devices", "devices", b"devices", "flask", b"flask", "hap", b"hap", "hvm", b"hvm", "hypervisor_version", b"hypervisor_version", "iommu", b"iommu", "kernel_lacks", b"kernel_lacks", "labels", b"labels", "pv", b"pv"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_devices", b"absent_devices", "devices", b"devices", "disk_rates", b"disk_rates", "flask", b"flask", "hap", b"hap", "hvm", b"hvm", "hypervisor_version", b"hypervisor_version", "iommu", b"iommu", "kernel_lacks", b"kernel_lacks", "labels", b"labels", "pv", b"pv"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

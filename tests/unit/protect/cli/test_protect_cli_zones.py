@@ -34,6 +34,7 @@ WEB = pb.Zone(
     channel_connected=True,
     kernel="kernels/own:1",
     seclabel="a:b:c",
+    disk_rates=pb.DiskRates(read_bytes=MIB, write_operations=50),
 )
 DEAD = pb.Zone(
     id="z2",
@@ -208,6 +209,7 @@ async def test_a_running_zone(protect: Command) -> None:
         "cpu weight 128",
         "cpu cap 60%",
         "scratch disk 1024 MiB",
+        "disk rates read 1024 KiB/s, write 50 operations/s",
         f"created {at(CREATED)}",
         "channel connected",
         "kernel 6.12.1 #1 SMP",
