@@ -31,6 +31,7 @@ from protect.stdio.log import WorkloadLog
 from protect.volumes.block import HostBlockDevices
 from protect.volumes.files import HostFileVolumes
 from protect.volumes.host import HostVolumes
+from protect.volumes.scratch import ScratchFiles
 from protect.workloads import sharing
 from protect.zones import capacity, deaths, preflight, reconcile
 from protect.zones.size.follow import MemoryFollower
@@ -120,6 +121,9 @@ async def _manager(
         volumes=HostVolumes(config.run_dir / "volumes", config.guest_dir / "lookup"),
         files=HostFileVolumes(Lookups(config.guest_dir / "lookup")),
         devices=HostBlockDevices(Lookups(config.guest_dir / "lookup")),
+        scratch=ScratchFiles(
+            config.scratch_dir, config.scratch.reserve, overcommit=config.scratch.overcommit
+        ),
     )
 
 

@@ -35,6 +35,8 @@ _MIB = 1 << 20
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _RATES = ("disk_read_rate", "disk_write_rate", "disk_read_operations", "disk_write_operations")
 DEFAULT_PROFILE = "default"
+SCRATCH_LEAST = 16 * _MIB
+"""Smallest scratch disk."""
 
 
 class ToolstackKind(Enum):
@@ -69,11 +71,18 @@ class Profile:
     memory_max: Bytes = Bytes(64 * 1024 * _MIB)
     vcpus: int = 1
     vcpus_max: int = 64
+    scratch: Bytes = Bytes(0)
+    """Size of scratch disks; 0: zones have none."""
+    scratch_max: Bytes = Bytes(1024 * 1024 * _MIB)
 
     def __post_init__(self) -> None:
         at_least(1, self, "memory", "memory_min", "vcpus")
+        at_least(0, self, "scratch", "scratch_max")
+        if 0 < self.scratch < SCRATCH_LEAST:
+            raise WrongKey("scratch", f"{self.scratch} is neither 0 nor at least {SCRATCH_LEAST}")
         at_most(1024, self, "vcpus_max")
-        for less, more in (("memory_min", "memory"), ("memory", "memory_max"), ("vcpus", "vcpus_max")):
+        pairs = (("memory_min", "memory"), ("memory", "memory_max"), ("vcpus", "vcpus_max"))
+        for less, more in (*pairs, ("scratch", "scratch_max")):
             if getattr(self, less) > getattr(self, more):
                 raise WrongKey(less, f"{getattr(self, less)} is more than {more}, {getattr(self, more)}")
 
@@ -97,6 +106,23 @@ class NamedDevice:
             raise WrongKey("place", cause)
         if self.readonly and not self.place.startswith("/"):
             raise WrongKey("readonly", "a PCI function cannot be")
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchConfig:
+    """The files behind zones' scratch disks: where they are, and what stays free beside them there.
+
+    ``overcommit``: promise more than the disk has.
+    """
+
+    dir: Path | None = None
+    """None: ``scratch`` in the state directory."""
+    reserve: Bytes = Bytes(1024 * _MIB)
+    overcommit: bool = False
+
+    def __post_init__(self) -> None:
+        absolute(self, "dir")
+        at_least(0, self, "reserve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +214,7 @@ class ProtectdConfig:
     toolstack: ToolstackKind = ToolstackKind.LIBXL
     log_level: str = "info"
     memory: Memory = Memory()
+    scratch: ScratchConfig = ScratchConfig()
     host: HostConfig = HostConfig()
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     limits: ZoneLimits = ZoneLimits()
@@ -220,6 +247,10 @@ class ProtectdConfig:
     @property
     def socket_path(self) -> Path:
         return self.socket or self.run_dir / "protect.sock"
+
+    @property
+    def scratch_dir(self) -> Path:
+        return self.scratch.dir or self.state_dir / "scratch"
 
     def profile_names(self) -> list[str]:
         return sorted({DEFAULT_PROFILE, *self.profiles})

@@ -36,6 +36,12 @@ SHARING = ("9pnet-fd", "9p")
 DEVICES = ("fuse", "tun", "loop", "xen-pcifront")
 """The modules for devices: /dev/fuse, /dev/net/tun, /dev/loop0 and so on, and PCI functions of the host."""
 
+SCRATCH = ("crc32c-generic", "ext4")
+"""The modules for scratch disks, which the agent of a zone that has none removes.
+
+ext4 wants a driver of crc32c, which modprobe would load for it (modules.softdep).
+"""
+
 
 class Archive:
     """A cpio archive.  Entries keep the order they are added in, belong to root, and have time 0."""
@@ -84,10 +90,15 @@ def sharing(modules: Path) -> tuple[str, ...]:
     return ()
 
 
+def known(modules: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """Return those that the kernel has."""
+    needs, built_in = index_of(modules)
+    return tuple(name for name in names if name in needs or name in built_in)
+
+
 def optional(modules: Path) -> tuple[str, ...]:
     """Return SHARING and DEVICES, as far as the kernel has them."""
-    needs, built_in = index_of(modules)
-    return (*sharing(modules), *(name for name in DEVICES if name in needs or name in built_in))
+    return (*sharing(modules), *known(modules, DEVICES))
 
 
 def load_order(modules: Path, wanted: Sequence[str]) -> list[Path]:
@@ -142,17 +153,21 @@ def write(root: Path | None, modules: Path | None, output: Path, wanted: Sequenc
             archive.add("lib", stat.S_IFDIR | 0o755)
             archive.add("lib/modules", stat.S_IFDIR | 0o755)
         if modules is not None:
-            add_modules(archive, load_order(modules, wanted))
+            order = load_order(modules, wanted)
+            add_modules(archive, "lib/modules", order)
+            also = [path for path in load_order(modules, known(modules, SCRATCH)) if path not in order]
+            archive.add("lib/modules/scratch", stat.S_IFDIR | 0o755)
+            add_modules(archive, "lib/modules/scratch", also)
         archive.finish()
     draft.rename(output)
 
 
-def add_modules(archive: Archive, files: Sequence[Path]) -> None:
-    """Add the files to lib/modules, and the order to load them in."""
+def add_modules(archive: Archive, folder: str, files: Sequence[Path]) -> None:
+    """Add the files to the folder, and the order to load them in."""
     for path in files:
-        archive.add(f"lib/modules/{path.name}", stat.S_IFREG | 0o644, path.read_bytes())
+        archive.add(f"{folder}/{path.name}", stat.S_IFREG | 0o644, path.read_bytes())
     names = "".join(f"{path.name}\n" for path in files)
-    archive.add("lib/modules/order", stat.S_IFREG | 0o644, names.encode())
+    archive.add(f"{folder}/order", stat.S_IFREG | 0o644, names.encode())
 
 
 def main() -> None:

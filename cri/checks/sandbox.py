@@ -11,6 +11,7 @@ from cri.checks.cpu import check_cpu
 from cri.checks.devices import check_pod as check_devices
 from cri.checks.fields import RUN, check_hostname, check_map, check_name, check_path
 from cri.checks.security import check_pod_security
+from cri.checks.storage import check_storage
 from cri.config import DEFAULT_HANDLER, HandlerConfig, HostNamespaces
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -42,6 +43,7 @@ def check(config: cri.PodSandboxConfig, handler: str, handlers: Mapping[str, Han
     check_map(RUN, "annotations", config.annotations)
     check_annotations(config.metadata.name, config.annotations, handler, handlers[handler])
     check_devices(config, handlers[handler])
+    check_storage(config.annotations)
     if config.log_directory:
         check_path(RUN, "log_directory", config.log_directory, absolute=True)
     if config.HasField("windows"):

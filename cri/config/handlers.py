@@ -19,6 +19,8 @@ MEMORY = "xenpod.dev/memory"
 VCPUS = "xenpod.dev/vcpus"
 KERNEL = "xenpod.dev/kernel"
 DEVICES = "xenpod.dev/devices"
+EPHEMERAL_STORAGE = "xenpod.dev/ephemeral-storage"
+EMPTY_DIRS = "xenpod.dev/empty-dirs"
 DISK_RATES: Mapping[str, str] = {
     "xenpod.dev/disk-read-rate": "disk_read_rate",
     "xenpod.dev/disk-write-rate": "disk_write_rate",
@@ -26,7 +28,7 @@ DISK_RATES: Mapping[str, str] = {
     "xenpod.dev/disk-write-operations": "disk_write_operations",
 }
 """Annotations, and the handler's keys that they lower."""
-ANNOTATIONS = (MEMORY, VCPUS, KERNEL, DEVICES, *DISK_RATES)
+ANNOTATIONS = (MEMORY, VCPUS, KERNEL, DEVICES, *DISK_RATES, EPHEMERAL_STORAGE, EMPTY_DIRS)
 """All our annotations of pods."""
 
 _DEVICE = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
@@ -83,9 +85,10 @@ class HandlerConfig:
     they and the bounds are 0 for the profile's.  Sizes are of whole zones, their kernels included; headrooms
     are what they can grow by.  ``spoof_check``:
     zones send and see frames of the pod's own addresses only.  ``empty_dir_size`` is of each emptyDir
-    that a zone has in place of one on disk; 0: half of the zone's memory.  Bandwidths, in bits per second,
-    are what a pod has at most; 0 for no limit.  So are the rates of each of its zone's disks, in bytes and
-    operations per second.  ``devices`` are names of the host's that each zone has.
+    that a zone has in place of one on disk; 0: half of the zone's memory, or no limit on a scratch disk.
+    ``scratch_size`` is of that disk, 0 for the profile's.  Bandwidths, in bits per second, are what a pod has
+    at most; 0 for no limit.  So are the rates of each of its zone's disks, in bytes and operations a second.
+    ``devices`` are names of the host's that each zone has.
     """
 
     profile: str = "default"
@@ -106,6 +109,7 @@ class HandlerConfig:
     spoof_check: bool = True
     empty_dir: EmptyDirPlace = EmptyDirPlace.ZONE
     empty_dir_size: Bytes = Bytes(0)
+    scratch_size: Bytes = Bytes(0)
     ingress_bandwidth: int = 0
     egress_bandwidth: int = 0
     disk_read_rate: Bytes = Bytes(0)
@@ -148,7 +152,7 @@ class HandlerConfig:
 
     def _check_sizes(self) -> None:
         at_least(0, self, "memory", "memory_min", "memory_max", "vcpus", "vcpus_max", "empty_dir_size")
-        at_least(0, self, "memory_headroom", "vcpus_headroom")
+        at_least(0, self, "memory_headroom", "vcpus_headroom", "scratch_size")
         at_least(0, self, "ingress_bandwidth", "egress_bandwidth", *DISK_RATES.values())
         at_most(MOST_RATE, self, *DISK_RATES.values())
         at_most(_MOST_VCPUS, self, "vcpus", "vcpus_max", "vcpus_headroom")

@@ -13,6 +13,7 @@ from cri.checks import container as request
 from cri.checks import devices
 from cri.checks.fields import CREATE
 from cri.checks.mounts import is_image
+from cri.checks.storage import empty_dirs, writable_layers
 from cri.config import HandlerConfig, HostNamespaces
 from cri.container import kubelet_paths
 from cri.container.host_files import host_resolv, make_log_directory, seccomp_profile
@@ -132,7 +133,10 @@ def _plan(
     who = user(config.linux.security_context, image)
     first = process(config, image, who, sandbox.hostname, defaults.nofile, grantable())
     filters = seccomp(config.linux.security_context, bounding(first), local=host.seccomp)
-    volumes = plan(container_id, config.mounts, volume_images, host.in_zone, handler.empty_dir_size)
+    notes = sandbox.config.annotations
+    volumes = plan(
+        container_id, config.mounts, volume_images, host.in_zone, handler.empty_dir_size, empty_dirs(notes)
+    )
     oci = spec(container_id, config, first, defaults, filters, target, volumes.mounts, volumes.follows_host)
     files = pod_files(sandbox.config, sandbox.hostname, sandbox.attachment.addresses, host.resolv)
     container = Container(
@@ -164,6 +168,7 @@ def _plan(
         devices=devices.of_container(
             config, devices.of_pod(sandbox.config.annotations, handler), who.uid, who.gid
         ),
+        writable_bytes=writable_layers(notes).get(config.metadata.name, 0),
     )
     return ContainerPlan(container, workload)
 

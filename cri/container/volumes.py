@@ -40,11 +40,13 @@ def plan(
     found: Sequence[RootImage] = (),
     in_zone: Mapping[str, Source] = MappingProxyType({}),
     empty_dir_size: int = 0,
+    empty_dirs: Mapping[str, int] = MappingProxyType({}),
 ) -> VolumePlan:
     """Plan mounts that have been checked; ``found``: the images among them, in their order.
 
     ``in_zone``: volumes that live in the zone, by their paths on the host.  ``empty_dir_size``: bytes of each
-    that is on disk there; 0: half of the zone's memory.
+    that is on disk there, unless ``empty_dirs`` has another number for it; 0: half of the zone's memory, or
+    what its scratch disk has.
     """
     binds: list[Json] = []
     shared: list[pb.Volume] = []
@@ -55,7 +57,7 @@ def plan(
         name = str(number)
         source = in_zone.get(mount.host_path)
         if isinstance(source, EmptyDirSource):
-            memory.append(_memory(name, source, empty_dir_size))
+            memory.append(_memory(name, source, empty_dirs.get(source.volume, empty_dir_size)))
             binds.append(_bind(f"{CONTAINERS}/{container_id}/volumes/{name}", mount))
             continue
         if isinstance(source, KubeletFiles) and _can_be_copied(source, mount):
@@ -107,6 +109,7 @@ def _memory(name: str, source: EmptyDirSource, disk_size: int) -> pb.MemoryVolum
         uid=seen.uid,
         gid=seen.gid,
         sub_path=source.sub_path,
+        on_disk=source.on_disk,
     )
 
 

@@ -133,6 +133,7 @@ async def _create_zone(
             kernel=found,
             mode=MODES[handler.mode],
             seclabel=handler.seclabel,
+            scratch_bytes=handler.scratch_size or None,
             cpupool=handler.cpupool,
             devices=devices.of_pod(sandbox.config.annotations, handler),
             pod_uid=meta.uid,

@@ -97,8 +97,9 @@ class AgentClient:
     # Of the zone.
 
     async def configure_zone(self, spec: ZoneSpec) -> None:
-        """Configure the zone, as a part of its launch, before ``serve``."""
-        await self._call_early(requests.configure_zone(spec))
+        """Configure the zone, as a part of its launch, before ``serve``; its scratch disk is attached."""
+        for request in requests.configuration(spec):
+            await self._call_early(request)
 
     async def configure_network(self, guest: GuestNetwork, name: str) -> None:
         """Set up the zone's first interface under this name."""
@@ -216,8 +217,7 @@ class AgentClient:
         """Close a connection in both directions."""
         self.connections.discard(made.into)
         self.drop_output(made.out)
-        # Missing: the agent has closed it already
-        with suppress(Missing):
+        with suppress(Missing):  # the agent has closed it already
             await self.input(made.into).finish()
 
     # Of streams.

@@ -8,7 +8,7 @@ from protect.model.container import ContainerSpec, DiskFilesystem, MemoryVolume
 from protect.model.files import FileChunk, FileKind, FilePart
 from protect.model.process import ProcessName
 from protect.model.statistics import StatsKind
-from protect.model.zone import GuestNetwork, ZoneSpec
+from protect.model.zone import SCRATCH_VDEV, GuestNetwork, ZoneSpec
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 _FILE_TYPES: Mapping[FileKind, pb.FileType.ValueType] = {
@@ -20,6 +20,12 @@ _FILE_TYPES: Mapping[FileKind, pb.FileType.ValueType] = {
 
 def process_ref(process: ProcessName) -> pb.ProcessRef:
     return pb.ProcessRef(container_id=process.container_id, exec_id=process.exec_id)
+
+
+def configuration(spec: ZoneSpec) -> list[pb.Request]:
+    """What a new zone is told, in this order."""
+    scratch = pb.Request(mount_scratch=pb.MountScratch(disk=SCRATCH_VDEV))
+    return [configure_zone(spec), *([scratch] if spec.scratch_bytes else [])]
 
 
 def configure_zone(spec: ZoneSpec) -> pb.Request:
@@ -63,6 +69,7 @@ def create_container(spec: ContainerSpec) -> pb.Request:
             for volume in spec.file_volumes
         ],
         shared_volumes=spec.shared_volumes,
+        writable_bytes=spec.writable_bytes,
         answer_early=True,
     )
     return pb.Request(create_container=asked)
@@ -81,6 +88,7 @@ def _memory_volume(volume: MemoryVolume) -> pb.MemoryVolume:
         uid=volume.uid,
         gid=volume.gid,
         sub_path=volume.sub_path,
+        on_disk=volume.on_disk,
     )
 
 

@@ -60,6 +60,7 @@ def _rows(answer: pb.InfoResponse) -> list[tuple[str, str]]:
         ("security boundary", "yes" if answer.security_boundary else "NO"),
         ("cpus", str(answer.cpus)),
         ("zone memory", f"{show.mib(memory.total_bytes)}, free {show.mib(memory.free_bytes)}"),
+        *_scratch(answer),
         ("reserved for pods", _some(memory.reservations_bytes)),
         ("other domains", _some(memory.foreign_bytes)),
         ("dom0", _dom0(memory)),
@@ -70,6 +71,15 @@ def _rows(answer: pb.InfoResponse) -> list[tuple[str, str]]:
         *(("notice", notice) for notice in answer.notices),
         *(("unknown domain", domain) for domain in answer.unknown_domains),
     ]
+
+
+def _scratch(answer: pb.InfoResponse) -> list[tuple[str, str]]:
+    if not answer.HasField("scratch"):
+        return []
+    disks = answer.scratch
+    said = f"{show.mib(disks.promised_bytes)} promised, {show.mib(disks.written_bytes)} of them written"
+    free = "overcommitted by setting" if disks.overcommit else f"free {show.mib(disks.free_bytes)}"
+    return [("scratch disks", f"{said}, {free}")]
 
 
 def _some(size_bytes: int) -> str:

@@ -57,6 +57,7 @@ def zone(
         ("cpu weight", str(answer.resources.weight) if answer.resources.HasField("weight") else ""),
         ("cpu cap", f"{answer.resources.cap}%" if answer.resources.cap else ""),
         *(("device", _device(one)) for one in answer.devices),
+        ("scratch disk", mib(answer.scratch_bytes) if answer.scratch_bytes else ""),
         ("disk rates", _rates(answer.disk_rates)),
         ("created", when(answer.created_at_ns)),
         ("died", when(answer.died_at_ns)),

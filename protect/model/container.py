@@ -36,10 +36,11 @@ class ImageVolume:
 
 @dataclass(frozen=True, slots=True)
 class MemoryVolume:
-    """A part of the zone's memory that the workload's mounts find at ``volumes/<name>``.
+    """A part of the zone's memory or scratch disk that the workload's mounts find at ``volumes/<name>``.
 
     ``volume`` is the zone's name for it: all workloads that name it share it.  ``size_bytes`` 0: half of the
-    zone's memory.  ``mode``, ``uid`` and ``gid`` are those of its root directory.
+    zone's memory, or what the disk has.  ``on_disk``: on the scratch disk, where the zone has one.  ``mode``,
+    ``uid`` and ``gid`` are those of its root directory.
     """
 
     name: str
@@ -49,6 +50,7 @@ class MemoryVolume:
     uid: int = 0
     gid: int = 0
     sub_path: str = ""
+    on_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class WorkloadSpec:
     memory_volumes: Sequence[MemoryVolume] = ()
     file_volumes: Sequence[FileVolume] = ()
     devices: Sequence[DeviceRequest] = ()
+    writable_bytes: int = 0
+    """Limit of what it writes to its root; 0: none of its own."""
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
@@ -137,3 +141,4 @@ class ContainerSpec:
     file_volumes: Sequence[CopiedVolume] = ()
     shared_volumes: Sequence[str] = ()
     """Names of ``FileVolume``s that are shared with the zone after all."""
+    writable_bytes: int = 0

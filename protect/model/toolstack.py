@@ -115,8 +115,8 @@ class DomainInfo:
 class DiskSpec:
     """A read-only or writable disk: ``path`` is a file or a block device, ``vdev`` e.g. ``xvda``.
 
-    From ``xvdza`` on names are the toolstack's own.  ``exclusive``: a block device of the host that nobody
-    else of it may use meanwhile, other zones among them; read-only ones may be read by others.
+    From ``xvdza`` on names are the toolstack's own, but for ``xvdzy``.  ``exclusive``: a block device of the
+    host that nobody else of it may use meanwhile, other zones among them; others may read a read-only one.
     """
 
     vdev: str

@@ -54,6 +54,10 @@ class ZoneIdMapping:
     length: int
 
 
+SCRATCH_VDEV = "xvdzy"
+"""The name of a zone's scratch disk."""
+
+
 @dataclass(frozen=True, slots=True)
 class ZoneSpec:
     """A zone to launch, as its caller asked for it: validated, every default applied, recorded.
@@ -79,6 +83,8 @@ class ZoneSpec:
     kernel: DomainKernel | None = None
     """None: the toolstack's own."""
     shares: CpuShares = CpuShares()
+    scratch_bytes: int = 0
+    """Size of its scratch disk; 0: none."""
     reservations: tuple[str, ...] = ()
     """The reservations that its memory comes from."""
     seclabel: str = ""

@@ -67,6 +67,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
                 dom0_bytes=memory.dom0,
                 sharing_bytes=memory.sharing,
             ),
+            scratch=await _scratch(manager),
             cpus=physical.cpus,
             profiles=manager.config.profile_names(),
             profile_bounds=bounds(manager.config),
@@ -104,6 +105,8 @@ def bounds(config: ProtectdConfig) -> list[pb.ProfileBounds]:
             memory_bytes=profile.memory,
             vcpus=profile.vcpus,
             mode=translate.WANTED_MODES[profile.mode],
+            scratch_bytes=profile.scratch,
+            scratch_max_bytes=profile.scratch_max,
         )
         for name, profile in profiles.items()
     ]
@@ -114,6 +117,17 @@ def mode_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str
     why = pvh_lacks(capabilities)
     automatic = [name for name in config.profile_names() if config.profile(name).mode is WantedMode.AUTO]
     return [f"profile {name}: mode auto gives pv zones, as {why}" for name in automatic if why]
+
+
+async def _scratch(manager: ZoneManager) -> pb.ScratchLedger:
+    """What the host's disk has for scratch disks now."""
+    now = await asyncio.to_thread(manager.scratch.room)
+    return pb.ScratchLedger(
+        promised_bytes=now.promised_bytes,
+        written_bytes=now.written_bytes,
+        free_bytes=now.free_bytes,
+        overcommit=manager.config.scratch.overcommit,
+    )
 
 
 def rate_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str]:

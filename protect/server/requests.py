@@ -60,6 +60,7 @@ def workload_spec(request: pb.CreateWorkloadRequest) -> WorkloadSpec:
         memory_volumes=_memory_volumes(operation, workload_id, request),
         file_volumes=_file_volumes(operation, workload_id, request),
         devices=device_requests.devices(operation, workload_id, request.devices),
+        writable_bytes=request.writable_bytes,
     )
 
 
@@ -136,6 +137,7 @@ def _memory_volumes(
             uid=volume.uid,
             gid=volume.gid,
             sub_path=checks.relative(operation, "sub path", volume.sub_path),
+            on_disk=volume.on_disk,
         )
         checked.append(made)
     return tuple(checked)

@@ -74,6 +74,7 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         mode=ZONE_MODES[value.spec.mode],
         file_volumes=value.file_volumes,
         seclabel=value.spec.seclabel,
+        scratch_bytes=value.spec.scratch_bytes,
         disk_rates=pb.DiskRates(**asdict(value.spec.disk_rates)) if value.spec.disk_rates else None,
         cpupool=value.spec.cpupool,
         resizable=value.resizes,

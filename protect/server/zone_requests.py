@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from daemonkit.faults import Invalid, Refused
-from protect.config import DEFAULT_PROFILE, Profile, ProtectdConfig
+from protect.config import DEFAULT_PROFILE, SCRATCH_LEAST, Profile, ProtectdConfig
 from protect.model import checks
 from protect.model.domain.shares import CPU_PERCENT, MOST_DISK_RATE, WEIGHTS, CpuShares, DiskRates
 from protect.model.room.modes import (
@@ -65,6 +65,7 @@ def zone_spec(
         else None,
         kernel=_kernel(operation, zone_id, request.kernel) if request.HasField("kernel") else None,
         shares=size(operation, zone_id, request.resources).shares(CpuShares()),
+        scratch_bytes=_scratch(operation, zone_id, profile, request),
         seclabel=seclabel,
         memory_max_bytes=most[0],
         vcpus_max=most[1],
@@ -101,6 +102,15 @@ def _size(
         cause = f"{vcpus} vCPUs are more than {profile.vcpus_max}"
         raise Invalid(operation, zone_id, cause, "the profile sets the limits")
     return memory, vcpus
+
+
+def _scratch(operation: str, zone_id: str, profile: Profile, request: pb.CreateZoneRequest) -> int:
+    wanted = request.scratch_bytes if request.HasField("scratch_bytes") else profile.scratch
+    if wanted > profile.scratch_max or 0 < wanted < SCRATCH_LEAST:
+        low, high = SCRATCH_LEAST / _MIB, profile.scratch_max / _MIB
+        cause = f"a scratch disk of {wanted / _MIB:.0f} MiB is neither 0 nor {low:.0f} to {high:.0f} MiB"
+        raise Invalid(operation, zone_id, cause, "scratch_max of the profile sets the limit")
+    return -(-wanted // _MIB) * _MIB
 
 
 def _most(

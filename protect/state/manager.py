@@ -17,7 +17,7 @@ from protect.agent.link import LinkFactory
 from protect.config import ProtectdConfig
 from protect.model.events import Change, NoticeSeen, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
 from protect.model.lifetime import End
-from protect.model.ports import HostFiles, LogFactory, Splice, ZoneVolumes
+from protect.model.ports import HostFiles, LogFactory, ScratchDisks, Splice, ZoneVolumes
 from protect.model.room.host import HostNotice
 from protect.model.room.reservation import Reservation
 from protect.model.toolstack import Toolstack
@@ -46,6 +46,7 @@ class ZoneManager:
     volumes: ZoneVolumes
     files: HostFiles
     devices: HostDevices
+    scratch: ScratchDisks
     tasks: Background = field(default_factory=Background)
     zones: dict[str, ZoneRuntime] = field(default_factory=dict)
     workloads: dict[str, WorkloadRuntime] = field(default_factory=dict)

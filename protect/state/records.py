@@ -98,6 +98,7 @@ def _json_converter() -> Converter:
             device_names=rare,
             reservations=rare,
             disk_rates=rare,
+            scratch_bytes=rare,
         ),
     )
     converter.register_unstructure_hook(

@@ -26,7 +26,8 @@ async def open_disk(disk: DiskSpec) -> Loop | None:
     check_name(disk)
     if await asyncio.to_thread(_is_block_device, disk.path):
         return None
-    return await attach_loop(disk.path, disk.readonly)
+    # What is written is one domain's, and cached by it.
+    return await attach_loop(disk.path, disk.readonly, direct=not disk.readonly)
 
 
 def _is_block_device(path: Path) -> bool:

@@ -22,6 +22,7 @@ from protect.model.process import CreatedProcess, Streams
 from protect.model.toolstack import DiskSpec
 from protect.model.volume import VolumeSource, close_all
 from protect.model.workload import Workload, WorkloadState
+from protect.model.zone import ZoneSpec
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.outputs import Outputs
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
@@ -188,7 +189,6 @@ async def open_log(manager: ZoneManager, runtime: WorkloadRuntime) -> Outputs:
 def _container(
     runtime: WorkloadRuntime, spec: WorkloadSpec, table: disks.DiskTable, taken: copies.TakenFiles
 ) -> ContainerSpec:
-    memory_bytes = runtime.zone.zone.spec.memory_bytes
     return ContainerSpec(
         id=spec.id,
         oci_config=spec.oci_config,
@@ -197,13 +197,15 @@ def _container(
         stdin=spec.stdin,
         files=spec.files,
         image_volumes=[table.volume(volume) for volume in spec.image_volumes],
-        memory_volumes=[_sized(volume, memory_bytes) for volume in spec.memory_volumes],
+        memory_volumes=[_sized(volume, runtime.zone.zone.spec) for volume in spec.memory_volumes],
         file_volumes=taken.copied(spec.id),
         shared_volumes=[volume.name for volume in taken.shared],
+        writable_bytes=spec.writable_bytes,
     )
 
 
-def _sized(volume: MemoryVolume, memory_bytes: int) -> MemoryVolume:
+def _sized(volume: MemoryVolume, zone: ZoneSpec) -> MemoryVolume:
     """Give a memory volume without a size, or larger than the zone, half of the zone's memory."""
-    fits = 0 < volume.size_bytes < memory_bytes
-    return volume if fits else replace(volume, size_bytes=memory_bytes // 2)
+    fits = 0 < volume.size_bytes < zone.memory_bytes
+    on_scratch = volume.on_disk and zone.scratch_bytes
+    return volume if fits or on_scratch else replace(volume, size_bytes=zone.memory_bytes // 2)

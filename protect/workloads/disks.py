@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from daemonkit.faults import Exhausted, Invalid
@@ -56,7 +56,11 @@ def limit(manager: ZoneManager, zone: ZoneRuntime) -> DiskLimit:
     configured = DiskLimit(
         manager.config.limits.disks_per_zone, "limits.disks_per_zone of protectd.toml says how many"
     )
-    affords = manager.toolstack.disk_limit(zone.zone.spec.memory_bytes, zone.zone.spec.vcpus)
+    spec = zone.zone.spec
+    affords = manager.toolstack.disk_limit(spec.memory_bytes, spec.vcpus)
+    if spec.scratch_bytes:
+        # Which is one of them.
+        affords = replace(affords, disks=affords.disks - 1)
     return min(affords, configured, key=lambda one: one.disks)
 
 

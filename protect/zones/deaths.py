@@ -64,6 +64,7 @@ async def kill(manager: ZoneManager, runtime: ZoneRuntime, death: Death) -> None
             await mark_dead(manager, runtime, death)
             await manager.toolstack.destroy(runtime.zone.domain_id)
             manager.ledger.release(runtime.id)
+            await asyncio.to_thread(manager.scratch.remove, runtime.id)
 
 
 async def mark_dead(manager: ZoneManager, runtime: ZoneRuntime, death: Death) -> None:

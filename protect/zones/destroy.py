@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 
@@ -57,6 +58,8 @@ async def dismantle(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     checkpoint("zone-destroy.volumes-removed")
     manager.clear_zone_dir(runtime.id)
     checkpoint("zone-destroy.files-removed")
+    await asyncio.to_thread(manager.scratch.remove, runtime.id)
+    checkpoint("zone-destroy.scratch-removed")
     manager.drop_zone(runtime)
     checkpoint("zone-destroy.forgotten")
 

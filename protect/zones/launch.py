@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault
 from daemonkit.logs import fields
 from protect.model.toolstack import DomainSpec
-from protect.model.zone import Zone, ZoneSpec, ZoneState, domain_name
+from protect.model.zone import SCRATCH_VDEV, Zone, ZoneSpec, ZoneState, domain_name
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
@@ -60,6 +60,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
             if spec.disk_rates:
                 await toolstack.set_disk_rates(domain, spec.disk_rates)
             checkpoint("zone-create.shared-out")
+            await _attach_scratch(manager, runtime)
             await toolstack.unpause(domain)
             checkpoint("zone-create.unpaused")
             hello = await client.connect(new_link(manager, runtime), manager.config.timeouts.boot)
@@ -96,16 +97,27 @@ async def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
     if count >= manager.config.limits.zones:
         raise Exhausted("create zone", spec.id, f"there are {count} zones, as many as limits.zones")
     preflight.check_room(manager, spec.id, memory)
-    manager.ledger.admit(spec.id, capacity.zone_promise(manager.toolstack, spec), spec.reservations)
-    runtime = manager.add_zone(Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns()))
-    try:
+    manager.scratch.admit(spec.id, spec.scratch_bytes)
+    with ExitStack() as undo:
+        undo.callback(manager.scratch.remove, spec.id)
+        promise = capacity.zone_promise(manager.toolstack, spec)
+        manager.ledger.admit(spec.id, promise, spec.reservations)
+        undo.callback(manager.ledger.release, spec.id)
+        runtime = manager.add_zone(Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns()))
+        undo.callback(manager.zones.pop, spec.id)
         manager.put_zone(runtime, runtime.zone, INTENT)
-    except BaseException:
-        manager.ledger.release(spec.id)
-        del manager.zones[spec.id]
-        raise
+        undo.pop_all()
     checkpoint("zone-create.recorded")
     return runtime
+
+
+async def _attach_scratch(manager: ZoneManager, runtime: ZoneRuntime) -> None:
+    disk = await asyncio.to_thread(manager.scratch.make, runtime.id)
+    if disk is None:
+        return
+    checkpoint("zone-create.scratch-made")
+    await manager.toolstack.attach_disk(runtime.zone.domain_id, disk)
+    checkpoint("zone-create.scratch-attached")
 
 
 async def _undo(manager: ZoneManager, runtime: ZoneRuntime) -> None:
@@ -136,7 +148,10 @@ def domain_spec(zone: Zone, shared: Path, *, passthrough: bool = False) -> Domai
         mode=spec.mode,
         interfaces=spec.interfaces,
         netns=spec.netns,
-        environment={"XENPOD_ZONE": spec.id},
+        environment={
+            "XENPOD_ZONE": spec.id,
+            **({"XENPOD_SCRATCH": SCRATCH_VDEV} if spec.scratch_bytes else {}),
+        },
         shared=shared,
         kernel=spec.kernel,
         seclabel=spec.seclabel,

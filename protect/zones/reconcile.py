@@ -63,6 +63,7 @@ async def load(manager: ZoneManager) -> list[RecordedZone]:
         else:
             spec = sizing.intended(zone, saved.zone_intents.get(zone.id))
             manager.ledger.adopt(zone.id, zone_promise(manager.toolstack, spec), spec.reservations)
+            manager.scratch.adopt(zone.id, spec.scratch_bytes)
     await refresh(manager)
     _load_workloads(manager, saved)
     await _remove_strays(manager)
@@ -111,6 +112,7 @@ async def _clean_up(manager: ZoneManager, runtime: ZoneRuntime) -> None:
         domain = await find_domain(manager, runtime)
         if domain is not None:
             await manager.toolstack.destroy(domain)
+        await asyncio.to_thread(manager.scratch.remove, runtime.id)
     await _release_ended(manager, runtime)
     await resync.finish_intents(manager, runtime)
 
@@ -205,6 +207,12 @@ async def _remove_strays(manager: ZoneManager) -> None:
                 log.error("left alone: %s", fault, extra=fields(zone=zone_id))
         else:
             manager.volumes.resume(zone_id)
+    for zone_id in manager.scratch.zones():
+        if zone_id not in manager.zones:
+            try:
+                manager.scratch.remove(zone_id)
+            except Fault as fault:
+                log.error("left alone: %s", fault, extra=fields(zone=zone_id))
     directory = manager.config.run_dir / "zones"
     for entry in directory.iterdir() if directory.is_dir() else ():
         if entry.name not in manager.zones:

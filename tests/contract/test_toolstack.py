@@ -27,7 +27,7 @@ from protect.model.toolstack import (
 from protect.network.splice import splice, unsplice
 from protect.state.death import CONSOLE_BYTES, DeathKind, judge
 from tests.support.protect.pod_network import MTU, PodNetwork
-from tests.support.protect.stage import PATIENCE, Agent, Stage, soon, until
+from tests.support.protect.stage import MIB, PATIENCE, Agent, Stage, soon, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -344,6 +344,27 @@ async def test_disks_beside_each_other(stage: Stage, images: tuple[Path, Path]) 
     assert await stage.toolstack.disks(agent.domain) == vdevs
     outputs = await asyncio.gather(*(agent.run(vdev, vdev, "cat", "/marker") for vdev in vdevs))
     assert outputs == [(0, b"two\n")] * 3
+
+
+async def test_a_disk_that_the_guest_writes_comes_and_goes_on_the_host(
+    stage: Stage, images: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A scratch disk, attached before the start: its file has what is there, and no more."""
+    file = tmp_path / "scratch.img"
+    with file.open("wb") as made:
+        made.truncate(64 * MIB)
+    info = await stage.create(environment={"XENPOD_SCRATCH": "xvdzy"})
+    await stage.toolstack.attach_disk(info.id, DiskSpec("xvdzy", file, readonly=False))
+    await stage.toolstack.unpause(info.id)
+    agent = await stage.connect(info.id)
+    await agent.call(mount_scratch=pb.MountScratch(disk="xvdzy"))
+    await stage.toolstack.attach_disk(info.id, DiskSpec("xvda", images[0]))
+    write = "dd if=/dev/zero of=/a bs=1M count=16 conv=fsync; exec sleep 1000"
+    await agent.begin("c1", "xvda", "sh", "-c", write)
+    await until(lambda: file.stat().st_blocks * 512 >= 16 * MIB)
+    await agent.call(delete_container=pb.DeleteContainer(id="c1"))
+    await until(lambda: file.stat().st_blocks * 512 < 8 * MIB)
+    await stage.toolstack.destroy(info.id)
 
 
 async def test_as_many_disks_as_said_leave_memory_for_the_zone(

@@ -15,6 +15,7 @@
 #include "channel/transport.h"
 #include "container/container.h"
 #include "container/job.h"
+#include "container/mount_scratch.h"
 #include "container/shared.h"
 #include "sys/cpus.h"
 #include "sys/file.h"
@@ -48,6 +49,7 @@ static verb *const verbs[] = {
 	[OP(PUT_FILES)] = put_files,
 	[OP(READ_FILE)] = read_file,
 	[OP(MOUNT_SHARED)] = mount_shared,
+	[OP(MOUNT_SCRATCH)] = mount_scratch,
 	[OP(RESIZE_ZONE)] = resize_zone,
 	[OP(SYNC_CLOCK)] = sync_clock,
 	[OP(FIND_DEVICE)] = find_device,
@@ -101,12 +103,13 @@ int main(void)
 {
 	const struct transport *transport;
 	const Hello *hello;
+	bool scratch = *setting("XENPOD_SCRATCH", "");
 
 	/* 1. Prepare the guest. */
 	if (boot_root() < 0 || boot_mounts() < 0 || boot_console() < 0)
 		return 1;
-	if (boot_modules() < 0 || boot_cgroups() < 0 || interface_loopback_up() < 0 || boot_directories() < 0 ||
-	    addons_mount(setting("XENPOD_ADDONS", "")) < 0 || boot_devices() < 0 ||
+	if (boot_modules(scratch) < 0 || boot_cgroups() < 0 || interface_loopback_up() < 0 ||
+	    boot_directories() < 0 || addons_mount(setting("XENPOD_ADDONS", ""), scratch) < 0 || boot_devices() < 0 ||
 	    shared_prepare(setting("XENPOD_SHARED", "")) < 0 || cpus_prepare(setting("XENPOD_CPUS", "")) < 0)
 		return 1;
 	seed_take(setting("XENPOD_SEED", ""));

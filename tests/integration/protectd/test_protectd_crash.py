@@ -75,7 +75,7 @@ async def still_counts(zones: Zones) -> None:
 async def test_create_zone(zones: Zones, step: str) -> None:
     await witness(zones)
     await armed(zones, step)
-    await killed(zones, zones.create_zone())
+    await killed(zones, zones.create_zone(scratch_bytes=1 << 26))
     if "z1" in await zone_ids(zones):
         assert step == "zone-create.running"
         await zones.run("/bin/true")

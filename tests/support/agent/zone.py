@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.support.agent.zone_client import DEADLINE, Client
 from tests.support.agent.zone_specs import creation
 
-__all__ = ["BUILD", "ZONE", "Zone", "attached", "creation"]
+__all__ = ["BUILD", "ZONE", "Zone", "attached", "creation", "writable_loop"]
 
 ZONE = Path(__file__).parents[3] / "zone"
 BUILD = ZONE / "build"
@@ -32,6 +32,19 @@ def attached(image: Path) -> Iterator[Path]:
         yield device
     finally:
         subprocess.run(["losetup", "--detach", str(device)], check=True)
+
+
+@contextmanager
+def writable_loop(path: Path, size: int) -> Iterator[Path]:
+    """A sparse file as a block device."""
+    with path.open("wb") as file:
+        file.truncate(size)
+    command = ["losetup", "--find", "--show", str(path)]
+    device = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        yield Path(device)
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=True)
 
 
 class Zone:

@@ -215,7 +215,12 @@ async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
     """Start both daemons; everything is removed at the end, and nothing may be left."""
     node = CriNode(folder)
     chosen = {"annotations": ["xenpod.dev/memory", "xenpod.dev/kernel"]}
-    handlers = {"xenpod": chosen, "zone": {"host_namespaces": "zone"}}
+    limits = {"annotations": ["xenpod.dev/ephemeral-storage", "xenpod.dev/empty-dirs"]}
+    handlers = {
+        "xenpod": chosen,
+        "zone": {"host_namespaces": "zone"},
+        "scratch": {"scratch_size": "256MiB"} | limits,
+    }
     node.configure(kernels={"allow": ["localhost/kernels/*"]}, handlers=handlers)
     # Xen is emulated here, where PV is twice as fast as PVH, the default.  The fake says the same.
     node.protectd.configure(profiles={"default": {"mode": "pv"}})

@@ -53,8 +53,9 @@ def mounts(folder: Path) -> list[str]:
 
 
 def files(run_dir: Path) -> list[str]:
-    """The files of zones and domains."""
-    return [str(path) for part in ("zones", "volumes", "fake/domains") for path in (run_dir / part).glob("*")]
+    """The files of zones and domains, and of scratch disks, whose state directory is beside."""
+    parts = [path for part in ("zones", "volumes", "fake/domains") for path in (run_dir / part).glob("*")]
+    return [str(path) for path in [*parts, *run_dir.parent.glob("*/scratch/*")]]
 
 
 def of(folder: Path, run_dir: Path) -> list[str]:

@@ -24,6 +24,7 @@ from protect.state.ledger import Ledger
 from protect.state.manager import ZoneManager
 from protect.state.store import SqliteStore
 from protect.stdio.log import WorkloadLog
+from protect.volumes.scratch import ScratchFiles
 from protect.zones import capacity, deaths, reconcile
 from tests.support.protect.memory_toolstack import MemoryToolstack
 
@@ -159,6 +160,7 @@ async def running(
         volumes or MemoryVolumes(folder / "volumes"),
         files or MemoryFiles(),
         MemoryDevices(),
+        ScratchFiles(config.scratch_dir, reserve=0),
     )
     recorded = await reconcile.load(manager)
     watching = asyncio.create_task(deaths.watch(manager))

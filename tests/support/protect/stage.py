@@ -223,13 +223,13 @@ class _Common:
 
     def spec(self, **more: object) -> DomainSpec:
         uuid = uuid4()
-        environment = {"XENPOD_ZONE": "contract"}
         values: dict[str, object] = {
+            "environment": {"XENPOD_ZONE": "contract"},
             "name": domain_name("contract", uuid),
             "memory_bytes": self.memory,
             "mode": self.mode,
         }
-        spec = DomainSpec(uuid=uuid, environment=environment, **(values | more))  # type: ignore[arg-type]
+        spec = DomainSpec(uuid=uuid, **(values | more))  # type: ignore[arg-type]
         self._mine[uuid] = spec
         return spec
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agent.zone import Zone, attached
+from tests.support.agent.zone import Zone, attached, writable_loop
 from tests.support.agent.zone_client import Client, Failed
 from tests.support.agent.zone_listener import listen
 from tests.support.agent.zone_specs import creation, stack
@@ -303,3 +303,27 @@ def test_a_pod_keeps_its_mapping(in_pod: Client) -> None:
     with pytest.raises(Failed) as failed:
         in_pod.call(configure_zone=pb.ConfigureZone(id_mapping=pb.IdMapping(host_id=1, length=LENGTH)))
     assert failed.value.code == REFUSED
+
+
+@pytest.mark.parametrize("limit", [0, 8 << 20])
+def test_what_is_on_a_scratch_disk(pod: Zone, in_pod: Client, tmp_path: Path, limit: int) -> None:
+    """Files belong to the pod's users there, too."""
+    with writable_loop(tmp_path / "scratch.img", 64 << 20) as device:
+        pod.attach("xvdzy", device)
+        in_pod.call(mount_scratch=pb.MountScratch(disk="xvdzy"))
+        bind = {
+            "destination": "/v",
+            "type": "bind",
+            "source": "/run/xenpod/containers/c1/volumes/0",
+            "options": ["rbind", "rw"],
+        }
+        request = script("c1", "touch /new /v/new && ls -ln /new /v/new; ls -lnd /v", mounts=[bind])
+        request.writable_bytes = limit
+        request.memory_volumes.add(name="0", volume="cache", uid=7, gid=8, size_bytes=limit, on_disk=True)
+        request.memory_volumes[0].mode = 0o2777
+        owners = [line.split()[2:4] for line in said(in_pod, request).splitlines()]
+        assert owners == [["0", "0"], ["0", "8"], ["7", "8"]]
+        run = Path(f"/proc/{pod.pid}/root/run/xenpod")
+        assert (run / "containers/c1/writable/upper/new").stat().st_uid == FIRST
+        assert (run / "memory/cache/new").stat().st_uid == FIRST
+        in_pod.call(delete_container=pb.DeleteContainer(id="c1"))

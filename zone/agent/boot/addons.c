@@ -23,6 +23,9 @@ static const char *const wanted[] = {
 	"fuse",		"tun",	       "loop",
 };
 
+/* ext4 asks for crc32c when it mounts, of which modules.dep says nothing. */
+static const char *const for_scratch[] = { "crc32c-generic", "ext4" };
+
 static bool is_directory(const char *path)
 {
 	struct stat found;
@@ -30,7 +33,7 @@ static bool is_directory(const char *path)
 	return stat(path, &found) == 0 && S_ISDIR(found.st_mode);
 }
 
-int addons_mount(const char *disk)
+int addons_mount(const char *disk, bool scratch)
 {
 	char device[32];
 
@@ -52,5 +55,9 @@ int addons_mount(const char *disk)
 	}
 	if (is_directory(FIRMWARE) && file_overwrite(FIRMWARE_PATH, FIRMWARE) < 0)
 		log_errno("write", FIRMWARE_PATH);
-	return is_directory(MODULES) ? modules_load(MODULES, wanted, ARRAY_LEN(wanted)) : 0;
+	if (!is_directory(MODULES))
+		return 0;
+	if (scratch && modules_load(MODULES, for_scratch, ARRAY_LEN(for_scratch)) < 0)
+		return -1;
+	return modules_load(MODULES, wanted, ARRAY_LEN(wanted));
 }

@@ -2,10 +2,12 @@
 #ifndef BOOT_ADDONS_H
 #define BOOT_ADDONS_H
 
+#include <stdbool.h>
+
 #define ADDONS_DIRECTORY "/run/xenpod/addons"
 
 /* `disk` is XENPOD_ADDONS: a disk's name ("xvdzz"), or "" for none.  Mounts it, loads the modules that a zone needs,
- * and tells the kernel where its firmware is.  -1 with a log line. */
-int addons_mount(const char *disk);
+ * and tells the kernel where its firmware is.  `scratch`: it will have a scratch disk.  -1 with a log line. */
+int addons_mount(const char *disk, bool scratch);
 
 #endif

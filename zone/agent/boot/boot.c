@@ -115,34 +115,40 @@ int boot_mounts(void)
 	return 0;
 }
 
-static int load_module(const char *name)
+static void take_module(const char *directory, const char *name, bool wanted)
 {
 	char path[256];
 
-	if (path_format(path, sizeof(path), "/lib/modules/%s", name) < 0 || module_load(path) < 0)
-		return -1;
+	if (path_format(path, sizeof(path), "%s/%s", directory, name) < 0 || (wanted && module_load(path) < 0)) {
+		log_errno("load module", name);
+		return;
+	}
 	unlink(path); /* on Xen it is in memory, which only the loaded module needs from now on */
-	return 0;
 }
 
-/* /lib/modules/order lists file names beside it, in the order of their dependencies.  This kernel may not need a
- * module that does not load: that is logged, and the boot goes on. */
-int boot_modules(void)
+/* The file "order" lists names of files beside it, in the order of their dependencies.  This kernel may not need a
+ * module that does not load: that is logged, and the boot goes on.  Those that are not wanted are only removed. */
+static int take_modules(const char *directory, bool wanted)
 {
-	char order[4096];
+	char path[256], order[4096];
 	char *rest = order;
 	char *name;
 
-	if (file_read("/lib/modules/order", order, sizeof(order)) < 0) {
+	if (path_format(path, sizeof(path), "%s/order", directory) < 0 || file_read(path, order, sizeof(order)) < 0) {
 		if (errno == ENOENT)
 			return 0;
-		log_errno("read", "/lib/modules/order");
+		log_errno("read modules of", directory);
 		return -1;
 	}
 	while ((name = strsep(&rest, "\n")))
-		if (*name && load_module(name) < 0)
-			log_errno("load module", name);
+		if (*name)
+			take_module(directory, name, wanted);
 	return 0;
+}
+
+int boot_modules(bool scratch)
+{
+	return take_modules("/lib/modules", true) | take_modules("/lib/modules/scratch", scratch);
 }
 
 /* What udev does on other machines: links that the kernel does not make, and devices that any user may open. */

@@ -6,6 +6,7 @@
 
 #include "channel/call.h"
 #include "container/process.h"
+#include "mounts/rootfs.h"
 #include "sys/file.h"
 #include "sys/loop.h"
 
@@ -36,6 +37,7 @@ struct container {
 	bool start_held; /* the exit came while crun start was under way */
 	int held_status;
 	int64_t held_ns;
+	struct disk_usage layer; /* what was counted last; see layer_use.h */
 	uint64_t inodes_given; /* inodes that a change of owners took in its writable layer */
 	struct call *deletes; /* calls that wait for its removal */
 	void (*remove)(struct container *container); /* goes on with the removal; set while calls wait */

@@ -16,7 +16,7 @@
 
 static struct stack stack_of(const ImageVolume *volume)
 {
-	return (struct stack){ volume->filesystems, volume->n_filesystems };
+	return (struct stack){ .lowest = volume->filesystems, .count = volume->n_filesystems };
 }
 
 static int check_one(const ImageVolume *untrusted, const char *id, size_t number, struct fault *fault)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "mounts/image_volumes.h"
+#include "mounts/scratch.h"
 #include "sys/file.h"
 #include "sys/name.h"
 #include "sys/pod_userns.h"
@@ -42,25 +43,44 @@ int memory_volumes_check(const CreateContainer *untrusted, struct fault *fault)
 	return 0;
 }
 
+static int mount_tmpfs(const MemoryVolume *volume, const char *path, struct fault *fault)
+{
+	char options[64] = "";
+
+	if (volume->size_bytes)
+		snprintf(options, sizeof(options), "size=%llu", (unsigned long long)volume->size_bytes);
+	if (mount("tmpfs", path, "tmpfs", 0, options) < 0)
+		return fault_errno(fault, "mount tmpfs", path);
+	return 0;
+}
+
+static int mount_volume(const MemoryVolume *volume, const char *path, struct fault *fault)
+{
+	int result = volume->on_disk && *scratch_disk() ?
+			     scratch_mount(SCRATCH_VOLUME, volume->volume, volume->size_bytes, path, fault) :
+			     mount_tmpfs(volume, path, fault);
+
+	if (result < 0)
+		return -1;
+	if (chown(path, pod_userns_map_id(volume->uid), pod_userns_map_id(volume->gid)) == 0 &&
+	    chmod(path, volume->mode) == 0)
+		return 0;
+	fault_errno(fault, "set mode and owner", path);
+	umount2(path, MNT_DETACH);
+	return -1;
+}
+
 /* The volume's root, made for the first container that names it. */
 static int ensure_volume(const MemoryVolume *volume, char *path, size_t size, struct fault *fault)
 {
-	char options[128];
-
 	if (path_format(path, size, MEMORY_DIRECTORY "/%s", volume->volume) < 0)
 		return fault_errno(fault, "make memory volume", volume->volume);
 	if (mkdir(MEMORY_DIRECTORY, 0700) < 0 && errno != EEXIST)
 		return fault_errno(fault, "mkdir", MEMORY_DIRECTORY);
 	if (mkdir(path, 0700) < 0)
 		return errno == EEXIST ? 0 : fault_errno(fault, "mkdir", path);
-	snprintf(options, sizeof(options), "mode=%o,uid=%u,gid=%u", volume->mode, pod_userns_map_id(volume->uid),
-		 pod_userns_map_id(volume->gid));
-	if (volume->size_bytes)
-		snprintf(options + strlen(options), sizeof(options) - strlen(options), ",size=%llu",
-			 (unsigned long long)volume->size_bytes);
-	if (mount("tmpfs", path, "tmpfs", 0, options) == 0)
+	if (mount_volume(volume, path, fault) == 0)
 		return 0;
-	fault_errno(fault, "mount tmpfs", path);
 	rmdir(path);
 	return -1;
 }

@@ -3,10 +3,11 @@
 #include "mounts/file_volumes.h"
 #include "mounts/memory_volumes.h"
 #include "mounts/rootfs.h"
+#include "mounts/scratch.h"
 
 int mounts_check(const CreateContainer *untrusted, struct fault *fault)
 {
-	struct stack root = { untrusted->rootfs, untrusted->n_rootfs };
+	struct stack root = { .lowest = untrusted->rootfs, .count = untrusted->n_rootfs };
 
 	if (stack_check(&root, untrusted->id, fault) < 0 || image_volumes_check(untrusted, fault) < 0)
 		return -1;
@@ -30,7 +31,12 @@ const char *mounts_disk(const CreateContainer *request, size_t number)
 
 int mounts_make(struct mounts *mounts, const char *directory, const CreateContainer *request, struct fault *fault)
 {
-	struct stack root = { request->rootfs, request->n_rootfs };
+	struct stack root = {
+		.lowest = request->rootfs,
+		.count = request->n_rootfs,
+		.scratch = request->id,
+		.writable_bytes = request->writable_bytes,
+	};
 	int needs_chown;
 
 	if (rootfs_mount(directory, &root, WRITABLE, &mounts->root_needs_chown, fault) < 0)
@@ -61,9 +67,11 @@ int mounts_change_owners(const struct mounts *mounts, const char *directory, con
 	return 0;
 }
 
-int mounts_unmount(const char *directory, struct fault *fault)
+int mounts_unmount(const char *directory, const char *id, struct fault *fault)
 {
 	int volumes = volumes_unmount(directory, fault);
 
-	return rootfs_unmount(directory, fault) < 0 ? -1 : volumes;
+	if (rootfs_unmount(directory, fault) < 0)
+		return -1;
+	return scratch_forget(SCRATCH_LAYER, id, fault) < 0 ? -1 : volumes;
 }

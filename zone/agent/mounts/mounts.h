@@ -21,7 +21,7 @@ int mounts_make(struct mounts *mounts, const char *directory, const CreateContai
 /* Runs in a process of its own. */
 int mounts_change_owners(const struct mounts *mounts, const char *directory, const CreateContainer *request,
 			 struct fault *fault);
-/* Undoes whatever is there. */
-int mounts_unmount(const char *directory, struct fault *fault);
+/* Undoes whatever is there.  What the container had on the scratch disk may then be trash (see scratch.h). */
+int mounts_unmount(const char *directory, const char *id, struct fault *fault);
 
 #endif

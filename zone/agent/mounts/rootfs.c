@@ -1,6 +1,7 @@
 #include "mounts/rootfs.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "mounts/owners.h"
+#include "mounts/scratch.h"
 #include "sys/file.h"
 #include "sys/pod_userns.h"
 
@@ -54,25 +56,37 @@ static int copy_root_attributes(const struct paths *paths, struct fault *fault)
 	return 0;
 }
 
-static int make_upper(const struct paths *paths, struct fault *fault)
+static int mount_writable(const struct paths *paths, const struct stack *stack, struct fault *fault)
+{
+	char options[64] = "mode=0700";
+
+	if (stack->scratch && *scratch_disk())
+		return scratch_mount(SCRATCH_LAYER, stack->scratch, stack->writable_bytes, paths->writable, fault);
+	if (stack->writable_bytes)
+		snprintf(options, sizeof(options), "mode=0700,size=%llu", (unsigned long long)stack->writable_bytes);
+	if (mount("tmpfs", paths->writable, "tmpfs", 0, options) < 0)
+		return fault_errno(fault, "mount tmpfs", paths->writable);
+	return 0;
+}
+
+static int make_upper(const struct paths *paths, const struct stack *stack, struct fault *fault)
 {
 	const char *const layers[] = { paths->upper, paths->work };
 
-	if (make_directories((const char *const[]){ paths->writable }, 1, fault) < 0)
+	if (make_directories((const char *const[]){ paths->writable }, 1, fault) < 0 ||
+	    mount_writable(paths, stack, fault) < 0)
 		return -1;
-	if (mount("tmpfs", paths->writable, "tmpfs", 0, "mode=0700") < 0)
-		return fault_errno(fault, "mount tmpfs", paths->writable);
 	if (make_directories(layers, 2, fault) < 0)
 		return -1;
 	return copy_root_attributes(paths, fault);
 }
 
 /* metacopy: a change of owner copies only a file's metadata into memory, not its contents. */
-static int mount_overlay(const char *directory, const struct paths *paths, size_t count, enum ids ids,
+static int mount_overlay(const char *directory, const struct paths *paths, const struct stack *stack, enum ids ids,
 			 bool writable, struct fault *fault)
 {
 	char options[OPTIONS_SIZE];
-	int used = stack_lowerdir(options, sizeof(options), directory, count);
+	int used = stack_lowerdir(options, sizeof(options), directory, stack->count);
 
 	if (used < 0 ||
 	    (writable &&
@@ -80,7 +94,7 @@ static int mount_overlay(const char *directory, const struct paths *paths, size_
 		      paths->work, ids == IDS_CHANGED ? ",metacopy=on,redirect_dir=on" : "") < 0))
 		return fault_errno(fault, "mount", paths->merged);
 	if (make_directories((const char *const[]){ paths->merged }, 1, fault) < 0 ||
-	    (writable && make_upper(paths, fault) < 0))
+	    (writable && make_upper(paths, stack, fault) < 0))
 		return -1;
 	if (mount("overlay", paths->merged, "overlay", writable ? 0 : MS_RDONLY | MS_NODEV, options) < 0)
 		return fault_errno(fault, "mount overlay", paths->merged);
@@ -96,7 +110,7 @@ static int mount_layers(const char *directory, const struct paths *paths, const 
 		return -1;
 	if (!writable && stack->count == 1)
 		return 0;
-	return mount_overlay(directory, paths, stack->count, ids, writable, fault);
+	return mount_overlay(directory, paths, stack, ids, writable, fault);
 }
 
 static int mount_or_undo(const char *directory, const struct paths *paths, const struct stack *stack, enum ids ids,
@@ -166,6 +180,7 @@ int rootfs_unmount(const char *directory, struct fault *fault)
 int rootfs_usage(const char *directory, struct disk_usage *usage)
 {
 	struct statvfs writable;
+	struct stat layer, disk;
 	struct paths paths;
 
 	if (name_paths(&paths, directory, 1) < 0 || statvfs(paths.writable, &writable) < 0)
@@ -174,5 +189,6 @@ int rootfs_usage(const char *directory, struct disk_usage *usage)
 	usage->inodes = writable.f_files - writable.f_ffree;
 	usage->bytes_limit = (uint64_t)writable.f_blocks * writable.f_frsize;
 	usage->inodes_limit = writable.f_files;
-	return 0;
+	return *scratch_disk() && stat(paths.writable, &layer) == 0 && stat(SCRATCH_DIRECTORY, &disk) == 0 &&
+	       layer.st_dev == disk.st_dev;
 }

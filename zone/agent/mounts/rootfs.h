@@ -1,4 +1,4 @@
-/* A container's root: the image's stack under a writable layer of its own, in memory. */
+/* A container's root: the image's stack under a writable layer of its own, on the scratch disk or in memory. */
 #ifndef MOUNTS_ROOTFS_H
 #define MOUNTS_ROOTFS_H
 
@@ -11,7 +11,7 @@
 
 enum access { WRITABLE, READ_ONLY };
 
-/* Mounts, below `directory`: the stack (see stack.h), "writable" (a tmpfs), and "rootfs" (the overlay).  A read-only
+/* Mounts, below `directory`: the stack (see stack.h), "writable" (a tmpfs, or from the scratch disk), and "rootfs" (the overlay).  A read-only
  * root has no "writable", and one of a single file system no overlay either, unless its owners must be changed.
  * `needs_chown` is set where rootfs_change_owners has work to do. */
 int rootfs_mount(const char *directory, const struct stack *stack, enum access access, bool *needs_chown,
@@ -29,7 +29,7 @@ struct disk_usage {
 	uint64_t bytes_limit, inodes_limit;
 };
 
-/* -1 where there is no writable layer. */
+/* 1: others share its file system, and what is used is what they use, too.  -1 where there is no writable layer. */
 int rootfs_usage(const char *directory, struct disk_usage *usage);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "channel/messages.h"
 #include "sys/fault.h"
@@ -18,6 +19,9 @@ enum {
 struct stack {
 	Filesystem *const *lowest;
 	size_t count;
+	/* Of the layer above it that can be written. */
+	const char *scratch; /* its name on the scratch disk; NULL: it is in memory in any case */
+	uint64_t writable_bytes; /* 0: no limit of its own */
 };
 
 /* `owner` names the stack in the fault. */

@@ -8,6 +8,7 @@
 #include "container/held.h"
 #include "container/job.h"
 #include "container/moves.h"
+#include "container/trash.h"
 #include "mounts/mounts.h"
 #include "mounts/rootfs.h"
 #include "sys/device.h"
@@ -56,8 +57,9 @@ static void fail(struct creation *creation)
 		fail_answered(creation);
 		return;
 	}
-	if (mounts_unmount(container->directory, &fault) < 0 || bundle_remove(container->directory, &fault) < 0)
+	if (mounts_unmount(container->directory, container->id, &fault) < 0 || bundle_remove(container->directory, &fault) < 0)
 		log_line("after a failed create: %s", fault.text);
+	trash_empty();
 	if (creation->cannot_start)
 		call_fail_start(creation->call, &creation->fault);
 	else

@@ -6,6 +6,7 @@
 #include "container/bundle.h"
 #include "container/container.h"
 #include "container/job.h"
+#include "container/trash.h"
 #include "mounts/file_volumes.h"
 #include "mounts/mounts.h"
 #include "sys/log.h"
@@ -34,12 +35,13 @@ static void remove_container(struct container *container)
 {
 	struct fault fault;
 
-	if (mounts_unmount(container->directory, &fault) < 0 ||
+	if (mounts_unmount(container->directory, container->id, &fault) < 0 ||
 	    bundle_remove(container->directory, &fault) < 0 ||
 	    file_volumes_forget(container->id, &fault) < 0)
 		fail_all(container, &fault);
 	else
 		container_free(container);
+	trash_empty();
 	containers_changed();
 }
 

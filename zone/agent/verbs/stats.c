@@ -6,8 +6,8 @@
 
 #include "channel/call.h"
 #include "container/container.h"
+#include "container/layer_use.h"
 #include "container/usage.h"
-#include "mounts/rootfs.h"
 #include "sys/cgroup.h"
 #include "sys/file.h"
 #include "sys/kept.h"
@@ -70,7 +70,7 @@ static void add_container(struct collected *all, struct container *container)
 	usage_of_group(group, &all->usages[at]);
 	one->timestamp_ns = all->usages[at].read_at_ns;
 	set_usage(one, &all->usages[at]);
-	if (rootfs_usage(container->directory, &disk) == 0) {
+	if (layer_use(container, &disk) == 0) {
 		one->writable_layer_bytes = disk.bytes;
 		one->writable_layer_inodes =
 			disk.inodes > container->inodes_given ? disk.inodes - container->inodes_given : 0;

@@ -158,6 +158,7 @@ class Request(_message.Message):
     PUT_FILES_FIELD_NUMBER: _builtins.int
     READ_FILE_FIELD_NUMBER: _builtins.int
     MOUNT_SHARED_FIELD_NUMBER: _builtins.int
+    MOUNT_SCRATCH_FIELD_NUMBER: _builtins.int
     RESIZE_ZONE_FIELD_NUMBER: _builtins.int
     SYNC_CLOCK_FIELD_NUMBER: _builtins.int
     FIND_DEVICE_FIELD_NUMBER: _builtins.int
@@ -198,6 +199,8 @@ class Request(_message.Message):
     @_builtins.property
     def mount_shared(self) -> Global___MountShared: ...
     @_builtins.property
+    def mount_scratch(self) -> Global___MountScratch: ...
+    @_builtins.property
     def resize_zone(self) -> Global___ResizeZone: ...
     @_builtins.property
     def sync_clock(self) -> Global___SyncClock: ...
@@ -224,15 +227,16 @@ class Request(_message.Message):
         put_files: Global___PutFiles | None = ...,
         read_file: Global___ReadFile | None = ...,
         mount_shared: Global___MountShared | None = ...,
+        mount_scratch: Global___MountScratch | None = ...,
         resize_zone: Global___ResizeZone | None = ...,
         sync_clock: Global___SyncClock | None = ...,
         find_device: Global___FindDevice | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "find_device", b"find_device", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "resize_zone", b"resize_zone", "signal_process", b"signal_process", "start_container", b"start_container", "sync_clock", b"sync_clock", "update_container", b"update_container"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "find_device", b"find_device", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_scratch", b"mount_scratch", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "resize_zone", b"resize_zone", "signal_process", b"signal_process", "start_container", b"start_container", "sync_clock", b"sync_clock", "update_container", b"update_container"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "find_device", b"find_device", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "resize_zone", b"resize_zone", "signal_process", b"signal_process", "start_container", b"start_container", "sync_clock", b"sync_clock", "update_container", b"update_container"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "find_device", b"find_device", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_scratch", b"mount_scratch", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "resize_zone", b"resize_zone", "signal_process", b"signal_process", "start_container", b"start_container", "sync_clock", b"sync_clock", "update_container", b"update_container"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off", "update_container", "dial", "put_files", "read_file", "mount_shared", "resize_zone", "sync_clock", "find_device"]  # noqa: Y015
+    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off", "update_container", "dial", "put_files", "read_file", "mount_shared", "mount_scratch", "resize_zone", "sync_clock", "find_device"]  # noqa: Y015
     _WhichOneofArgType_op: _TypeAlias = _typing.Literal["op", b"op"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_op) -> _WhichOneofReturnType_op | None: ...
 
@@ -574,6 +578,7 @@ class CreateContainer(_message.Message):
     IMAGE_VOLUMES_FIELD_NUMBER: _builtins.int
     MEMORY_VOLUMES_FIELD_NUMBER: _builtins.int
     ROOTFS_FIELD_NUMBER: _builtins.int
+    WRITABLE_BYTES_FIELD_NUMBER: _builtins.int
     ANSWER_EARLY_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
     SHARED_VOLUMES_FIELD_NUMBER: _builtins.int
@@ -582,6 +587,10 @@ class CreateContainer(_message.Message):
     """The OCI runtime configuration, as JSON."""
     tty: _builtins.bool
     stdin: _builtins.bool
+    writable_bytes: _builtins.int
+    """What the upper layer's files can have; 0: no limit of their own.  On a scratch disk it is reserved:
+    RESOURCE_EXHAUSTED when it does not fit.
+    """
     answer_early: _builtins.bool
     """Answer as soon as disks, mounts and files are there: `crun create` goes on, and what it says comes with the
     answer to StartContainer.  The pid is then 0.  Not with a terminal, which crun makes: that answer waits for it.
@@ -594,7 +603,7 @@ class CreateContainer(_message.Message):
     def memory_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryVolume]: ...
     @_builtins.property
     def rootfs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Filesystem]:
-        """The image's stack; the overlay's upper layer is on the zone's own tmpfs."""
+        """The image's stack; the overlay's upper layer is on the scratch disk, or a tmpfs where the zone has none."""
 
     @_builtins.property
     def file_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileVolume]: ...
@@ -615,13 +624,14 @@ class CreateContainer(_message.Message):
         image_volumes: _abc.Iterable[Global___ImageVolume] | None = ...,
         memory_volumes: _abc.Iterable[Global___MemoryVolume] | None = ...,
         rootfs: _abc.Iterable[Global___Filesystem] | None = ...,
+        writable_bytes: _builtins.int = ...,
         answer_early: _builtins.bool = ...,
         file_volumes: _abc.Iterable[Global___FileVolume] | None = ...,
         shared_volumes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_early", b"answer_early", "config_json", b"config_json", "file_volumes", b"file_volumes", "files", b"files", "id", b"id", "image_volumes", b"image_volumes", "memory_volumes", b"memory_volumes", "rootfs", b"rootfs", "shared_volumes", b"shared_volumes", "stdin", b"stdin", "tty", b"tty"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_early", b"answer_early", "config_json", b"config_json", "file_volumes", b"file_volumes", "files", b"files", "id", b"id", "image_volumes", b"image_volumes", "memory_volumes", b"memory_volumes", "rootfs", b"rootfs", "shared_volumes", b"shared_volumes", "stdin", b"stdin", "tty", b"tty", "writable_bytes", b"writable_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -807,7 +817,7 @@ Global___FileContent: _TypeAlias = FileContent  # noqa: Y015
 
 @_typing.final
 class MemoryVolume(_message.Message):
-    """A part of the zone's memory, that the config's mounts find at <container dir>/volumes/<name>.  It is made
+    """A part of the zone's memory or scratch disk, that the config's mounts find at <container dir>/volumes/<name>.  It is made
     when its volume is first named, is the same for every container that names it, and stays until the zone
     ends.
     """
@@ -821,12 +831,13 @@ class MemoryVolume(_message.Message):
     UID_FIELD_NUMBER: _builtins.int
     GID_FIELD_NUMBER: _builtins.int
     SUB_PATH_FIELD_NUMBER: _builtins.int
+    ON_DISK_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Plain file name (no slash); no image volume has it too."""
     volume: _builtins.str
     """The zone's name for it: a plain file name."""
     size_bytes: _builtins.int
-    """0: the kernel's default, half of the zone's memory."""
+    """0: half of the zone's memory, or what the scratch disk has.  Reserved on a scratch disk, as writable_bytes."""
     mode: _builtins.int
     """Of its root directory, and of those that are made for sub_path."""
     uid: _builtins.int
@@ -835,6 +846,8 @@ class MemoryVolume(_message.Message):
     """"": all of it; else a directory in it, which is made if it is not there, or a file that is.  Relative,
     without "..", and followed without symbolic links: the containers wrote what is there.
     """
+    on_disk: _builtins.bool
+    """On the scratch disk, where the zone has one."""
     def __init__(
         self,
         *,
@@ -845,10 +858,11 @@ class MemoryVolume(_message.Message):
         uid: _builtins.int = ...,
         gid: _builtins.int = ...,
         sub_path: _builtins.str = ...,
+        on_disk: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gid", b"gid", "mode", b"mode", "name", b"name", "size_bytes", b"size_bytes", "sub_path", b"sub_path", "uid", b"uid", "volume", b"volume"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gid", b"gid", "mode", b"mode", "name", b"name", "on_disk", b"on_disk", "size_bytes", b"size_bytes", "sub_path", b"sub_path", "uid", b"uid", "volume", b"volume"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1013,6 +1027,30 @@ class DeviceFound(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeviceFound: _TypeAlias = DeviceFound  # noqa: Y015
+
+@_typing.final
+class MountScratch(_message.Message):
+    """Makes a file system on a disk that reads as zeros, and keeps writable layers and volumes there from now on.  Comes
+    before the first container.  The agent waits for the disk (20 s).  Said again it must be of the same disk.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DISK_FIELD_NUMBER: _builtins.int
+    disk: _builtins.str
+    """A disk's name ("xvdzy")."""
+    def __init__(
+        self,
+        *,
+        disk: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MountScratch: _TypeAlias = MountScratch  # noqa: Y015
 
 @_typing.final
 class StartContainer(_message.Message):

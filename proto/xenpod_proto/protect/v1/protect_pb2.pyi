@@ -265,6 +265,7 @@ class CreateZoneRequest(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     SECLABEL_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
+    SCRATCH_BYTES_FIELD_NUMBER: _builtins.int
     POD_UID_FIELD_NUMBER: _builtins.int
     DISK_RATES_FIELD_NUMBER: _builtins.int
     CPUPOOL_FIELD_NUMBER: _builtins.int
@@ -286,6 +287,10 @@ class CreateZoneRequest(_message.Message):
     seclabel: _builtins.str
     """A security context of the hypervisor's FLASK policy, such as "system_u:system_r:domU_t"; "": the one that
     Xen gives.  FAILED_PRECONDITION where there is no FLASK, INVALID_ARGUMENT for one that the policy lacks.
+    """
+    scratch_bytes: _builtins.int
+    """Size of the zone's scratch disk, where its workloads write instead of to its memory; not set: the profile's;
+    0: none.  RESOURCE_EXHAUSTED when the host's disk has not so much left.
     """
     pod_uid: _builtins.str
     """The Kubernetes uid of its pod; "": none.  Memory and vCPUs are those of the reservations for it, if there are
@@ -331,15 +336,18 @@ class CreateZoneRequest(_message.Message):
         mode: Global___ZoneMode.ValueType = ...,
         seclabel: _builtins.str = ...,
         devices: _abc.Iterable[_builtins.str] | None = ...,
+        scratch_bytes: _builtins.int | None = ...,
         pod_uid: _builtins.str = ...,
         disk_rates: Global___DiskRates | None = ...,
         cpupool: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes", "disk_rates", b"disk_rates", "id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources", "scratch_bytes", b"scratch_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpupool", b"cpupool", "devices", b"devices", "disk_rates", b"disk_rates", "hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "pod_uid", b"pod_uid", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes", "cpupool", b"cpupool", "devices", b"devices", "disk_rates", b"disk_rates", "hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "pod_uid", b"pod_uid", "profile", b"profile", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__scratch_bytes: _TypeAlias = _typing.Literal["scratch_bytes"]  # noqa: Y015
+    _WhichOneofArgType__scratch_bytes: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__scratch_bytes) -> _WhichOneofReturnType__scratch_bytes | None: ...
 
 Global___CreateZoneRequest: _TypeAlias = CreateZoneRequest  # noqa: Y015
 
@@ -428,6 +436,7 @@ class Zone(_message.Message):
     SECLABEL_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
+    SCRATCH_BYTES_FIELD_NUMBER: _builtins.int
     DISK_RATES_FIELD_NUMBER: _builtins.int
     CPUPOOL_FIELD_NUMBER: _builtins.int
     RESIZABLE_FIELD_NUMBER: _builtins.int
@@ -453,6 +462,8 @@ class Zone(_message.Message):
     """As it was created; "" for Xen's own choice."""
     file_volumes: _builtins.bool
     """Its workloads can have FileVolumes."""
+    scratch_bytes: _builtins.int
+    """Size of its scratch disk; 0: none."""
     cpupool: _builtins.str
     """"": the hypervisor's choice."""
     resizable: _builtins.bool
@@ -493,6 +504,7 @@ class Zone(_message.Message):
         seclabel: _builtins.str = ...,
         file_volumes: _builtins.bool = ...,
         devices: _abc.Iterable[Global___Device] | None = ...,
+        scratch_bytes: _builtins.int = ...,
         disk_rates: Global___DiskRates | None = ...,
         cpupool: _builtins.str = ...,
         resizable: _builtins.bool = ...,
@@ -501,7 +513,7 @@ class Zone(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "console", b"console", "cpupool", b"cpupool", "created_at_ns", b"created_at_ns", "death_kind", b"death_kind", "death_reason", b"death_reason", "devices", b"devices", "died_at_ns", b"died_at_ns", "disk_rates", b"disk_rates", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resizable", b"resizable", "resources", b"resources", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "console", b"console", "cpupool", b"cpupool", "created_at_ns", b"created_at_ns", "death_kind", b"death_kind", "death_reason", b"death_reason", "devices", b"devices", "died_at_ns", b"died_at_ns", "disk_rates", b"disk_rates", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resizable", b"resizable", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1074,7 +1086,7 @@ Global___Volume: _TypeAlias = Volume  # noqa: Y015
 
 @_typing.final
 class MemoryVolume(_message.Message):
-    """A part of the zone's memory, which the workload's OCI configuration binds from
+    """A part of the zone's memory, or scratch disk, which the workload's OCI configuration binds from
     /run/xenpod/containers/<id>/volumes/<name>.  It is made when its volume is first named, is the same for
     every workload of the zone that names it, and ends with the zone.
     """
@@ -1088,18 +1100,23 @@ class MemoryVolume(_message.Message):
     UID_FIELD_NUMBER: _builtins.int
     GID_FIELD_NUMBER: _builtins.int
     SUB_PATH_FIELD_NUMBER: _builtins.int
+    ON_DISK_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1 to 64 of [a-z0-9-], the workload's only one; no image volume has it too."""
     volume: _builtins.str
     """The zone's name for it: a plain file name."""
     size_bytes: _builtins.int
-    """0, or more than the zone's memory: half of that."""
+    """0, or more than the zone's memory: half of that.  On a scratch disk it is reserved when the volume is made
+    (RESOURCE_EXHAUSTED); 0, or more than the disk has: what that has left.
+    """
     mode: _builtins.int
     """Of its root directory, and of those that are made for sub_path."""
     uid: _builtins.int
     gid: _builtins.int
     sub_path: _builtins.str
     """"": all of it; else a directory in it, which is made if it is not there, or a file that is."""
+    on_disk: _builtins.bool
+    """On the scratch disk, where the zone has one."""
     def __init__(
         self,
         *,
@@ -1110,10 +1127,11 @@ class MemoryVolume(_message.Message):
         uid: _builtins.int = ...,
         gid: _builtins.int = ...,
         sub_path: _builtins.str = ...,
+        on_disk: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gid", b"gid", "mode", b"mode", "name", b"name", "size_bytes", b"size_bytes", "sub_path", b"sub_path", "uid", b"uid", "volume", b"volume"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gid", b"gid", "mode", b"mode", "name", b"name", "on_disk", b"on_disk", "size_bytes", b"size_bytes", "sub_path", b"sub_path", "uid", b"uid", "volume", b"volume"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1165,6 +1183,7 @@ class CreateWorkloadRequest(_message.Message):
     IMAGE_VOLUMES_FIELD_NUMBER: _builtins.int
     MEMORY_VOLUMES_FIELD_NUMBER: _builtins.int
     FILESYSTEMS_FIELD_NUMBER: _builtins.int
+    WRITABLE_BYTES_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     zone_id: _builtins.str
@@ -1180,6 +1199,8 @@ class CreateWorkloadRequest(_message.Message):
     """Close stdin when the first attached client's ends."""
     log_path: _builtins.str
     """CRI log file, absolute; "": output is read and dropped."""
+    writable_bytes: _builtins.int
+    """Limit of that layer; 0: none of its own.  On a scratch disk it is reserved (RESOURCE_EXHAUSTED)."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___File]: ...
     @_builtins.property
@@ -1192,7 +1213,7 @@ class CreateWorkloadRequest(_message.Message):
     def memory_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryVolume]: ...
     @_builtins.property
     def filesystems(self) -> _containers.RepeatedCompositeFieldContainer[Global___Filesystem]:
-        """Its root: a stack, under a writable layer in the zone's memory."""
+        """Its root: a stack, under a writable layer on the zone's scratch disk, or in its memory."""
 
     @_builtins.property
     def file_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileVolume]:
@@ -1217,12 +1238,13 @@ class CreateWorkloadRequest(_message.Message):
         image_volumes: _abc.Iterable[Global___ImageVolume] | None = ...,
         memory_volumes: _abc.Iterable[Global___MemoryVolume] | None = ...,
         filesystems: _abc.Iterable[Global___Filesystem] | None = ...,
+        writable_bytes: _builtins.int = ...,
         file_volumes: _abc.Iterable[Global___FileVolume] | None = ...,
         devices: _abc.Iterable[Global___WorkloadDevice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "file_volumes", b"file_volumes", "files", b"files", "filesystems", b"filesystems", "id", b"id", "image_volumes", b"image_volumes", "log_path", b"log_path", "memory_volumes", b"memory_volumes", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "file_volumes", b"file_volumes", "files", b"files", "filesystems", b"filesystems", "id", b"id", "image_volumes", b"image_volumes", "log_path", b"log_path", "memory_volumes", b"memory_volumes", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "writable_bytes", b"writable_bytes", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2349,6 +2371,7 @@ class InfoResponse(_message.Message):
     PROFILE_BOUNDS_FIELD_NUMBER: _builtins.int
     CAPABILITIES_FIELD_NUMBER: _builtins.int
     UNKNOWN_SECLABELS_FIELD_NUMBER: _builtins.int
+    SCRATCH_FIELD_NUMBER: _builtins.int
     PREFLIGHT_FIELD_NUMBER: _builtins.int
     ZONES_MOST_FIELD_NUMBER: _builtins.int
     ZONES_BOUND_FIELD_NUMBER: _builtins.int
@@ -2392,6 +2415,10 @@ class InfoResponse(_message.Message):
         """Those of the request that the hypervisor's policy lacks; all of them where there is no FLASK."""
 
     @_builtins.property
+    def scratch(self) -> Global___ScratchLedger:
+        """Not set by a protectd that does not say."""
+
+    @_builtins.property
     def preflight(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostNotice]:
         """What the host's preflight found; the same sentences are among the notices."""
 
@@ -2413,13 +2440,14 @@ class InfoResponse(_message.Message):
         profile_bounds: _abc.Iterable[Global___ProfileBounds] | None = ...,
         capabilities: Global___HostCapabilities | None = ...,
         unknown_seclabels: _abc.Iterable[_builtins.str] | None = ...,
+        scratch: Global___ScratchLedger | None = ...,
         preflight: _abc.Iterable[Global___HostNotice] | None = ...,
         zones_most: _builtins.int = ...,
         zones_bound: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "memory", b"memory"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "memory", b"memory", "scratch", b"scratch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "cpus", b"cpus", "memory", b"memory", "notices", b"notices", "preflight", b"preflight", "profile_bounds", b"profile_bounds", "profiles", b"profiles", "security_boundary", b"security_boundary", "selinux", b"selinux", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "unknown_seclabels", b"unknown_seclabels", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels", "zones_bound", b"zones_bound", "zones_most", b"zones_most"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "cpus", b"cpus", "memory", b"memory", "notices", b"notices", "preflight", b"preflight", "profile_bounds", b"profile_bounds", "profiles", b"profiles", "scratch", b"scratch", "security_boundary", b"security_boundary", "selinux", b"selinux", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "unknown_seclabels", b"unknown_seclabels", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels", "zones_bound", b"zones_bound", "zones_most", b"zones_most"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2504,6 +2532,8 @@ class ProfileBounds(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     VCPUS_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    SCRATCH_BYTES_FIELD_NUMBER: _builtins.int
+    SCRATCH_MAX_BYTES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     memory_min_bytes: _builtins.int
     memory_max_bytes: _builtins.int
@@ -2512,6 +2542,9 @@ class ProfileBounds(_message.Message):
     """0 from a protectd that does not say."""
     vcpus: _builtins.int
     mode: Global___ZoneMode.ValueType
+    scratch_bytes: _builtins.int
+    """Of scratch disks: a zone's that gives none, and the largest."""
+    scratch_max_bytes: _builtins.int
     def __init__(
         self,
         *,
@@ -2522,14 +2555,47 @@ class ProfileBounds(_message.Message):
         memory_bytes: _builtins.int = ...,
         vcpus: _builtins.int = ...,
         mode: Global___ZoneMode.ValueType = ...,
+        scratch_bytes: _builtins.int = ...,
+        scratch_max_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_bytes", b"memory_bytes", "memory_max_bytes", b"memory_max_bytes", "memory_min_bytes", b"memory_min_bytes", "mode", b"mode", "name", b"name", "vcpus", b"vcpus", "vcpus_max", b"vcpus_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_bytes", b"memory_bytes", "memory_max_bytes", b"memory_max_bytes", "memory_min_bytes", b"memory_min_bytes", "mode", b"mode", "name", b"name", "scratch_bytes", b"scratch_bytes", "scratch_max_bytes", b"scratch_max_bytes", "vcpus", b"vcpus", "vcpus_max", b"vcpus_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProfileBounds: _TypeAlias = ProfileBounds  # noqa: Y015
+
+@_typing.final
+class ScratchLedger(_message.Message):
+    """Scratch disks, in bytes: promised to zones, of which they have written some; and left for another zone's."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMISED_BYTES_FIELD_NUMBER: _builtins.int
+    WRITTEN_BYTES_FIELD_NUMBER: _builtins.int
+    FREE_BYTES_FIELD_NUMBER: _builtins.int
+    OVERCOMMIT_FIELD_NUMBER: _builtins.int
+    promised_bytes: _builtins.int
+    written_bytes: _builtins.int
+    free_bytes: _builtins.int
+    overcommit: _builtins.bool
+    """Promises may be more than the host's disk has."""
+    def __init__(
+        self,
+        *,
+        promised_bytes: _builtins.int = ...,
+        written_bytes: _builtins.int = ...,
+        free_bytes: _builtins.int = ...,
+        overcommit: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_bytes", b"free_bytes", "overcommit", b"overcommit", "promised_bytes", b"promised_bytes", "written_bytes", b"written_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScratchLedger: _TypeAlias = ScratchLedger  # noqa: Y015
 
 @_typing.final
 class MemoryLedger(_message.Message):

@@ -1,0 +1,52 @@
+"""Reads limits of what a pod's containers write, from its annotations.
+
+Kubernetes does not tell runtimes a container's limit of ephemeral-storage, nor an emptyDir's sizeLimit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from cri.checks.quantity import quantity
+from cri.config import EMPTY_DIRS, EPHEMERAL_STORAGE
+from daemonkit.faults import Invalid
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_MOST = 2**50
+_MOST_ENTRIES = 256
+
+
+def check_storage(notes: Mapping[str, str]) -> None:
+    """Invalid: an annotation that cannot be read."""
+    writable_layers(notes)
+    empty_dirs(notes)
+
+
+def writable_layers(notes: Mapping[str, str]) -> Mapping[str, int]:
+    """Bytes of what each container may write to its root, by its name."""
+    return _limits(notes, EPHEMERAL_STORAGE)
+
+
+def empty_dirs(notes: Mapping[str, str]) -> Mapping[str, int]:
+    """Bytes of each emptyDir on disk, by its volume's name."""
+    return _limits(notes, EMPTY_DIRS)
+
+
+def _limits(notes: Mapping[str, str], key: str) -> Mapping[str, int]:
+    if key not in notes:
+        return MappingProxyType({})
+    found: dict[str, int] = {}
+    entries = notes[key].split(",", _MOST_ENTRIES)
+    try:
+        if len(entries) > _MOST_ENTRIES:
+            raise ValueError(f"more than {_MOST_ENTRIES} limits")
+        for entry in entries:
+            name, _, size = entry.strip().partition("=")
+            if not _NAME.fullmatch(name) or name in found:
+                raise ValueError(f"{entry!r:.80} is not NAME=SIZE, or names something again")
+            found[name] = quantity(size, _MOST)
+    except ValueError as error:
+        raise Invalid("read annotation", key, str(error), 'e.g. "web=1Gi,log=64Mi"') from None
+    return found

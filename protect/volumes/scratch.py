@@ -1,0 +1,111 @@
+"""Files for zones' scratch disks: sparse, of their full size, which is their hard limit.
+
+The host neither makes nor mounts a file system in them: what a zone writes there is for its own kernel.
+What has been promised and not yet written is counted as taken, so that a zone gets what it was promised
+unless others fill the host's disk (docs/operations.md).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from daemonkit.checkpoints import checkpoint
+from daemonkit.faults import Broken, Exhausted, Fault
+from protect.model.ports import ScratchRoom
+from protect.model.toolstack import DiskSpec
+from protect.model.zone import SCRATCH_VDEV
+
+_MIB = 1 << 20
+_BLOCK = 512
+"""Of st_blocks."""
+
+
+class ScratchFiles:
+    """``ScratchDisks`` in one directory."""
+
+    def __init__(self, directory: Path, reserve: int, *, overcommit: bool = False) -> None:
+        """``reserve``: bytes that are left free; ``overcommit``: promise more than there is."""
+        self._directory = directory
+        self._reserve = reserve
+        self._overcommit = overcommit
+        self._promised: dict[str, int] = {}
+
+    def admit(self, zone_id: str, size_bytes: int) -> None:
+        if not size_bytes:
+            return
+        room = self.room()
+        if size_bytes > room.free_bytes and not self._overcommit:
+            raise Exhausted(
+                "reserve scratch disk",
+                f"zone {zone_id}",
+                f"it needs {_mib(size_bytes)}, free are {_mib(room.free_bytes)} of {self._directory}"
+                f" ({len(self._promised)} zones were promised {_mib(room.promised_bytes)}, and have written"
+                f" {_mib(room.written_bytes)}; scratch.reserve keeps {_mib(self._reserve)})",
+                "destroy zones, give them smaller disks, or set scratch.overcommit",
+            )
+        self._promised[zone_id] = size_bytes
+
+    def adopt(self, zone_id: str, size_bytes: int) -> None:
+        if size_bytes:
+            self._promised[zone_id] = size_bytes
+
+    def make(self, zone_id: str) -> DiskSpec | None:
+        if zone_id not in self._promised:
+            return None
+        path = self._path(zone_id)
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            checkpoint("scratch.file-made")
+            try:
+                os.ftruncate(file, self._promised[zone_id])
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise self._failed("make scratch disk", zone_id, error) from error
+        return DiskSpec(SCRATCH_VDEV, path, readonly=False)
+
+    def remove(self, zone_id: str) -> None:
+        try:
+            self._path(zone_id).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._failed("remove scratch disk", zone_id, error) from error
+        self._promised.pop(zone_id, None)
+
+    def zones(self) -> list[str]:
+        if not self._directory.is_dir():
+            return []
+        return [path.stem for path in self._directory.iterdir() if path.suffix == ".img"]
+
+    def room(self) -> ScratchRoom:
+        written = {zone: min(size, self._written(zone)) for zone, size in self._promised.items()}
+        promised, used = sum(self._promised.values()), sum(written.values())
+        free = self._free() - self._reserve - (promised - used)
+        return ScratchRoom(promised, used, max(0, free))
+
+    def _path(self, zone_id: str) -> Path:
+        return self._directory / f"{zone_id}.img"
+
+    def _written(self, zone_id: str) -> int:
+        try:
+            return self._path(zone_id).stat().st_blocks * _BLOCK
+        except FileNotFoundError:
+            return 0
+
+    def _free(self) -> int:
+        """What the file system of the directory has, which may not be made yet."""
+        place = self._directory
+        while not place.exists():
+            place = place.parent
+        found = os.statvfs(place)
+        return found.f_bavail * found.f_frsize
+
+    def _failed(self, operation: str, zone_id: str, error: OSError) -> Fault:
+        kind = Exhausted if error.errno in (errno.ENOSPC, errno.EDQUOT) else Broken
+        return kind(operation, f"zone {zone_id}", f"{self._directory}: {error.strerror or error}")
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / _MIB:.0f} MiB"
