@@ -32,6 +32,7 @@ from protect.volumes.files import HostFileVolumes
 from protect.volumes.host import HostVolumes
 from protect.workloads import sharing
 from protect.zones import deaths, reconcile
+from protect.zones.patrol import Patrol
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         stack.callback(watching.cancel)
         shares = asyncio.ensure_future(sharing.watch(manager))
         stack.callback(shares.cancel)
+        patrol = asyncio.ensure_future(Patrol(manager).run())
+        stack.callback(patrol.cancel)
         copying = asyncio.ensure_future(_checkpoint_store(store))
         stack.callback(copying.cancel)
         for zone in recorded:

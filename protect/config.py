@@ -119,9 +119,10 @@ class Timeouts:
     stats: Seconds = Seconds(2.0)
     drain: Seconds = Seconds(10.0)
     stop: Seconds = Seconds(20.0)
+    reconcile: Seconds = Seconds(15.0)
 
     def __post_init__(self) -> None:
-        longer_than_nothing(self, "boot", "call", "stats", "stop")
+        longer_than_nothing(self, "boot", "call", "stats", "stop", "reconcile")
 
 
 @dataclass(frozen=True, slots=True)

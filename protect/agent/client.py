@@ -145,13 +145,14 @@ class AgentClient:
         self._end.fail(answer, "use", f"zone {self._zone_id}")
         return answer
 
+    async def power_off(self) -> None:
+        """Have it kill what runs, write its file systems back, and end."""
+        await self._call(pb.Request(power_off=pb.PowerOff()))
+
     # Of containers and their processes.
 
     async def create_container(self, spec: ContainerSpec) -> CreatedProcess:
-        """Prepare a container.  CannotStart: its configuration cannot be run.
-
-        Its start may say that, too: the zone's runtime may still be at work on it.  The pid is then 0.
-        """
+        """Prepare a container.  CannotStart, maybe only by its start (the pid is 0): it cannot be run."""
         request = requests.create_container(spec)
         return await self._create_process(request, tty=spec.tty, stdin=spec.stdin)
 
@@ -213,8 +214,7 @@ class AgentClient:
         """Close a connection in both directions."""
         self.connections.discard(made.into)
         self.drop_output(made.out)
-        # Missing: the agent has closed it already
-        with suppress(Missing):
+        with suppress(Missing):  # the agent has closed it already
             await self.input(made.into).finish()
 
     # Of streams.

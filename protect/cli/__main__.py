@@ -59,12 +59,15 @@ def parser() -> argparse.ArgumentParser:
     )
     common.add_argument("--output", choices=("table", "json"), default="table")
     nouns = top.add_subparsers(required=True, metavar="COMMAND")
-    zone = nouns.add_parser("zone", help="list, inspect, destroy zones").add_subparsers(required=True)
-    _verb(zone, common, "zone list", "every zone")
+    zone = nouns.add_parser("zone", help="list, inspect, destroy, adopt zones").add_subparsers(required=True)
+    listing = _verb(zone, common, "zone list", "every zone")
+    text = "instead the domains that no record accounts for: other virtual machines, and lost zones"
+    listing.add_argument("--strangers", action="store_true", help=text)
     inspecting = _verb(zone, common, "zone inspect", "one zone, and what it says of itself")
     inspecting.add_argument("id", help=_ID)
     destroying = _verb(zone, common, "zone destroy", "end zones and what runs in them")
     destroying.add_argument("ids", nargs="+", metavar="id", help=_ID)
+    _lost_zones(zone, common)
     workload = nouns.add_parser("workload", help="list, inspect workloads").add_subparsers(required=True)
     listing = _verb(workload, common, "workload list", "every workload")
     listing.add_argument("--zone", default="", metavar="ID", help="only workloads of this zone")
@@ -75,6 +78,21 @@ def parser() -> argparse.ArgumentParser:
     _images(nouns)
     generate.add_parser(nouns, _CRI_SOCKET)
     return top
+
+
+def _lost_zones(
+    zone: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser
+) -> None:
+    """Add the verbs for when records are lost, and for when the host goes."""
+    for command, text in (
+        ("zone adopt", "make zones again of domains whose records are lost"),
+        ("zone remove", "end domains of zones whose records are lost"),
+    ):
+        verb = _verb(zone, common, command, text)
+        verb.add_argument("uuids", nargs="+", metavar="uuid", help="as zone list --strangers shows it")
+    ending = _verb(zone, common, "zone shutdown", "end all zones, in order, since the host shuts down")
+    text = "seconds for all of it; workloads that do not end by themselves are killed before"
+    ending.add_argument("--deadline", type=float, default=90.0, metavar="SECONDS", help=text)
 
 
 def _images(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -22,6 +22,10 @@ DomainId = NewType("DomainId", int)
 """The hypervisor's number of a domain; on the fake, the pid of its first process."""
 
 
+MARK_LIMIT = 2048
+"""Characters of a mark: xenstore takes 4096 bytes, with the node's path."""
+
+
 class Mode(Enum):
     """Virtualisation mode of a domain."""
 
@@ -48,22 +52,20 @@ class DomainKernel:
 class DomainSpec:
     """A domain to create, made from a ``ZoneSpec``: only what a hypervisor has to know.
 
-    ``environment`` reaches the agent as environment variables (on Xen by way of the kernel's
-    command line, so names and values are ``[A-Za-z0-9_./:=-]`` without blanks, names without dots).
-    Interfaces appear in the guest as ``eth0`` ... in order; their host ends are put into the network
-    namespace at the path ``netns``, "" for the host's own.
+    ``environment`` reaches the agent as environment variables (on Xen by way of the kernel's command line, so
+    names and values are ``[A-Za-z0-9_./:=-]`` without blanks, names without dots).  Interfaces appear in the
+    guest as ``eth0`` ...; their host ends are put into the network namespace at ``netns``, "" for the host's.
 
     ``shared``: a mount namespace (an absolute path of its nsfs file, namespaces(7)) whose root directory the
     guest sees at ``/run/xenpod/shared``, live: files that come and go, and what is mounted there or
     unmounted, before the domain's start or at any time while it runs.  The root is a shared mount
     (mount_namespaces(7)) and read-only.  The namespace stays the caller's, and has to outlive the domain.
     What is mounted in it may be writable, and is then written by the guest as the host's root; what is
-    read-only there stays so whatever the guest does, if there is a security boundary.  None: the guest has
-    no such directory.
+    read-only there stays so whatever the guest does, if there is a security boundary.  None: no directory.
 
     It is seen from ``share`` on.  The agent learns how to reach it from ``XENPOD_SHARED``, which the
     toolstack sets: ``vchan``, a server to mount when told to (MountShared of channel.proto), or
-    ``fd:<number>``, a descriptor of a mount that it attaches when it starts.
+    ``fd:<number>``, a mount's descriptor that it attaches when it starts.
     """
 
     uuid: UUID
@@ -81,6 +83,7 @@ class DomainSpec:
     domain is gone."""
     seclabel: str = ""
     """A security context of the hypervisor's policy; "": the one that the hypervisor gives."""
+    mark: str = ""  # kept with the domain from its first moment (MARK_LIMIT); its guest may read it
 
 
 class DomainState(Enum):
@@ -114,6 +117,7 @@ class DomainInfo:
     vcpus: int
     cpu_time_ns: int
     shutdown_reason: ShutdownReason | None = None
+    mark: str = ""  # of its spec; "": it has none, or has lost it
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,6 @@ class Toolstack(Protocol):
 
     async def start(self) -> None:
         """Connect, adopt what exists, begin to watch."""
-        ...
 
     async def close(self) -> None:
         """Wait for the steps under way, then stop watching.  Domains go on."""
@@ -208,11 +211,9 @@ class Toolstack(Protocol):
 
     def capabilities(self) -> Capabilities:
         """What the hypervisor can do; known once ``start`` has returned."""
-        ...
 
     async def has_seclabel(self, label: str) -> bool:
         """Whether the policy that the hypervisor has now knows the label; false where there is no FLASK."""
-        ...
 
     async def create(self, spec: DomainSpec) -> DomainId:
         """Make the domain, paused.  When this fails, nothing of the domain is left.
@@ -235,7 +236,6 @@ class Toolstack(Protocol):
 
     async def destroy(self, domain: DomainId) -> None:
         """End the domain at once, and free everything of it; an unknown domain succeeds."""
-        ...
 
     async def list(self) -> list[DomainInfo]:
         """All guest domains, ours and others (never dom0)."""
@@ -243,7 +243,9 @@ class Toolstack(Protocol):
 
     async def find(self, uuid: UUID) -> DomainInfo | None:
         """The domain of this uuid; ids may be used again."""
-        ...
+
+    async def claim(self, uuid: UUID, name: str, mark: str) -> DomainInfo | None:
+        """Mark a domain as ours that has no mark (xenstore was lost); None: there is no such domain."""
 
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
         """Attach a disk, which appears as ``/dev/<vdev>`` in the guest.
@@ -255,11 +257,9 @@ class Toolstack(Protocol):
 
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
         """Detach a disk, and free what was behind it; an unknown vdev succeeds."""
-        ...
 
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         """The vdevs that are attached now."""
-        ...
 
     async def share(self, domain: DomainId) -> str:
         """Have the domain's shared directory (``DomainSpec.shared``) served, unless it is.

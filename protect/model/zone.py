@@ -90,6 +90,8 @@ class Zone:
     died_at_ns: int = 0
     file_volumes: bool = False
     """Whether its agent knows them."""
+    host_boot: str = ""
+    """The boot of the host that made it; "": an earlier release's zone."""
 
     @property
     def id(self) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from protect.model import events
 from protect.model.modes import WantedMode
-from protect.model.toolstack import Mode
+from protect.model.toolstack import DomainState, Mode
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import Zone, ZoneState
+from protect.zones.strangers import Stranger
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 ZONE_STATES: Mapping[ZoneState, pb.ZoneState.ValueType] = {
@@ -31,6 +32,20 @@ WANTED_MODES: Mapping[WantedMode, pb.ZoneMode.ValueType] = {
     WantedMode.PVH: pb.ZONE_MODE_PVH,
     WantedMode.AUTO: pb.ZONE_MODE_AUTO,
 }
+
+
+def stranger(value: Stranger) -> pb.Stranger:
+    domain, made_for = value.domain, value.zone
+    return pb.Stranger(
+        domain_id=domain.id,
+        uuid=str(domain.uuid),
+        name=domain.name,
+        memory_bytes=domain.memory_bytes,
+        vcpus=domain.vcpus,
+        ended=domain.state is DomainState.SHUTDOWN,
+        zone_id=made_for.id if made_for else "",
+        zone_name=made_for.spec.name if made_for else "",
+    )
 
 
 def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:

@@ -73,7 +73,9 @@ def _json_converter() -> Converter:
     converter.register_unstructure_hook(
         ZoneSpec, make_dict_unstructure_fn(ZoneSpec, converter, seclabel=rare, shares=rare)
     )
-    converter.register_unstructure_hook(Zone, make_dict_unstructure_fn(Zone, converter, file_volumes=rare))
+    converter.register_unstructure_hook(
+        Zone, make_dict_unstructure_fn(Zone, converter, file_volumes=rare, host_boot=rare)
+    )
     converter.register_unstructure_hook(
         Workload, make_dict_unstructure_fn(Workload, converter, start_error=rare, command=rare, files=rare)
     )

@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Exhausted, Exists, Fault
+from daemonkit.faults import Exhausted, Exists, Fault, Refused
 from daemonkit.logs import fields
 from protect.model.toolstack import DomainSpec
-from protect.model.zone import Zone, ZoneSpec, ZoneState, domain_name
+from protect.model.zone import Zone, ZoneSpec, ZoneState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
-from protect.zones import kernel
+from protect.zones import kernel, mark
 from protect.zones.deaths import with_console
 from protect.zones.destroy import dismantle
 from protect.zones.events import new_link
@@ -79,11 +79,14 @@ def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
     """Reserve the id, the memory and the record of a zone, all or nothing."""
     if spec.id in manager.zones:
         raise Exists("create zone", spec.id, "there is one already")
+    if manager.closed:
+        raise Refused("create zone", spec.id, manager.closed)
     count = len(manager.zones)
     if count >= manager.config.limits.zones:
         raise Exhausted("create zone", spec.id, f"there are {count} zones, as many as limits.zones")
     manager.ledger.admit(spec.id, spec.memory_bytes)
-    runtime = manager.add_zone(Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns()))
+    zone = Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns(), host_boot=manager.host_boot)
+    runtime = manager.add_zone(zone)
     try:
         manager.put_zone(runtime, runtime.zone, INTENT)
     except BaseException:
@@ -116,7 +119,7 @@ def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
     spec = zone.spec
     return DomainSpec(
         uuid=zone.uuid,
-        name=domain_name(spec.name or spec.id, zone.uuid),
+        name=mark.name_of(zone),
         memory_bytes=spec.memory_bytes,
         vcpus=spec.vcpus,
         mode=spec.mode,
@@ -126,4 +129,5 @@ def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
         shared=shared,
         kernel=spec.kernel,
         seclabel=spec.seclabel,
+        mark=mark.of_zone(zone),
     )

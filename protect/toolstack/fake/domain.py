@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -76,7 +76,16 @@ class Domain:
             vcpus=self.spec.vcpus,
             cpu_time_ns=cpu_time_ns,
             shutdown_reason=self.reason,
+            mark=self.spec.mark,
         )
+
+    def claim(self, mark: str) -> Domain:
+        """Give it the mark, unless it has one."""
+        if not self.spec.mark:
+            spec = replace(self.spec, mark=mark)
+            write_spec(self.directory, spec)
+            self.spec = spec
+        return self
 
     def release(self) -> None:
         """Close our descriptors; the domain goes on."""
@@ -102,6 +111,7 @@ def write_spec(directory: Path, spec: DomainSpec) -> None:
         "netns": spec.netns,
         "shared": str(spec.shared) if spec.shared else "",
         "seclabel": spec.seclabel,
+        "mark": spec.mark,
     }
     write_atomically(directory / "spec.json", json.dumps(values))
 
@@ -124,6 +134,7 @@ async def read_spec(directory: Path) -> DomainSpec | None:
         netns=values.get("netns", ""),
         shared=Path(values["shared"]) if values.get("shared") else None,
         seclabel=values.get("seclabel", ""),
+        mark=values.get("mark", ""),
     )
 
 

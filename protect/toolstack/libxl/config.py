@@ -12,6 +12,9 @@ from xenbind import domain as xen
 NO_SCRIPT = "/bin/true"
 """The hotplug script that libxl runs instead of Debian's: we write their part to xenstore."""
 
+MARK = "xenpod"
+"""The node below a domain's own in which libxl writes its mark as it makes the domain."""
+
 _KIB = 1024
 _SLACK_KIB = 1024
 """LIBXL_MAXMEM_CONSTANT: what libxl adds to the requested memory for a domain's limit."""
@@ -23,9 +26,10 @@ def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, obj
     addons = {"XENPOD_ADDONS": ADDONS} if spec.kernel and spec.kernel.addons else {}
     environment = {**spec.environment, **(ENVIRONMENT if spec.shared else {}), **addons}
     label = {"ssid_label": spec.seclabel} if spec.seclabel else {}
+    mark = {"xsdata": {MARK: spec.mark}} if spec.mark else {}
     memory = spec.memory_bytes // _KIB
     return {
-        "c_info": {"type": kind, "name": spec.name, "uuid": str(spec.uuid), **label},
+        "c_info": {"type": kind, "name": spec.name, "uuid": str(spec.uuid), **label, **mark},
         "b_info": {
             f"type.{kind}": {},
             "max_vcpus": spec.vcpus,

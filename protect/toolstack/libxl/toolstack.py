@@ -24,13 +24,12 @@ from protect.model.toolstack import (
     ShareEnd,
 )
 from protect.model.transport import Transport
-from protect.model.zone import is_zone_domain
 from protect.network.splice import move_interface
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.admit import Admission, capabilities
 from protect.toolstack.libxl.channel import VchanChannels
-from protect.toolstack.libxl.config import domain_config, domain_info
+from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.disks import Disks
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
@@ -38,9 +37,11 @@ from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.scheduling import Scheduling
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
-from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
 from protect.toolstack.libxl.workers import Workers, xen_faults
+from protect.toolstack.libxl.xenstore.census import Census
+from protect.toolstack.libxl.xenstore.store import AsyncStore
+from protect.toolstack.libxl.xenstore.xenstored import Xenstored
 from xenbind import domain as xen
 from xenbind import errors, flask, nic, physinfo, sched
 from xenbind.raw import Unavailable
@@ -95,7 +96,10 @@ class LibxlToolstack(Completing):
         self._logs = GuestLogs(self._settings.console_dir)
         self._registry = DomainRegistry(lambda known: self._channels.ended(known.domid))
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
-        undo.callback(asyncio.ensure_future(self._trim_for_ever()).cancel)
+        self._census = Census(self._workers, self._store, self._registry)
+        self._xenstored = Xenstored(self._store, self._workers, self._registry)
+        for work in (self._trim_for_ever(), self._xenstored.watch()):
+            undo.callback(asyncio.ensure_future(work).cancel)
 
     async def close(self) -> None:
         await self.idle()
@@ -115,7 +119,7 @@ class LibxlToolstack(Completing):
             cpus=info.cpus,
             version=info.version,
             security_boundary=True,
-            notices=(*self._logs.notices(), *notices),
+            notices=(*self._xenstored.notices(), *self._logs.notices(), *notices),
             user_namespaces=self._boot.user_namespaces,
             kernels=True,
         )
@@ -145,7 +149,7 @@ class LibxlToolstack(Completing):
                 undo.callback(self._disks.forget, domid)
                 undo.push_async_callback(self._workers.run, xen.destroy, domid)
                 await self._add_devices(domid, spec)
-                self._registry.add(domid, spec.uuid, spec.name)
+                self._registry.add(domid, spec.uuid, spec.name, spec.mark)
                 undo.pop_all()
         return DomainId(domid)
 
@@ -201,18 +205,17 @@ class LibxlToolstack(Completing):
 
     @completed
     async def list(self) -> list[DomainInfo]:
-        listed = []
         with xen_faults("list domains", ""):
-            for info in await self._workers.ask(xen.domains):
-                if info.domid == 0 or info.dying:  # a dying one only waits for others to give back its pages
-                    continue
-                if is_zone_domain(info.name, info.uuid):
-                    self._registry.add(info.domid, info.uuid, info.name)
-                listed.append(domain_info(info))
-            for known in self._registry.vanished({info.uuid for info in listed}):
+            listed, vanished = await self._census.take()
+            for known in vanished:
                 if not known.lock.locked():  # else it is being destroyed, by us
                     await self._forget(known)
         return listed
+
+    @completed
+    async def claim(self, uuid: UUID, name: str, mark: str) -> DomainInfo | None:
+        with xen_faults("claim domain", name):
+            return await self._census.claim(uuid, name, mark)
 
     async def find(self, uuid: UUID) -> DomainInfo | None:
         return next((domain for domain in await self.list() if domain.uuid == uuid), None)

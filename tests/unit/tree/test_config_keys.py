@@ -134,6 +134,7 @@ PROTECTD: Mapping[str, list[str]] = {
     "timeouts.stats": TIME,
     "timeouts.drain": DELAY,
     "timeouts.stop": TIME,
+    "timeouts.reconcile": TIME,
     "libxl.kernel": PATH,
     "libxl.initramfs": PATH,
     "libxl.kernel_arguments": ['"two\\nlines"', f"'{'x' * 513}'", "3"],
