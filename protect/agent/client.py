@@ -165,9 +165,10 @@ class AgentClient:
         asked = pb.UpdateContainer(id=container_id, resources_json=resources)
         await self._call(pb.Request(update_container=asked))
 
-    async def delete_container(self, container_id: str) -> None:
-        """Delete a container; an unknown one succeeds."""
-        await self._call(pb.Request(delete_container=pb.DeleteContainer(id=container_id)))
+    async def delete_container(self, container_id: str, *, early: bool = False) -> None:
+        """Delete a container; an unknown one succeeds.  ``early``: before ``serve``."""
+        call = self._call_early if early else self._call
+        await call(pb.Request(delete_container=pb.DeleteContainer(id=container_id)))
 
     async def put_files(self, part: FilePart) -> None:
         """Exists: the zone has this version."""
@@ -245,13 +246,11 @@ class AgentClient:
 
     async def _call(self, request: pb.Request, timeout: float = 0.0) -> pb.Reply:
         await self.ready()
-        link = self._linked()
-        async with self._until_end():
-            return await link.call(request, timeout or self.call_timeout)
+        return await self._call_early(request, timeout)
 
-    async def _call_early(self, request: pb.Request) -> pb.Reply:
+    async def _call_early(self, request: pb.Request, timeout: float = 0.0) -> pb.Reply:
         async with self._until_end():
-            return await self._linked().call(request, self.call_timeout)
+            return await self._linked().call(request, timeout or self.call_timeout)
 
     async def _create_process(self, request: pb.Request, *, tty: bool, stdin: bool) -> CreatedProcess:
         await self.ready()

@@ -101,7 +101,7 @@ async def zone_adopt(options: argparse.Namespace) -> None:
     async with _zones(options) as zones:
         for uuid in await _strangers(zones, options.uuids):
             zone = await zones.AdoptZone(pb.AdoptZoneRequest(uuid=uuid), timeout=_TIMEOUT)
-            show.note(f"{uuid} is zone {zone.id} again; what runs in it is not known, and ends with it")
+            show.note(f"{uuid} is zone {zone.id} again; what ran in it, and is not known, ends")
 
 
 async def zone_remove(options: argparse.Namespace) -> None:

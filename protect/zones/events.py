@@ -37,7 +37,7 @@ class ZoneEvents:
         if not runtime.running:
             return
         if not runtime.zone.boot_id:  # adopted by its mark, which does not have it
-            strangers.learn(self._manager, runtime, hello)
+            await strangers.empty(self._manager, runtime, hello)
         if runtime.zone.boot_id != hello.boot_id.hex():
             # One domain boots once; another agent in it has none of our workloads.
             log.error("another agent answers in the zone", extra=fields(zone=runtime.id))

@@ -47,8 +47,7 @@ def unknown(manager: ZoneManager, domains: Iterable[DomainInfo]) -> list[DomainI
 async def adopt(manager: ZoneManager, uuid: UUID) -> tuple[ZoneRuntime, DomainInfo]:
     """Make a zone of a stranger with our mark: the zone, which is to be connected yet, and its domain.
 
-    Missing, Refused (no mark, or it has ended), Exists (another zone has its id).  Its workloads go on, but
-    nobody knows them: they end with the zone.
+    Missing, Refused (no mark, or it has ended), Exists (another zone has its id).  What runs in it ends.
     """
     stranger = await _marked(manager, "adopt zone", uuid)
     assert stranger.zone is not None
@@ -75,8 +74,24 @@ def _admit(manager: ZoneManager, zone: Zone) -> ZoneRuntime:
     return runtime
 
 
-def learn(manager: ZoneManager, runtime: ZoneRuntime, hello: AgentHello) -> None:
-    """Record of an adopted zone what its agent says at the first connection."""
+async def empty(manager: ZoneManager, runtime: ZoneRuntime, hello: AgentHello) -> None:
+    """End what runs in an adopted zone, at its first connection, then record what its agent says of itself.
+
+    Nobody knows these workloads any more, and whoever had them made has them made again: they must not run
+    twice.  A daemon that is killed here does it again.
+    """
+    untrusted = await runtime.client.list_processes()
+    for process in untrusted.processes:
+        if not process.name.exec_id:
+            await runtime.client.delete_container(process.name.container_id, early=True)
+    checkpoint("zone-adopt.emptied")
+    for workload_id in manager.volumes.users(runtime.id):
+        await manager.volumes.detach(runtime.id, workload_id)
+    domain = runtime.zone.domain_id
+    for vdev in await manager.toolstack.disks(domain):
+        await manager.toolstack.detach_disk(domain, vdev)
+    manager.clear_zone_dir(runtime.id)
+    checkpoint("zone-adopt.detached")
     told = replace(
         runtime.zone,
         boot_id=hello.boot_id.hex(),

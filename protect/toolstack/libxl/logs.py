@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from protect.toolstack.console import read_tail
 
 _LONGEST = 1 << 20
 _KEPT = 256 << 10
+_PERIOD = 30.0
 
 
 class GuestLogs:
@@ -37,6 +39,12 @@ class GuestLogs:
         for name in names:
             with suppress(FileNotFoundError):
                 _trim(self._console(name))
+
+    async def keep_trimmed(self, trim: Callable[[], Awaitable[None]]) -> None:
+        """Have logs cut again and again: xenconsoled takes 300 KB/s of each zone at most."""
+        while True:
+            await asyncio.sleep(_PERIOD)
+            await trim()
 
     def forget(self, name: str) -> None:
         """Remove the logs of a zone that is gone: names are not used again, so nobody else would."""

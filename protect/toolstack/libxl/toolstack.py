@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from uuid import UUID
 
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
 from protect.model.errors import DomainGone, ToolstackError
@@ -45,8 +46,6 @@ from protect.toolstack.libxl.xenstore.xenstored import Xenstored
 from xenbind import domain as xen
 from xenbind import errors, flask, nic, physinfo, sched
 from xenbind.raw import Unavailable
-
-_TRIM_SECONDS = 30.0
 
 
 class LibxlToolstack(Completing):
@@ -98,7 +97,7 @@ class LibxlToolstack(Completing):
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
         self._census = Census(self._workers, self._store, self._registry)
         self._xenstored = Xenstored(self._store, self._workers, self._registry)
-        for work in (self._trim_for_ever(), self._xenstored.watch()):
+        for work in (self._logs.keep_trimmed(self.trim_logs), self._xenstored.watch()):
             undo.callback(asyncio.ensure_future(work).cancel)
 
     async def close(self) -> None:
@@ -148,7 +147,9 @@ class LibxlToolstack(Completing):
                 domid = await self._workers.run(xen.create, config)
                 undo.callback(self._disks.forget, domid)
                 undo.push_async_callback(self._workers.run, xen.destroy, domid)
+                checkpoint("libxl-create.made")
                 await self._add_devices(domid, spec)
+                checkpoint("libxl-create.wired")
                 self._registry.add(domid, spec.uuid, spec.name, spec.mark)
                 undo.pop_all()
         return DomainId(domid)
@@ -191,8 +192,10 @@ class LibxlToolstack(Completing):
                 # Xen cannot end a domain quickly while others have its pages.
                 self._channels.disconnect(domain)
                 self._sharing.abandon(known.uuid)
+                checkpoint("libxl-destroy.disconnected")
                 with suppress(errors.DomainNotFound):  # it is gone already
                     await self._workers.run(xen.destroy, domain, known.uuid)
+                checkpoint("libxl-destroy.destroyed")
                 await self._forget(known)
 
     async def _forget(self, known: Known) -> None:
@@ -285,11 +288,6 @@ class LibxlToolstack(Completing):
     async def trim_logs(self) -> None:
         """Cut the logs of zones down: a zone must not fill the host's disk by its console."""
         await asyncio.to_thread(self._logs.trim, self._registry.names())
-
-    async def _trim_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(_TRIM_SECONDS)  # xenconsoled takes 300 KB/s at most
-            await self.trim_logs()
 
     def _living(self, operation: str, domain: DomainId) -> Known:
         """A domain that is alive; DomainGone otherwise."""

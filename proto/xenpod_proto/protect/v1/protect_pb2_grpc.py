@@ -175,7 +175,7 @@ class ZonesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AdoptZone(self, request, context):
-        """Makes a zone again of a stranger that carries our mark.  Its workloads go on unknown, and end with it.
+        """Makes a zone again of a stranger that carries our mark.  Its workloads, which nobody knows any more, end.
         FAILED_PRECONDITION for a domain without a mark, or one that has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

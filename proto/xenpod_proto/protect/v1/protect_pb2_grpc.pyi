@@ -60,7 +60,7 @@ class ZonesStub:
     ListStrangers: _grpc.UnaryUnaryMultiCallable[_protect_pb2.ListStrangersRequest, _protect_pb2.ListStrangersResponse]
     """The domains that no zone accounts for: other virtual machines, and zones whose records are lost."""
     AdoptZone: _grpc.UnaryUnaryMultiCallable[_protect_pb2.AdoptZoneRequest, _protect_pb2.Zone]
-    """Makes a zone again of a stranger that carries our mark.  Its workloads go on unknown, and end with it.
+    """Makes a zone again of a stranger that carries our mark.  Its workloads, which nobody knows any more, end.
     FAILED_PRECONDITION for a domain without a mark, or one that has ended.
     """
     RemoveStranger: _grpc.UnaryUnaryMultiCallable[_protect_pb2.RemoveStrangerRequest, _protect_pb2.RemoveStrangerResponse]
@@ -96,7 +96,7 @@ class ZonesAsyncStub(ZonesStub):
     ListStrangers: _aio.UnaryUnaryMultiCallable[_protect_pb2.ListStrangersRequest, _protect_pb2.ListStrangersResponse]  # type: ignore[assignment]
     """The domains that no zone accounts for: other virtual machines, and zones whose records are lost."""
     AdoptZone: _aio.UnaryUnaryMultiCallable[_protect_pb2.AdoptZoneRequest, _protect_pb2.Zone]  # type: ignore[assignment]
-    """Makes a zone again of a stranger that carries our mark.  Its workloads go on unknown, and end with it.
+    """Makes a zone again of a stranger that carries our mark.  Its workloads, which nobody knows any more, end.
     FAILED_PRECONDITION for a domain without a mark, or one that has ended.
     """
     RemoveStranger: _aio.UnaryUnaryMultiCallable[_protect_pb2.RemoveStrangerRequest, _protect_pb2.RemoveStrangerResponse]  # type: ignore[assignment]
@@ -195,7 +195,7 @@ class ZonesServicer(metaclass=_abc_1.ABCMeta):
         request: _protect_pb2.AdoptZoneRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_protect_pb2.Zone, _abc.Awaitable[_protect_pb2.Zone]]:
-        """Makes a zone again of a stranger that carries our mark.  Its workloads go on unknown, and end with it.
+        """Makes a zone again of a stranger that carries our mark.  Its workloads, which nobody knows any more, end.
         FAILED_PRECONDITION for a domain without a mark, or one that has ended.
         """
 
