@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PY := $(BIN)/python
 PYTEST := $(BIN)/pytest
+# What fails runs once more, by itself; see there.
+PYTEST_AGAIN := $(PY) -m tests.support.session.again
 # Half of the time is waiting for daemons to start; a file's tests stay together, for what they share.
 TWO := -n 2 --dist loadfile
 
@@ -47,8 +49,8 @@ check: parts  ## linters, types, import rules, the order of the C, stub drift, s
 	$(PYTEST) -q tests/unit/tree
 
 test: setup  ## every tier; of nested Xen what is not slow (all of it: test-xen)
-	$(PYTEST) $(TWO) tests/unit tests/contract tests/zone tests/integration tests/hostile tests/conformance tests/cluster
-	$(PYTEST) --xen=quick tests/xen
+	$(PYTEST_AGAIN) $(TWO) tests/unit tests/contract tests/zone tests/integration tests/hostile tests/conformance tests/cluster
+	$(PYTEST_AGAIN) --xen=quick tests/xen
 
 test-unit: $(BIN)/.installed  ## needs no more than a C compiler: pure logic, checks
 	@$(MAKE) --silent -C zone build/lookup

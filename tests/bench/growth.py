@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from tests.bench import plugins
@@ -29,26 +28,28 @@ class Growth:
 async def measure(
     running: Mapping[str, Side], images: Mapping[str, str], pods: int, others: int
 ) -> dict[str, Growth]:
-    """The lives of ``pods`` pods, one after another, on each side in turn: alone, and among ``others``."""
-    alone = await _lives(running, images, pods, "alone")
-    async with AsyncExitStack() as stack:
-        for name, side in running.items():
-            crowd = Others(side, images[name])
-            stack.push_async_callback(crowd.remove)
+    """The lives of ``pods`` pods, one after another: alone, then among ``others``; one side after the other.
+
+    Only one side has others at a time: each would pay for the other's mounts and interfaces.
+    """
+    found = {}
+    for name, side in running.items():
+        alone = await _lives(side, images[name], pods, "alone")
+        crowd = Others(side, images[name])
+        try:
             await crowd.start(others)
-        among = await _lives(running, images, pods, "among")
-    return {name: Growth(others, alone[name], among[name]) for name in running}
+            found[name] = Growth(others, alone, await _lives(side, images[name], pods, "among"))
+        finally:
+            await crowd.remove()
+    return found
 
 
-async def _lives(
-    running: Mapping[str, Side], images: Mapping[str, str], pods: int, prefix: str
-) -> dict[str, Samples]:
-    samples = {name: Samples() for name in running}
+async def _lives(side: Side, image: str, pods: int, prefix: str) -> Samples:
+    samples = Samples()
     for number in range(-1, pods):
-        for name, side in running.items():
-            kept = samples[name] if number >= 0 else Samples()
-            await one_pod(side.client, images[name], f"{prefix}-{number + 1}", kept)
-            await plugins.once(side.networks, kept)
+        kept = samples if number >= 0 else Samples()
+        await one_pod(side.client, image, f"{prefix}-{number + 1}", kept)
+        await plugins.once(side.networks, kept)
     return samples
 
 

@@ -108,7 +108,7 @@ def test_the_command_s_exit_code_and_output_come_back(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
     script = "cat /sys/hypervisor/type; pwd; touch /changed-in-dom0-only; exit 7"
-    options = ["--folder", str(tmp_path), "--deadline", "180"]
+    options = ["--folder", str(tmp_path), "--deadline", "900"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.xen.run", *options, "--", "sh", "-c", script],
         cwd=machine.CHECKOUT,

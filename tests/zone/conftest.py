@@ -55,10 +55,15 @@ def disk(image: Path) -> Iterator[Path]:
 
 
 def _hierarchies() -> list[Path]:
-    """The mounted cgroup trees that hold controllers: all of v1, or the one of v2."""
+    """The mounted cgroup trees that hold controllers: all of v1, or the one of v2.
+
+    Only the host's: other tests that run meanwhile mount some for themselves elsewhere, and they go again.
+    """
     found = []
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, point, kind = line.split()[:3]
+        if not Path(point).is_relative_to("/sys/fs/cgroup"):
+            continue
         if kind == "cgroup" or (
             kind == "cgroup2" and "memory" in Path(point, "cgroup.controllers").read_text()
         ):

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.session import skips, watchdog
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 BOTH = "-p tests.support.session.skips -p tests.support.session.timeouts"
 
 
