@@ -77,7 +77,8 @@ async def reconcile(manager: ZoneManager, recorded: RecordedZone) -> None:
     match runtime.zone.state:
         case ZoneState.CREATING | ZoneState.DESTROYING:
             async with runtime.lock:
-                await dismantle(manager, runtime)
+                if manager.zones.get(runtime.id) is runtime:  # a caller may have destroyed it meanwhile
+                    await dismantle(manager, runtime)
             checkpoint("reconcile.undone")
         case ZoneState.DEAD:
             await _clean_up(manager, runtime)
@@ -121,6 +122,8 @@ async def _clean_up(manager: ZoneManager, runtime: ZoneRuntime) -> None:
         domain = await find_domain(manager, runtime)
         if domain is not None:
             await manager.toolstack.destroy(domain)
+        if manager.zones.get(runtime.id) is runtime:
+            manager.ledger.release(runtime.id)
     await _release_ended(manager, runtime)
     await resync.finish_intents(manager, runtime)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -101,8 +102,27 @@ async def test_what_a_dead_zone_left_is_removed(manager: ZoneManager, toolstack:
     await until(lambda: not manager.zones["z1"].lock.locked())
     toolstack.failing.clear()
     await Patrol(manager).look()
-    await until(lambda: not toolstack.domains)
+    await until(lambda: not toolstack.domains and manager.ledger.reserved_bytes == 0)
     assert manager.zones["z1"].zone.state is ZoneState.DEAD
+
+
+async def test_what_is_tried_again_does_not_touch_the_next_zone_of_that_id(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
+    """A caller was faster, and has made the zone anew."""
+    toolstack.failing.add("destroy")
+    with pytest.raises(ToolstackError):
+        await destroy.destroy(manager, "z1")
+    toolstack.failing.clear()
+    old = manager.zones["z1"]
+    async with old.lock:  # the patrol's second try waits for it
+        again = asyncio.create_task(reconcile.reconcile(manager, reconcile.RecordedZone(old, None, None)))
+        await asyncio.sleep(0)
+        manager.drop_zone(old)
+        await launch.launch(manager, zone_spec())
+    await again
+    assert manager.zones["z1"].running and manager.ledger.reserved_bytes == 256 * MIB
+    assert [zone.id for zone in manager.store.load().zones] == ["z1"]
 
 
 # -- marks that were lost
