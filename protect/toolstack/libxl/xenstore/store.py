@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from daemonkit.tasks import complete
 from xenbind.xenstore import Xenstore
 
+P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -24,21 +26,22 @@ class AsyncStore:
 
     def __init__(self) -> None:
         self._store = Xenstore()
+        self._calls: Counter[Xenstore] = Counter()  # under way, by connection
         self._tokens = count(1)
         self._watches: dict[str, tuple[str, asyncio.Event]] = {}  # path and event by token
         self._fd = -1
 
     async def read(self, path: str) -> bytes | None:
         """The value of a node (untrusted where a guest may write); None: there is no such node."""
-        return await self._run(lambda: self._store.read(path))
+        return await self._run(Xenstore.read, path)
 
     async def write(self, path: str, value: str) -> None:
         """Write a node."""
-        await self._run(lambda: self._store.write(path, value.encode()))
+        await self._run(Xenstore.write, path, value.encode())
 
     async def list(self, path: str) -> list[str]:
         """The names of a node's children."""
-        return await self._run(lambda: self._store.list(path))
+        return await self._run(Xenstore.list, path)
 
     @asynccontextmanager
     async def watch(self, path: str) -> AsyncIterator[asyncio.Event]:
@@ -47,12 +50,19 @@ class AsyncStore:
         changed = asyncio.Event()
         self._watches[token] = path, changed
         try:
-            await self._run(lambda: self._store.watch(path, token))
+            await self._run(Xenstore.watch, path, token)
             self._listen()
             yield changed
         finally:
             del self._watches[token]
-            await self._run(lambda: self._store.unwatch(path, token))
+            await self._unwatch(path, token)
+
+    async def _unwatch(self, path: str, token: str) -> None:
+        """A connection that is lost has no watches: nobody's own error is to give way to that."""
+        try:
+            await self._run(Xenstore.unwatch, path, token)
+        except OSError as error:
+            log.debug("%s: %s", path, error)
 
     async def reconnect(self) -> None:
         """Connect to the xenstored that there is now; whoever watches is told to look again."""
@@ -61,16 +71,31 @@ class AsyncStore:
         if self._fd >= 0:
             asyncio.get_running_loop().remove_reader(self._fd)
             self._fd = -1
-        await complete(asyncio.to_thread(stale.close))
+        self._close_if_idle(stale)
         for token, (path, changed) in list(self._watches.items()):
-            await self._run(lambda path=path, token=token: fresh.watch(path, token))  # type: ignore[misc]
+            await self._run(Xenstore.watch, path, token)
             changed.set()
         if self._watches:
             self._listen()
 
-    async def _run(self, function: Callable[[], T]) -> T:
-        # Completed: ``close`` must not come while a thread uses the connection.
-        return await complete(asyncio.to_thread(function))
+    async def _run(
+        self, function: Callable[Concatenate[Xenstore, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        store = self._store
+        self._calls[store] += 1
+        try:
+            # Completed: ``close`` must not come while a thread uses the connection.
+            return await complete(asyncio.to_thread(function, store, *args, **kwargs))
+        finally:
+            self._calls[store] -= 1
+            if store is not self._store:
+                self._close_if_idle(store)
+
+    def _close_if_idle(self, stale: Xenstore) -> None:
+        """Close a connection that has been replaced; the last call on it does so otherwise."""
+        if not self._calls[stale]:
+            del self._calls[stale]
+            stale.close()
 
     def _listen(self) -> None:
         if self._fd < 0:  # there is none before the first watch
