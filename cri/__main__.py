@@ -23,10 +23,17 @@ from daemonkit.grpc_server import serve_unix
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 _DEFAULT_CONFIG = Path("/etc/xenpod/cri.toml")
+SWITCH = 0.0005
+"""Seconds after which a thread gives the interpreter to another; CPython's own 5 ms are too long.
+
+Threads merge the trees of large images.  Meanwhile the event loop waits that long for each of its own steps,
+and with it whoever calls.  protectd has no such threads, and a shorter one would make it slower.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script."""
+    sys.setswitchinterval(SWITCH)
     description = "Serves CRI: every pod in a zone of its own."
     return daemon.main("xenpod-cri", description, CriConfig, _DEFAULT_CONFIG, serve, arguments)
 

@@ -18,6 +18,7 @@ from daemonkit.interceptors import CallGuard
 from daemonkit.logs import fields
 from daemonkit.peer_proxy import PeerProxy, listen, own_lock
 from daemonkit.tasks import Background
+from daemonkit.underway import Underway
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ async def serve_unix(
     name: str,
     grace: float = _GRACE,
     tasks: Background | None = None,
+    underway: Underway | None = None,
 ) -> AsyncIterator[None]:
     """Serve gRPC on the unix socket ``path`` (mode 0600) while the block runs.
 
@@ -73,11 +75,13 @@ async def serve_unix(
 
     ``tasks`` owns the handlers, with what they undo after their client has gone.  The caller closes it after
     the server; None: the server has its own, and waits ``grace`` seconds for it.
+
+    ``underway`` counts the calls.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with own_lock(path):
         owner = tasks or Background()
-        guard = CallGuard(name, owner)
+        guard = CallGuard(name, owner, underway)
         server = grpc.aio.server(
             interceptors=[guard], options=_SERVER_OPTIONS, maximum_concurrent_rpcs=_CALLS
         )

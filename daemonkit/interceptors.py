@@ -17,6 +17,7 @@ import grpc.aio
 from daemonkit import faults
 from daemonkit.logs import fields
 from daemonkit.tasks import Background
+from daemonkit.underway import Underway
 
 log = logging.getLogger(__name__)
 
@@ -90,9 +91,10 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
     its undo.  Streaming handlers run in gRPC's own task.
     """
 
-    def __init__(self, server: str, tasks: Background) -> None:
+    def __init__(self, server: str, tasks: Background, underway: Underway | None = None) -> None:
         self._server = server
         self._tasks = tasks
+        self._underway = underway or Underway()
         self._subscriptions: set[_Subscription] = set()
         self._stopping = False
         self._wrapped: dict[str, tuple[_Handler, _Handler]] = {}
@@ -142,8 +144,9 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             begun = time.monotonic()
             try:
-                work = inner(request, context)
-                reply = await (work if reads else self._tasks.run(work, method))
+                with self._underway.call():
+                    work = inner(request, context)
+                    reply = await (work if reads else self._tasks.run(work, method))
             except BaseException as error:
                 await self._fail(method, begun, error, context)
             self._log(method, begun, "OK", slow=True)
@@ -154,6 +157,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
     def _stream(self, method: str, inner: _Behaviour) -> _Behaviour:
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             begun = time.monotonic()
+            self._underway.stream()
             try:
                 replies = inner(request, context)
                 if inspect.isawaitable(replies):

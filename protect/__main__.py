@@ -11,19 +11,19 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from daemonkit import daemon, lifecycle
-from daemonkit.config import Bytes
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Refused
 from daemonkit.grpc_server import serve_unix
 from daemonkit.host.lookup import Lookups
+from daemonkit.underway import Underway
 from protect.channel.link import Link
 from protect.channel.turns import Turns
 from protect.config import ProtectdConfig, ToolstackKind
-from protect.model.modes import choose, kernel_lacks
+from protect.model.room.modes import choose, kernel_lacks
 from protect.model.toolstack import Capabilities, Toolstack
 from protect.network.splice import splice
 from protect.server import services
-from protect.server.host import mode_notices
+from protect.server.host import mode_notices, rate_notices
 from protect.state.ledger import Ledger
 from protect.state.manager import ZoneManager
 from protect.state.store import LOG_LIMIT, SqliteStore
@@ -31,8 +31,9 @@ from protect.stdio.log import WorkloadLog
 from protect.volumes.files import HostFileVolumes
 from protect.volumes.host import HostVolumes
 from protect.workloads import sharing
-from protect.zones import deaths, reconcile
+from protect.zones import capacity, deaths, preflight, reconcile
 from protect.zones.patrol import Patrol
+from protect.zones.size.follow import MemoryFollower
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +57,10 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         toolstack = build_toolstack(config)
         stack.push_async_callback(toolstack.close)
         await toolstack.start()
-        manager = await _manager(config, store, toolstack)
+        underway = Underway()
+        manager = await _manager(config, store, toolstack, underway)
         stack.push_async_callback(manager.close)
+        await preflight.check(manager)
         recorded = await reconcile.load(manager)
         # After the load: an end told before would find no zone to be the end of.
         watching = asyncio.ensure_future(deaths.watch(manager))
@@ -66,12 +69,17 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         stack.callback(shares.cancel)
         patrol = asyncio.ensure_future(Patrol(manager).run())
         stack.callback(patrol.cancel)
+        sizing = asyncio.ensure_future(MemoryFollower(manager).run())
+        stack.callback(sizing.cancel)
+        following = asyncio.ensure_future(capacity.follow(manager))
+        stack.callback(following.cancel)
         copying = asyncio.ensure_future(_checkpoint_store(store))
         stack.callback(copying.cancel)
         for zone in recorded:
             manager.tasks.spawn(reconcile.reconcile(manager, zone), f"reconcile zone {zone.runtime.id}")
         add = functools.partial(services.add, manager)
-        async with serve_unix(config.socket_path, add, name="protectd", tasks=manager.tasks):
+        serving = serve_unix(config.socket_path, add, name="protectd", tasks=manager.tasks, underway=underway)
+        async with serving:
             lifecycle.ready(f"serving with {len(manager.zones)} zones")
             await _wait(stop, watching)
             manager.stop()
@@ -90,24 +98,24 @@ def build_toolstack(config: ProtectdConfig) -> Toolstack:
     return LibxlToolstack(config.state_dir / "libxl", config.guest_dir, settings=config.libxl)
 
 
-async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolstack) -> ZoneManager:
-    total = config.memory.total
-    if not total:
-        total = Bytes((await toolstack.physical_info()).total_memory_bytes - config.memory.reserve)
-    if total <= 0:
+async def _manager(
+    config: ProtectdConfig, store: SqliteStore, toolstack: Toolstack, underway: Underway
+) -> ZoneManager:
+    total = (await toolstack.physical_info()).total_memory_bytes
+    if not config.memory.total and total <= config.memory.reserve:
         raise WrongKey("memory.reserve", f"{config.memory.reserve} is all the memory that zones could have")
     can = toolstack.capabilities()
     check_modes(config, can)
-    for notice in mode_notices(config, can):
+    for notice in [*mode_notices(config, can), *rate_notices(config, can)]:
         log.warning("%s", notice)
     return ZoneManager(
         config=config,
         toolstack=toolstack,
         store=store,
-        links=functools.partial(Link, turns=Turns()),
+        links=functools.partial(Link, turns=Turns(underway)),
         logs=lambda path, journal: WorkloadLog.open(path, journal),
         splice=splice,
-        ledger=Ledger(total),
+        ledger=Ledger(config.memory.total, config.memory.reserve),
         volumes=HostVolumes(config.run_dir / "volumes", config.guest_dir / "lookup"),
         files=HostFileVolumes(Lookups(config.guest_dir / "lookup")),
     )

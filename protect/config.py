@@ -23,7 +23,8 @@ from daemonkit.config import (
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
 from protect.host.devices import is_place
-from protect.model.modes import WantedMode
+from protect.model.domain.shares import MOST_DISK_RATE, DiskRates
+from protect.model.room.modes import WantedMode
 from protect.toolstack.fake.faultplan import FaultPlan
 from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.libxl.settings import LibxlSettings
@@ -31,6 +32,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as channel
 
 _MIB = 1 << 20
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
+_RATES = ("disk_read_rate", "disk_write_rate", "disk_read_operations", "disk_write_operations")
 DEFAULT_PROFILE = "default"
 
 
@@ -47,6 +49,13 @@ class Memory:
 
     total: Bytes = Bytes(0)
     reserve: Bytes = Bytes(512 * _MIB)
+    reservations_only: bool = False
+    """Whether only pods with a reservation get zones."""
+    policy_period: Seconds = Seconds(5.0)
+    """Between looks at zones whose memory follows what they use."""
+
+    def __post_init__(self) -> None:
+        longer_than_nothing(self, "policy_period")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +103,35 @@ class ZoneLimits:
     """Quotas against callers and zones that want too much."""
 
     zones: int = 512
+    reservations: int = 1024
     workloads_per_zone: int = channel.LIMIT_CONTAINERS
     disks_per_zone: int = 80
     execs_per_zone: int = 48
     connections_per_zone: int = channel.LIMIT_CONNECTIONS
+    disk_read_rate: Bytes = Bytes(0)
+    """Bytes per second of each disk of a zone; 0: no limit, as of the other three."""
+    disk_write_rate: Bytes = Bytes(0)
+    disk_read_operations: int = 0
+    disk_write_operations: int = 0
 
     def __post_init__(self) -> None:
-        at_least(1, self, "zones", "workloads_per_zone", "disks_per_zone")
+        at_least(1, self, "zones", "reservations", "workloads_per_zone", "disks_per_zone")
         at_least(0, self, "execs_per_zone", "connections_per_zone")
+        at_least(0, self, *_RATES)
+        at_most(MOST_DISK_RATE, self, *_RATES)
         # The names from xvda to xvdyz: those from xvdza on are the toolstack's own.
         at_most(676, self, "disks_per_zone")
         # An agent accepts no more.
         at_most(channel.LIMIT_CONTAINERS, self, "workloads_per_zone")
         at_most(channel.LIMIT_EXECS, self, "execs_per_zone")
         at_most(channel.LIMIT_CONNECTIONS, self, "connections_per_zone")
+
+    @property
+    def disk_rates(self) -> DiskRates:
+        """The most that a zone can have."""
+        return DiskRates(
+            self.disk_read_rate, self.disk_write_rate, self.disk_read_operations, self.disk_write_operations
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +143,11 @@ class Timeouts:
     stats: Seconds = Seconds(2.0)
     drain: Seconds = Seconds(10.0)
     stop: Seconds = Seconds(20.0)
+    resize: Seconds = Seconds(30.0)
     reconcile: Seconds = Seconds(15.0)
 
     def __post_init__(self) -> None:
-        longer_than_nothing(self, "boot", "call", "stats", "stop", "reconcile")
+        longer_than_nothing(self, "boot", "call", "stats", "stop", "resize", "reconcile")
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ typedef struct {
 	uint32_t domid;
 	bool running, blocked, paused, shutdown, dying;
 	int shutdown_reason;
-	uint64_t current_memkb, max_memkb, cpu_time;
-	uint32_t vcpu_max_id;
+	uint64_t outstanding_memkb, current_memkb, max_memkb, cpu_time;
+	uint32_t vcpu_max_id, vcpu_online;
 	...;
 } libxl_dominfo;
 typedef struct libxl_asyncop_how libxl_asyncop_how;
@@ -75,6 +75,17 @@ void libxl_domain_sched_params_init(libxl_domain_sched_params *params);
 void libxl_domain_sched_params_dispose(libxl_domain_sched_params *params);
 int libxl_domain_sched_params_get(libxl_ctx *ctx, uint32_t domid, libxl_domain_sched_params *params);
 int libxl_domain_sched_params_set(libxl_ctx *ctx, uint32_t domid, const libxl_domain_sched_params *params);
+
+/* ---- sizes of domains that run, and pools of CPUs ---- */
+typedef struct { uint32_t size; uint8_t *map; } libxl_bitmap;
+
+void libxl_bitmap_init(libxl_bitmap *bitmap);
+void libxl_bitmap_dispose(libxl_bitmap *bitmap);
+void libxl_bitmap_set(libxl_bitmap *bitmap, int bit);
+int libxl_cpu_bitmap_alloc(libxl_ctx *ctx, libxl_bitmap *cpus, int count);
+int libxl_set_vcpuonline(libxl_ctx *ctx, uint32_t domid, libxl_bitmap *online, const libxl_asyncop_how *how);
+int libxl_set_memory_target(libxl_ctx *ctx, uint32_t domid, int64_t target_kib, int relative, int enforce);
+int libxl_name_to_cpupoolid(libxl_ctx *ctx, const char *name, uint32_t *poolid);
 
 /* ---- devices ---- */
 typedef struct { char *vdev; char *pdev_path; int readwrite; ...; } libxl_device_disk;
@@ -106,7 +117,7 @@ int libxl_device_nic_getinfo(libxl_ctx *ctx, uint32_t domid, const libxl_device_
 /* ---- the host ---- */
 typedef struct {
 	uint32_t nr_cpus;
-	uint64_t total_pages, free_pages, scrub_pages;
+	uint64_t total_pages, free_pages, scrub_pages, outstanding_pages;
 	bool cap_hvm, cap_pv, cap_hap, cap_hvm_directio;
 	...;
 } libxl_physinfo;
@@ -114,6 +125,7 @@ typedef struct {
 	int xen_version_major, xen_version_minor;
 	char *xen_version_extra;
 	char *capabilities;
+	char *commandline;
 	int pagesize;
 	...;
 } libxl_version_info;

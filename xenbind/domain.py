@@ -1,4 +1,4 @@
-"""Domains: create, unpause, destroy, list, look at."""
+"""Domains: create, unpause, destroy, list, look at, change the size of."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ class Info:
     memory_max_kib: int
     vcpus: int
     cpu_time_ns: int
+    vcpus_online: int = 0
 
 
 def create(context: Context, config: Mapping[str, object]) -> int:
@@ -121,6 +122,7 @@ def _info(context: Context, found: CData) -> Info:
         memory_max_kib=found.max_memkb,
         vcpus=found.vcpu_max_id + 1,
         cpu_time_ns=found.cpu_time,
+        vcpus_online=found.vcpu_online,
     )
 
 
@@ -144,3 +146,20 @@ def console_tty(context: Context, domid: int) -> str:
         return text(path[0])
     finally:
         lib.free(path[0])
+
+
+def set_memory(context: Context, domid: int, kib: int) -> None:
+    """Tell the guest's balloon its target, and let the domain have no more from now on.
+
+    InvalidConfig, or another XenError, for more than the domain was created for.
+    """
+    context.call("libxl_set_memory_target", domid, kib, 0, 1, subject=f"domain {domid}")
+
+
+def set_vcpus(context: Context, domid: int, count: int, most: int) -> None:
+    """Tell the guest that the first ``count`` of its ``most`` vCPUs are there.  It is the guest's to obey."""
+    with struct("libxl_bitmap") as online:
+        context.call("libxl_cpu_bitmap_alloc", online, most)
+        for number in range(count):
+            lib.libxl_bitmap_set(online, number)
+        context.call("libxl_set_vcpuonline", domid, online, ffi.NULL, subject=f"domain {domid}")

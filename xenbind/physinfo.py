@@ -11,10 +11,11 @@ from xenbind.raw import ffi, lib, text
 
 @dataclass(frozen=True, slots=True)
 class PhysInfo:
-    """Memory in bytes; ``release`` is "<major>.<minor>" of ``version``.
+    """Memory in bytes, ``free_bytes`` without what is claimed for domains.
 
+    ``release`` is "<major>.<minor>" of ``version``.
     ``hvm``: hardware-assisted guests can be made; ``hap``: with hardware-assisted paging; ``iommu``: Xen
-    uses one (XEN_SYSCTL_PHYSCAP_directio).
+    uses one (XEN_SYSCTL_PHYSCAP_directio).  ``command_line``: Xen's own.
     """
 
     total_bytes: int
@@ -26,6 +27,7 @@ class PhysInfo:
     hvm: bool
     hap: bool
     iommu: bool
+    command_line: str
 
 
 def physinfo(context: Context) -> PhysInfo:
@@ -38,7 +40,7 @@ def physinfo(context: Context) -> PhysInfo:
         release = f"{version.xen_version_major}.{version.xen_version_minor}"
         return PhysInfo(
             total_bytes=info.total_pages * version.pagesize,
-            free_bytes=(info.free_pages + info.scrub_pages) * version.pagesize,
+            free_bytes=max(0, info.free_pages + info.scrub_pages - info.outstanding_pages) * version.pagesize,
             cpus=info.nr_cpus,
             version=f"Xen {release}{text(version.xen_version_extra)}",
             release=release,
@@ -46,4 +48,5 @@ def physinfo(context: Context) -> PhysInfo:
             hvm=info.cap_hvm,
             hap=info.cap_hap,
             iommu=info.cap_hvm_directio,
+            command_line=text(version.commandline),
         )

@@ -7,7 +7,7 @@ from enum import Enum
 from functools import cache
 
 from xenbind.context import Context, struct
-from xenbind.raw import names
+from xenbind.raw import ffi, names
 
 
 class Scheduler(Enum):
@@ -57,3 +57,10 @@ def set_params(context: Context, domid: int, wanted: Params) -> None:
     with struct("libxl_domain_sched_params") as given:
         given.weight, given.cap = wanted.weight, wanted.cap
         context.call("libxl_domain_sched_params_set", domid, given, subject=f"domain {domid}")
+
+
+def pool_id(context: Context, name: str) -> int:
+    """The number of a pool of CPUs.  XenError when there is none of that name."""
+    found = ffi.new("uint32_t *")
+    context.call("libxl_name_to_cpupoolid", name.encode(), found, subject=f"cpupool {name}")
+    return int(found[0])

@@ -39,6 +39,7 @@ def unmet(handler: HandlerConfig, host: pb.InfoResponse) -> str:
         _lacking(handler, host.capabilities),
         _mode_lacking(handler, host),
         _label_lacking(handler, host),
+        _rates_lacking(handler, host.capabilities),
     )
     return "; ".join(itertools.chain.from_iterable(lacking))
 
@@ -131,6 +132,11 @@ def _label_lacking(handler: HandlerConfig, host: pb.InfoResponse) -> Iterator[st
         )
     elif handler.seclabel in host.unknown_seclabels:
         yield f"its zones have the label {handler.seclabel}, which the hypervisor's policy lacks"
+
+
+def _rates_lacking(handler: HandlerConfig, can: pb.HostCapabilities) -> Iterator[str]:
+    if handler.has_disk_rates and not can.disk_rates:
+        yield "its zones' disks have rates, which this host's kernel cannot hold"
 
 
 def _size_trouble(handler: HandlerConfig, bounds: pb.ProfileBounds) -> WrongKey | None:

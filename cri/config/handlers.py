@@ -18,12 +18,21 @@ DEFAULT_HANDLER = "xenpod"
 MEMORY = "xenpod.dev/memory"
 VCPUS = "xenpod.dev/vcpus"
 KERNEL = "xenpod.dev/kernel"
-ANNOTATIONS = (MEMORY, VCPUS, KERNEL)
+DISK_RATES: Mapping[str, str] = {
+    "xenpod.dev/disk-read-rate": "disk_read_rate",
+    "xenpod.dev/disk-write-rate": "disk_write_rate",
+    "xenpod.dev/disk-read-operations": "disk_read_operations",
+    "xenpod.dev/disk-write-operations": "disk_write_operations",
+}
+"""Annotations, and the handler's keys that they lower."""
+ANNOTATIONS = (MEMORY, VCPUS, KERNEL, *DISK_RATES)
 """All our annotations of pods."""
 
 _PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _SECLABEL = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.,-]+){2,4}")
+_CPUPOOL = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MOST_VCPUS = 1024
+MOST_RATE = 2**50
 
 
 class HostNamespaces(Enum):
@@ -49,16 +58,32 @@ class HandlerMode(Enum):
     AUTO = "auto"
 
 
+class Reserve(Enum):
+    """What a zone takes of the host's memory at first: its pod's limit, or ``memory`` of its handler."""
+
+    LIMIT = "limit"
+    REQUEST = "request"
+
+
+class HandlerMemoryPolicy(Enum):
+    """Whether a zone's memory stays as it is, or follows what the zone uses."""
+
+    STATIC = "static"
+    DYNAMIC = "dynamic"
+
+
 @dataclass(frozen=True, slots=True)
 class HandlerConfig:
     """The zones of a runtime handler: mode, kernel, size, what pods may choose, what the host must have.
 
     ``kernel`` is "" for protectd's own; ``seclabel``, a context of the hypervisor's FLASK policy, for its own
-    choice.  ``memory`` and ``vcpus`` are for pods that set no limit; they and
-    the bounds are 0 for the profile's.  Sizes are of whole zones, their kernels included.  ``spoof_check``:
+    choice; so is ``cpupool``, its pool of CPUs.  ``memory`` and ``vcpus`` are for pods that set no limit;
+    they and the bounds are 0 for the profile's.  Sizes are of whole zones, their kernels included; headrooms
+    are what they can grow by.  ``spoof_check``:
     zones send and see frames of the pod's own addresses only.  ``empty_dir_size`` is of each emptyDir
     that a zone has in place of one on disk; 0: half of the zone's memory.  Bandwidths, in bits per second,
-    are what a pod has at most; 0 for no limit.
+    are what a pod has at most; 0 for no limit.  So are the rates of each of its zone's disks, in bytes and
+    operations per second.
     """
 
     profile: str = "default"
@@ -66,17 +91,25 @@ class HandlerConfig:
     kernel: str = ""
     seclabel: str = ""
     host_namespaces: HostNamespaces = HostNamespaces.REFUSE
-    reserve: str = "limit"
+    reserve: Reserve = Reserve.LIMIT
     memory: Bytes = Bytes(0)
     memory_min: Bytes = Bytes(0)
     memory_max: Bytes = Bytes(0)
     vcpus: int = 0
     vcpus_max: int = 0
+    memory_headroom: Bytes = Bytes(0)
+    vcpus_headroom: int = 0
+    memory_policy: HandlerMemoryPolicy = HandlerMemoryPolicy.STATIC
+    cpupool: str = ""
     spoof_check: bool = True
     empty_dir: EmptyDirPlace = EmptyDirPlace.ZONE
     empty_dir_size: Bytes = Bytes(0)
     ingress_bandwidth: int = 0
     egress_bandwidth: int = 0
+    disk_read_rate: Bytes = Bytes(0)
+    disk_write_rate: Bytes = Bytes(0)
+    disk_read_operations: int = 0
+    disk_write_operations: int = 0
     annotations: tuple[str, ...] = (KERNEL,)
     requires: tuple[str, ...] = ()
 
@@ -91,7 +124,8 @@ class HandlerConfig:
     def __post_init__(self) -> None:
         if not _PROFILE.fullmatch(self.profile):
             raise WrongKey("profile", f"{self.profile!r:.80} is not 1 to 64 of [a-z0-9-]")
-        _check_reserve(self.reserve)
+        if self.reserve is Reserve.REQUEST and not self.memory:
+            raise WrongKey("reserve", '"request" needs "memory" as well: that is what zones begin with')
         self._check_sizes()
         if self.kernel:
             try:
@@ -100,6 +134,8 @@ class HandlerConfig:
                 raise WrongKey("kernel", str(fault)) from None
         if self.seclabel and not _SECLABEL.fullmatch(self.seclabel):
             raise WrongKey("seclabel", f"{self.seclabel!r:.80} is not user:role:type, of [A-Za-z0-9_.,:-]")
+        if self.cpupool and not _CPUPOOL.fullmatch(self.cpupool):
+            raise WrongKey("cpupool", f"{self.cpupool!r:.80} is not 1 to 64 of [A-Za-z0-9_.:-]")
         for key in self.annotations:
             if key not in ANNOTATIONS:
                 raise WrongKey("annotations", f"{key!r:.80} is none of {', '.join(ANNOTATIONS)}")
@@ -110,8 +146,10 @@ class HandlerConfig:
 
     def _check_sizes(self) -> None:
         at_least(0, self, "memory", "memory_min", "memory_max", "vcpus", "vcpus_max", "empty_dir_size")
-        at_least(0, self, "ingress_bandwidth", "egress_bandwidth")
-        at_most(_MOST_VCPUS, self, "vcpus", "vcpus_max")
+        at_least(0, self, "memory_headroom", "vcpus_headroom")
+        at_least(0, self, "ingress_bandwidth", "egress_bandwidth", *DISK_RATES.values())
+        at_most(MOST_RATE, self, *DISK_RATES.values())
+        at_most(_MOST_VCPUS, self, "vcpus", "vcpus_max", "vcpus_headroom")
         pairs = (("memory_min", "memory"), ("memory", "memory_max"), ("memory_min", "memory_max"))
         for less, more in (*pairs, ("vcpus", "vcpus_max")):
             if 0 < getattr(self, more) < getattr(self, less):
@@ -125,20 +163,15 @@ class HandlerConfig:
     @property
     def asks_host(self) -> bool:
         """Whether it wants something that a host may lack, beyond what its profile says."""
-        return bool(self.requires or self.seclabel) or self.mode is not HandlerMode.PROFILE
+        plain = self.mode is HandlerMode.PROFILE and not self.has_disk_rates
+        return bool(self.requires or self.seclabel) or not plain
+
+    @property
+    def has_disk_rates(self) -> bool:
+        """Whether the host has to hold rates of its zones' disks."""
+        return any(getattr(self, key) for key in DISK_RATES.values())
 
     @property
     def needs_fresh_facts(self) -> bool:
         """Whether it wants what comes and goes while the host runs: devices, and a policy's labels."""
         return bool(self.seclabel) or any(one.kind is RequirementKind.DEVICE for one in self.requirements)
-
-
-def _check_reserve(reserve: str) -> None:
-    if reserve == "request":
-        raise WrongKey(
-            "reserve",
-            '"request" is for zones that grow while they run, and these cannot yet: a pod would never get'
-            ' more than its request. Use "limit"',
-        )
-    if reserve != "limit":
-        raise WrongKey("reserve", f'{reserve!r:.80} is neither "limit" nor "request"')

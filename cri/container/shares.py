@@ -85,12 +85,17 @@ def shares_of(runtime: Runtime, sandbox_id: str, pod: cri.LinuxPodSandboxConfig)
 
 
 async def resize(
-    runtime: Runtime, sandbox_id: str, pod: cri.LinuxPodSandboxConfig, wanted: pb.ZoneResources
+    runtime: Runtime,
+    sandbox_id: str,
+    pod: cri.LinuxPodSandboxConfig,
+    wanted: pb.ZoneResources,
+    *,
+    only_more: bool = False,
 ) -> list[str]:
     """Give the zone this size, and the share that follows from ``pod``; what could not be done."""
     async with runtime.locks.hold(f"shares of {sandbox_id}"):
         shares = shares_of(runtime, sandbox_id, pod)
-        not_done = await runtime.zones.resize_zone(sandbox_id, shares.put(wanted))
+        not_done = await runtime.zones.resize_zone(sandbox_id, shares.put(wanted), only_more=only_more)
         if not not_done:
             runtime.shares[sandbox_id] = (shares.weight, shares.cap)
         return not_done

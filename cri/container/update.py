@@ -6,6 +6,7 @@ import json
 import logging
 from dataclasses import replace
 
+from cri.container.growth import grow
 from cri.container.shares import settle, settle_or_log
 from cri.oci.resources import resources
 from cri.runtime import Runtime
@@ -50,7 +51,11 @@ async def _update(
 ) -> None:
     if not changes:
         return
-    sandbox_id = runtime.containers.get(container_id).sandbox_id
+    container = runtime.containers.get(container_id)
+    sandbox_id, merged = container.sandbox_id, cri.LinuxContainerResources()
+    merged.CopyFrom(container.config.linux.resources)
+    merge(merged, asked)
+    await grow(runtime, UPDATE, container_id, merged)
     try:
         await _apply(runtime, container_id, asked, changes)
     except Refused:

@@ -22,8 +22,9 @@ async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
     """RuntimeReady: protectd answers.  NetworkReady: there is a CNI configuration with all its plugins.
 
     HandlersReady, a condition of our own: protectd has every handler's profile, in which its size fits, and
-    this host has what it requires.  ZoneModePreferred, another, which keeps no pod from running: no handler's
-    zones are PV for want of what PVH needs.
+    this host has what it requires.  Two others keep no pod from running.  HostPrepared: protectd's preflight
+    found all settings of the host as they should be.  ZoneModePreferred: no handler's zones are PV for want
+    of what PVH needs.
     Without the default handler no ordinary pod can run, so RuntimeReady is then false, too.
     """
     fresh = verbose or any(handler.needs_fresh_facts for handler in runtime.config.handlers.values())
@@ -39,6 +40,7 @@ async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
                 ),
                 _condition("NetworkReady", "NetworkPluginNotReady", _network_trouble(runtime)),
                 _condition("HandlersReady", "HandlerUnusable", _of_handlers(wrong)),
+                _condition("HostPrepared", "HostSettings", _of_settings(host)),
                 _condition("ZoneModePreferred", "FallsBackToPV", _of_handlers(fallbacks)),
             ]
         ),
@@ -68,6 +70,14 @@ def _network_trouble(runtime: Runtime) -> str:
 
 def _of_handlers(said: Mapping[str, str]) -> str:
     return "; ".join(f"handler {name}: {what}" for name, what in said.items())
+
+
+def _of_settings(host: pb.InfoResponse | None) -> str:
+    notices = host.preflight if host is not None else ()
+    return "; ".join(
+        f"{one.setting} is {one.value or 'not set'}, wanted {one.wanted} in {one.place}: {one.effect}"
+        for one in notices
+    )
 
 
 def _condition(kind: str, reason: str, trouble: str) -> cri.RuntimeCondition:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from cri.checks.fields import RUN
 from cri.container.remove import remove_by_id as remove_container
 from cri.runtime import Runtime
 from cri.sandbox.stop import stop_locked, teardown
 from cri.state.names import sandbox_name
 from cri.state.sandbox import Sandbox, SandboxPhase
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Fault
+from daemonkit.faults import Exists, Fault
 from daemonkit.logs import fields
 from daemonkit.tasks import complete, complete_all
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)
+
+_WITHOUT_ZONE = frozenset({SandboxPhase.DEAD, SandboxPhase.STOPPED, SandboxPhase.REMOVING})
 
 
 async def remove(runtime: Runtime, wanted: str) -> None:
@@ -60,11 +64,35 @@ async def undo(runtime: Runtime, sandbox_id: str) -> bool:
     return True
 
 
-async def finish_leftover(runtime: Runtime, name: str) -> None:
-    """Finish the removal of a pod that still holds ``name``, since its request has come again."""
-    holder = runtime.sandbox_names.holder(name)
-    if holder and runtime.sandboxes.phase(holder) is SandboxPhase.UNDOING:
-        await undo(runtime, holder)
+async def finish_other_attempts(runtime: Runtime, metadata: cri.PodSandboxMetadata) -> None:
+    """Finish the undo of all attempts at a pod, whose reservation and devices the next one has to find free.
+
+    A stop under way is waited for.  Exists: one of them lives.
+    """
+    for other in _attempts(runtime, metadata):
+        if other.phase is SandboxPhase.UNDOING:
+            await undo(runtime, other.id)
+        elif other.phase is SandboxPhase.STOPPING:
+            async with runtime.locks.hold(other.id):
+                log.info("the stop of an attempt has ended", extra=fields(sandbox=other.id))
+    # Also one whose undo or stop has failed.
+    for other in _attempts(runtime, metadata):
+        cause = f"attempt {other.config.metadata.attempt}, sandbox {other.id}, is {other.phase.value}"
+        raise Exists(RUN, metadata.name, cause, "stop that one first")
+
+
+def pod_key(metadata: cri.PodSandboxMetadata) -> str:
+    """The name of the lock under which attempts at a pod begin."""
+    return f"pod {metadata.namespace}/{metadata.name}/{metadata.uid}"
+
+
+def _attempts(runtime: Runtime, metadata: cri.PodSandboxMetadata) -> list[Sandbox]:
+    """Sandboxes of the pod of which there may be a zone."""
+    return [
+        one
+        for one in runtime.sandboxes.all()
+        if one.phase not in _WITHOUT_ZONE and pod_key(one.config.metadata) == pod_key(metadata)
+    ]
 
 
 async def _undo(runtime: Runtime, sandbox: Sandbox) -> None:

@@ -18,7 +18,8 @@ from cri.container.shares import shares_of
 from cri.oci.seccomp import local_profile
 from cri.runtime import Runtime, now_ns
 from cri.sandbox import kernel, sizing
-from cri.sandbox.remove import finish_leftover, undo
+from cri.sandbox.disk_rates import disk_rates
+from cri.sandbox.remove import finish_other_attempts, pod_key, undo
 from cri.state.attachment import Attachment, BandwidthLimits
 from cri.state.names import new_id, sandbox_name
 from cri.state.sandbox import EMPTY_DIR, SMALL_FILES, Sandbox, SandboxPhase
@@ -43,10 +44,11 @@ async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
         steps.callback(_release_kernel, runtime, sandbox.id)
         await _check_kernel(runtime, sandbox)
         await _check_requirements(runtime, sandbox)
-        await finish_leftover(runtime, name)
-        runtime.sandbox_names.reserve(name, sandbox.id)
-        steps.push_async_callback(undo, runtime, sandbox.id)
-        await runtime.sandboxes.add(sandbox)
+        async with runtime.locks.hold(pod_key(sandbox.config.metadata)):
+            await finish_other_attempts(runtime, sandbox.config.metadata)
+            runtime.sandbox_names.reserve(name, sandbox.id)
+            steps.push_async_callback(undo, runtime, sandbox.id)
+            await runtime.sandboxes.add(sandbox)
         checkpoint("run-pod.recorded")
         namespace = asyncio.Event()
         attached, zone = await gather(
@@ -71,6 +73,7 @@ def _plan(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> Sandbox:
     chosen = runtime.config.handlers[handler]
     request.check(asked.config, handler, runtime.config.handlers)
     sizing.check(asked.config, runtime.config.zone.memory_overhead, handler, chosen)
+    disk_rates(asked.config, handler, chosen)
     image = kernel.resolve(runtime, kernel.chosen(asked.config, chosen, runtime.config.kernels))
     sandbox_id = new_id()
     most = BandwidthLimits(handler, chosen.ingress_bandwidth, chosen.egress_bandwidth)
@@ -129,6 +132,9 @@ async def _create_zone(
             kernel=found,
             mode=MODES[handler.mode],
             seclabel=handler.seclabel,
+            cpupool=handler.cpupool,
+            pod_uid=meta.uid,
+            disk_rates=disk_rates(sandbox.config, sandbox.handler, handler),
         )
     )
     runtime.shares[sandbox.id] = (shares.weight, shares.cap)

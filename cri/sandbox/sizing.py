@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cri.checks.fields import RUN
 from cri.checks.quantity import quantity
-from cri.config import MEMORY, VCPUS, HandlerConfig
+from cri.config import MEMORY, VCPUS, HandlerConfig, HandlerMemoryPolicy, Reserve
 from daemonkit.faults import Denied, Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
+POLICIES: Mapping[HandlerMemoryPolicy, pb.MemoryPolicy.ValueType] = {
+    HandlerMemoryPolicy.STATIC: pb.MEMORY_POLICY_STATIC,
+    HandlerMemoryPolicy.DYNAMIC: pb.MEMORY_POLICY_DYNAMIC,
+}
 _MAX_MEMORY = 2**50
 _MAX_VCPUS = 1024
 _MIB = 1 << 20
@@ -49,7 +54,31 @@ def zone_resources(
     Without ``handler`` only what the request itself says counts.
     """
     memory, vcpus = _dimensions(config, memory_overhead, handler or HandlerConfig())
-    return pb.ZoneResources(memory_bytes=memory.size, vcpus=vcpus.size)
+    if handler is None:
+        return pb.ZoneResources(memory_bytes=memory.size, vcpus=vcpus.size)
+    resources = pb.ZoneResources(
+        memory_bytes=memory.size,
+        vcpus=vcpus.size,
+        memory_headroom_bytes=_headroom(memory, handler.memory_headroom),
+        vcpus_headroom=_headroom(vcpus, handler.vcpus_headroom),
+        memory_policy=POLICIES[handler.memory_policy],
+    )
+    if handler.reserve is Reserve.REQUEST:
+        _begin_small(resources, handler.memory)
+    return resources
+
+
+def _headroom(one: _Dimension, headroom: int) -> int:
+    """What the zone may grow by, within its handler's bounds."""
+    return min(headroom, max(0, one.most - one.size)) if one.most and one.size else headroom
+
+
+def _begin_small(resources: pb.ZoneResources, begin: int) -> None:
+    """Have the zone begin with ``begin`` bytes, and become what it was to be as it uses more."""
+    headroom = max(0, resources.memory_bytes - begin) + resources.memory_headroom_bytes
+    resources.memory_bytes = min(begin, resources.memory_bytes)
+    resources.memory_headroom_bytes = headroom
+    resources.memory_policy = pb.MEMORY_POLICY_DYNAMIC
 
 
 def check(config: cri.PodSandboxConfig, memory_overhead: int, name: str, handler: HandlerConfig) -> None:

@@ -20,6 +20,7 @@ from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
 
 _BOOT = 120.0
 _CHANGE = 60.0
+_RESIZE = 120.0  # a zone has timeouts.resize for its memory, and again for its vCPUs
 _READ = 10.0
 
 
@@ -101,11 +102,13 @@ class Zones:
             reply = await self._zones.ZoneStats(request, timeout=_READ)
         return list(reply.rows)
 
-    async def resize_zone(self, zone_id: str, resources: pb.ZoneResources) -> list[str]:
+    async def resize_zone(
+        self, zone_id: str, resources: pb.ZoneResources, *, only_more: bool = False
+    ) -> list[str]:
         """Resize a zone; returns a sentence for each part that could not be done."""
-        request = pb.ResizeZoneRequest(id=zone_id, resources=resources)
+        request = pb.ResizeZoneRequest(id=zone_id, resources=resources, only_more=only_more)
         with _faults("resize zone", zone_id):
-            reply = await self._zones.ResizeZone(request, timeout=_CHANGE)
+            reply = await self._zones.ResizeZone(request, timeout=_RESIZE)
         return list(reply.not_done)
 
     async def update_workload(self, workload_id: str, resources: bytes) -> None:

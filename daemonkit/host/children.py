@@ -1,4 +1,5 @@
-"""Settles processes that a daemon starts: without its OOM protection, and in a control group of their own.
+"""Settles processes that a daemon starts: without its OOM protection, in a control group of their own, and
+behind the daemons where they take CPU time for long.
 
 systemd's ``OOMScoreAdjust=`` is inherited.  A converter or a plugin that eats the host's memory would be
 spared, and something else ended in its place: it has to go before xenstored and others that have 0.
@@ -7,7 +8,7 @@ The group is ``children`` in the group that was delegated to the daemon, if one 
 enabled for it: then the daemon may stay in the group above it, and systemd can start the next one there while
 children of the last one still live.
 
-Sources: proc_pid_oom_score_adj(5), systemd CGROUP_DELEGATION.md.
+Sources: proc_pid_oom_score_adj(5), setpriority(2), sched(7), systemd CGROUP_DELEGATION.md.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 GROUP = "children"
 SCORE = 100
 """Least oom_score_adj of a child, which counts as a tenth of the host's memory beside its own."""
+NICER = 10
+"""What is added to the niceness of a child that makes way: it gets about a tenth of a daemon's CPU time."""
 _NUMBER = 64
 """Bytes; more than any number has in a file of the kernel."""
 _GONE = (errno.ESRCH, errno.ENOENT)
@@ -53,6 +56,30 @@ def settle(pid: int) -> None:
                 log.warning("process %d keeps what is the daemon's: %s", each, error)
         # Afterwards: whatever it starts from now on need not be found.
         waiting += _children(each)
+
+
+def make_way(pid: int) -> None:
+    """Let a child, with all its threads, have the CPU after the daemons.  What it starts later inherits that.
+
+    A child that has ended is fine; what fails otherwise is logged.
+    """
+    niceness = min(os.getpriority(os.PRIO_PROCESS, 0) + NICER, 19)
+    done = set[int]()
+    try:
+        # Linux counts it for each thread; one that comes meanwhile may be of one that still had the old one.
+        while waiting := set(map(int, os.listdir(f"/proc/{pid}/task"))) - done:
+            for thread in waiting:
+                _nice(thread, niceness)
+            done |= waiting
+    except OSError as error:
+        if error.errno not in _GONE:
+            log.warning("process %d is as urgent as the daemon: %s", pid, error)
+
+
+def _nice(thread: int, niceness: int) -> None:
+    with suppress(ProcessLookupError):
+        if os.getpriority(os.PRIO_PROCESS, thread) < niceness:
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
 def _expose(pid: int) -> None:

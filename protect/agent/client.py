@@ -24,6 +24,7 @@ from protect.model.process import (
     AgentHello,
     CreatedProcess,
     DialedConnection,
+    GuestSize,
     ProcessList,
     ProcessName,
     Streams,
@@ -35,15 +36,10 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 T = TypeVar("T")
 
-_ADOPTION = 5.0
-"""Seconds a call waits for a zone that is just being adopted."""
-_DIAL = 15.0
-"""Seconds: longer than the agent's own deadline of 10."""
+_ADOPTION = 5.0  # seconds a call waits for a zone that is just being adopted
+_DIAL = 15.0  # seconds: longer than the agent's own deadline of 10
 _START = 130.0
-"""Seconds: longer than the agent's own deadlines of 60 for what is left of a creation, and 60 for the start.
-
-Whoever gave up earlier would not learn that the container runs.
-"""
+"""Seconds: longer than the agent's own deadlines, 60 for what is left of a creation and 60 for the start."""
 
 
 class AgentClient:
@@ -110,6 +106,10 @@ class AgentClient:
     async def mount_shared(self, session: str) -> None:
         """Mount what this session's server serves, unless that is mounted.  Unsupported: an old agent."""
         await self._call(pb.Request(mount_shared=pb.MountShared(session=session)))
+
+    async def resize(self, cpus: int = 0) -> GuestSize:
+        """Have the zone start the first ``cpus`` CPUs that it has been given; its size as it is now."""
+        return replies.guest_size(await self._call(requests.resize_zone(cpus)))
 
     async def list_processes(self) -> ProcessList:
         """List all processes, as a part of setting up a connection, before ``serve``."""

@@ -13,6 +13,7 @@ from protect.model.checks import printable
 from protect.model.errors import ProtocolViolation
 from protect.model.process import (
     DialedConnection,
+    GuestSize,
     ListedProcess,
     ProcessExited,
     ProcessList,
@@ -85,6 +86,11 @@ def _process(untrusted: pb.Process) -> ListedProcess:
 def _exited(untrusted: pb.ProcessExited) -> ProcessExited:
     name = ProcessName(untrusted.process.container_id, untrusted.process.exec_id)
     return ProcessExited(name, untrusted.exit_code, untrusted.oom_killed, untrusted.exited_at_ns)
+
+
+def guest_size(untrusted: pb.Reply) -> GuestSize:
+    size = untrusted.size
+    return GuestSize(size.cpus, size.memory_total_bytes, size.memory_available_bytes)
 
 
 def facts(untrusted: pb.Facts, agent_version: str) -> ZoneFacts:

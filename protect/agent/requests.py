@@ -30,6 +30,10 @@ def configure_zone(spec: ZoneSpec) -> pb.Request:
     return pb.Request(configure_zone=asked)
 
 
+def resize_zone(cpus: int) -> pb.Request:
+    return pb.Request(resize_zone=pb.ResizeZone(cpus=cpus))
+
+
 def configure_network(guest: GuestNetwork, name: str) -> pb.Request:
     """Configure the zone's first interface."""
     routes = [pb.Route(destination=route.destination, gateway=route.gateway) for route in guest.routes]

@@ -27,6 +27,7 @@ RESULTS: Mapping[str, str] = {
     "list_processes": "processes",
     "get_stats": "stats",
     "get_facts": "facts",
+    "resize_zone": "size",
     "dial": "dialed",
     "read_file": "content",
 }

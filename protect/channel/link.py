@@ -93,6 +93,7 @@ class Link:
         operation = _operation(request)
         if self._connection is None:
             raise self._down
+        self._share.asked()
         try:
             async with asyncio.timeout(timeout):
                 return await self._connection.call(operation, request, _connecting.get())
@@ -108,6 +109,7 @@ class Link:
         """
         if self._connection is None:
             raise self._down
+        self._share.asked()
         return self._connection.ask(_operation(request), request)
 
     def output(self, stream: int, sink: Sink, consumed: int = 0) -> None:

@@ -49,6 +49,7 @@ def agent_hello(frame: Frame) -> AgentHello:
         kernel_release=printable(untrusted.kernel_release, LONGEST_TEXT),
         hypervisor_type=printable(untrusted.hypervisor_type, LONGEST_TEXT),
         file_volumes=untrusted.file_volumes,
+        resizes=untrusted.resizes,
     )
 
 

@@ -5,6 +5,10 @@ is charged to the zone.  A zone that has used less than the others goes at once;
 more, the one that is owed most goes next, and all together only for ``SLICE`` in one iteration of the loop.
 This is start-time fair queueing (Goyal, Vin, Cheng, 1996) with time in place of bytes: it needs no rates,
 and a zone that is alone has the whole loop.
+
+While calls of the daemon's callers are under way, the loop rests between those iterations: else it would take
+a CPU and the interpreter's lock from all that such a call needs besides.  What the calls themselves need of a
+zone goes at once.
 """
 
 from __future__ import annotations
@@ -15,14 +19,24 @@ from collections.abc import Callable, Coroutine, Generator
 from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
+from daemonkit.underway import Underway
+
 SLICE = 0.00005
 """Seconds of steps in one iteration of the event loop; all other work runs between iterations."""
+REST = 0.001
+"""Seconds of rest between two iterations with steps while calls are under way; epoll has no shorter ones."""
+REST_SLICE = 0.0001
+"""Seconds of steps in one iteration before a rest: a tenth of the time in all."""
+DEBT = 0.001
+"""Most seconds of steps beyond their slice that further rests make up for."""
 STEP = 0.00005
 """Seconds after which a step with more to do ends itself (``Share.enough``)."""
 STEP_PIECES = 64
 """Frames, or reads, after which a step ends itself whatever the clock says."""
-CARRIED = 0.001
+CARRIED = 0.002
 """Seconds of unused time that an idle zone keeps, to use ahead of others later."""
+ASKED = 0.0005
+"""Seconds that a zone has ahead of others for each call of the daemon to its agent."""
 LEAST = 0.00001
 """Least seconds accounted for a step: starting it costs as much."""
 
@@ -32,7 +46,9 @@ T = TypeVar("T")
 class Turns:
     """The loop's time, shared by zones; one for all links of a process."""
 
-    def __init__(self) -> None:
+    def __init__(self, underway: Underway | None = None) -> None:
+        """``underway``: the calls for which the loop rests; None: it never does."""
+        self._underway = underway or Underway()
         self._clock = 0.0
         """The used time of the zone that last had a turn; it never decreases."""
         self._spent = 0.0
@@ -40,16 +56,20 @@ class Turns:
         self._waiting: list[tuple[float, int, Share, asyncio.Future[None]]] = []
         self._asked = 0
         self._ticking = False
+        self._resting = False
+        """Whether the next tick comes after a rest."""
 
     def share(self) -> Share:
-        """The share of one more zone."""
-        return Share(self, self._clock)
+        """The share of one more zone, which has used nothing yet."""
+        return Share(self, self._clock - CARRIED)
 
     def free(self, share: Share) -> bool:
         """Whether this zone may go on at once."""
         if share.used < self._clock - CARRIED:
             share.used = self._clock - CARRIED
-        if self._spent >= SLICE or (self._waiting and share.used > self._clock):
+        if self._resting and share.used < self._clock:
+            return True
+        if self._spent >= self._slice or (self._waiting and share.used > self._clock):
             return False
         if share.used > self._clock:
             self._clock = share.used
@@ -61,28 +81,51 @@ class Turns:
         turn: asyncio.Future[None] = loop.create_future()
         self._asked += 1
         heappush(self._waiting, (share.used, self._asked, share, turn))
+        share.waiting = [*(one for one in share.waiting if not one.done()), turn]
         self._tick_next()
         return turn
 
+    def asked(self, share: Share) -> None:
+        """Let the zone go ahead for a while: a caller waits for what it does next."""
+        share.used = max(share.used - ASKED, self._clock - CARRIED)
+        if share.used < self._clock:
+            for turn in share.waiting:
+                if not turn.done():
+                    turn.set_result(None)
+            share.waiting.clear()
+
     def charge(self, share: Share, seconds: float) -> None:
-        """Charge the zone for a step of this many seconds."""
+        """Charge the zone for a step of this many seconds of CPU time."""
+        ahead = self._resting and share.used < self._clock
         share.used += seconds
         share.expected = max(seconds, share.expected * 0.875)
-        self._spent += seconds
-        if self._spent >= SLICE:
+        if not ahead:
+            self._spent += seconds
+        if self._spent >= self._slice:
             # Before the zone's own next step: alone it never waits.
             self._tick_next()
 
     def _tick_next(self) -> None:
-        if not self._ticking:
-            self._ticking = True
-            asyncio.get_running_loop().call_soon(self._tick)
+        if self._ticking:
+            return
+        self._ticking = True
+        self._resting = self._underway.any()
+        loop = asyncio.get_running_loop()
+        if self._resting:
+            loop.call_later(REST, self._tick)
+        else:
+            loop.call_soon(self._tick)
+
+    @property
+    def _slice(self) -> float:
+        return REST_SLICE if self._resting else SLICE
 
     def _tick(self) -> None:
         """Begin an iteration: let as many zones go on as are expected to fit into it."""
         self._ticking = False
-        self._spent = 0.0
-        room = SLICE
+        # A step can take longer than the slice: then more than one rest follows.
+        self._spent = min(max(0.0, self._spent - REST_SLICE), DEBT) if self._resting else 0.0
+        room = self._slice - self._spent
         while self._waiting and room > 0:
             used, _, share, turn = heappop(self._waiting)
             if not turn.done():
@@ -103,14 +146,19 @@ class Share:
         """Seconds that the zone has used, on the clock of ``Turns``."""
         self.expected = 0.0
         """Seconds that its next step is expected to take, from earlier ones."""
+        self.waiting: list[asyncio.Future[None]] = []
+        """Turns that its steps wait for; some may be over."""
         self._began = 0.0
         self._pieces = 0
 
-    def begin(self) -> float:
+    def begin(self) -> None:
         """Begin a step."""
         self._pieces = 0
         self._began = time.perf_counter()
-        return self._began
+
+    def asked(self) -> None:
+        """Something is asked of the zone, for which a caller waits."""
+        self.turns.asked(self)
 
     def enough(self) -> bool:
         """Whether the step should pause now, with ``asyncio.sleep(0)``; ask after each piece of work."""
@@ -148,14 +196,16 @@ class _Stepped(Generic[T]):
                     raise
                 except BaseException as error:
                     thrown = error
-            began = share.begin()
+            share.begin()
+            # Not what other threads and processes took of the time: a zone would pay for it when it is short.
+            before = time.thread_time()
             try:
                 wanted = self._work.send(None) if thrown is None else self._work.throw(thrown)
             except StopIteration as end:
                 result: T = end.value
                 return result
             finally:
-                turns.charge(share, time.perf_counter() - began)
+                turns.charge(share, time.thread_time() - before)
             thrown = None
             try:
                 yield wanted

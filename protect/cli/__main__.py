@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from protect.cli import generate, show
+from protect.cli import generate, resize, show
 from protect.cli.commands import COMMANDS
 from protect.cli.errors import CheckFailed, CommandFailed
 from protect.cli.images import password
@@ -59,7 +59,8 @@ def parser() -> argparse.ArgumentParser:
     )
     common.add_argument("--output", choices=("table", "json"), default="table")
     nouns = top.add_subparsers(required=True, metavar="COMMAND")
-    zone = nouns.add_parser("zone", help="list, inspect, destroy, adopt zones").add_subparsers(required=True)
+    text = "list, inspect, resize, destroy, adopt zones"
+    zone = nouns.add_parser("zone", help=text).add_subparsers(required=True)
     listing = _verb(zone, common, "zone list", "every zone")
     text = "instead the domains that no record accounts for: other virtual machines, and lost zones"
     listing.add_argument("--strangers", action="store_true", help=text)
@@ -68,10 +69,12 @@ def parser() -> argparse.ArgumentParser:
     destroying = _verb(zone, common, "zone destroy", "end zones and what runs in them")
     destroying.add_argument("ids", nargs="+", metavar="id", help=_ID)
     _lost_zones(zone, common)
+    resize.add_arguments(_verb(zone, common, resize.COMMAND, "change a zone's size while it runs"), _ID)
     workload = nouns.add_parser("workload", help="list, inspect workloads").add_subparsers(required=True)
     listing = _verb(workload, common, "workload list", "every workload")
     listing.add_argument("--zone", default="", metavar="ID", help="only workloads of this zone")
     _verb(workload, common, "workload inspect", "one workload").add_argument("id", help=_ID)
+    _reservations(nouns, common)
     showing = _verb(nouns, common, "host", "the host: toolstack, memory, handlers, notices")
     _cri_socket(showing)
     _verb(nouns, common, "watch", "everything there is, then each change")
@@ -93,6 +96,24 @@ def _lost_zones(
     ending = _verb(zone, common, "zone shutdown", "end all zones, in order, since the host shuts down")
     text = "seconds for all of it; workloads that do not end by themselves are killed before"
     ending.add_argument("--deadline", type=float, default=90.0, metavar="SECONDS", help=text)
+
+
+def _reservations(
+    nouns: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser
+) -> None:
+    text = "list, make, bind, release reservations of memory"
+    reservation = nouns.add_parser("reservation", help=text).add_subparsers(required=True)
+    _verb(reservation, common, "reservation list", "every reservation, and the zone that has it")
+    making = _verb(reservation, common, "reservation make", "reserve memory for pods; again, it adds pods")
+    making.add_argument("id", help="1 to 64 of [a-z0-9-], such as the uid of a resource claim")
+    making.add_argument("memory", help='such as "512Mi"')
+    making.add_argument("--vcpus", type=int, default=0, metavar="N")
+    making.add_argument("--pod", action="append", default=[], metavar="UID", help="a pod that it is for")
+    binding = _verb(reservation, common, "reservation bind", "add a pod")
+    binding.add_argument("id", help=_ID)
+    binding.add_argument("pod", metavar="UID")
+    releasing = _verb(reservation, common, "reservation release", "take reservations back")
+    releasing.add_argument("ids", nargs="+", metavar="id", help=_ID)
 
 
 def _images(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import grpc.aio
 
 from daemonkit.grpc_server import channel
-from protect.cli import find, generate, images, show
+from protect.cli import find, generate, images, reservations, resize, show
 from protect.cli.errors import CommandFailed
 from protect.cli.host import host
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -55,12 +55,14 @@ async def zone_inspect(options: argparse.Namespace) -> None:
         zone_id = find.one_of(await _zone_ids(zones), options.id, "zone")
         zone = await zones.GetZone(pb.GetZoneRequest(id=zone_id), timeout=_TIMEOUT)
         facts: pb.ZoneFactsResponse | None = None
+        stats: pb.ZoneStatsResponse | None = None
         if zone.state == pb.ZONE_STATE_RUNNING:
             try:
                 facts = await zones.ZoneFacts(pb.ZoneFactsRequest(id=zone_id), timeout=_TIMEOUT)
+                stats = await zones.ZoneStats(pb.ZoneStatsRequest(ids=[zone_id]), timeout=_TIMEOUT)
             except grpc.aio.AioRpcError as error:
                 show.note(f"the zone says nothing of itself: {error.details()}")
-        show.zone(zone, facts, options.output)
+        show.zone(zone, facts, stats, options.output)
 
 
 async def zone_destroy(options: argparse.Namespace) -> None:
@@ -134,8 +136,10 @@ COMMANDS: Mapping[str, images.Command] = {
     "zone adopt": zone_adopt,
     "zone remove": zone_remove,
     "zone shutdown": zone_shutdown,
+    resize.COMMAND: resize.resize,
     "workload list": workload_list,
     "workload inspect": workload_inspect,
+    **reservations.COMMANDS,
     "host": host,
     "watch": watch,
     generate.COMMAND: generate.generate,

@@ -60,6 +60,10 @@ def _rows(answer: pb.InfoResponse) -> list[tuple[str, str]]:
         ("security boundary", "yes" if answer.security_boundary else "NO"),
         ("cpus", str(answer.cpus)),
         ("zone memory", f"{show.mib(memory.total_bytes)}, free {show.mib(memory.free_bytes)}"),
+        ("reserved for pods", _some(memory.reservations_bytes)),
+        ("other domains", _some(memory.foreign_bytes)),
+        ("dom0", _dom0(memory)),
+        ("room for zones", f"{answer.zones_most}: {answer.zones_bound}" if answer.zones_most else ""),
         ("profiles", ", ".join(answer.profiles)),
         ("kernels from images", "yes" if answer.zone_kernels else "no"),
         *_capabilities(answer),
@@ -68,11 +72,23 @@ def _rows(answer: pb.InfoResponse) -> list[tuple[str, str]]:
     ]
 
 
+def _some(size_bytes: int) -> str:
+    return show.mib(size_bytes) if size_bytes else ""
+
+
+def _dom0(memory: pb.MemoryLedger) -> str:
+    if not memory.dom0_bytes:
+        return ""
+    sharing = f", of which file servers may use {show.mib(memory.sharing_bytes)}"
+    return show.mib(memory.dom0_bytes) + (sharing if memory.sharing_bytes else "")
+
+
 def _capabilities(answer: pb.InfoResponse) -> list[tuple[str, str]]:
     if not answer.HasField("capabilities"):
         return []
     can = answer.capabilities
-    features = [name for name in ("pv", "hvm", "hap", "iommu", "flask") if getattr(can, name)]
+    known = ("pv", "hvm", "hap", "iommu", "flask", "disk_rates")
+    features = [name.replace("_", " ") for name in known if getattr(can, name)]
     return [
         ("capabilities", ", ".join(features)),
         ("devices", ", ".join([*can.devices, *(f"{name} (absent)" for name in can.absent_devices)])),

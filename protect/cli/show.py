@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -16,7 +16,7 @@ from protect.cli import find
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _NS = 1_000_000_000
-_MIB = 1 << 20
+_KIB, _MIB = 1 << 10, 1 << 20
 _STATE_STYLES = {"running": "green", "dead": "red", "creating": "yellow", "destroying": "yellow"}
 
 
@@ -43,9 +43,11 @@ def strangers(answer: pb.ListStrangersResponse, output: str) -> None:
     table(("UUID", "MADE FOR ZONE", "NAME", "STATE", "MEMORY", "VCPUS", "DOMAIN"), rows)
 
 
-def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> None:
+def zone(
+    answer: pb.Zone, facts: pb.ZoneFactsResponse | None, stats: pb.ZoneStatsResponse | None, output: str
+) -> None:
     if output == "json":
-        return json(answer, facts)
+        return json(answer, facts, stats)
     rows = [
         ("id", answer.id),
         ("name", answer.name),
@@ -57,10 +59,13 @@ def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> No
         ("mode", pb.ZoneMode.Name(answer.mode).removeprefix("ZONE_MODE_").lower() if answer.mode else ""),
         ("kernel image", answer.kernel),
         ("label", answer.seclabel),
-        ("memory", mib(answer.resources.memory_bytes)),
-        ("vcpus", str(answer.resources.vcpus)),
+        ("memory", _up_to(mib, answer.resources.memory_bytes, answer.resources.memory_max_bytes)),
+        ("memory policy", "dynamic" if _is_dynamic(answer) else ""),
+        ("vcpus", _up_to(str, answer.resources.vcpus, answer.resources.vcpus_max)),
+        ("cpu pool", answer.cpupool),
         ("cpu weight", str(answer.resources.weight) if answer.resources.HasField("weight") else ""),
         ("cpu cap", f"{answer.resources.cap}%" if answer.resources.cap else ""),
+        ("disk rates", _rates(answer.disk_rates)),
         ("created", when(answer.created_at_ns)),
         ("died", when(answer.died_at_ns)),
         ("channel", "connected" if answer.channel_connected else "not connected"),
@@ -76,7 +81,23 @@ def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> No
             ("cgroup", facts.cgroup),
             ("uptime", f"{facts.uptime_ns / _NS:.1f} s"),
         ]
+    for used in stats.rows if stats else ():
+        rows += [
+            (
+                "cpu time",
+                f"{used.cpu_usage_ns / _NS:.1f} s, by the host {used.host_cpu_usage_ns / _NS:.1f} s",
+            ),
+            ("memory in use", f"{mib(used.memory_usage_bytes)}, by the host {mib(used.host_memory_bytes)}"),
+        ]
     pairs(rows)
+
+
+def _up_to(say: Callable[[int], str], now: int, most: int) -> str:
+    return f"{say(now)}, at most {say(most)}" if most > now else say(now)
+
+
+def _is_dynamic(zone: pb.Zone) -> bool:
+    return zone.resources.memory_policy == pb.MEMORY_POLICY_DYNAMIC
 
 
 def workloads(answer: pb.ListWorkloadsResponse, output: str) -> None:
@@ -148,6 +169,13 @@ def _event_line(answer: pb.WatchEvent) -> str:
             return f"workload {one.id} {_workload_state(one.state)} {_end(one)}".rstrip()
         case "workload_gone":
             return f"workload {answer.workload_gone} gone"
+        case "notice":
+            found = answer.notice
+            return (
+                f"host {found.setting} is {found.value or 'not set'}, wanted {found.wanted}: {found.effect}"
+            )
+        case "notice_gone":
+            return f"host {answer.notice_gone} is as it should be"
         case _:
             return "synced"
 
@@ -208,6 +236,15 @@ def _workload_state(state: pb.WorkloadState.ValueType) -> str:
 
 def _end(one: pb.Workload) -> str:
     return f"{one.exit_code} {one.reason}" if one.state == pb.WORKLOAD_STATE_EXITED else ""
+
+
+def _rates(rates: pb.DiskRates) -> str:
+    said = []
+    for way in ("read", "write"):
+        size, operations = (getattr(rates, f"{way}_{unit}") for unit in ("bytes", "operations"))
+        said += [f"{way} {size / _KIB:.0f} KiB/s"] if size else []
+        said += [f"{way} {operations} operations/s"] if operations else []
+    return ", ".join(said)
 
 
 def mib(size_bytes: int) -> str:

@@ -11,6 +11,11 @@ PCI = Path("/sys/bus/pci/devices")
 _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")  # domain:bus:device.function
 
 
+def is_pci(place: str) -> bool:
+    """Whether a device's place is a PCI address."""
+    return bool(_ADDRESS.fullmatch(place))
+
+
 def is_place(text: str) -> bool:
     """Whether a text is a PCI address or a normalized path below /dev."""
     return bool(_ADDRESS.fullmatch(text)) or (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from protect.model.room.host import HostNotice
 from protect.model.workload import Workload
 from protect.model.zone import Zone
 
@@ -34,9 +35,23 @@ class WorkloadGone:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticeSeen:
+    """A setting of the host is not as it should be."""
+
+    notice: HostNotice
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeGone:
+    """It is now."""
+
+    setting: str
+
+
+@dataclass(frozen=True, slots=True)
 class Synced:
     """The snapshot is complete; changes follow."""
 
 
-Change = ZoneSeen | ZoneGone | WorkloadSeen | WorkloadGone
+Change = ZoneSeen | ZoneGone | WorkloadSeen | WorkloadGone | NoticeSeen | NoticeGone
 Event = Change | Synced

@@ -15,6 +15,16 @@ class AgentHello:
     kernel_release: str = ""
     hypervisor_type: str = ""
     file_volumes: bool = False
+    resizes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GuestSize:
+    """How large a zone says that it is: CPUs that run, bytes of memory."""
+
+    cpus: int
+    memory_total_bytes: int
+    memory_available_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,40 +12,21 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import NewType, Protocol
+from typing import Protocol
 from uuid import UUID
 
-from protect.model.shares import CpuShares
+from protect.model.domain.boot import DomainKernel as DomainKernel
+from protect.model.domain.resizing import DomainId as DomainId
+from protect.model.domain.resizing import Resizable
+from protect.model.domain.shares import DiskRates
+from protect.model.room.host import Capabilities as Capabilities
+from protect.model.room.host import HostPort
+from protect.model.room.host import Mode as Mode
+from protect.model.room.host import PhysicalInfo as PhysicalInfo
 from protect.model.transport import Transport
-
-DomainId = NewType("DomainId", int)
-"""The hypervisor's number of a domain; on the fake, the pid of its first process."""
-
 
 MARK_LIMIT = 2048
 """Characters of a mark: xenstore takes 4096 bytes, with the node's path."""
-
-
-class Mode(Enum):
-    """Virtualisation mode of a domain."""
-
-    PV = "pv"
-    PVH = "pvh"
-
-
-@dataclass(frozen=True, slots=True)
-class DomainKernel:
-    """Another kernel than the toolstack's own, in files that root alone may write; they are hostile.
-
-    ``image``: a bzImage or an ELF image; ``initramfs``: archives for the kernel to unpack before the zone's
-    own parts, with modules that are needed early; ``addons``: a squashfs with ``modules/`` and ``firmware/``,
-    which the agent learns of from ``XENPOD_ADDONS``, the name of its disk.  ``name`` is for people.
-    """
-
-    name: str
-    image: Path
-    initramfs: Path | None = None
-    addons: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +38,20 @@ class DomainSpec:
     guest as ``eth0`` ...; their host ends are put into the network namespace at ``netns``, "" for the host's.
 
     ``shared``: a mount namespace (an absolute path of its nsfs file, namespaces(7)) whose root directory the
-    guest sees at ``/run/xenpod/shared``, live: files that come and go, and what is mounted there or
-    unmounted, before the domain's start or at any time while it runs.  The root is a shared mount
-    (mount_namespaces(7)) and read-only.  The namespace stays the caller's, and has to outlive the domain.
-    What is mounted in it may be writable, and is then written by the guest as the host's root; what is
-    read-only there stays so whatever the guest does, if there is a security boundary.  None: no directory.
+    guest sees at ``/run/xenpod/shared`` from ``share`` on, live, with what is mounted there or unmounted at
+    any time.  The root is a shared mount (mount_namespaces(7)) and read-only.  The namespace stays the
+    caller's, and has to outlive the domain.  What is writable in it is written by the guest as the host's
+    root; what is read-only stays so if there is a security boundary.  None: there is no such directory.
 
-    It is seen from ``share`` on.  The agent learns how to reach it from ``XENPOD_SHARED``, which the
-    toolstack sets: ``vchan``, a server to mount when told to (MountShared of channel.proto), or
-    ``fd:<number>``, a mount's descriptor that it attaches when it starts.
+    The agent learns how to reach it from ``XENPOD_SHARED``, which the toolstack sets: ``vchan``, a server to
+    mount when told to (MountShared of channel.proto), or ``fd:<number>``, a mount to attach when it starts.
     """
 
     uuid: UUID
     name: str
     """The name, from ``domain_name``, by which a restarted toolstack recognizes its domains."""
     memory_bytes: int
+    """What it begins with."""
     vcpus: int = 1
     mode: Mode = Mode.PV
     interfaces: int = 0
@@ -84,6 +64,19 @@ class DomainSpec:
     seclabel: str = ""
     """A security context of the hypervisor's policy; "": the one that the hypervisor gives."""
     mark: str = ""  # kept with the domain from its first moment (MARK_LIMIT); its guest may read it
+    memory_max_bytes: int = 0
+    """How large it can be made while it runs; as ``vcpus_max``, 0 for what it begins with."""
+    vcpus_max: int = 0
+    cpupool: str = ""
+    """The hypervisor's pool of CPUs that it runs on; "": the one that domains begin in."""
+
+    @property
+    def most_memory(self) -> int:
+        return max(self.memory_bytes, self.memory_max_bytes)
+
+    @property
+    def most_vcpus(self) -> int:
+        return max(self.vcpus, self.vcpus_max)
 
 
 class DomainState(Enum):
@@ -102,12 +95,17 @@ class ShutdownReason(Enum):
     REBOOT = "reboot"
     CRASH = "crash"
     DESTROYED = "destroyed"
+    RECONNECTED = "its kernel connected a disk anew, which sheds its rates"
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class DomainInfo:
-    """A domain as the hypervisor sees it."""
+    """A domain as the hypervisor sees it.
+
+    ``memory_bytes`` is what it may have, ``held_bytes`` what it has: more, until it has given back what was
+    taken from it.  ``vcpus`` is the most that it can have, ``vcpus_online`` how many of them its guest runs.
+    """
 
     id: DomainId
     uuid: UUID
@@ -118,6 +116,8 @@ class DomainInfo:
     cpu_time_ns: int
     shutdown_reason: ShutdownReason | None = None
     mark: str = ""  # of its spec; "": it has none, or has lost it
+    held_bytes: int = 0
+    vcpus_online: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,44 +149,7 @@ class DiskSpec:
     readonly: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class PhysicalInfo:
-    """The host: the memory that zones can have in all, and that no domain has now."""
-
-    total_memory_bytes: int
-    free_memory_bytes: int
-    cpus: int
-    version: str
-    security_boundary: bool
-    notices: tuple[str, ...] = ()
-    user_namespaces: bool = False
-    """Whether the guests' kernel has user namespaces."""
-    selinux: bool = False
-    """Whether the guests' kernel enforces an SELinux policy.  An agent loads none."""
-    kernels: bool = False
-    """Whether guests can have kernels of their own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What the hypervisor can do on this machine; constant while it runs.
-
-    ``hvm``: guests with hardware-assisted virtualisation (PVH); ``hap``: such guests with hardware-assisted
-    paging; ``iommu``: one is in use, so devices can be handed out safely.  ``hypervisor_version`` is
-    "<major>.<minor>" of Xen, "" where there is none.  ``kernel_modes``: in which the toolstack's own kernel
-    can boot.  ``flask``: the hypervisor has that security module, so domains can have labels.
-    """
-
-    pv: bool = True
-    hvm: bool = False
-    hap: bool = False
-    iommu: bool = False
-    hypervisor_version: str = ""
-    kernel_modes: frozenset[Mode] = frozenset(Mode)
-    flask: bool = False
-
-
-class Toolstack(Protocol):
+class Toolstack(HostPort, Resizable, Protocol):
     """Domains and their devices.  Errors are ``protect.model.errors`` (ToolstackError and kin).
 
     A domain that ended, or that there never was, is DomainGone to every method but ``destroy`` and
@@ -218,17 +181,17 @@ class Toolstack(Protocol):
     async def create(self, spec: DomainSpec) -> DomainId:
         """Make the domain, paused.  When this fails, nothing of the domain is left.
 
-        Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns`` or
-        ``shared`` is not there; Invalid: its kernel is not one, or cannot boot in its mode, or the policy
-        lacks its label; Refused: it can have no other kernel, or no label, or the host cannot run its mode
-        (``capabilities``).
+        Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns``,
+        ``shared`` or ``cpupool`` is not there; Invalid: its kernel is not one, or cannot boot in its mode,
+        or the policy lacks its label; Refused: it can have no other kernel, or no label, or the host cannot
+        run its mode (``capabilities``).
         """
         ...
 
     async def unpause(self, domain: DomainId) -> None: ...
 
-    async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
-        """Hold its share of CPUs from now on; where that cannot be, ``physical_info`` has a notice."""
+    async def set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
+        """Hold them for disks that it has, and gets until a restart.  Refused: ``capabilities`` says so."""
 
     def abandon(self, domain: DomainId) -> None:
         """Stop waiting for the domain's guest, since its end is declared; an unknown domain is fine."""
@@ -264,8 +227,7 @@ class Toolstack(Protocol):
     async def share(self, domain: DomainId) -> str:
         """Have the domain's shared directory (``DomainSpec.shared``) served, unless it is.
 
-        The session, by which the agent finds the server; "": the agent has nothing to do.  It outlives this
-        process, and ends with its domain.  Refused: the domain shares nothing.
+        The session, by which the agent finds the server; "": nothing is to be done.  Refused: it has none.
         """
         ...
 
@@ -288,10 +250,9 @@ class Toolstack(Protocol):
         ...
 
     def share_ends(self) -> AsyncIterator[ShareEnd]:
-        """The end of each server from now on, but for those that ended with their domains.
+        """The end of each server from now on, or not replaced yet, unless its domain's end was the reason.
 
-        First those that have ended, of domains that have no other one yet.  Whoever uses the directory gets
-        errors from then on; the next ``share`` begins another session.
+        Whoever uses the directory gets errors; the next ``share`` begins another session.
         """
         ...
 

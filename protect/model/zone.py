@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from daemonkit.faults import Refused
-from protect.model.shares import CpuShares
+from protect.model.domain.shares import CpuShares, DiskRates
 from protect.model.toolstack import DomainId, DomainKernel, Mode
 
 
@@ -36,6 +36,13 @@ NEXT: Mapping[ZoneState, frozenset[ZoneState]] = {
     # Again: a destroy that failed half-way is tried again.
     ZoneState.DESTROYING: frozenset({ZoneState.DESTROYING}),
 }
+
+
+class MemoryPolicy(Enum):
+    """Whether a zone's memory stays as it was made and resized, or follows what the zone uses."""
+
+    STATIC = "static"
+    DYNAMIC = "dynamic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +78,33 @@ class ZoneSpec:
     kernel: DomainKernel | None = None
     """None: the toolstack's own."""
     shares: CpuShares = CpuShares()
+    reservations: tuple[str, ...] = ()
+    """The reservations that its memory comes from."""
     seclabel: str = ""
     """Label of its domain in the hypervisor's policy; "" for the hypervisor's choice."""
+    disk_rates: DiskRates = DiskRates()
+    memory_max_bytes: int = 0
+    """How large it can become while it runs; as ``vcpus_max``, 0 for what it began with."""
+    vcpus_max: int = 0
+    memory_policy: MemoryPolicy = MemoryPolicy.STATIC
+    memory_min_bytes: int = 0
+    """What a dynamic policy leaves it at least."""
+    memory_limit_bytes: int = 0
+    """What a dynamic policy gives it at most; 0: its maximum."""
+    cpupool: str = ""
+    """The hypervisor's pool of CPUs that it runs on; "" for the hypervisor's choice."""
+
+    @property
+    def most_memory(self) -> int:
+        return max(self.memory_bytes, self.memory_max_bytes)
+
+    @property
+    def most_vcpus(self) -> int:
+        return max(self.vcpus, self.vcpus_max)
+
+    @property
+    def policy_limit(self) -> int:
+        return min(self.memory_limit_bytes or self.most_memory, self.most_memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +124,8 @@ class Zone:
     """Whether its agent knows them."""
     host_boot: str = ""
     """The boot of the host that made it; "": an earlier release's zone."""
+    resizes: bool = False
+    """Whether its agent can say how large it is."""
 
     @property
     def id(self) -> str:

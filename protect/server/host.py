@@ -15,10 +15,11 @@ from daemonkit.interceptors import read_only
 from protect.config import HostConfig, ProtectdConfig
 from protect.host import devices
 from protect.model import checks
-from protect.model.modes import WantedMode, pvh_lacks
+from protect.model.room.modes import WantedMode, pvh_lacks
 from protect.model.toolstack import Capabilities, Mode
 from protect.server import translate
 from protect.state.manager import ZoneManager
+from protect.zones import capacity, preflight
 from protect.zones.strangers import unknown
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
@@ -38,18 +39,33 @@ class HostServicer(protect_pb2_grpc.HostServicer):
     async def Info(self, request: pb.InfoRequest, context: Context) -> pb.InfoResponse:
         manager = self._manager
         lacking = await self._unknown_labels(request.seclabels)
+        await capacity.refresh(manager)
+        await preflight.check(manager)
+        room = manager.toolstack.room(manager.config.limits.disks_per_zone)
         physical = await manager.toolstack.physical_info()
         strangers = unknown(manager, await manager.toolstack.list())
-        ledger, can = manager.ledger, manager.toolstack.capabilities()
+        memory, can = manager.ledger.capacity(), manager.toolstack.capabilities()
         return pb.InfoResponse(
             version=version("xenpod"),
             toolstack=manager.toolstack.name,
             security_boundary=physical.security_boundary,
-            notices=[*physical.notices, *mode_notices(manager.config, can)],
+            notices=[
+                *physical.notices,
+                *mode_notices(manager.config, can),
+                *(notice.text for notice in manager.preflight),
+                *rate_notices(manager.config, can),
+            ],
+            preflight=[translate.host_notice(notice) for notice in manager.preflight],
+            zones_most=room.domains,
+            zones_bound=room.bound,
             memory=pb.MemoryLedger(
-                total_bytes=ledger.total_bytes,
-                reserved_bytes=ledger.reserved_bytes,
-                free_bytes=ledger.free_bytes,
+                total_bytes=memory.total,
+                reserved_bytes=memory.promised,
+                free_bytes=memory.free,
+                reservations_bytes=memory.reservations,
+                foreign_bytes=memory.foreign,
+                dom0_bytes=memory.dom0,
+                sharing_bytes=memory.sharing,
             ),
             cpus=physical.cpus,
             profiles=manager.config.profile_names(),
@@ -100,6 +116,13 @@ def mode_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str
     return [f"profile {name}: mode auto gives pv zones, as {why}" for name in automatic if why]
 
 
+def rate_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str]:
+    """A notice if zones are to have rates of disks that nothing holds."""
+    if capabilities.disk_rates or not config.limits.disk_rates:
+        return []
+    return ["limits.disk_* are not held: the kernel of this host has no controller for rates of disks"]
+
+
 async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabilities:
     """What the host can do; only its devices change while it runs."""
     there = await asyncio.to_thread(devices.present, config.devices)
@@ -114,4 +137,5 @@ async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabil
         labels=config.labels,
         kernel_lacks=[translate.ZONE_MODES[mode] for mode in Mode if mode not in can.kernel_modes],
         flask=can.flask,
+        disk_rates=can.disk_rates,
     )

@@ -6,7 +6,7 @@ pods has thousands for each look at its statistics.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from protect.model.statistics import (
     PRESSURES,
@@ -17,6 +17,7 @@ from protect.model.statistics import (
     ZoneStats,
     plain,
 )
+from protect.model.toolstack import DomainInfo
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _WORKLOAD, _ZONE, _INTERFACE = plain(WorkloadStats), plain(ZoneFigures), plain(InterfaceStats)
@@ -31,13 +32,18 @@ def workload_stats(answers: Iterable[tuple[str, WorkloadStats]]) -> pb.WorkloadS
     return response
 
 
-def zone_stats(answers: Iterable[tuple[str, ZoneStats]]) -> pb.ZoneStatsResponse:
-    """Of zones, by their ids."""
+def zone_stats(
+    answers: Iterable[tuple[str, ZoneStats]], counted: Mapping[str, DomainInfo]
+) -> pb.ZoneStatsResponse:
+    """Of zones, by their ids; ``counted`` by the hypervisor."""
     response = pb.ZoneStatsResponse()
     for zone_id, stats in answers:
         row = response.rows.add(zone_id=zone_id)
         _figures(row, stats.zone, _ZONE)
         _pressures(row, stats.zone)
+        if domain := counted.get(zone_id):
+            row.host_cpu_usage_ns, row.host_memory_bytes = domain.cpu_time_ns, domain.held_bytes
+            row.host_vcpus = domain.vcpus_online
         for interface in stats.zone.interfaces:
             _figures(row.interfaces.add(), interface, _INTERFACE)
         for workload in stats.workloads:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from protect.model import events
-from protect.model.modes import WantedMode
+from protect.model.domain.shares import DiskRates
+from protect.model.room.host import HostNotice
+from protect.model.room.modes import WantedMode
 from protect.model.toolstack import DomainState, Mode
 from protect.model.workload import Workload, WorkloadState
-from protect.model.zone import Zone, ZoneState
+from protect.model.zone import MemoryPolicy, Zone, ZoneState
 from protect.zones.strangers import Stranger
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -32,6 +35,15 @@ WANTED_MODES: Mapping[WantedMode, pb.ZoneMode.ValueType] = {
     WantedMode.PVH: pb.ZONE_MODE_PVH,
     WantedMode.AUTO: pb.ZONE_MODE_AUTO,
 }
+
+MEMORY_POLICIES: Mapping[MemoryPolicy, pb.MemoryPolicy.ValueType] = {
+    MemoryPolicy.STATIC: pb.MEMORY_POLICY_STATIC,
+    MemoryPolicy.DYNAMIC: pb.MEMORY_POLICY_DYNAMIC,
+}
+
+
+def disk_rates(asked: pb.DiskRates) -> DiskRates:
+    return DiskRates(asked.read_bytes, asked.write_bytes, asked.read_operations, asked.write_operations)
 
 
 def stranger(value: Stranger) -> pb.Stranger:
@@ -59,6 +71,10 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
             vcpus=value.spec.vcpus,
             weight=value.spec.shares.weight,
             cap=value.spec.shares.cap,
+            memory_max_bytes=value.spec.most_memory,
+            vcpus_max=value.spec.most_vcpus,
+            memory_policy=MEMORY_POLICIES[value.spec.memory_policy],
+            memory_min_bytes=value.spec.memory_min_bytes,
         ),
         created_at_ns=value.created_at_ns,
         domain_id=value.domain_id,
@@ -70,6 +86,9 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         mode=ZONE_MODES[value.spec.mode],
         file_volumes=value.file_volumes,
         seclabel=value.spec.seclabel,
+        disk_rates=pb.DiskRates(**asdict(value.spec.disk_rates)) if value.spec.disk_rates else None,
+        cpupool=value.spec.cpupool,
+        resizable=value.resizes,
     )
 
 
@@ -88,6 +107,16 @@ def workload(value: Workload) -> pb.Workload:
     )
 
 
+def host_notice(value: HostNotice) -> pb.HostNotice:
+    return pb.HostNotice(
+        setting=value.setting,
+        place=value.place,
+        value=value.value,
+        wanted=value.wanted,
+        effect=value.effect,
+    )
+
+
 def event(value: events.Event, toolstack: str) -> pb.WatchEvent:
     match value:
         case events.ZoneSeen(seen, connected):
@@ -98,5 +127,9 @@ def event(value: events.Event, toolstack: str) -> pb.WatchEvent:
             return pb.WatchEvent(workload=workload(found))
         case events.WorkloadGone(workload_id):
             return pb.WatchEvent(workload_gone=workload_id)
+        case events.NoticeSeen(notice):
+            return pb.WatchEvent(notice=host_notice(notice))
+        case events.NoticeGone(setting):
+            return pb.WatchEvent(notice_gone=setting)
         case events.Synced():
             return pb.WatchEvent(synced=pb.Empty())

@@ -5,15 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
-from daemonkit.faults import Invalid
+from daemonkit.faults import Invalid, Refused
 from protect.config import DEFAULT_PROFILE, Profile, ProtectdConfig
 from protect.model import checks
-from protect.model.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
-from protect.model.shares import CPU_PERCENT, WEIGHTS, CpuShares
+from protect.model.domain.shares import CPU_PERCENT, MOST_DISK_RATE, WEIGHTS, CpuShares, DiskRates
+from protect.model.room.modes import (
+    WantedMode,
+    choose,
+    refuse_impossible_label,
+    refuse_impossible_mode,
+    refuse_impossible_rates,
+)
 from protect.model.toolstack import Capabilities, DomainKernel
-from protect.model.zone import ZoneIdMapping, ZoneSpec
+from protect.model.zone import MemoryPolicy, ZoneIdMapping, ZoneSpec
 from protect.server import translate
-from protect.zones.resize import ZoneSize
+from protect.zones.reservations import ReservedSize
+from protect.zones.size.resize import ZoneSize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _MIB = 1 << 20
@@ -42,19 +49,28 @@ def shutdown_seconds(deadline_ns: int) -> float:
     return seconds
 
 
-def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilities: Capabilities) -> ZoneSpec:
-    """Read the spec of a zone; its mode is one that the host can run."""
+def zone_spec(
+    config: ProtectdConfig,
+    request: pb.CreateZoneRequest,
+    capabilities: Capabilities,
+    reserved: ReservedSize | None = None,
+) -> ZoneSpec:
+    """Read the spec of a zone; its mode is one that the host can run, its size the pod's reserved one."""
     operation = "create zone"
     zone_id = checks.identifier(operation, "zone", request.id)
     profile = config.profile(request.profile)
     if request.interfaces > 1:
         raise Invalid(operation, zone_id, f"{request.interfaces} interfaces are more than 1")
-    memory, vcpus = _size(operation, zone_id, profile, request.resources)
+    memory, vcpus = _size(operation, zone_id, profile, request.resources, reserved)
+    if config.memory.reservations_only and reserved is None:
+        cause = "nothing is reserved for its pod, and memory.reservations_only of protectd.toml is set"
+        raise Refused(operation, zone_id, cause, "give the pod a resource claim")
     wanted = _wanted(operation, zone_id, profile, request)
     mode = choose(wanted, capabilities, own_kernel=not request.HasField("kernel"))
     refuse_impossible_mode(operation, zone_id, mode, capabilities)
     seclabel = checks.seclabel(operation, request.seclabel)
     refuse_impossible_label(operation, zone_id, seclabel, capabilities)
+    most = _most(operation, zone_id, profile, request.resources, memory, vcpus)
     return ZoneSpec(
         id=zone_id,
         name=checks.name(operation, request.name),
@@ -72,6 +88,13 @@ def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilitie
         kernel=_kernel(operation, zone_id, request.kernel) if request.HasField("kernel") else None,
         shares=size(operation, zone_id, request.resources).shares(CpuShares()),
         seclabel=seclabel,
+        memory_max_bytes=most[0],
+        vcpus_max=most[1],
+        memory_policy=_policy(operation, zone_id, request.resources) or MemoryPolicy.STATIC,
+        memory_min_bytes=min(request.resources.memory_min_bytes or memory, memory),
+        cpupool=checks.name(operation, request.cpupool),
+        reservations=reserved.reservations if reserved else (),
+        disk_rates=disk_rates(operation, zone_id, config, request.disk_rates, capabilities),
     )
 
 
@@ -84,9 +107,13 @@ def _wanted(operation: str, zone_id: str, profile: Profile, request: pb.CreateZo
     raise Invalid(operation, zone_id, f"mode {request.mode}, which is none")
 
 
-def _size(operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResources) -> tuple[int, int]:
-    memory = asked.memory_bytes or profile.memory
-    vcpus = asked.vcpus or profile.vcpus
+def _size(
+    operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResources, reserved: ReservedSize | None
+) -> tuple[int, int]:
+    memory, vcpus = asked.memory_bytes, asked.vcpus
+    if reserved:
+        memory, vcpus = reserved.fit(operation, zone_id, memory, vcpus)
+    memory, vcpus = memory or profile.memory, vcpus or profile.vcpus
     if not profile.memory_min <= memory <= profile.memory_max:
         low, high = profile.memory_min / _MIB, profile.memory_max / _MIB
         cause = f"{memory / _MIB:.0f} MiB of memory are not between {low:.0f} and {high:.0f} MiB"
@@ -95,6 +122,28 @@ def _size(operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResource
         cause = f"{vcpus} vCPUs are more than {profile.vcpus_max}"
         raise Invalid(operation, zone_id, cause, "the profile sets the limits")
     return memory, vcpus
+
+
+def _most(
+    operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResources, memory: int, vcpus: int
+) -> tuple[int, int]:
+    """The maxima: as far as the profile allows them, for a headroom; Invalid for one that is named beyond."""
+    if asked.memory_max_bytes > profile.memory_max or asked.vcpus_max > profile.vcpus_max:
+        cause = f"a maximum of {asked.memory_max_bytes / _MIB:.0f} MiB and {asked.vcpus_max} vCPUs"
+        bounds = f"{profile.memory_max / _MIB:.0f} MiB and {profile.vcpus_max}"
+        raise Invalid(operation, zone_id, f"{cause} is beyond {bounds}", "the profile sets the limits")
+    most_memory = asked.memory_max_bytes or memory + min(asked.memory_headroom_bytes, profile.memory_max)
+    most_vcpus = asked.vcpus_max or vcpus + min(asked.vcpus_headroom, profile.vcpus_max)
+    return max(memory, min(most_memory, profile.memory_max)), max(vcpus, min(most_vcpus, profile.vcpus_max))
+
+
+def _policy(operation: str, zone_id: str, asked: pb.ZoneResources) -> MemoryPolicy | None:
+    if asked.memory_policy == pb.MEMORY_POLICY_UNSPECIFIED:
+        return None
+    for policy, number in translate.MEMORY_POLICIES.items():
+        if asked.memory_policy == number:
+            return policy
+    raise Invalid(operation, zone_id, f"memory policy {asked.memory_policy}, which is none")
 
 
 def size(operation: str, zone_id: str, asked: pb.ZoneResources) -> ZoneSize:
@@ -108,7 +157,22 @@ def size(operation: str, zone_id: str, asked: pb.ZoneResources) -> ZoneSize:
         vcpus=asked.vcpus,
         weight=asked.weight if asked.HasField("weight") else None,
         cap=asked.cap if asked.HasField("cap") else None,
+        memory_policy=_policy(operation, zone_id, asked),
     )
+
+
+def disk_rates(
+    operation: str, zone_id: str, config: ProtectdConfig, asked: pb.DiskRates, capabilities: Capabilities
+) -> DiskRates:
+    """What the request asks for, and no more than the configuration allows.
+
+    Refused: the request asks, and the host cannot.  For the configuration alone it has a notice.
+    """
+    wanted = translate.disk_rates(asked)
+    if wanted.exceeds(DiskRates(*[MOST_DISK_RATE] * 4)):
+        raise Invalid(operation, zone_id, f"a rate of its disks is more than {MOST_DISK_RATE}")
+    refuse_impossible_rates(operation, zone_id, wanted, possible=capabilities.disk_rates)
+    return wanted.within(config.limits.disk_rates) if capabilities.disk_rates else DiskRates()
 
 
 def _id_mapping(operation: str, zone_id: str, asked: pb.IdMapping) -> ZoneIdMapping:

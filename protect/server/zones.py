@@ -20,14 +20,16 @@ from protect.zones import (
     connect,
     destroy,
     dial,
+    disk_rates,
     inspect,
     launch,
     reconcile,
-    resize,
+    reservations,
     shutdown,
     stats,
     strangers,
 )
+from protect.zones.size import resize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -41,7 +43,10 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
         self._manager = manager
 
     async def CreateZone(self, request: pb.CreateZoneRequest, context: Context) -> pb.Zone:
-        spec = zone_requests.zone_spec(self._manager.config, request, self._manager.toolstack.capabilities())
+        reserved = reservations.of_pod(self._manager, request.pod_uid)
+        spec = zone_requests.zone_spec(
+            self._manager.config, request, self._manager.toolstack.capabilities(), reserved
+        )
         await launch.launch(self._manager, spec)
         return self._shown(self._manager.zone("create zone", spec.id))
 
@@ -102,13 +107,16 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
             zones or self._manager.zones.values(),
             StatsKind.DETAILS if request.details else StatsKind.ZONE,
         )
-        return statistics.zone_stats(answers.items())
+        return statistics.zone_stats(answers.items(), await stats.counted(self._manager, answers))
 
     async def ResizeZone(self, request: pb.ResizeZoneRequest, context: Context) -> pb.ResizeZoneResponse:
         zone_id = checks.identifier("resize zone", "zone", request.id)
-        not_done = await resize.resize(
-            self._manager, zone_id, zone_requests.size("resize zone", zone_id, request.resources)
-        )
+        wanted = zone_requests.size("resize zone", zone_id, request.resources)
+        not_done = await resize.resize(self._manager, zone_id, wanted, only_more=request.only_more)
+        if request.HasField("disk_rates"):
+            config, can = self._manager.config, self._manager.toolstack.capabilities()
+            rates = zone_requests.disk_rates("resize zone", zone_id, config, request.disk_rates, can)
+            await disk_rates.change(self._manager, zone_id, rates)
         zone = self._shown(self._manager.zone("resize zone", zone_id))
         return pb.ResizeZoneResponse(zone=zone, not_done=not_done)
 

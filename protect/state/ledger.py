@@ -1,47 +1,211 @@
-"""The ledger of zone memory on this host."""
+"""The ledger of zone memory on this host: every byte is promised once.
+
+A promise is what a zone may take, with what the hypervisor takes for its domain.  What is left for another
+one is what the hypervisor has free, less what has been promised and not been taken yet::
+
+    free = hypervisor's free - reserve - sum of (promised - held), for each zone and reservation
+
+So memory that others take (dom0, domains that are not ours) is never promised, and nothing is twice: between
+the promise and the domain's taking it, it counts as promised; from then on the hypervisor has less.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field, replace
+
 from daemonkit.faults import Exhausted
+from protect.model.room.reservation import Capacity
 
 _MIB = 1 << 20
+_RESERVE = "reserve memory"
+WATCHER_LIMIT = 64
+"""Most watchers of the capacity at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySample:
+    """What the hypervisor said, in bytes: ``held`` by the domain of each zone.
+
+    ``held`` was read before ``free``: what a domain took in between is missing from both, never in both.
+    """
+
+    free: int
+    held: Mapping[str, int] = field(default_factory=dict)
+    foreign: int = 0
+    dom0: int = 0
+    sharing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    size: int
+    reservations: tuple[str, ...] = ()
 
 
 class Ledger:
-    """Reservations by zone id, in bytes, within a fixed total."""
+    """Promises to zones, and by reservations.
 
-    def __init__(self, total_bytes: int) -> None:
-        self.total_bytes = total_bytes
-        self._reserved: dict[str, int] = {}
+    ``limit``: of all of them together, 0 for none; then ``reserve`` is what stays free.
+    """
+
+    def __init__(self, limit: int, reserve: int = 0) -> None:
+        self._limit = limit
+        self._reserve = 0 if limit else reserve
+        self._zones: dict[str, _Promise] = {}
+        self._reservations: dict[str, int] = {}
+        self._sample: MemorySample | None = None
+        self._watchers: set[asyncio.Event] = set()
+        self._closed = False
+
+    # -- figures
 
     @property
     def reserved_bytes(self) -> int:
-        return sum(self._reserved.values())
+        """Of a zone that has reservations only what goes beyond them."""
+        beyond = (max(0, one.size - self._reserved_for(one)) for one in self._zones.values())
+        return sum(self._reservations.values()) + sum(beyond)
+
+    @property
+    def total_bytes(self) -> int:
+        """Memory that zones can have in all, as far as is known now."""
+        if self._sample is None:
+            return self._limit
+        held = (min(one.size, self._sample.held.get(zone, 0)) for zone, one in self._zones.items())
+        physical = max(0, self._sample.free - self._reserve + sum(held))
+        return min(self._limit, physical) if self._limit else physical
 
     @property
     def free_bytes(self) -> int:
-        """Bytes left for another zone; 0 if adopted zones hold more than the total."""
+        """Bytes left for another zone; 0 where more is promised than there is."""
         return max(0, self.total_bytes - self.reserved_bytes)
 
-    def admit(self, zone_id: str, size_bytes: int) -> None:
-        """Reserve memory for a new zone.  Exhausted, with the numbers: it does not fit."""
-        if size_bytes > self.free_bytes:
-            raise Exhausted(
-                "reserve memory",
-                f"zone {zone_id}",
-                f"it needs {_mib(size_bytes)}, free are {_mib(self.free_bytes)} of {_mib(self.total_bytes)} "
-                f"({len(self._reserved)} zones hold {_mib(self.reserved_bytes)})",
-                "destroy zones, or give them less memory",
-            )
-        self._reserved[zone_id] = size_bytes
+    def capacity(self) -> Capacity:
+        sample = self._sample or MemorySample(0)
+        return Capacity(
+            total=self.total_bytes,
+            promised=self.reserved_bytes,
+            free=self.free_bytes,
+            reservations=sum(self._reservations.values()),
+            foreign=sample.foreign,
+            dom0=sample.dom0,
+            sharing=sample.sharing,
+        )
 
-    def adopt(self, zone_id: str, size_bytes: int) -> None:
-        """Reserve memory for a zone that exists already, whether it fits or not."""
-        self._reserved[zone_id] = size_bytes
+    def sample(self, sample: MemorySample) -> None:
+        """Go by what the hypervisor says now."""
+        if sample != self._sample:
+            self._sample = sample
+            self._changed()
+
+    # -- zones
+
+    def admit(self, zone_id: str, size: int, reservations: tuple[str, ...] = ()) -> None:
+        """Promise memory to a new zone, out of its reservations first.
+
+        Exhausted, with the numbers: it does not fit, or another zone has the reservation.
+        """
+        for other, one in self._zones.items():
+            if taken := set(reservations).intersection(one.reservations):
+                raise Exhausted(_RESERVE, f"zone {zone_id}", f"zone {other} has reservation {min(taken)}")
+        promise = _Promise(size, reservations)
+        self._check(f"zone {zone_id}", max(0, size - self._reserved_for(promise)))
+        self.adopt(zone_id, size, reservations)
+
+    def adopt(self, zone_id: str, size: int, reservations: tuple[str, ...] = ()) -> None:
+        """Promise memory to a zone that exists already, whether it fits or not."""
+        self._zones[zone_id] = _Promise(size, reservations)
+        self._changed()
+
+    def change(self, zone_id: str, size: int) -> None:
+        """Promise another amount to a zone that has one.  Exhausted, with the numbers: it does not fit."""
+        now = self._zones.get(zone_id, _Promise(0))
+        beyond = [max(0, one - self._reserved_for(now)) for one in (now.size, size)]
+        if beyond[1] > beyond[0]:
+            self._check(f"zone {zone_id}", beyond[1] - beyond[0])
+        self.adopt(zone_id, size, now.reservations)
 
     def release(self, zone_id: str) -> None:
-        """Free a zone's memory; an unknown zone is fine."""
-        self._reserved.pop(zone_id, None)
+        """Take back the promise to a zone that has no domain any more; an unknown zone is fine."""
+        if self._zones.pop(zone_id, None):
+            self._give_back(zone_id)
+            self._changed()
+
+    # -- reservations
+
+    def reserve(self, reservation_id: str, size: int) -> None:
+        """Exhausted, with the numbers: it does not fit."""
+        self._check(f"reservation {reservation_id}", size)
+        self.adopt_reservation(reservation_id, size)
+
+    def adopt_reservation(self, reservation_id: str, size: int) -> None:
+        """Take up a reservation that was made already, whether it fits or not."""
+        self._reservations[reservation_id] = size
+        self._changed()
+
+    def release_reservation(self, reservation_id: str) -> None:
+        """Take a reservation back; what a zone has of it stays promised to that zone."""
+        if self._reservations.pop(reservation_id, None) is not None:
+            self._changed()
+
+    def holder(self, reservation_id: str) -> str:
+        """The zone that has a reservation now, or ""."""
+        return next((zone for zone, one in self._zones.items() if reservation_id in one.reservations), "")
+
+    # -- watching
+
+    async def watch(self) -> AsyncGenerator[Capacity, None]:
+        """The capacity now, and each time it is another; a slow watcher gets only the newest.  Exhausted."""
+        if len(self._watchers) >= WATCHER_LIMIT:
+            raise Exhausted("watch capacity", "", f"there are {WATCHER_LIMIT} watchers already")
+        changed = asyncio.Event()
+        self._watchers.add(changed)
+        last: Capacity | None = None
+        try:
+            while not self._closed:
+                changed.clear()
+                if (now := self.capacity()) != last:
+                    last = now
+                    yield now
+                await changed.wait()
+        finally:
+            self._watchers.discard(changed)
+
+    def close(self) -> None:
+        """End every watch, for an orderly stop."""
+        self._closed = True
+        self._changed()
+
+    # -- inside
+
+    def _give_back(self, zone_id: str) -> None:
+        """What its domain held is the hypervisor's again, and the next sample will say so."""
+        if self._sample and (size := self._sample.held.get(zone_id)):
+            held = {zone: other for zone, other in self._sample.held.items() if zone != zone_id}
+            self._sample = replace(self._sample, free=self._sample.free + size, held=held)
+
+    def _reserved_for(self, promise: _Promise) -> int:
+        return sum(self._reservations.get(one, 0) for one in promise.reservations)
+
+    def _check(self, subject: str, size: int) -> None:
+        if size <= self.free_bytes:
+            return
+        hint = "destroy zones, release reservations, or ask for less"
+        raise Exhausted(_RESERVE, subject, self._shortage(size), hint)
+
+    def _shortage(self, size: int) -> str:
+        now = self.capacity()
+        holders = f"{len(self._zones)} zones and {len(self._reservations)} reservations"
+        parts = [f"{holders} have {_mib(now.promised)}"]
+        parts += [f"other domains {_mib(now.foreign)}"] if now.foreign else []
+        parts += [f"dom0 {_mib(now.dom0)}"] if now.dom0 else []
+        parts += [f"kept free are {_mib(self._reserve)}"] if self._reserve else []
+        return f"it needs {_mib(size)}, free are {_mib(now.free)} of {_mib(now.total)} ({', '.join(parts)})"
+
+    def _changed(self) -> None:
+        for watcher in self._watchers:
+            watcher.set()
 
 
 def _mib(size_bytes: int) -> str:

@@ -16,9 +16,11 @@ from daemonkit.logs import fields
 from daemonkit.tasks import Background
 from protect.agent.link import LinkFactory
 from protect.config import ProtectdConfig
-from protect.model.events import Change, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
+from protect.model.events import Change, NoticeSeen, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
 from protect.model.lifetime import End
 from protect.model.ports import HostFiles, LogFactory, Splice, ZoneVolumes
+from protect.model.room.host import HostNotice
+from protect.model.room.reservation import Reservation
 from protect.model.toolstack import Toolstack
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import Zone
@@ -46,6 +48,8 @@ class ZoneManager:
     tasks: Background = field(default_factory=Background)
     zones: dict[str, ZoneRuntime] = field(default_factory=dict)
     workloads: dict[str, WorkloadRuntime] = field(default_factory=dict)
+    reservations: dict[str, Reservation] = field(default_factory=dict)
+    preflight: tuple[HostNotice, ...] = ()
     stopping: End = field(default_factory=lambda: End(Unreachable))
     """The end of the daemon itself, beyond which zones go on."""
     closed: str = ""
@@ -146,6 +150,16 @@ class ZoneManager:
         if self.zones.pop(runtime.id, None):
             self.hub.publish(ZoneGone(runtime.id))
 
+    def put_reservation(self, reservation: Reservation) -> None:
+        """Record, then believe."""
+        self.store.save_reservation(reservation)
+        self.reservations[reservation.id] = reservation
+
+    def drop_reservation(self, reservation_id: str) -> None:
+        """Forget a reservation; its memory is the ledger's to release."""
+        self.store.forget_reservation(reservation_id)
+        self.reservations.pop(reservation_id, None)
+
     def declare_end(self, runtime: ZoneRuntime, cause: str) -> None:
         """Declare a zone's end, which wakes the verbs that wait for its agent or its kernel."""
         runtime.end.declare(cause)
@@ -159,6 +173,7 @@ class ZoneManager:
             for run in zone.execs.values():
                 run.fail(Unreachable("exec", f"workload {run.workload_id}", "protectd is stopping"))
         self.hub.close()
+        self.ledger.close()
 
     async def close(self) -> None:
         """Wait for tasks under way, then close channels and logs.  Zones go on running."""
@@ -182,6 +197,8 @@ class ZoneManager:
             yield ZoneSeen(runtime.zone, runtime.connected)
         for workload in self.visible_workloads():
             yield WorkloadSeen(workload)
+        for notice in self.preflight:
+            yield NoticeSeen(notice)
 
 
 def now_ns() -> int:

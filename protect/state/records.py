@@ -7,7 +7,7 @@ version, has its default.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import astuple, fields
 from typing import Any, TypeVar
 
 from cattrs import Converter
@@ -15,8 +15,9 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from daemonkit.convert import expect, strict_converter, structure, wrong
 from daemonkit.faults import Broken
+from protect.model.domain.shares import CpuShares, DiskRates
 from protect.model.process import Streams
-from protect.model.shares import CpuShares
+from protect.model.room.reservation import Reservation
 from protect.model.toolstack import DomainKernel
 from protect.model.workload import Reason, Workload, WorkloadDisk
 from protect.model.zone import Zone, ZoneIdMapping, ZoneSpec
@@ -48,6 +49,16 @@ def workload(body: Json) -> Workload:
     return _read("workload", Workload, body)
 
 
+def of_reservation(reservation: Reservation) -> Json:
+    body: Json = _converter.unstructure(reservation)
+    return body
+
+
+def reservation(body: Json) -> Reservation:
+    """Read a reservation.  Broken: the record is not one's."""
+    return _read("reservation", Reservation, body)
+
+
 def _read(kind: str, cls: type[T], body: Json) -> T:
     try:
         return structure(_converter, cls, body)
@@ -62,6 +73,7 @@ def _json_converter() -> Converter:
     _as_array(converter, Streams, lambda streams: [streams.stdin, streams.stdout, streams.stderr])
     _as_array(converter, ZoneIdMapping, lambda mapping: [mapping.host_id, mapping.length])
     _as_array(converter, CpuShares, lambda shares: [shares.weight, shares.cap])
+    _as_array(converter, DiskRates, lambda rates: list(astuple(rates)))
     kernel = make_dict_unstructure_fn(DomainKernel, converter, _cattrs_omit_if_default=True)
     converter.register_unstructure_hook(DomainKernel, kernel)
     _optional(converter, ZoneIdMapping, absent=[])
@@ -71,10 +83,24 @@ def _json_converter() -> Converter:
     converter.register_structure_hook(WorkloadDisk, lambda value, _: _disk(converter, value))
     rare = override(omit_if_default=True)
     converter.register_unstructure_hook(
-        ZoneSpec, make_dict_unstructure_fn(ZoneSpec, converter, seclabel=rare, shares=rare)
+        ZoneSpec,
+        make_dict_unstructure_fn(
+            ZoneSpec,
+            converter,
+            seclabel=rare,
+            shares=rare,
+            memory_max_bytes=rare,
+            vcpus_max=rare,
+            memory_policy=rare,
+            memory_min_bytes=rare,
+            memory_limit_bytes=rare,
+            cpupool=rare,
+            reservations=rare,
+            disk_rates=rare,
+        ),
     )
     converter.register_unstructure_hook(
-        Zone, make_dict_unstructure_fn(Zone, converter, file_volumes=rare, host_boot=rare)
+        Zone, make_dict_unstructure_fn(Zone, converter, file_volumes=rare, resizes=rare, host_boot=rare)
     )
     converter.register_unstructure_hook(
         Workload, make_dict_unstructure_fn(Workload, converter, start_error=rare, command=rare, files=rare)

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from daemonkit import disk_space
 from daemonkit.faults import Broken, Exhausted, Refused
 from daemonkit.lifecycle import private_database
+from protect.model.room.reservation import Reservation
 from protect.model.workload import Workload
 from protect.model.zone import Zone
 from protect.state import records
@@ -53,6 +54,12 @@ CREATE TABLE intents (
 """
 
 
+_LATER_TABLES = """
+CREATE TABLE IF NOT EXISTS reservations (id TEXT PRIMARY KEY, body TEXT NOT NULL);
+"""
+"""What earlier releases do not have, and do not mind."""
+
+
 @dataclass(frozen=True, slots=True)
 class Intent:
     """An operation that has begun and is not complete; ``data`` is what undoing or finishing needs."""
@@ -70,6 +77,7 @@ class Saved:
     workloads: tuple[Workload, ...]
     zone_intents: Mapping[str, Intent]
     workload_intents: Mapping[str, Intent]
+    reservations: tuple[Reservation, ...] = ()
 
 
 class StateStore(Protocol):
@@ -93,6 +101,12 @@ class StateStore(Protocol):
 
     def forget_workload(self, workload_id: str) -> None: ...
 
+    def save_reservation(self, reservation: Reservation) -> None:
+        """Also durable against a loss of power: no zone is needed to keep it."""
+        ...
+
+    def forget_reservation(self, reservation_id: str) -> None: ...
+
 
 class SqliteStore:
     """The store of the running daemon."""
@@ -110,11 +124,13 @@ class SqliteStore:
             zones = self._db.execute("SELECT body FROM zones ORDER BY rowid").fetchall()
             workloads = self._db.execute("SELECT body FROM workloads ORDER BY rowid").fetchall()
             intents = self._db.execute("SELECT kind, object, operation, step, data FROM intents").fetchall()
+            reserved = self._db.execute("SELECT body FROM reservations ORDER BY rowid").fetchall()
         return Saved(
             tuple(records.zone(json.loads(body)) for (body,) in zones),
             tuple(records.workload(json.loads(body)) for (body,) in workloads),
             {row[1]: Intent(row[2], row[3], json.loads(row[4])) for row in intents if row[0] == "zone"},
             {row[1]: Intent(row[2], row[3], json.loads(row[4])) for row in intents if row[0] == "workload"},
+            tuple(records.reservation(json.loads(body)) for (body,) in reserved),
         )
 
     def save_zone(self, zone: Zone, intent: Intent | None) -> None:
@@ -152,6 +168,20 @@ class SqliteStore:
         with self._transaction():
             self._set_intent("workload", workload_id, None)
             self._db.execute("DELETE FROM workloads WHERE id = ?", (workload_id,))
+
+    def save_reservation(self, reservation: Reservation) -> None:
+        self._want_space("reservations", reservation.id)
+        row = (reservation.id, json.dumps(records.of_reservation(reservation)))
+        with self._synced(), self._transaction():
+            self._db.execute(
+                "INSERT INTO reservations (id, body) VALUES (?, ?) "
+                "ON CONFLICT (id) DO UPDATE SET body = excluded.body",
+                row,
+            )
+
+    def forget_reservation(self, reservation_id: str) -> None:
+        with self._synced(), self._transaction():
+            self._db.execute("DELETE FROM reservations WHERE id = ?", (reservation_id,))
 
     def checkpoint(self) -> None:
         """Copy the WAL into the database and let it be reused; blocks, for a thread of its own."""
@@ -193,6 +223,15 @@ class SqliteStore:
         self._db.execute("INSERT OR REPLACE INTO intents VALUES (?, ?, ?, ?, ?)", row)
 
     @contextmanager
+    def _synced(self) -> Iterator[None]:
+        """Have commits wait for the disk."""
+        self._db.execute("PRAGMA synchronous = FULL")
+        try:
+            yield
+        finally:
+            self._db.execute("PRAGMA synchronous = NORMAL")
+
+    @contextmanager
     def _transaction(self) -> Iterator[None]:
         with _faults("write"):
             self._db.execute("BEGIN IMMEDIATE")
@@ -222,6 +261,7 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
     elif version != VERSION:
         cause = f"its schema is version {version}, this protectd reads version {VERSION}"
         raise Refused("open state", str(path), cause, "use the protectd that wrote it")
+    db.executescript(_LATER_TABLES)
 
 
 @contextmanager

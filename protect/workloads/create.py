@@ -87,7 +87,7 @@ def admit(
     limit = manager.config.limits.workloads_per_zone
     if len(zone.workloads) >= limit:
         raise Exhausted("create workload", spec.id, f"zone {zone.id} has {limit}, as many as it may")
-    assigned, new = disks.assign(zone, files.values(), manager.config.limits.disks_per_zone)
+    assigned, new = disks.assign(zone, files.values(), disks.limit(manager, zone))
     workload = Workload(
         id=spec.id,
         zone_id=zone.id,

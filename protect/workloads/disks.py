@@ -15,8 +15,10 @@ from string import ascii_lowercase
 from daemonkit.faults import Exhausted, Invalid
 from protect.model.container import DiskFilesystem, DiskVolume, ImageVolume, Stack
 from protect.model.files import FileId
+from protect.model.room.host import DiskLimit
 from protect.model.toolstack import DiskSpec
 from protect.model.workload import WorkloadDisk, WorkloadState
+from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 
 
@@ -49,8 +51,17 @@ def _identify(operation: str, workload_id: str, path: Path) -> FileId:
     return status.st_dev, status.st_ino
 
 
+def limit(manager: ZoneManager, zone: ZoneRuntime) -> DiskLimit:
+    """How many disks the zone can have: as many as configured, or as its size affords."""
+    configured = DiskLimit(
+        manager.config.limits.disks_per_zone, "limits.disks_per_zone of protectd.toml says how many"
+    )
+    affords = manager.toolstack.disk_limit(zone.zone.spec.memory_bytes, zone.zone.spec.vcpus)
+    return min(affords, configured, key=lambda one: one.disks)
+
+
 def assign(
-    zone: ZoneRuntime, files: Iterable[FileId], limit: int
+    zone: ZoneRuntime, files: Iterable[FileId], limit: DiskLimit
 ) -> tuple[tuple[WorkloadDisk, ...], frozenset[str]]:
     """Assign a disk to each file; also returns the vdevs of the disks that have to be attached.
 
@@ -66,9 +77,9 @@ def assign(
     }
     wanted = dict.fromkeys(files)
     new = [file for file in wanted if file not in shared]
-    if len(taken) + len(new) > limit:
-        cause = f"zone {zone.id} has {len(taken)} disks, {len(new)} more would be more than {limit}"
-        raise Exhausted("attach disk", zone.id, cause, "limits.disks_per_zone of protectd.toml says how many")
+    if len(taken) + len(new) > limit.disks:
+        cause = f"zone {zone.id} has {len(taken)} disks, {len(new)} more would be more than {limit.disks}"
+        raise Exhausted("attach disk", zone.id, f"{cause}: {limit.bound}", "a larger zone can have more")
     fresh = {file: WorkloadDisk(vdev, file) for file, vdev in zip(new, _free(taken), strict=False)}
     return tuple((shared | fresh)[file] for file in wanted), frozenset(disk.vdev for disk in fresh.values())
 

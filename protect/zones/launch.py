@@ -19,7 +19,7 @@ from protect.model.zone import Zone, ZoneSpec, ZoneState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
-from protect.zones import kernel, mark
+from protect.zones import capacity, kernel, mark, preflight
 from protect.zones.deaths import with_console
 from protect.zones.destroy import dismantle
 from protect.zones.events import new_link
@@ -37,7 +37,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
     begin = time.monotonic()
     if spec.kernel:
         await asyncio.to_thread(kernel.check, spec.id, spec.kernel)
-    runtime = admit(manager, spec)
+    runtime = await admit(manager, spec)
     client, toolstack = runtime.client, manager.toolstack
     async with runtime.lock, AsyncExitStack() as undo:
         undo.push_async_callback(_undo, manager, runtime)
@@ -52,6 +52,9 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
             checkpoint("zone-create.domain-created")
             # It boots without its cap: with a tenth of a CPU that would take ten times as long.
             await toolstack.set_shares(domain, replace(spec.shares, cap=0))
+            if spec.disk_rates:
+                await toolstack.set_disk_rates(domain, spec.disk_rates)
+            checkpoint("zone-create.shared-out")
             await toolstack.unpause(domain)
             checkpoint("zone-create.unpaused")
             hello = await client.connect(new_link(manager, runtime), manager.config.timeouts.boot)
@@ -67,6 +70,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
                 boot_id=hello.boot_id.hex(),
                 agent_version=hello.agent_version,
                 file_volumes=hello.file_volumes,
+                resizes=hello.resizes,
             )
             manager.put_zone(runtime, running)
             checkpoint("zone-create.running")
@@ -75,8 +79,10 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
     return runtime.zone
 
 
-def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
+async def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
     """Reserve the id, the memory and the record of a zone, all or nothing."""
+    memory = await capacity.refresh(manager)
+    # From here on nothing waits: two zones at once cannot both count on the same memory.
     if spec.id in manager.zones:
         raise Exists("create zone", spec.id, "there is one already")
     if manager.closed:
@@ -84,7 +90,8 @@ def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
     count = len(manager.zones)
     if count >= manager.config.limits.zones:
         raise Exhausted("create zone", spec.id, f"there are {count} zones, as many as limits.zones")
-    manager.ledger.admit(spec.id, spec.memory_bytes)
+    preflight.check_room(manager, spec.id, memory)
+    manager.ledger.admit(spec.id, capacity.zone_promise(manager.toolstack, spec), spec.reservations)
     zone = Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns(), host_boot=manager.host_boot)
     runtime = manager.add_zone(zone)
     try:
@@ -130,4 +137,7 @@ def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
         kernel=spec.kernel,
         seclabel=spec.seclabel,
         mark=mark.of_zone(zone),
+        memory_max_bytes=spec.memory_max_bytes,
+        vcpus_max=spec.vcpus_max,
+        cpupool=spec.cpupool,
     )

@@ -37,6 +37,8 @@ def of_zone(zone: Zone) -> str:
         profile=spec.profile,
         memory_bytes=spec.memory_bytes,
         vcpus=spec.vcpus,
+        memory_max_bytes=spec.memory_max_bytes,
+        vcpus_max=spec.vcpus_max,
         mode=spec.mode,
         interfaces=spec.interfaces,
         id_mapping=spec.id_mapping,
@@ -61,7 +63,8 @@ def zone_of(domain: DomainInfo) -> Zone | None:
         return None
     if zone.uuid != domain.uuid:
         return None
-    size = replace(zone.spec, memory_bytes=domain.memory_bytes, vcpus=domain.vcpus)
+    vcpus = domain.vcpus_online or zone.spec.vcpus
+    size = replace(zone.spec, memory_bytes=domain.memory_bytes, vcpus=vcpus)
     return Zone(size, zone.uuid, ZoneState.RUNNING, zone.created_at_ns, domain_id=domain.id)
 
 

@@ -25,10 +25,11 @@ from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent, Saved
 from protect.workloads import exits
-from protect.zones import connect, deaths, mark, resync, strangers
+from protect.zones import connect, deaths, disk_rates, mark, resync, strangers
+from protect.zones.capacity import refresh, reservation_promise, zone_promise
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import new_link
-from protect.zones.resize import restore_shares
+from protect.zones.size import sizing
 from protect.zones.strangers import unknown
 
 log = logging.getLogger(__name__)
@@ -50,14 +51,20 @@ async def load(manager: ZoneManager) -> list[RecordedZone]:
     """Fill the registries from the store."""
     saved = manager.store.load()
     domains = {domain.uuid: domain for domain in await manager.toolstack.list()}
+    for reservation in saved.reservations:
+        size = reservation_promise(manager.toolstack, reservation.memory_bytes, reservation.vcpus)
+        manager.reservations[reservation.id] = reservation
+        manager.ledger.adopt_reservation(reservation.id, size)
     for zone in saved.zones:
         runtime = manager.add_zone(zone)
         if zone.state is ZoneState.DEAD:
             runtime.end.declare(f"its domain ended: {zone.death_reason}")
         else:
-            manager.ledger.adopt(zone.id, zone.spec.memory_bytes)
+            spec = sizing.intended(zone, saved.zone_intents.get(zone.id))
+            manager.ledger.adopt(zone.id, zone_promise(manager.toolstack, spec), spec.reservations)
         if (domain := domains.get(zone.uuid)) and not domain.mark:
             await mark.restore(manager, zone)
+    await refresh(manager)
     _load_workloads(manager, saved)
     unclaimed = unknown(manager, domains.values())
     for domain in unclaimed:
@@ -86,7 +93,7 @@ async def reconcile(manager: ZoneManager, recorded: RecordedZone) -> None:
             await _lost(manager, runtime)
         case ZoneState.RUNNING if recorded.domain and recorded.domain.state is not DomainState.SHUTDOWN:
             stopping = manager.stopping.raised("use", f"zone {runtime.id}")
-            await race(_adopt(manager, runtime, recorded.domain), stopping)
+            await race(_adopt(manager, recorded, recorded.domain), stopping)
             await _finish_connect(manager, recorded)
         # A domain in SHUTDOWN is told by the toolstack's deaths().
 
@@ -136,10 +143,13 @@ async def _release_ended(manager: ZoneManager, runtime: ZoneRuntime) -> None:
                 await exits.release_volumes(manager, workload)
 
 
-async def _adopt(manager: ZoneManager, runtime: ZoneRuntime, domain: DomainInfo) -> None:
+async def _adopt(manager: ZoneManager, recorded: RecordedZone, domain: DomainInfo) -> None:
     """Connect to the agent again; retry for as long as the zone lives."""
+    runtime = recorded.runtime
     runtime.zone = replace(runtime.zone, domain_id=domain.id)
-    await restore_shares(manager, runtime)
+    resized = recorded.intent is not None and recorded.intent.operation == sizing.OPERATION
+    await (sizing.restore if resized else sizing.restore_shares)(manager, runtime)
+    await disk_rates.restore(manager, runtime)
     checkpoint("reconcile.shared")
     if domain.state is DomainState.PAUSED:
         await manager.toolstack.unpause(domain.id)
@@ -157,6 +167,8 @@ async def _adopt(manager: ZoneManager, runtime: ZoneRuntime, domain: DomainInfo)
             log.warning("zone is silent: %s", fault, extra=fields(zone=runtime.id))
             await _close_outputs(runtime)
             await asyncio.sleep(_PAUSE)
+    if resized:
+        await sizing.start_cpus(runtime)
     await _release_ended(manager, runtime)
     checkpoint("reconcile.adopted")
     log.info("zone adopted", extra=fields(zone=runtime.id, workloads=len(runtime.workloads)))

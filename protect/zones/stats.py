@@ -11,6 +11,7 @@ from functools import partial
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from protect.model.statistics import StatsKind, WorkloadStats, ZoneStats
+from protect.model.toolstack import DomainInfo
 from protect.model.workload import WorkloadState
 from protect.state.manager import ZoneManager
 from protect.state.runtime import StatsQuestion, WorkloadRuntime, ZoneRuntime
@@ -36,6 +37,13 @@ async def gather(
     await _some([question for _, question in asked if not question.overdue], manager.config.timeouts.stats)
     answers = ((zone.id, _answer(zone, question, kind)) for zone, question in asked)
     return {zone_id: stats for zone_id, stats in answers if stats}
+
+
+async def counted(manager: ZoneManager, zone_ids: Iterable[str]) -> dict[str, DomainInfo]:
+    """What the hypervisor counts, by zone id; a zone whose domain is gone has nothing."""
+    domains = {domain.uuid: domain for domain in await manager.toolstack.list()}
+    runtimes = [manager.zones[one] for one in zone_ids if one in manager.zones]
+    return {one.id: domains[one.zone.uuid] for one in runtimes if one.zone.uuid in domains}
 
 
 async def of_workloads(manager: ZoneManager, ids: Sequence[str]) -> list[tuple[str, WorkloadStats]]:

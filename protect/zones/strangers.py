@@ -17,6 +17,7 @@ from protect.model.zone import Zone
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.zones import mark
+from protect.zones.capacity import zone_promise
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def _admit(manager: ZoneManager, zone: Zone) -> ZoneRuntime:
     except BaseException:
         del manager.zones[zone.id]
         raise
-    manager.ledger.adopt(zone.id, zone.spec.memory_bytes)
+    manager.ledger.adopt(zone.id, zone_promise(manager.toolstack, zone.spec), zone.spec.reservations)
     return runtime
 
 

@@ -38,7 +38,6 @@ IMAGE = f"{HOST}/debian/busybox:1"
 PAUSE = f"{HOST}/pause:1"
 _WARM_UP = 2
 _ROUNDS = 3
-_CALLS = 200
 _WIDTH = 130
 
 
@@ -116,7 +115,7 @@ async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) 
             _keep(samples, took)
         if arguments.neighbours and report.OURS in running:
             console.print(f"now an honest zone among {arguments.neighbours} that are hostile")
-            beside = await neighbours.measure(folder / "n", arguments.neighbours, _CALLS)
+            beside = await neighbours.measure(folder / "n", arguments.neighbours)
             neighbours.show(beside, console)
         if calls:
             profile.show(calls, console)

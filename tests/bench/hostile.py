@@ -33,10 +33,14 @@ FEW = 5
 _TIMEOUT = 120.0
 _SETTLED = 0.3
 _QUIET = ("sleep", "36000")
-_ONCE_TOLD = "trap 'exec {}' USR1; while :; do sleep 0.2; done"
+_ONCE_TOLD = "trap 'exec sh -c \"$1\"' USR1; while :; do sleep 0.2; done"
+"""A shell's script, whose argument is what to do after SIGUSR1."""
 WRITERS = {
-    "output": 'yes ""',
-    "disks": "sh -c 'while :; do dd if=/dev/zero of=/v/$HOSTNAME bs=65536 count=1024; done 2>/dev/null'",
+    "output": 'exec yes ""',
+    "disks": (
+        "file=/v/$(cat /proc/sys/kernel/random/uuid);"
+        "while dd if=/dev/zero of=$file bs=65536 count=1024 conv=fsync; do :; done 2>/dev/null"
+    ),
 }
 
 
@@ -52,12 +56,13 @@ class Mix:
 
 def mixes(most: int) -> list[Mix]:
     """One kind after the other, then all of them with so many pods."""
-    frames = [kind for kind in LEGAL if kind != "rows"]
+    frames = [kind for kind in LEGAL if kind not in ("rows", "hang-up")]
     alone = [
         Mix("frames, cut off", agents=["data"] * FEW),
         Mix("frames, within the rules", agents=_of(frames, FEW)),
         Mix("newlines, frame by frame", agents=["crumbs"] * FEW),
         Mix("statistics", agents=["rows"] * FEW),
+        Mix("reconnects", agents=["hang-up"] * FEW),
         *(Mix(kind, writers=[kind] * FEW) for kind in WRITERS),
         *(Mix(kind, callers=[kind]) for kind in KINDS),
     ]
@@ -140,7 +145,7 @@ class Neighbourhood:
 
     async def _writer(self, number: int, kind: str) -> None:
         mounts = [cri.Mount(host_path=str(self._ground.folder / "shared"), container_path="/v")]
-        command = ("sh", "-c", _ONCE_TOLD.format(WRITERS[kind]))
+        command = ("sh", "-c", _ONCE_TOLD, kind, WRITERS[kind])
         _, container = await self._pod(f"writer-{number}", command, mounts)
         self._writers.append(container)
 

@@ -1,9 +1,9 @@
 """What hostile zones do to an honest pod: its start, execs and statistics alone and beside them, in one run.
 
 ``python -m tests.bench.neighbours`` measures this alone; ``--only`` some kinds.  All calls are CRI's, to one
-pair of daemons.  Each kind of neighbour stands still and is hostile in turns: so the ratio is what its
-hostility costs, and other work on the machine meets both.  What a daemon takes of memory is its highest
-beside them, less what it had before.
+pair of daemons.  Each kind of neighbour stands still and is hostile in turns, for ``--seconds`` in all: so
+the ratio is what its hostility costs, and other work on the machine meets both.  What a daemon takes of
+memory is its highest beside them, less what it had before.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import itertools
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +26,10 @@ from rich.table import Table
 from localnode import images, layers, registry
 from localnode.client import Client
 from tests.bench import memory, sides
-from tests.bench.hostile import Ground, Mix, Neighbourhood, hostile, mixes
+from tests.bench.hostile import Ground, Mix, hostile, mixes
 from tests.bench.measure import Samples
 from tests.bench.report import percentile
+from tests.support.session import leaving
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 HOST = "registry.bench"
@@ -37,13 +39,17 @@ GOALS = {50: 2.0, 99: 3.0}
 """Of the ratios, by percentile."""
 _IMAGE = f"{HOST}/busybox:1"
 _PULLS = 3
-_ROUNDS = 10
+SECONDS = 40.0
+"""For each kind; the start of a pod at every fourth exec then makes about as many samples as p99 needs."""
+_HALF = 2.0
+"""About the seconds for which neighbours are hostile, or stand still, at a time."""
 _CALLS_A_START = 4
 _PAUSE = 0.02
 _LOG_LIMIT = 32 << 20
 _TIMEOUT = 120.0
 _HEADERS = 40_000
 _ZEROS = 64 << 20
+_WARM = 1.0
 _QUIET = ("sleep", "36000")
 
 
@@ -60,7 +66,7 @@ class Beside:
     grown: Sequence[int]
 
 
-async def measure(folder: Path, most: int, calls: int, only: str = "") -> list[Beside]:
+async def measure(folder: Path, most: int, seconds: float = SECONDS, only: str = "") -> list[Beside]:
     """Beside each kind of neighbour, then beside all, ``most`` zones at least; ``only``: names with this."""
     folder.mkdir(parents=True)
     async with registry.serve(folder / "registry") as address:
@@ -69,7 +75,7 @@ async def measure(folder: Path, most: int, calls: int, only: str = "") -> list[B
         async with sides.ours(folder / "x", address, HOST, settings) as side:
             ground = Ground(side, (folder / "x").resolve(), await side.client.pull(_IMAGE), pulls)
             chosen = [mix for mix in mixes(most) if only in mix.name]
-            return [await _beside(ground, mix, calls) for mix in chosen]
+            return [await _in_time(ground, mix, seconds) for mix in chosen]
 
 
 def _push(address: str) -> list[str]:
@@ -87,29 +93,42 @@ def _push(address: str) -> list[str]:
     return found
 
 
-async def _beside(ground: Ground, mix: Mix, calls: int) -> Beside:
+async def _in_time(ground: Ground, mix: Mix, seconds: float) -> Beside:
+    """RuntimeError: it takes so long that something does not answer any more."""
+    limit = 4 * seconds + _TIMEOUT
+    try:
+        async with asyncio.timeout(limit):
+            return await _beside(ground, mix, seconds)
+    except TimeoutError as error:
+        raise RuntimeError(f"beside {mix.name} nothing was measured within {limit:.0f} s") from error
+
+
+async def _beside(ground: Ground, mix: Mix, seconds: float) -> Beside:
+    alone, beside = Samples(), Samples()
+    protectd, xenpod_cri = ground.side.daemons
+    async with _honest(ground) as honest:
+        await honest.sample(_WARM, Samples())
+        with memory.Peak([protectd]) as peak, memory.Peak([xenpod_cri]) as other:
+            before = [memory.of([pid]).rss for pid in (protectd, xenpod_cri)]
+            async with hostile(ground, mix) as neighbours:
+                rounds = max(1, round(seconds / (2 * _HALF)))
+                for _ in range(rounds):
+                    await honest.sample(seconds / (2 * rounds), beside)
+                    await neighbours.stand_still()
+                    await honest.sample(seconds / (2 * rounds), alone)
+                    await neighbours.go_on()
+    return Beside(mix.name, alone, beside, [peak.bytes - before[0], other.bytes - before[1]])
+
+
+@asynccontextmanager
+async def _honest(ground: Ground) -> AsyncIterator[_Honest]:
+    """The honest pod, while the block runs."""
     honest = _Honest(ground)
     await honest.begin()
-    alone, beside = Samples(), Samples()
-    await honest.sample(calls // _ROUNDS, Samples())
-    protectd, xenpod_cri = ground.side.daemons
-    with memory.Peak([protectd]) as peak, memory.Peak([xenpod_cri]) as other:
-        before = [memory.of([pid]).rss for pid in (protectd, xenpod_cri)]
-        async with hostile(ground, mix) as neighbours:
-            for _ in range(_ROUNDS):
-                await _round(honest, neighbours, calls // _ROUNDS, alone, beside)
-    grown = [peak.bytes - before[0], other.bytes - before[1]]
-    await honest.end()
-    return Beside(mix.name, alone, beside, grown)
-
-
-async def _round(
-    honest: _Honest, neighbours: Neighbourhood, calls: int, alone: Samples, beside: Samples
-) -> None:
-    await honest.sample(calls, beside)
-    await neighbours.stand_still()
-    await honest.sample(calls, alone)
-    await neighbours.go_on()
+    try:
+        yield honest
+    finally:
+        await honest.end()
 
 
 class _Honest:
@@ -130,11 +149,14 @@ class _Honest:
     async def end(self) -> None:
         await self._client.remove_pod(self._pod)
 
-    async def sample(self, calls: int, samples: Samples) -> None:
-        """So many execs and questions, and some starts; at a pace that needs a small part of the machine."""
+    async def sample(self, seconds: float, samples: Samples) -> None:
+        """Execs and questions, and some starts; at a pace that needs a small part of the machine."""
         everybody = asyncio.ensure_future(self._ask_everybody())
+        until = time.monotonic() + seconds
         try:
-            for number in range(calls):
+            for number in itertools.count():
+                if number and time.monotonic() >= until:
+                    break
                 await asyncio.sleep(_PAUSE)
                 await samples.time(STATS, self._stats())
                 await asyncio.sleep(_PAUSE)
@@ -203,13 +225,17 @@ def main() -> int:
     """Prints the tables."""
     parser = argparse.ArgumentParser(prog="tests.bench.neighbours", description=__doc__)
     parser.add_argument("--neighbours", type=int, default=20, help="hostile zones of every kind together")
-    parser.add_argument("--calls", type=int, default=200, help="of each kind, alone and beside each crowd")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each kind, half of it alone")
     parser.add_argument("--only", default="", help="neighbours whose name has this")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="xenpod-bench-"))
     try:
-        found = asyncio.run(measure(folder / "n", arguments.neighbours, arguments.calls, arguments.only))
+        with leaving.nothing_left(folder):
+            work = measure(folder / "n", arguments.neighbours, arguments.seconds, arguments.only)
+            found = leaving.run(work)
         show(found, Console(width=None if sys.stdout.isatty() else 130))
+    except asyncio.CancelledError:
+        return 1
     finally:
         shutil.rmtree(folder)
     return 0

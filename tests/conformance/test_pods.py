@@ -140,10 +140,10 @@ async def test_names_and_parents(stage: Stage) -> None:
 
 async def test_resources_of_the_pod(stage: Stage) -> None:
     async with stage.pod("sized") as pod:
-        fits = cri.LinuxContainerResources(memory_limit_in_bytes=16 << 20)
+        fits = cri.LinuxContainerResources(memory_limit_in_bytes=30 << 20)
         request = cri.UpdatePodSandboxResourcesRequest(pod_sandbox_id=pod.id, resources=fits)
         await stage.runtime.UpdatePodSandboxResources(request, timeout=PATIENCE)
-        with refused("FAILED_PRECONDITION", "MiB wanted, the zone has"):
+        with refused("FAILED_PRECONDITION", "MiB wanted, the zone can have"):
             request.resources.memory_limit_in_bytes = 1 << 40
             await stage.runtime.UpdatePodSandboxResources(request, timeout=PATIENCE)
 

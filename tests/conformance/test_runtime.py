@@ -28,7 +28,9 @@ async def test_version(stage: Stage) -> None:
 
 async def test_status(stage: Stage) -> None:
     reply = await stage.runtime.Status(cri.StatusRequest(), timeout=PATIENCE)
-    assert {one.type: one.status for one in reply.status.conditions} == {
+    said = {one.type: one.status for one in reply.status.conditions}
+    del said["HostPrepared"]  # true of a host that somebody has prepared
+    assert said == {
         "RuntimeReady": True, "NetworkReady": True, "HandlersReady": True, "ZoneModePreferred": True,
     }  # fmt: skip
     assert [handler.name for handler in reply.runtime_handlers] == ["", "xenpod", "zone"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -11,8 +12,8 @@ from typing import TypeVar
 import pytest
 
 from daemonkit.faults import Exhausted, Exists, Invalid, Missing, Refused
+from protect.model.domain.shares import CpuShares
 from protect.model.errors import DomainGone
-from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     DiskSpec,
     DomainDeath,
@@ -24,7 +25,7 @@ from protect.model.toolstack import (
 )
 from protect.network.splice import splice, unsplice
 from tests.support.protect.pod_network import MTU, PodNetwork
-from tests.support.protect.stage import PATIENCE, Stage, soon, until
+from tests.support.protect.stage import PATIENCE, Agent, Stage, soon, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -120,6 +121,30 @@ async def test_more_memory_than_there_is(stage: Stage) -> None:
     after = await stage.toolstack.physical_info()
     assert physical.free_memory_bytes - after.free_memory_bytes >= info.memory_bytes
     assert physical.cpus >= 1 and physical.version
+
+
+_ROUNDING = 1 << 20
+"""Pages of Xen's own that come and go with no domain."""
+
+
+async def test_a_domain_takes_no_more_than_was_said(stage: Stage) -> None:
+    """What a domain has and what the hypervisor takes for it: the ledger of zones relies on both."""
+    before = await stage.toolstack.memory()
+    for vcpus in (1, 3):
+        info = await stage.create(vcpus=vcpus)
+        promised = info.memory_bytes + stage.toolstack.overhead_bytes(info.memory_bytes, vcpus, stage.mode)
+        made = await stage.toolstack.memory()
+        assert info.memory_bytes <= made.domains[info.uuid] <= promised + _ROUNDING
+        assert info.memory_bytes <= before.free - made.free <= promised
+        await stage.toolstack.unpause(info.id)
+        await stage.connect(info.id)
+        running = await stage.toolstack.memory()
+        assert before.free - running.free <= promised
+        await stage.toolstack.destroy(info.id)
+        async with asyncio.timeout(PATIENCE):
+            while (await stage.toolstack.memory()).free + _ROUNDING < before.free:  # noqa: ASYNC110 - Xen scrubs it
+                await asyncio.sleep(0.2)
+    assert info.uuid not in (await stage.toolstack.memory()).domains
 
 
 async def test_another_kernel_or_a_word_about_it(stage: Stage, tmp_path: Path) -> None:
@@ -304,6 +329,39 @@ async def test_disks_beside_each_other(stage: Stage, images: tuple[Path, Path]) 
     assert await stage.toolstack.disks(agent.domain) == vdevs
     outputs = await asyncio.gather(*(agent.run(vdev, vdev, "cat", "/marker") for vdev in vdevs))
     assert outputs == [(0, b"two\n")] * 3
+
+
+async def test_as_many_disks_as_said_leave_memory_for_the_zone(
+    stage: Stage, images: tuple[Path, Path]
+) -> None:
+    """All mounted, in stacks of eight: with a page for each request in flight this would be a panic."""
+    memory = 192 << 20
+    agent = await stage.boot(memory_bytes=memory)
+    count = min(stage.toolstack.disk_limit(memory, 1).disks, 56) // 8 * 8
+    assert count >= 16
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    vdevs = [f"xvd{letter}" for letter in letters] + [f"xvda{letter}" for letter in letters]
+    vdevs += [f"xvdb{letter}" for letter in letters]
+    figures = [await _available(agent, stage, images[0], "before")]
+    for begin in range(0, count, 8):
+        chosen = vdevs[begin : begin + 8]
+        await asyncio.gather(
+            *(stage.toolstack.attach_disk(agent.domain, DiskSpec(vdev, images[1])) for vdev in chosen)
+        )
+        await agent.begin(f"c{begin}", " ".join(chosen), "sleep", "100000")
+        figures.append(await _available(agent, stage, images[0], f"m{begin}"))
+    (stage.folder / "figures").write_text(f"{figures}\n")
+    each = (figures[0] - figures[-1]) // count
+    assert figures[-1] > 24 << 20, f"a disk takes {each} bytes: {figures}"
+
+
+async def _available(agent: Agent, stage: Stage, image: Path, name: str) -> int:
+    """Memory of the zone that is left, as its kernel says."""
+    await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvdyz", image))
+    code, said = await agent.run(name, "xvdyz", "cat", "/proc/meminfo")
+    await stage.toolstack.detach_disk(agent.domain, "xvdyz")
+    assert code == 0
+    return int(re.search(rb"MemAvailable: +(\d+) kB", said)[1]) << 10  # type: ignore[index]
 
 
 async def test_disks_over_each_other(stage: Stage, images: tuple[Path, Path]) -> None:

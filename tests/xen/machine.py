@@ -62,11 +62,12 @@ def run(
     deadline: float,
     environment: Mapping[str, str] | None = None,
     size: Size | None = None,
+    hypervisor: str = "",
 ) -> Outcome:
     """Run ``command`` in dom0, its output going to our standard output.
 
     ``folder`` (made when absent) keeps ``console.log`` and ``results/``.  After ``deadline`` seconds
-    the machine is switched off.
+    the machine is switched off.  ``hypervisor``: more words for Xen's command line.
     """
     parts = find_parts()
     _check_visible(CHECKOUT)
@@ -76,14 +77,14 @@ def run(
     (job / "status").unlink(missing_ok=True)
     console = folder / "console.log"
     _write_job(job, command, environment or {})
-    hypervisor = folder / "xen"
-    hypervisor.write_bytes(gzip.decompress(parts.hypervisor.read_bytes()))
+    program = folder / "xen"
+    program.write_bytes(gzip.decompress(parts.hypervisor.read_bytes()))
     images = snapshot.build(CHECKOUT, folder)
     initramfs = dom0_image.build(parts, folder, images)
     began = time.monotonic()
     cause = ""
     with _relayed(folder / "output.log") as output:
-        arguments = _arguments(parts, hypervisor, initramfs, job, console, output, size or Size())
+        arguments = _arguments(parts, program, initramfs, job, console, output, size or Size(), hypervisor)
         arguments += _drives(images)
         with subprocess.Popen(arguments, stdin=subprocess.DEVNULL, pass_fds=[output]) as machine:
             try:
@@ -133,12 +134,12 @@ def _write_job(job: Path, command: Sequence[str], environment: Mapping[str, str]
 
 
 def _arguments(
-    parts: Parts, xen: Path, image: Path, job: Path, console: Path, output: int, size: Size
+    parts: Parts, xen: Path, image: Path, job: Path, console: Path, output: int, size: Size, more: str
 ) -> list[str]:
     dom0 = "console=hvc0 quiet loglevel=4 panic=5 net.ifnames=0 random.trust_cpu=on mitigations=off"
     hypervisor = (
         f"dom0_mem={size.dom0_mib}M,max:{size.dom0_mib}M com1=115200,8n1 console=com1 loglvl=warning "
-        "guest_loglvl=warning spec-ctrl=no"
+        f"guest_loglvl=warning spec-ctrl=no {more}"
     )
     share = "local,security_model=none,multidevs=remap"
     return [

@@ -30,6 +30,7 @@ def main() -> int:
                 folder=folder,
                 deadline=arguments.deadline,
                 environment=dict(pair.split("=", 1) for pair in arguments.env),
+                hypervisor=arguments.xen,
             )
         except NotInstalled as error:
             sys.stderr.write(f"{error}\n")
@@ -54,6 +55,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="keep console.log and results here")
     parser.add_argument("--deadline", type=float, default=600.0, metavar="SECONDS")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--xen", default="", metavar="WORDS", help="more of Xen's command line")
     parser.add_argument("command", nargs="+")
     return parser.parse_args()
 

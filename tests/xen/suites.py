@@ -11,10 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _CONTRACT = ("tests/contract/test_toolstack.py", "--toolstack=libxl")
+_SIZES = ("tests/contract/test_toolstack_sizes.py", "tests/xen/inside/test_sizes.py", "--toolstack=libxl")
+_SIZES_PVH = "grows or come_and_go or container_sees or up_and_down or cannot_give"
 _STORY = ("tests/xen/inside/test_story.py",)
 _AGENT = ("tests/xen/inside/test_agent.py",)
 _KILLED = ("tests/xen/inside/test_killed.py",)
-_FAKE = ("tests/contract/test_toolstack.py", "tests/contract/test_toolstack_fake.py", "--toolstack=fake")
+_FAKE = (
+    "tests/contract/test_toolstack.py",
+    "tests/contract/test_toolstack_fake.py",
+    "tests/contract/test_toolstack_rates.py",
+    "--toolstack=fake",
+)
 _EVERY, _FULL = frozenset({"quick", "full"}), frozenset({"full"})
 _PVH = "paused or crash or seen or spliced"
 """What the mode can make a difference for."""
@@ -36,6 +43,8 @@ class Suite:
     seconds: float
     """About what it takes while another such machine runs beside; after several times that it is ended."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    hypervisor: str = ""
+    """More words for Xen's command line, on a machine of its own."""
     tiers: frozenset[str] = _FULL
     """``--xen`` settings with which it runs: ``make test`` is quick, ``make test-xen`` full."""
 
@@ -55,15 +64,28 @@ SUITES = (
     Suite("contract-pv", (*_CONTRACT, "-k", _CONTRACT_FIRST), 190, tiers=_EVERY),
     Suite("contract-pv-rest", (*_CONTRACT, *_rest(_CONTRACT_FIRST)), 300),
     Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 250, {"XENPOD_TEST_MODE": "pvh"}),
+    Suite("sizes-pv", _SIZES, 500),
+    Suite("sizes-pvh", (*_SIZES, "-k", _SIZES_PVH), 400, {"XENPOD_TEST_MODE": "pvh"}),
+    Suite(
+        "disk-rates",
+        (
+            "tests/contract/test_toolstack_rates.py",
+            "tests/xen/inside/test_disk_rates.py",
+            "--toolstack=libxl",
+        ),
+        250,
+    ),
     Suite(
         "volumes",
         ("tests/contract/test_toolstack_shared.py", "tests/xen/inside/test_sharing.py", "--toolstack=libxl"),
         450,
     ),
+    Suite("hostile", ("tests/xen/inside/test_hostile.py",), 180),
     # dom0 has cgroup v2 alone, as hosts with systemd have: where other tiers ran may be v1 or both.
     Suite("fake-on-v2", (*_FAKE, "-k", "not many_at_once"), 250),
     Suite("agent", (*_AGENT, "-k", "not pvh"), 80, tiers=_EVERY),
     Suite("agent-pvh", (*_AGENT, "-k", "pvh"), 100),
+    Suite("host", ("tests/xen/inside/test_host.py",), 180, hypervisor="gnttab_max_maptrack_frames=10"),
     Suite("kernel", ("tests/xen/inside/test_kernel.py",), 240),
     Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 1500),
     Suite("story", (*_STORY, "-k", _STORY_FIRST), 320, tiers=_EVERY),

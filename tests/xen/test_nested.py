@@ -53,7 +53,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     capture = request.config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
     with capture.global_and_fixture_disabled():  # one line for each suite as it ends
-        with ThreadPoolExecutor(len(shares)) as pool:
+        with ThreadPoolExecutor(_MACHINES) as pool:
             folders = [folder / f"machine{number}" for number in range(len(shares))]
             every = list(pool.map(_run, shares, folders))
     return {suite.name: runs for suites, runs in zip(shares, every, strict=True) for suite in suites}
@@ -68,6 +68,7 @@ def _run(suites: Sequence[Suite], folder: Path) -> Runs:
         deadline=_BOOT + sum(suite.deadline for suite in suites),
         environment={name: value for name, value in os.environ.items() if name == "CI"},
         size=machine.Size(cpus=1),
+        hypervisor=suites[0].hypervisor,
     )
     return Runs(outcome, folder / "job" / "results")
 
@@ -79,11 +80,17 @@ def _wanted(items: Sequence[pytest.Item]) -> list[Suite]:
 
 
 def shared_out(suites: Sequence[Suite]) -> list[list[Suite]]:
-    """Among as many machines as there are to be, the longest first to whichever has least to do."""
+    """Among as many machines as there are to be, the longest first to whichever has least to do.
+
+    Those that want another Xen have machines of their own.
+    """
     shares: list[list[Suite]] = [[] for _ in range(_MACHINES)]
-    for suite in sorted(suites, key=lambda suite: suite.seconds, reverse=True):
+    own = [[suite] for suite in suites if suite.hypervisor]
+    for suite in sorted(
+        (suite for suite in suites if not suite.hypervisor), key=lambda suite: suite.seconds, reverse=True
+    ):
         min(shares, key=lambda share: sum(suite.seconds for suite in share)).append(suite)
-    return [share for share in shares if share]
+    return [share for share in [*shares, *own] if share]
 
 
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)

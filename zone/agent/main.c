@@ -15,6 +15,7 @@
 #include "container/container.h"
 #include "container/job.h"
 #include "container/shared.h"
+#include "sys/cpus.h"
 #include "sys/file.h"
 #include "sys/log.h"
 #include "sys/loop.h"
@@ -46,6 +47,7 @@ static verb *const verbs[] = {
 	[OP(PUT_FILES)] = put_files,
 	[OP(READ_FILE)] = read_file,
 	[OP(MOUNT_SHARED)] = mount_shared,
+	[OP(RESIZE_ZONE)] = resize_zone,
 };
 
 static const char *setting(const char *name, const char *otherwise)
@@ -102,7 +104,7 @@ int main(void)
 		return 1;
 	if (boot_modules() < 0 || boot_cgroups() < 0 || interface_loopback_up() < 0 || boot_directories() < 0 ||
 	    addons_mount(setting("XENPOD_ADDONS", "")) < 0 || boot_devices() < 0 ||
-	    shared_prepare(setting("XENPOD_SHARED", "")) < 0)
+	    shared_prepare(setting("XENPOD_SHARED", "")) < 0 || cpus_prepare(setting("XENPOD_CPUS", "")) < 0)
 		return 1;
 	set_first_name(setting("XENPOD_ZONE", "zone"));
 

@@ -20,6 +20,7 @@ import urllib3
 
 from cri.images.errors import Busy, Corrupt, Interrupted, NoRanges, Stalled, Unconnected
 from cri.images.registry.auth import Authority
+from cri.images.registry.connections import check_cancelled
 from cri.images.registry.credentials import ANONYMOUS, Credentials
 from cri.images.registry.hosts import RegistryHost
 from cri.images.registry.manifests import ACCEPTED
@@ -152,6 +153,7 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
         """Whether http was spoken to a TLS port; not checked again once the port has answered http."""
         if self.host.scheme != "http" or self._answered:
             return False
+        check_cancelled()
         return speaks_tls(self.host, self._settings.connect_seconds)
 
     def _wrong_scheme(self, operation: str) -> Unconnected:

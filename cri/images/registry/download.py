@@ -6,10 +6,8 @@ The bytes are untrusted.  The caller checks the digest of all of them, whichever
 from __future__ import annotations
 
 import re
-import socket
 import time
 from collections.abc import Generator, Iterator
-from contextlib import suppress
 
 import requests
 
@@ -38,7 +36,7 @@ def chunks(
     at, ranges = begin, True
     while True:
         try:
-            for chunk in _chunks_from(client, descriptor, at if ranges else 0, at, settings, token):
+            for chunk in _chunks_from(client, descriptor, at if ranges else 0, at, settings):
                 at += len(chunk)
                 policy.received(len(chunk))
                 yield chunk
@@ -61,7 +59,6 @@ def _chunks_from(
     asked: int,
     at: int,
     settings: ImageSettings,
-    token: CancelToken,
 ) -> Iterator[bytes]:
     """The blob from byte ``at`` on, over one connection; asked: the byte the host is asked to begin with."""
     with client.blob(descriptor.digest, asked) as response:
@@ -73,12 +70,11 @@ def _chunks_from(
         if declared.isdigit() and int(declared) != descriptor.size - start:
             cause = f"the host offers {declared} bytes where the manifest says {descriptor.size - start}"
             raise Misdelivered("pull", subject, cause)
-        with token.unblocking(lambda: _hang_up(response)):
-            skip = at - start
-            for chunk in _timely(response, subject, settings.stall_seconds):
-                if skip < len(chunk):
-                    yield chunk[skip:]
-                skip = max(0, skip - len(chunk))
+        skip = at - start
+        for chunk in _timely(response, subject, settings.stall_seconds):
+            if skip < len(chunk):
+                yield chunk[skip:]
+            skip = max(0, skip - len(chunk))
 
 
 def _start(response: requests.Response) -> int:
@@ -106,11 +102,3 @@ def _timely(response: requests.Response, subject: str, stall: float) -> Iterator
                 raise Stalled("pull", subject, f"{came} bytes in {waited:.0f} s")
             waited, came = 0.0, 0
         yield chunk
-
-
-def _hang_up(response: requests.Response) -> None:
-    """End a read that another thread is blocked in."""
-    connection = response.raw.connection
-    if connection is not None and connection.sock is not None:
-        with suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_RDWR)

@@ -14,6 +14,7 @@ from typing import Protocol
 from cri.images.bounds.cancel import CancelToken
 from cri.images.registry import download
 from cri.images.registry.client import RegistryClient
+from cri.images.registry.connections import cancelled_by
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.hosts import PULL, RESOLVE, RegistryHost, hosts_for
 from cri.images.registry.manifests import Descriptor
@@ -77,11 +78,12 @@ class _RegistrySource:
 
     def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
         """See ImageSource."""
-        return with_retries(lambda: self._client.manifest(target, most), self._policy(), token)
+        with cancelled_by(token):
+            return with_retries(lambda: self._client.manifest(target, most), self._policy(), token)
 
     @contextmanager
     def blob(self, descriptor: Descriptor, token: CancelToken, begin: int = 0) -> Iterator[Iterator[bytes]]:
         """See ImageSource."""
         found = download.chunks(self._client, descriptor, self._settings, self._policy(), token, begin)
-        with closing(found) as chunks:
+        with cancelled_by(token), closing(found) as chunks:
             yield chunks

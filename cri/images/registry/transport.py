@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 
+from cri.images.registry.connections import POOLS
 from cri.images.registry.hosts import RegistryHost
 from daemonkit.faults import Refused
 
@@ -32,12 +33,15 @@ class Adapter(HTTPAdapter):
         super().__init__(pool_maxsize=connections, max_retries=0)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """Give every pool the TLS context."""
+        """Give every pool the TLS context, and connections that can be ended."""
         super().init_poolmanager(*args, ssl_context=self._context, **kwargs)
+        self.poolmanager.pool_classes_by_scheme = POOLS
 
     def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
         """The same for connections through a proxy."""
-        return super().proxy_manager_for(proxy, ssl_context=self._context, **kwargs)
+        manager = super().proxy_manager_for(proxy, ssl_context=self._context, **kwargs)
+        manager.pool_classes_by_scheme = POOLS
+        return manager
 
     def build_connection_pool_key_attributes(self, request: Any, verify: Any, cert: Any = None) -> Any:
         """Leave trust to the TLS context; requests would load its own bundle into it."""

@@ -16,7 +16,7 @@ from cri.images.rootfs.stream import PIPE_BYTES
 from cri.images.settings import ImageSettings
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Refused
-from daemonkit.host.children import settle
+from daemonkit.host.children import make_way, settle
 
 TOOL = "tar2sqfs"
 BLOCK_BYTES = 128 << 10
@@ -130,6 +130,7 @@ def _start(settings: ImageSettings, target: int, errors: IO[bytes]) -> subproces
             "build filesystem image", "", f"no {TOOL} on the PATH", "install squashfs-tools-ng"
         ) from error
     settle(process.pid)
+    make_way(process.pid)
     return process
 
 

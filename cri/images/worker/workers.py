@@ -21,7 +21,7 @@ from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import oversized
 from cri.images.worker import wire
 from daemonkit.faults import Broken
-from daemonkit.host.children import settle
+from daemonkit.host.children import make_way, settle
 
 PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
@@ -141,6 +141,7 @@ def _parent() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     finally:
         its.close()
     settle(parent.pid)
+    make_way(parent.pid)
     return mine, parent
 
 

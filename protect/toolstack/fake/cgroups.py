@@ -17,10 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from daemonkit.faults import Broken, Unsupported
-from protect.model.shares import CpuShares
+from protect.host.disk_rates.throttle import can_throttle, lift, throttle
+from protect.model.domain.shares import CpuShares, DiskRates
 from protect.model.toolstack import DomainSpec
 from protect.toolstack.fake.hierarchies import Hierarchy, read, write
-from protect.toolstack.fake.limits import CgroupLimits, limit, share
+from protect.toolstack.fake.resizing import limits
+from protect.toolstack.fake.resizing.limits import CgroupLimits
 from protect.toolstack.process import PidfdProcess
 
 _REMOVAL_SECONDS = 10.0
@@ -40,7 +42,7 @@ class Cgroups:
         """The directories of a domain, one in each hierarchy."""
         return [hierarchy.base / self._instance / domain for hierarchy in self._hierarchies]
 
-    def create(self, domain: str, limits: CgroupLimits) -> list[Path]:
+    def create(self, domain: str, given: CgroupLimits) -> list[Path]:
         """Make the groups of a domain, and set their limits."""
         for hierarchy in self._hierarchies:
             parent = hierarchy.base / self._instance
@@ -49,13 +51,48 @@ class Cgroups:
                 _make(hierarchy, hierarchy.base, parent)
                 _let_inherit(hierarchy, parent)
             _make(hierarchy, parent, group)
-            limit(hierarchy, group, limits)
+            limits.limit(hierarchy, group, given)
         return self.groups(domain)
 
     def share(self, spec: DomainSpec, shares: CpuShares) -> None:
         """Set the share of the host's CPUs of a domain that has groups."""
         for hierarchy in self._hierarchies:
-            share(hierarchy, hierarchy.base / self._instance / str(spec.uuid), spec.vcpus, shares)
+            limits.share(hierarchy, hierarchy.base / self._instance / str(spec.uuid), spec.vcpus, shares)
+
+    def set_memory(self, domain: str, memory_bytes: int) -> None:
+        """Set the limit of memory.  Refused: more is in use."""
+        for hierarchy in self._hierarchies:
+            limits.set_memory(hierarchy, hierarchy.base / self._instance / domain, memory_bytes)
+
+    def note_vcpus(self, domain: str, vcpus: int) -> None:
+        """Tell the domain how many vCPUs it has."""
+        for hierarchy in self._hierarchies:
+            limits.note_vcpus(hierarchy, hierarchy.base / self._instance / domain, vcpus)
+
+    def memory_limit(self, domain: str) -> int:
+        """The limit of memory that the kernel holds; 0 when its groups are gone."""
+        bases = ((one, one.base / self._instance / domain) for one in self._hierarchies)
+        return max(limits.memory_limit(hierarchy, group) for hierarchy, group in bases)
+
+    @property
+    def can_throttle(self) -> bool:
+        """Whether this kernel can hold rates of disks for them."""
+        return any(
+            "blkio" in one.controllers or "io" in read(one.base / "cgroup.controllers").split()
+            for one in self._hierarchies
+        )
+
+    def throttle(self, domain: str, device: int, rates: DiskRates) -> None:
+        """Set the rates of a disk (its st_rdev) of a domain that has groups."""
+        for group in self.groups(domain):
+            if can_throttle(group):
+                throttle(group, device, rates)
+
+    def lift(self, domain: str) -> None:
+        """Take all rates off a domain's disks: its end would wait for what they hold back."""
+        for top in self.groups(domain):
+            for group in _bottom_up(top):
+                lift(group)
 
     def cpu_time_ns(self, domain: str) -> int:
         """CPU time that the domain has used, 0 when its groups are gone."""

@@ -13,14 +13,14 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Invalid, Missing, Refused
 from protect.model.errors import ToolstackError
-from protect.model.modes import refuse_impossible_label, refuse_impossible_mode
+from protect.model.room.modes import refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import DomainId, DomainSpec
 from protect.toolstack.fake import faultplan, interfaces
 from protect.toolstack.fake.domain import Domain, read_pid, write_spec
 from protect.toolstack.fake.faultplan import InjectedFault
 from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.launcher import Launch, launch
-from protect.toolstack.fake.limits import CgroupLimits
+from protect.toolstack.fake.resizing.limits import CgroupLimits
 from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.process import PidfdProcess
 
@@ -29,15 +29,13 @@ log = logging.getLogger(__name__)
 _MONITOR_SECONDS = 5.0
 
 
-def admit(settings: FakeSettings, spec: DomainSpec, others: Sequence[DomainSpec], *, full: bool) -> None:
-    """Refused, Exists, Exhausted: it cannot be beside the others.  ``full``: no memory is free."""
+def admit(settings: FakeSettings, spec: DomainSpec, others: Sequence[DomainSpec], free: int) -> None:
+    """Refused, Exists, Exhausted: it cannot be beside the others.  ``free``: bytes of memory."""
     _refuse_impossible(settings, spec)
     if any(spec.name == other.name or spec.uuid == other.uuid for other in others):
         raise Exists("create domain", spec.name, "a domain of that name or uuid exists")
-    total = settings.zone_memory
-    free = 0 if full else total - sum(other.memory_bytes for other in others)
-    if spec.memory_bytes > free:
-        cause = f"wants {spec.memory_bytes} bytes of memory, {free} of {total} are free"
+    if (need := spec.memory_bytes + settings.domain_overhead) > free:
+        cause = f"wants {need} bytes of memory, {free} of {settings.zone_memory} are free"
         raise Exhausted("create domain", spec.name, cause)
 
 
@@ -51,6 +49,8 @@ def _refuse_impossible(settings: FakeSettings, spec: DomainSpec) -> None:
         raise Refused("create domain", spec.name, cause, "leave out the kernel, or use Xen")
     refuse_impossible_mode("create domain", spec.name, spec.mode, settings.capabilities)
     refuse_impossible_label("create domain", spec.name, spec.seclabel, settings.capabilities)
+    if spec.cpupool and spec.cpupool not in settings.cpupools:
+        raise Missing("create domain", spec.name, f"there is no pool of CPUs {spec.cpupool}")
     if spec.seclabel and spec.seclabel not in settings.seclabels:
         raise Invalid("create domain", spec.name, f"the hypervisor's policy lacks the label {spec.seclabel}")
 
@@ -168,7 +168,7 @@ async def _launch(home: Home, settings: FakeSettings, spec: DomainSpec, groups: 
             directory=home.directory(spec.uuid),
             memory=spec.memory_bytes,
             cgroups=groups,
-            environment=spec.environment,
+            environment={**spec.environment, "XENPOD_CPUS": "group"},
             shared=spec.shared,
             lock=lock,
         )

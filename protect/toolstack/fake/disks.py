@@ -19,10 +19,13 @@ from pathlib import Path
 
 from daemonkit.faults import Exists
 from protect.host.loops import Loop, adopt_loop, backing_file
+from protect.model.domain.shares import DiskRates
 from protect.model.errors import DomainGone, ToolstackError
+from protect.model.room.modes import refuse_impossible_rates
 from protect.model.toolstack import DiskSpec
 from protect.toolstack.disks import VDEV, open_disk
 from protect.toolstack.fake import devnodes
+from protect.toolstack.fake.cgroups import Cgroups
 from protect.toolstack.fake.domain import Domain, write_atomically
 
 log = logging.getLogger(__name__)
@@ -70,14 +73,30 @@ def adopt(domain: Domain) -> None:
         if not VDEV.fullmatch(entry.name):
             entry.unlink()
             continue
-        values = json.loads(entry.read_text())
-        record = DiskRecord(values["device"], tuple(values["file"]), values["readonly"])
+        record = _record(entry)
         if not record.file:
             domain.loops[entry.name] = None
         elif loop := adopt_loop(Path(record.device), (record.file[0], record.file[1])):
             domain.loops[entry.name] = loop
         else:
             _withdraw(domain, entry.name)
+
+
+def hold_rates(domain: Domain, cgroups: Cgroups, rates: DiskRates) -> None:
+    """Hold the rates for the disks that it has, and will have.  Refused: the kernel cannot."""
+    refuse_impossible_rates("set disk rates", domain.spec.name, rates, possible=cgroups.can_throttle)
+    domain.throttle = lambda device: cgroups.throttle(str(domain.spec.uuid), device, rates)
+    if not rates:
+        # Also of devices that it has no more: the numbers of loop devices are used again.
+        cgroups.lift(str(domain.spec.uuid))
+        return
+    for vdev in domain.loops:
+        domain.throttle(os.stat(_record(domain.directory / "disks" / vdev).device).st_rdev)
+
+
+def _record(entry: Path) -> DiskRecord:
+    values = json.loads(entry.read_text())
+    return DiskRecord(values["device"], tuple(values["file"]), values["readonly"])
 
 
 def _publish(domain: Domain, disk: DiskSpec, loop: Loop | None) -> None:
@@ -87,6 +106,7 @@ def _publish(domain: Domain, disk: DiskSpec, loop: Loop | None) -> None:
     directory.mkdir(exist_ok=True)
     write_atomically(directory / disk.vdev, json.dumps(asdict(record)))
     number = os.makedev(loop.major, loop.minor) if loop else os.stat(device).st_rdev
+    domain.throttle(number)
     devnodes.make_node(domain.id, disk.vdev, number, disk.readonly)
 
 

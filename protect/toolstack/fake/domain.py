@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +42,8 @@ class Domain:
     """Its first process; None when that had ended before we came to look."""
     monitor: PidfdProcess | None
     loops: dict[str, Loop | None] = field(default_factory=dict)
+    throttle: Callable[[int], None] = lambda device: None
+    """Holds the rates of a disk that is being attached (its st_rdev), once it has been given any."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by verbs that change the domain."""
     reason: ShutdownReason | None = None
@@ -65,18 +68,20 @@ class Domain:
             return ShutdownReason.CRASH
         return _REASONS.get(text, ShutdownReason.UNKNOWN)
 
-    def info(self, cpu_time_ns: int) -> DomainInfo:
-        """As the port shows it."""
+    def info(self, cpu_time_ns: int, memory_limit: int) -> DomainInfo:
+        """As the port shows it.  Its kernel, the host's, gives it all of what it may have."""
         return DomainInfo(
             id=self.id,
             uuid=self.spec.uuid,
             name=self.spec.name,
             state=self.state,
             memory_bytes=self.spec.memory_bytes,
-            vcpus=self.spec.vcpus,
+            vcpus=self.spec.most_vcpus,
             cpu_time_ns=cpu_time_ns,
             shutdown_reason=self.reason,
             mark=self.spec.mark,
+            held_bytes=memory_limit,
+            vcpus_online=self.spec.vcpus,
         )
 
     def claim(self, mark: str) -> Domain:
@@ -112,6 +117,9 @@ def write_spec(directory: Path, spec: DomainSpec) -> None:
         "shared": str(spec.shared) if spec.shared else "",
         "seclabel": spec.seclabel,
         "mark": spec.mark,
+        "memory_max_bytes": spec.memory_max_bytes,
+        "vcpus_max": spec.vcpus_max,
+        "cpupool": spec.cpupool,
     }
     write_atomically(directory / "spec.json", json.dumps(values))
 
@@ -135,6 +143,9 @@ async def read_spec(directory: Path) -> DomainSpec | None:
         shared=Path(values["shared"]) if values.get("shared") else None,
         seclabel=values.get("seclabel", ""),
         mark=values.get("mark", ""),
+        memory_max_bytes=values.get("memory_max_bytes", 0),
+        vcpus_max=values.get("vcpus_max", 0),
+        cpupool=values.get("cpupool", ""),
     )
 
 

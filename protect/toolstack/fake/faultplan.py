@@ -10,6 +10,8 @@ Given to FakeToolstack, or as ``<run_dir>/faults.toml``, which is read again at 
     times = 1              # then do it this often; 0: always
     after_ms = 0           # for die and delay
 
+and before the rows, ``foreign_memory = 0``: bytes that domains of others are said to have.
+
 ==================  ==========================================================================
 kind                what happens
 ==================  ==========================================================================
@@ -22,8 +24,8 @@ stall               at = "open_channel": it connects, but not a byte comes throu
 exhausted           at = "create": the host has no memory left (physical_info says so too)
 ==================  ==========================================================================
 
-Operations: create, unpause, set_shares, destroy, attach_disk, detach_disk, share, host_interface,
-open_channel.
+Operations: create, unpause, set_shares, set_disk_rates, destroy, attach_disk, detach_disk, share,
+host_interface, open_channel.
 A failed create leaves nothing behind, whatever the kind; the other verbs, done by halves, leave
 what they did, to be found and removed like the leftovers of a real hypervisor's error.
 """
@@ -38,7 +40,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from daemonkit.config import at_least, parse
+from daemonkit.config import Bytes, at_least, parse
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
 from protect.model.errors import ToolstackError
@@ -55,7 +57,9 @@ class FaultKind(Enum):
     EXHAUSTED = "exhausted"
 
 
-_CHANGING = frozenset({"create", "unpause", "set_shares", "destroy", "attach_disk", "detach_disk", "share"})
+_CHANGING = frozenset(
+    {"create", "unpause", "set_shares", "set_disk_rates", "destroy", "attach_disk", "detach_disk", "share"}
+)
 _ANY = _CHANGING | {"host_interface", "open_channel"}
 _LEGAL: Mapping[FaultKind, frozenset[str]] = {
     FaultKind.FAIL: _ANY,
@@ -89,6 +93,10 @@ class FaultPlan:
     """Rows, tried in order; the first that applies happens."""
 
     fault: tuple[InjectedFault, ...] = ()
+    foreign_memory: Bytes = Bytes(0)
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "foreign_memory")
 
 
 @dataclass(slots=True)
@@ -110,6 +118,10 @@ class FaultInjector:
                 return fault
         return None
 
+    def foreign_memory(self) -> int:
+        """Bytes that domains of others have now."""
+        return self.plan.foreign_memory + self._plan_of_file().foreign_memory
+
     def exhausted(self) -> bool:
         """Whether a create would find no memory now."""
         for fault in (*self.plan.fault, *self._from_file()):
@@ -119,14 +131,17 @@ class FaultInjector:
         return False
 
     def _from_file(self) -> tuple[InjectedFault, ...]:
+        return self._plan_of_file().fault
+
+    def _plan_of_file(self) -> FaultPlan:
         if self.file is None:
-            return ()
+            return FaultPlan()
         try:
             text = self.file.read_text()
         except FileNotFoundError:
-            return ()
+            return FaultPlan()
         try:
-            return parse(FaultPlan, tomllib.loads(text)).fault
+            return parse(FaultPlan, tomllib.loads(text))
         except ValueError as error:
             raise Invalid("read fault plan", str(self.file), str(error)) from error
 

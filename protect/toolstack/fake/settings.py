@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 from daemonkit.config import Bytes, at_least, longer_than_nothing
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
 from protect.model.checks import seclabel
-from protect.model.toolstack import Capabilities, PhysicalInfo
+from protect.model.room.host import DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneRoom
+from protect.model.toolstack import Capabilities, DomainSpec, PhysicalInfo
+from protect.toolstack.fake.faultplan import FaultInjector
 
 MIB = 1 << 20
+_NAMES = 676
+"""From xvda to xvdyz."""
 _USERS = Path("/proc/self/ns/user")
 _SELINUX = Path("/sys/fs/selinux/enforce")
 _MOST_USERS = Path("/proc/sys/user/max_user_namespaces")
@@ -24,7 +30,8 @@ class FakeSettings:
     """``memory`` is what all zones may have together; 0 means this machine's less ``reserve``.
 
     ``hvm``, ``hap``, ``iommu`` and ``hypervisor_version`` are what it says it has, for tests of what asks;
-    so are ``seclabels``, the labels of its policy: with none it has no FLASK.
+    ``domain_overhead`` is what it says it takes for a domain beside its memory;
+    so are ``seclabels``, the labels of its policy: with none it has no FLASK; and ``cpupools``.
     """
 
     memory: Bytes = Bytes(0)
@@ -34,6 +41,12 @@ class FakeSettings:
     iommu: bool = False
     hypervisor_version: str = ""
     seclabels: tuple[str, ...] = ()
+    cpupools: tuple[str, ...] = ()
+    domain_overhead: Bytes = Bytes(0)
+    domains_most: int = 0
+    """Room for so many domains; 0: for any number."""
+    disk_memory: Bytes = Bytes(0)
+    """What a disk is said to take of its domain's memory."""
     pids_limit: int = 4096
     """Most processes and threads of one zone."""
     launch_seconds: float = 30.0
@@ -41,6 +54,7 @@ class FakeSettings:
 
     def __post_init__(self) -> None:
         at_least(1, self, "pids_limit")
+        at_least(0, self, "domain_overhead", "domains_most", "disk_memory")
         longer_than_nothing(self, "launch_seconds")
         if self.hypervisor_version and not re.fullmatch(r"\d{1,4}\.\d{1,4}", self.hypervisor_version):
             raise WrongKey("hypervisor_version", f"{self.hypervisor_version!r:.80} is not <major>.<minor>")
@@ -80,3 +94,41 @@ def physical_info(total: int, free: int, notice: str) -> PhysicalInfo:
 def _user_namespaces() -> bool:
     """Whether this kernel allows user namespaces (namespaces(7))."""
     return _USERS.exists() and int(_MOST_USERS.read_text()) > 0
+
+
+class SaysRoom:
+    """The part of the port about the host's room: as its settings say, so that tests can have any host."""
+
+    _settings: FakeSettings
+    _faults: FaultInjector
+
+    def _specs(self) -> builtins.list[DomainSpec]:
+        raise NotImplementedError
+
+    async def memory(self) -> HostMemory:
+        domains = {spec.uuid: spec.memory_bytes + self._settings.domain_overhead for spec in self._specs()}
+        foreign = self._faults.foreign_memory()
+        # A domain of nobody's: no zone of protectd has its uuid.
+        strangers = {UUID(int=0): foreign} if foreign else {}
+        free = 0 if self._faults.exhausted() else self._settings.zone_memory - foreign - sum(domains.values())
+        return HostMemory(max(0, free), domains | strangers)
+
+    def overhead_bytes(self, memory_bytes: int, vcpus: int, mode: Mode) -> int:
+        return self._settings.domain_overhead
+
+    async def preflight(self, wants: HostWants) -> tuple[HostNotice, ...]:
+        most = self._settings.domains_most
+        if not 0 < most < wants.zones:
+            return ()
+        effect = f"{most} zones fit, limits.zones of protectd.toml is {wants.zones}"
+        return (HostNotice("fake.domains_most", "protectd.toml", str(most), str(wants.zones), effect),)
+
+    def room(self, disks_per_zone: int) -> ZoneRoom:
+        most = self._settings.domains_most
+        return ZoneRoom(most, f"fake.domains_most is {most}") if most else ZoneRoom()
+
+    def disk_limit(self, memory_bytes: int, vcpus: int) -> DiskLimit:
+        if not (each := self._settings.disk_memory):
+            return DiskLimit(_NAMES, "there are no more names")
+        bound = f"each takes {each} bytes (fake.disk_memory), and of its {memory_bytes} half are for disks"
+        return DiskLimit(memory_bytes // 2 // each, bound)

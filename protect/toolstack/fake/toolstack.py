@@ -11,15 +11,15 @@ import builtins
 import logging
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Invalid
 from daemonkit.tasks import join
+from protect.model.domain.shares import DiskRates
 from protect.model.errors import DomainGone, ToolstackError
-from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -27,18 +27,18 @@ from protect.model.toolstack import (
     DomainId,
     DomainInfo,
     DomainSpec,
-    DomainState,
     PhysicalInfo,
     ShareEnd,
     ShutdownReason,
 )
 from protect.model.transport import Transport
-from protect.toolstack.completion import Completing, completed
+from protect.toolstack.completion import completed
 from protect.toolstack.deaths import Deaths, Listeners
 from protect.toolstack.fake import channel, create, disks, faultplan, interfaces, sharing
 from protect.toolstack.fake.domain import Domain, read_console, read_spec
 from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan
 from protect.toolstack.fake.home import Home
+from protect.toolstack.fake.resizing.sizes import FakeResizing
 from protect.toolstack.fake.settings import FakeSettings, physical_info
 from protect.toolstack.fake.system import system_faults
 
@@ -48,7 +48,7 @@ NOTICE = "the fake toolstack has NO SECURITY BOUNDARY: zones are namespaces of t
 _END_SECONDS = 10.0
 
 
-class FakeToolstack(Completing):
+class FakeToolstack(FakeResizing):
     """A ``Toolstack`` on namespaces; ``run_dir`` keeps what must outlive the daemon."""
 
     name = "fake"
@@ -113,11 +113,10 @@ class FakeToolstack(Completing):
 
     async def physical_info(self) -> PhysicalInfo:
         total = self._settings.zone_memory
-        free = 0 if self._faults.exhausted() else max(0, total - self._used())
-        return physical_info(total, free, NOTICE)
+        return physical_info(total, (await self.memory()).free, NOTICE)
 
     def capabilities(self) -> Capabilities:
-        return self._settings.capabilities
+        return replace(self._settings.capabilities, disk_rates=self._home.cgroups.can_throttle)
 
     async def has_seclabel(self, label: str) -> bool:
         return label in self._settings.seclabels
@@ -128,7 +127,8 @@ class FakeToolstack(Completing):
             fault = self._faults.take("create", spec.name)
             await faultplan.before(fault, "create domain", spec.name)
             full = fault is not None and fault.kind is FaultKind.EXHAUSTED
-            create.admit(self._settings, spec, self._specs(), full=full)
+            free = 0 if full else (await self.memory()).free
+            create.admit(self._settings, spec, self._specs(), free)
             self._creating[spec.uuid] = spec
             try:
                 domain = await create.create(self._home, self._settings, spec, fault)
@@ -150,10 +150,10 @@ class FakeToolstack(Completing):
         faultplan.after(fault, "unpause domain", found.spec.name)
 
     @completed
-    async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
-        found = self._living("set CPU shares", domain)
-        async with self._changing(found, "set_shares", "set CPU shares"):
-            await asyncio.to_thread(self._home.cgroups.share, found.spec, shares)
+    async def set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
+        found = self._living("set disk rates", domain)
+        async with self._changing(found, "set_disk_rates", "set disk rates"):
+            await asyncio.to_thread(disks.hold_rates, found, self._home.cgroups, rates)
 
     @completed
     async def destroy(self, domain: DomainId) -> None:
@@ -167,6 +167,7 @@ class FakeToolstack(Completing):
                     return  # another destroy was faster
                 fault = self._faults.take("destroy", name)
                 await faultplan.before(fault, "destroy domain", name)
+                await asyncio.to_thread(self._home.cgroups.lift, str(found.spec.uuid))
                 await self._kill(found)
                 checkpoint("fake-destroy.killed")
                 faultplan.after(fault, "destroy domain", name)
@@ -244,17 +245,6 @@ class FakeToolstack(Completing):
 
     # -- inside
 
-    @asynccontextmanager
-    async def _changing(self, domain: Domain, at: str, operation: str) -> AsyncIterator[None]:
-        """Hold the domain's lock, and inject the faults planned for ``at``."""
-        name = domain.spec.name
-        with system_faults(operation, name):
-            fault = self._faults.take(at, name)
-            await faultplan.before(fault, operation, name)
-            async with domain.lock:
-                yield
-            faultplan.after(fault, operation, name)
-
     def _enter(self, domain: Domain) -> None:
         self._domains[domain.spec.uuid] = domain
         if domain.reason is None:
@@ -279,22 +269,6 @@ class FakeToolstack(Completing):
             except TimeoutError:
                 raise ToolstackError("destroy domain", domain.spec.name, "its processes do not end") from None
 
-    def _living(self, operation: str, domain: DomainId) -> Domain:
-        """A domain that is alive; DomainGone otherwise."""
-        found = self._by_id(domain)
-        if found is None or found.state is DomainState.SHUTDOWN:
-            raise DomainGone(operation, str(domain), "it has ended" if found else "no such domain")
-        return found
-
-    def _by_id(self, domain: DomainId) -> Domain | None:
-        return next((found for found in self._domains.values() if found.id == domain), None)
-
-    def _used(self) -> int:
-        return sum(spec.memory_bytes for spec in self._specs())
-
-    def _specs(self) -> builtins.list[DomainSpec]:
-        """Of all domains, and of those that are being made."""
-        return [*(domain.spec for domain in self._domains.values()), *self._creating.values()]
-
     def _info(self, domain: Domain) -> DomainInfo:
-        return domain.info(self._home.cgroups.cpu_time_ns(str(domain.spec.uuid)))
+        name, cgroups = str(domain.spec.uuid), self._home.cgroups
+        return domain.info(cgroups.cpu_time_ns(name), cgroups.memory_limit(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,12 +37,19 @@ class Boot:
     minimum_bytes: int
     user_namespaces: bool = False
     modes: frozenset[Mode] = frozenset(Mode)
+    volumes: bool = True
+    """Whether it has 9P, built in or as a module of the initramfs."""
 
     @classmethod
     def of(cls, kernel: Path, initramfs: Path) -> Boot:
         """Of an unpacked kernel."""
         return cls(
-            kernel, initramfs, needs(kernel, initramfs), has_user_namespaces(kernel), boot_modes(kernel)
+            kernel,
+            initramfs,
+            needs(kernel, initramfs),
+            has_user_namespaces(kernel),
+            boot_modes(kernel),
+            _contains(kernel, b"9P2000.L") or _contains(initramfs, b"lib/modules/9p.ko"),
         )
 
 
@@ -53,6 +61,13 @@ def find(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
         hint = "build it with `make -C zone initramfs`, or set libxl.initramfs"
         raise Missing("find initramfs", str(initramfs), "no such file", hint)
     return Boot.of(unpacked_kernel(source, cache), initramfs)
+
+
+def _contains(file: Path, text: bytes) -> bool:
+    if not file.stat().st_size:
+        return False
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(text) >= 0
 
 
 def needs(kernel: Path, initramfs: Path) -> int:

@@ -86,6 +86,11 @@ class DomainRegistry:
             known.forgotten = True
             self._end(known, ShutdownReason.DESTROYED)
 
+    def reconnected(self, domid: int) -> None:
+        """A domain has tried to shed the rates of its disks: whoever listens is to end it."""
+        if known := self._domains.get(domid):
+            self._end(known, ShutdownReason.RECONNECTED)
+
     def listen(self) -> AsyncIterator[DomainDeath]:
         """Listen for deaths from now on, and get those of known domains that are dead already."""
         return self._deaths.listen(

@@ -6,13 +6,21 @@ libxl would run Debian's block script for that, which takes seconds and serialis
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from uuid import UUID
 
 from daemonkit.faults import Exists
 from daemonkit.tasks import join, race
+from protect.host.disk_rates.backends import BackendRates
+from protect.host.disk_rates.groups import DiskGroups
+from protect.host.disk_rates.threads import BackendThreads
 from protect.host.loops import Loop
+from protect.model.domain.shares import DiskRates
+from protect.model.room.modes import refuse_impossible_rates
 from protect.model.toolstack import DiskSpec
 from protect.toolstack.disks import open_disk
 from protect.toolstack.libxl.config import NO_SCRIPT
@@ -24,14 +32,22 @@ from xenbind import errors
 
 _CLOSING, _CLOSED = "5", b"6"
 """enum xenbus_state, xen/include/public/io/xenbus.h."""
+_BACKENDS = "/local/domain/0/backend/vbd"
+
+
+def backend_rates(store: AsyncStore, reconnected: Callable[[int], None]) -> BackendRates:
+    """The rates that dom0 holds; ``reconnected`` is called with a domain that connects a disk anew."""
+    watch = functools.partial(store.watch, _BACKENDS)
+    return BackendRates(DiskGroups.find(), BackendThreads(), watch, lambda domid, _: reconnected(domid))
 
 
 class Disks:
     """Attaches and detaches.  A loop device is held here until then; after a restart blkback alone
     holds it, which is enough to keep it."""
 
-    def __init__(self, workers: Workers, store: AsyncStore, patience: float) -> None:
+    def __init__(self, workers: Workers, store: AsyncStore, patience: float, rates: BackendRates) -> None:
         """``patience``: seconds that a guest has to let go of a disk."""
+        self._rates = rates
         self._workers = workers
         self._store = store
         self._patience = patience
@@ -57,6 +73,8 @@ class Disks:
 
     async def _attach(self, domid: int, disk: DiskSpec, device: Path) -> None:
         number = os.stat(device).st_rdev
+        # Before its number is there no guest can connect it.
+        await self._rates.attaching(domid, number)
         wanted = vbd.BlockDevice(disk.vdev, str(device), disk.readonly, NO_SCRIPT)
         backend = await self._workers.run(vbd.add, domid, wanted)
         try:
@@ -91,7 +109,10 @@ class Disks:
             if known.forgotten:
                 return
             with suppress(errors.DeviceNotFound):
+                if (device := await self._device(known.domid, vdev)) is not None:
+                    await self._rates.detaching(known.domid, device)
                 await self._workers.run(vbd.remove, known.domid, vdev, force=True)
+            await self._rates.detached(known.domid, vdev)
             if loop := self._loops.get(known.domid, {}).pop(vdev, None):
                 loop.close()
 
@@ -115,6 +136,38 @@ class Disks:
             while await self._store.read(state) not in (None, _CLOSED):
                 await changed.wait()
                 changed.clear()
+
+    async def hold_rates(self, known: Known, rates: DiskRates) -> None:
+        """Hold the rates for its disks.  Refused: dom0's kernel cannot; XenError; OSError."""
+        refuse_impossible_rates("set disk rates", known.name, rates, possible=self._rates.usable)
+        if not self._rates.usable:
+            return
+        asked = rates or self._rates.holds(known.domid)
+        vdevs = await self.list(known.domid) if asked else []
+        found = [await self._device(known.domid, vdev) for vdev in vdevs]
+        devices = [device for device in found if device is not None]
+        await self._rates.hold(known.domid, str(known.uuid), rates, devices)
+
+    async def _device(self, domid: int, vdev: str) -> int | None:
+        """What is behind a disk (as st_rdev has it), None while blkback has not been told; DeviceNotFound."""
+        backend = await self._workers.ask(vbd.backend, domid, vdev)
+        number = await self._store.read(f"{backend}/physical-device")
+        if not number:
+            return None
+        major, minor = number.split(b":")
+        return os.makedev(int(major, 16), int(minor, 16))
+
+    async def lift_rates(self, known: Known) -> None:
+        """Let go of what the rates of a domain hold back: its end would wait for that."""
+        await self._rates.ending(str(known.uuid))
+
+    async def remove_strays(self, mine: Iterable[UUID]) -> None:
+        """Remove what held the rates of domains other than these."""
+        await self._rates.remove_strays({str(uuid) for uuid in mine})
+
+    async def forget_rates(self, known: Known) -> None:
+        """Remove what held the rates of a domain that is gone."""
+        await self._rates.forget(known.domid, str(known.uuid))
 
     async def list(self, domid: int) -> list[str]:
         """The vdevs that are attached now."""

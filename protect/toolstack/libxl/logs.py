@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from protect.toolstack.console import read_tail
 
 _LONGEST = 1 << 20
 _KEPT = 256 << 10
-_PERIOD = 30.0
+_TRIM_SECONDS = 30.0
 
 
 class GuestLogs:
@@ -40,11 +40,11 @@ class GuestLogs:
             with suppress(FileNotFoundError):
                 _trim(self._console(name))
 
-    async def keep_trimmed(self, trim: Callable[[], Awaitable[None]]) -> None:
-        """Have logs cut again and again: xenconsoled takes 300 KB/s of each zone at most."""
+    async def trim_for_ever(self, names: Callable[[], Iterable[str]]) -> None:
+        """Trim those of the domains that there are, now and then: xenconsoled takes 300 KB/s at most."""
         while True:
-            await asyncio.sleep(_PERIOD)
-            await trim()
+            await asyncio.sleep(_TRIM_SECONDS)
+            await asyncio.to_thread(self.trim, names())
 
     def forget(self, name: str) -> None:
         """Remove the logs of a zone that is gone: names are not used again, so nobody else would."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from daemonkit.config import Bytes, Seconds, absolute, at_least
+from daemonkit.config import Bytes, Seconds, absolute, at_least, at_most
 from daemonkit.convert import WrongKey
 
 _SHARE_LEAST = 16 << 20
+_MOST_WEIGHT = 65_535
 _ARGUMENTS = 512  # a zone's own words must fit beside them, see ``boot.command_line``
 
 
@@ -32,6 +33,8 @@ class LibxlSettings:
     """Where xenconsoled, run with ``--log=guest``, keeps the consoles of guests."""
     share_memory: Bytes = Bytes(256 << 20)
     """What a zone's file server may use, with the host's cache of the files."""
+    dom0_weight: int = 2048
+    """What dom0 weighs at least; 0: as it does."""
     threads: int = 8
     """Most calls to libxl under way at once."""
     disk_patience: Seconds = Seconds(10.0)
@@ -42,6 +45,8 @@ class LibxlSettings:
     def __post_init__(self) -> None:
         absolute(self, "kernel", "initramfs", "console_dir")
         at_least(1, self, "threads")
+        at_least(0, self, "dom0_weight")
+        at_most(_MOST_WEIGHT, self, "dom0_weight")
         at_least(_SHARE_LEAST, self, "share_memory")
         if not self.kernel_arguments.isprintable() or len(self.kernel_arguments) > _ARGUMENTS:
             raise WrongKey("kernel_arguments", f"it is not a line of at most {_ARGUMENTS} characters")

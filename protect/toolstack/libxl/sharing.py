@@ -88,6 +88,11 @@ class Sharing:
             else:
                 await self.forget(uuid)
 
+    @property
+    def most_bytes(self) -> int:
+        """What all servers that run may use of dom0's memory."""
+        return self.memory * sum(server.end is None for server in self._servers.values())
+
     def listen(self) -> AsyncIterator[ShareEnd]:
         """Ends from now on, and first those of servers that nothing has taken the place of."""
         return self._listeners.listen(server.end for server in self._servers.values() if server.end)

@@ -12,8 +12,8 @@ from uuid import UUID
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
+from protect.model.domain.shares import DiskRates
 from protect.model.errors import DomainGone, ToolstackError
-from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -26,16 +26,18 @@ from protect.model.toolstack import (
 )
 from protect.model.transport import Transport
 from protect.network.splice import move_interface
-from protect.toolstack.completion import Completing, completed
+from protect.toolstack.completion import completed
 from protect.toolstack.libxl import boot as booting
-from protect.toolstack.libxl.admit import Admission, capabilities
 from protect.toolstack.libxl.channel import VchanChannels
-from protect.toolstack.libxl.config import domain_config
+from protect.toolstack.libxl.config import domain_config, first_vcpus
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
-from protect.toolstack.libxl.disks import Disks
+from protect.toolstack.libxl.disks import Disks, backend_rates
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
-from protect.toolstack.libxl.scheduling import Scheduling
+from protect.toolstack.libxl.resizing.scheduling import Scheduling
+from protect.toolstack.libxl.resizing.sizes import DomainSizes, LibxlResizing
+from protect.toolstack.libxl.room.admit import Admission, capabilities
+from protect.toolstack.libxl.room.host import AsksHost, XenHost
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.transport import VchanTransport
@@ -48,7 +50,7 @@ from xenbind import errors, flask, nic, physinfo, sched
 from xenbind.raw import Unavailable
 
 
-class LibxlToolstack(Completing):
+class LibxlToolstack(AsksHost, LibxlResizing):
     """Domains by libxl.  ``state_dir`` caches the unpacked kernel, and has a mount point."""
 
     name = "libxl"
@@ -62,14 +64,14 @@ class LibxlToolstack(Completing):
         self._sharing = Sharing(launcher, shares, self._settings.share_memory)
         self._closing = AsyncExitStack()
 
-    # -- life of the toolstack
-
     async def start(self) -> None:
         try:
             async with AsyncExitStack() as undo:
                 await self._open(undo)
                 self._closing = undo.pop_all()
-            await self._sharing.adopt({domain.uuid for domain in await self.list()})
+            mine = {domain.uuid for domain in await self.list()}
+            await self._sharing.adopt(mine)
+            await self._disks.remove_strays(mine)
         except Unavailable as error:
             raise ToolstackError("start", "libxl", str(error)) from error
         except (errors.XenError, OSError) as error:
@@ -85,33 +87,38 @@ class LibxlToolstack(Completing):
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
         self._capabilities = await capabilities(self._workers, self._boot)
         self._admission = Admission(self._workers, self._capabilities)
+        self._host = XenHost(self._workers, self._boot, self._sharing, self._capabilities)
+        await self._host.open()
         self._scheduling = Scheduling(self._workers, await self._workers.ask(sched.scheduler))
+        await self._scheduling.raise_dom0(self._settings.dom0_weight)
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
+        self._sizes = DomainSizes(self._workers, self._store)
         self._channels = VchanChannels(self._store, self._settings.stale_channel)
         undo.callback(self._channels.close)
-        self._disks = Disks(self._workers, self._store, self._settings.disk_patience)
+        rates = backend_rates(self._store, lambda domid: self._registry.reconnected(domid))
+        undo.push_async_callback(rates.close)
+        self._disks = Disks(self._workers, self._store, self._settings.disk_patience, rates)
         undo.callback(self._disks.close)
         self._logs = GuestLogs(self._settings.console_dir)
         self._registry = DomainRegistry(lambda known: self._channels.ended(known.domid))
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
         self._census = Census(self._workers, self._store, self._registry)
         self._xenstored = Xenstored(self._store, self._workers, self._registry)
-        for work in (self._logs.keep_trimmed(self.trim_logs), self._xenstored.watch()):
+        for work in (self._logs.trim_for_ever(self._registry.names), self._xenstored.watch()):
             undo.callback(asyncio.ensure_future(work).cancel)
 
     async def close(self) -> None:
         await self.idle()
         await self._closing.aclose()
 
-    # -- domains
-
     @completed
     async def physical_info(self) -> PhysicalInfo:
         with xen_faults("read host info", ""):
             info = await self._workers.ask(physinfo.physinfo)
             notices = (*await self._admission.notices(), *await self._scheduling.notices())
-        guests = sum(domain.memory_bytes for domain in await self.list())
+        listed = await self.list()
+        guests = sum(domain.memory_bytes for domain in listed if domain.uuid in self._registry.uuids())
         return PhysicalInfo(
             total_memory_bytes=info.free_bytes + guests,
             free_memory_bytes=info.free_bytes,
@@ -142,12 +149,15 @@ class LibxlToolstack(Completing):
                 if spec.shared:
                     await asyncio.to_thread(self._sharing.enter, spec.uuid, spec.name, spec.shared)
                     undo.push_async_callback(self._sharing.forget, spec.uuid)
-                config = domain_config(spec, boot, self._settings.kernel_arguments)
+                pool = await self._sizes.pool(spec.cpupool)
+                config = domain_config(spec, boot, self._settings.kernel_arguments, pool)
                 undo.push_async_callback(asyncio.to_thread, self._logs.forget, spec.name)
                 domid = await self._workers.run(xen.create, config)
                 undo.callback(self._disks.forget, domid)
                 undo.push_async_callback(self._workers.run, xen.destroy, domid)
                 checkpoint("libxl-create.made")
+                if spec.vcpus < first_vcpus(spec):
+                    await self._sizes.set_vcpus(domid, spec.vcpus)
                 await self._add_devices(domid, spec)
                 checkpoint("libxl-create.wired")
                 self._registry.add(domid, spec.uuid, spec.name, spec.mark)
@@ -170,10 +180,11 @@ class LibxlToolstack(Completing):
             await self._workers.run(xen.unpause, domain)
 
     @completed
-    async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
-        self._living("set CPU shares", domain)
-        with xen_faults("set CPU shares", f"domain {domain}"):
-            await self._scheduling.set(domain, shares)
+    async def set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
+        known = self._living("set disk rates", domain)
+        with xen_faults("set disk rates", f"domain {domain}"):
+            async with known.lock:
+                await self._disks.hold_rates(known, rates)
 
     def abandon(self, domain: DomainId) -> None:
         if (known := self._registry.get(domain)) is not None:
@@ -193,6 +204,7 @@ class LibxlToolstack(Completing):
                 self._channels.disconnect(domain)
                 self._sharing.abandon(known.uuid)
                 checkpoint("libxl-destroy.disconnected")
+                await self._disks.lift_rates(known)
                 with suppress(errors.DomainNotFound):  # it is gone already
                     await self._workers.run(xen.destroy, domain, known.uuid)
                 checkpoint("libxl-destroy.destroyed")
@@ -203,6 +215,7 @@ class LibxlToolstack(Completing):
         self._registry.remove(known.domid)
         self._channels.forget(known.domid)
         self._disks.forget(known.domid)
+        await self._disks.forget_rates(known)
         await self._sharing.forget(known.uuid)
         await asyncio.to_thread(self._logs.forget, known.name)
 
@@ -222,8 +235,6 @@ class LibxlToolstack(Completing):
 
     async def find(self, uuid: UUID) -> DomainInfo | None:
         return next((domain for domain in await self.list() if domain.uuid == uuid), None)
-
-    # -- devices
 
     @completed
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
@@ -261,8 +272,6 @@ class LibxlToolstack(Completing):
             raise Invalid("find interface", f"{index} of domain {domain}", "it has no such interface")
         return f"vif{domain}.{index}"
 
-    # -- watching
-
     async def open_channel(self, domain: DomainId) -> Transport:
         known = self._living("open channel", domain)
         with xen_faults("open channel", f"domain {domain}"):
@@ -283,15 +292,6 @@ class LibxlToolstack(Completing):
             raise DomainGone("read console", f"domain {domain}", "no such domain")
         return await self._logs.console(known.name, limit)
 
-    # -- inside
-
     async def trim_logs(self) -> None:
         """Cut the logs of zones down: a zone must not fill the host's disk by its console."""
         await asyncio.to_thread(self._logs.trim, self._registry.names())
-
-    def _living(self, operation: str, domain: DomainId) -> Known:
-        """A domain that is alive; DomainGone otherwise."""
-        known = self._registry.get(domain)
-        if known is None or known.reason is not None:
-            raise DomainGone(operation, f"domain {domain}", "it has ended" if known else "no such domain")
-        return known

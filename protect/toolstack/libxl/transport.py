@@ -73,12 +73,12 @@ class VchanTransport:
     async def _change(self) -> None:
         """Wait until the other side did something, the guest ended, or we closed.
 
-        The event channel stays masked while nobody waits, so a guest cannot keep us busy then.
+        The event channel stays masked while nobody waits, so a guest cannot keep us busy then.  Nor can it
+        while whoever waits has been woken, and has not had its turn yet.
         """
         if self._client is None or self._ended:
             return
-        if not self._waiting:
-            self._loop.add_reader(self._fd, self._on_event)
+        self._loop.add_reader(self._fd, self._on_event)
         future = self._loop.create_future()
         self._waiting.add(future)
         try:
@@ -91,6 +91,7 @@ class VchanTransport:
     def _on_event(self) -> None:
         if self._client is not None:
             self._client.consume()
+            self._loop.remove_reader(self._fd)
         self._wake()
 
     def _wake(self) -> None:

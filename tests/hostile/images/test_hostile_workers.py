@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from cri.images.errors import Oversized
 from cri.images.manager import ImageManager
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Broken, TooLate
+from daemonkit.host.children import NICER
 from tests.support.images.image_manager import running
 from tests.support.images.images import Blob, Layer, build, digest, write_layout
 
@@ -80,6 +81,10 @@ def _parents(daemon: int | None = None) -> list[int]:
 
 def _workers(daemon: int | None = None) -> list[int]:
     return [pid for parent in _parents(daemon) for pid in _children(parent)]
+
+
+def _converters() -> list[int]:
+    return [pid for pid, command in _children(os.getpid()).items() if "tar2sqfs" in command]
 
 
 def _alive(pids: list[int]) -> list[int]:
@@ -176,6 +181,27 @@ async def test_workers_are_ended_before_daemons_when_memory_is_short(tmp_path: P
         await _until(_workers)
         scores = {Path(f"/proc/{pid}/oom_score_adj").read_text() for pid in (*_workers(), *_parents())}
         assert scores == {"500\n"}
+        pull.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pull
+
+
+def _niceness(pids: Iterable[int]) -> set[int]:
+    """Of all their threads."""
+    found = set[int]()
+    for pid in pids:
+        found |= {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir(f"/proc/{pid}/task")}
+    return found
+
+
+async def test_workers_and_the_converter_make_way_for_the_daemons(tmp_path: Path) -> None:
+    layout = write_layout(tmp_path / "layout", ENDLESS)
+    own = _niceness([os.getpid()])
+    async with running(_settings(tmp_path / "state")) as manager:
+        pull = asyncio.create_task(manager.import_layout(layout, None))
+        await _until(lambda: _workers() and _converters())
+        assert _niceness([*_workers(), *_parents(), *_converters()]) == {min(min(own) + NICER, 19)}
+        assert _niceness([os.getpid()]) == own, "the daemon does not"
         pull.cancel()
         with pytest.raises(asyncio.CancelledError):
             await pull

@@ -97,6 +97,7 @@ async def test_the_life_of_a_pod(crictl: Crictl, tmp_path: Path) -> None:
     info = json.loads(await crictl("info"))
     assert {c["type"]: c["status"] for c in info["status"]["conditions"]} == {
         "RuntimeReady": True, "NetworkReady": True, "HandlersReady": True, "ZoneModePreferred": False,
+        "HostPrepared": True,
     }  # fmt: skip
     assert info["toolstack"]["name"] == "fake" and info["toolstack"]["securityBoundary"] is False
     assert info["notices"]

@@ -85,7 +85,7 @@ async def test_a_pod_larger_than_its_zone_is_refused(stage: Watched) -> None:
             cri.UpdatePodSandboxResourcesRequest(pod_sandbox_id=pod.id, resources=huge), timeout=30
         )
     assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert "MiB wanted, the zone has" in (raised.value.details() or "")
+    assert "MiB wanted, the zone can have" in (raised.value.details() or "")
     fits = cri.LinuxContainerResources(memory_limit_in_bytes=MIB)
     await stage.client.runtime.UpdatePodSandboxResources(
         cri.UpdatePodSandboxResourcesRequest(pod_sandbox_id=pod.id, resources=fits), timeout=30

@@ -6,7 +6,9 @@ import asyncio
 import itertools
 import os
 import secrets
+import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +17,11 @@ import grpc.aio
 import pytest
 
 import protect.__main__  # noqa: F401 - imports every step
+from protect.host.disk_rates.throttle import can_throttle
 from tests.support.protect import leftovers
 from tests.support.protect.crashes import armed, connected, killed, once_undone, steps, workloads
-from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, until
+from tests.support.protect.disk_counts import limits
+from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, stack, until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_protectd]
@@ -208,23 +212,52 @@ async def until_ids(zones: Zones, ids: list[str]) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("step", steps("zone-resize"))
-async def test_resize_zone(zones: Zones, step: str) -> None:
+@pytest.mark.parametrize("step", ["reconcile.loaded", "reconcile.shared", "reconcile.adopted"])
+async def test_rates_of_disks(zones: Zones, step: str) -> None:
+    """Held while nobody is there, and then for the disks that the zone gets from then on."""
+    rates = pb.DiskRates(read_bytes=123 << 20)
+    await zones.create_zone(disk_rates=rates)
+    await zones.run("/bin/sleep", "1000")
+    assert _rates(zones) == {rates.read_bytes: 1}
+    await zones.protectd.daemon.crash()
+    assert _rates(zones) == {rates.read_bytes: 1}
+    zones.protectd.configure(faults={"kill_at": step})
+    with suppress(AssertionError):
+        await zones.protectd.daemon.start()
+    assert await zones.protectd.daemon.ended() == -9
+    zones.protectd.configure(faults={})
+    await zones.protectd.daemon.start()
+    await connected(zones)
+    other = zones.folder / "other.squashfs"
+    shutil.copy(zones.image, other)
+    await zones.run("/bin/true", workload_id="w2", filesystems=stack(other))
+    assert _rates(zones) == {rates.read_bytes: 2}
+    shown = await zones.clients.zones.GetZone(pb.GetZoneRequest(id="z1"), timeout=TIMEOUT)
+    assert shown.disk_rates == rates
+
+
+@pytest.mark.parametrize("step", steps("zone-rates"))
+async def test_change_rates_of_disks(zones: Zones, step: str) -> None:
     """What is recorded is what the host holds, on whichever side of the step."""
-    await zones.create_zone()
+    await zones.create_zone(disk_rates=pb.DiskRates(read_bytes=123 << 20))
+    await zones.run("/bin/sleep", "1000")
     await armed(zones, step)
-    asks = pb.ResizeZoneRequest(id="z1", resources=pb.ZoneResources(weight=512, cap=30))
+    asks = pb.ResizeZoneRequest(id="z1", disk_rates=pb.DiskRates(read_bytes=99 << 20))
     await killed(zones, zones.clients.zones.ResizeZone(asks, timeout=TIMEOUT))
     await connected(zones)
-    zone = await zones.clients.zones.GetZone(pb.GetZoneRequest(id="z1"), timeout=TIMEOUT)
-    assert (zone.resources.weight, zone.resources.cap) == (512, 30)
-    quotas = [
-        (group / name).read_text().split()[0]
-        for group in map(Path, leftovers.cgroups(zones.protectd.run_dir))
-        for name in ("cpu.max", "cpu.cfs_quota_us")
-        if (group / name).exists()
-    ]
-    assert quotas == ["30000"]
+    assert _rates(zones) == {99 << 20: 1}
+    await armed(zones, step)
+    asks = pb.ResizeZoneRequest(id="z1", disk_rates=pb.DiskRates())
+    await killed(zones, zones.clients.zones.ResizeZone(asks, timeout=TIMEOUT))
+    await connected(zones)
+    assert _rates(zones) == {}
+
+
+def _rates(zones: Zones) -> dict[int, int]:
+    """How many disks have which rate for reading, by the groups of the only zone."""
+    groups = map(Path, leftovers.cgroups(zones.protectd.run_dir))
+    (group,) = (group for group in groups if can_throttle(group))
+    return dict(Counter(limits(group, "read")))
 
 
 @pytest.mark.parametrize(

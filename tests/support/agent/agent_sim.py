@@ -41,6 +41,9 @@ class SimAgent:
         self.errors: dict[str, pb.Error] = {}
         """Operations that fail."""
         self.file_volumes = True
+        self.resizes = True
+        self.size = pb.GuestSize()
+        """The answer to resize_zone."""
         self.left = b""
         """The answer to read_file."""
         self._chunk = chunk
@@ -117,7 +120,7 @@ class SimAgent:
     def hello(self) -> bytes:
         message = pb.Hello(version_min=1, version_max=1, boot_id=self.boot_id)
         message.agent_version, message.kernel_release = "sim", "6.1"
-        message.file_volumes = self.file_volumes
+        message.file_volumes, message.resizes = self.file_volumes, self.resizes
         return encode(Frame(Type.HELLO, 0, message.SerializeToString()))
 
     def send(self, frame: Frame) -> None:
@@ -282,6 +285,8 @@ class SimAgent:
         elif operation == "list_processes":
             listed = pb.ProcessList(processes=list(self.processes.values()), connections=self.dialed)
             reply = pb.Reply(processes=listed)
+        elif operation == "resize_zone":
+            reply = pb.Reply(size=self.size)
         elif operation in ("get_stats", "get_facts"):
             facts = pb.Reply(facts=pb.Facts(pid1="init"))
             reply = facts if operation == "get_facts" else pb.Reply(stats=self.stats)

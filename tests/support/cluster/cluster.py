@@ -27,6 +27,8 @@ NODE_MEMORY = 3 << 30
 """Bytes of memory for all zones together."""
 SMALL, SMALL_MEMORY = "small", 128 << 20
 """A runtime handler and its RuntimeClass, and the memory of its zones of pods without limits."""
+GROWING = "growing"
+"""A runtime handler and its RuntimeClass, whose zones can grow."""
 
 NODE = "localhost"
 """The name of the node."""
@@ -159,11 +161,13 @@ async def cluster(folder: Path) -> AsyncIterator[Cluster]:
     """Start the cluster, with the kubelet as we ship it; nothing is left at the end."""
     node = CriNode(folder / "n")
     node.protectd.configure(memory={"total": NODE_MEMORY})
-    node.configure(handlers={SMALL: {"memory": SMALL_MEMORY}})
+    headroom = {"memory_headroom": "512MiB", "vcpus_headroom": 2}
+    node.configure(handlers={SMALL: {"memory": SMALL_MEMORY}, GROWING: headroom})
     await node.start()
     try:
         async with pulled(node, folder / "registry"), controlled(node, folder) as made:
-            await made.api.post(CLASSES, {"metadata": {"name": SMALL}, "handler": SMALL})
+            for name in (SMALL, GROWING):
+                await made.api.post(CLASSES, {"metadata": {"name": name}, "handler": name})
             yield made
     finally:
         await node.close()

@@ -46,6 +46,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         """The statistics of each zone."""
         self.workload_stats = pb.WorkloadStatsRow(cpu_usage_ns=5_000_000, pids_current=2)
         self.bounds: list[pb.ProfileBounds] = []
+        self.preflight: list[pb.HostNotice] = []
         self.capabilities: pb.HostCapabilities | None = pb.HostCapabilities(pv=True)
         """None: protectd does not say."""
         self.seclabels: set[str] = set()
@@ -267,6 +268,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
             user_namespaces=self.user_namespaces,
             selinux=self.selinux,
             capabilities=self.capabilities,
+            preflight=self.preflight,
             unknown_seclabels=[label for label in request.seclabels if label not in self.seclabels],
         )
 

@@ -82,13 +82,16 @@ def config(
     mounts: Sequence[Mapping[str, object]] = (),
     follows: bool = False,
     ids: Sequence[int] = (),
+    devices: bool = False,
 ) -> bytes:
     """An OCI configuration; ``memory`` in bytes, 0 for no limit; ``mounts`` beside the usual ones.
 
     ``follows``: mounts of the zone's reach the container later.  ``ids``: first id of the zone and length of
-    the mapping of its user namespace, which the container joins.
+    the mapping of its user namespace, which the container joins.  ``devices``: it may use all of them.
     """
-    resources = {"memory": {"limit": memory, "swap": memory}} if memory else {}
+    resources: dict[str, object] = {"memory": {"limit": memory, "swap": memory}} if memory else {}
+    if devices:
+        resources["devices"] = [{"allow": True, "access": "rwm"}]
     return json.dumps(
         {
             "ociVersion": "1.0.2",

@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc.aio
 
 from daemonkit.grpc_server import channel
-from xenpod_proto.protect.v1 import protect_pb2_grpc
+from xenpod_proto.protect.v1 import protect_pb2_grpc, reservations_pb2_grpc
 
 ROOT = Path(__file__).parents[3]
 GUEST = ROOT / "zone" / "build"
@@ -159,6 +159,7 @@ class Protectd:
                 zones=protect_pb2_grpc.ZonesStub(link),
                 workloads=protect_pb2_grpc.WorkloadsStub(link),
                 host=protect_pb2_grpc.HostStub(link),
+                reservations=reservations_pb2_grpc.ReservationsStub(link),
             )
 
 
@@ -169,6 +170,7 @@ class Clients:
     zones: protect_pb2_grpc.ZonesAsyncStub
     workloads: protect_pb2_grpc.WorkloadsAsyncStub
     host: protect_pb2_grpc.HostAsyncStub
+    reservations: reservations_pb2_grpc.ReservationsAsyncStub
 
 
 def _code(checkout: Path) -> dict[str, str]:

@@ -10,8 +10,9 @@ from uuid import UUID
 
 from daemonkit.faults import Exists
 from daemonkit.tasks import complete
+from protect.model.domain.shares import CpuShares, DiskRates
 from protect.model.errors import DomainGone, ToolstackError
-from protect.model.shares import CpuShares
+from protect.model.room.host import DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneRoom
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -41,11 +42,33 @@ class MemoryDomain:
     console: bytes = b""
     cpu_shares: list[CpuShares] = field(default_factory=list)
     """All that it has been given, the last one holds."""
+    disk_rates: list[DiskRates] = field(default_factory=list)
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
     shares: int = 0
     """How often its directory was asked for."""
     keeps_disks: bool = False
     """Until nobody waits for it any more."""
+    memory: int = 0
+    kept: int = 0
+    """What its guest never gives back."""
+    stubborn: bool = False
+    """Whether its guest starts and stops no vCPU."""
+    cpu_time_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self.resize(memory_bytes=self.spec.memory_bytes, vcpus=self.spec.vcpus)
+        self.agent.size.memory_available_bytes = self.memory // 2
+
+    def resize(self, memory_bytes: int = 0, vcpus: int = 0) -> None:
+        """Do what a guest does that is told so."""
+        size = self.agent.size
+        if memory_bytes:
+            self.memory = memory_bytes
+            before, size.memory_total_bytes = size.memory_total_bytes, max(memory_bytes, self.kept)
+            change = size.memory_total_bytes - before
+            size.memory_available_bytes = min(max(0, size.memory_available_bytes + change), 2**64 - 1)
+        if vcpus and (not self.stubborn or not size.cpus):
+            size.cpus = vcpus
 
 
 class MemoryToolstack:
@@ -66,9 +89,18 @@ class MemoryToolstack:
         """False: domains boot, but their agents never answer."""
         self.file_volumes = True
         """Whether agents know them."""
+        self.resizes = True
+        """Whether agents can say how large their zones are."""
         self.can = Capabilities()
         self.share_listeners = Listeners[ShareEnd]()
         self.seclabels: set[str] = set()
+        self.host_memory = 1 << 34
+        self.foreign_memory = 0
+        """Of this, what domains have that are not ours."""
+        self.overhead = 0
+        self.host_notices: builtins.list[HostNotice] = []
+        self.zone_room = ZoneRoom()
+        self.disks_most = DiskLimit(676, "")
         self._last_id = 0
         self._deaths: asyncio.Queue[DomainDeath] = asyncio.Queue()
 
@@ -80,6 +112,26 @@ class MemoryToolstack:
 
     async def physical_info(self) -> PhysicalInfo:
         return PhysicalInfo(1 << 34, 1 << 33, 2, "memory 1", False, ("memory only",), user_namespaces=True)
+
+    async def memory(self) -> HostMemory:
+        await self._step("memory")
+        held = {one.spec.uuid: one.spec.memory_bytes for one in self.domains.values()}
+        others = {UUID(int=0): self.foreign_memory} if self.foreign_memory else {}
+        return HostMemory(
+            max(0, self.host_memory - self.foreign_memory - sum(held.values())), held | others, 1 << 30
+        )
+
+    def overhead_bytes(self, memory_bytes: int, vcpus: int, mode: Mode) -> int:
+        return self.overhead
+
+    async def preflight(self, wants: HostWants) -> tuple[HostNotice, ...]:
+        return tuple(self.host_notices)
+
+    def room(self, disks_per_zone: int) -> ZoneRoom:
+        return self.zone_room
+
+    def disk_limit(self, memory_bytes: int, vcpus: int) -> DiskLimit:
+        return self.disks_most
 
     def capabilities(self) -> Capabilities:
         return self.can
@@ -94,7 +146,7 @@ class MemoryToolstack:
         await self._step("create")
         self._last_id += 1
         domain = MemoryDomain(DomainId(self._last_id), spec)
-        domain.agent.file_volumes = self.file_volumes
+        domain.agent.file_volumes, domain.agent.resizes = self.file_volumes, self.resizes
         if not self.agent_ready:
             domain.agent.available.clear()
         self.domains[domain.id] = domain
@@ -113,6 +165,27 @@ class MemoryToolstack:
     async def _set_shares(self, domain: DomainId, shares: CpuShares) -> None:
         await self._step("set_shares")
         self._get(domain).cpu_shares.append(shares)
+
+    async def set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
+        await complete(self._set_disk_rates(domain, rates))
+
+    async def _set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
+        await self._step("set_disk_rates")
+        self._get(domain).disk_rates.append(rates)
+
+    async def set_memory(self, domain: DomainId, memory_bytes: int) -> None:
+        await complete(self._set_memory(domain, memory_bytes))
+
+    async def _set_memory(self, domain: DomainId, memory_bytes: int) -> None:
+        await self._step("set_memory")
+        self._get(domain).resize(memory_bytes=memory_bytes)
+
+    async def set_vcpus(self, domain: DomainId, vcpus: int) -> None:
+        await complete(self._set_vcpus(domain, vcpus))
+
+    async def _set_vcpus(self, domain: DomainId, vcpus: int) -> None:
+        await self._step("set_vcpus")
+        self._get(domain).resize(vcpus=vcpus)
 
     async def destroy(self, domain: DomainId) -> None:
         await complete(self._destroy(domain))
@@ -137,15 +210,17 @@ class MemoryToolstack:
         await self._step("list")
         return [
             DomainInfo(
-                one.id,
-                one.spec.uuid,
-                one.spec.name,
-                one.state,
-                one.spec.memory_bytes,
-                1,
-                0,
-                one.reason,
-                one.spec.mark,
+                id=one.id,
+                uuid=one.spec.uuid,
+                name=one.spec.name,
+                state=one.state,
+                memory_bytes=one.memory,
+                vcpus=one.spec.most_vcpus,
+                cpu_time_ns=one.cpu_time_ns,
+                shutdown_reason=one.reason,
+                mark=one.spec.mark,
+                held_bytes=max(one.memory, one.kept),
+                vcpus_online=one.agent.size.cpus,
             )
             for one in self.domains.values()
         ]

@@ -24,7 +24,7 @@ from protect.state.ledger import Ledger
 from protect.state.manager import ZoneManager
 from protect.state.store import SqliteStore
 from protect.stdio.log import WorkloadLog
-from protect.zones import deaths, reconcile
+from protect.zones import capacity, deaths, reconcile
 from tests.support.protect.memory_toolstack import MemoryToolstack
 
 T = TypeVar("T")
@@ -141,12 +141,14 @@ async def running(
     )
     recorded = await reconcile.load(manager)
     watching = asyncio.create_task(deaths.watch(manager))
+    following = asyncio.create_task(capacity.follow(manager))
     for zone in recorded:
         manager.tasks.spawn(reconcile.reconcile(manager, zone), f"reconcile {zone.runtime.id}")
     try:
         yield manager
     finally:
         watching.cancel()
+        following.cancel()
         manager.stop()
         hasten(manager, stop=0.1)
         await manager.close()

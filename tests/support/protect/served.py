@@ -15,7 +15,7 @@ from tests.support.protect.daemons import Clients
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import MIB, MemoryVolumes, running
 from xenpod_proto.protect.v1 import protect_pb2 as pb
-from xenpod_proto.protect.v1 import protect_pb2_grpc
+from xenpod_proto.protect.v1 import protect_pb2_grpc, reservations_pb2_grpc
 
 TIMEOUT = 60.0
 
@@ -87,5 +87,6 @@ async def served(folder: Path, toolstack: MemoryToolstack) -> AsyncIterator[Serv
                 zones=protect_pb2_grpc.ZonesStub(link),
                 workloads=protect_pb2_grpc.WorkloadsStub(link),
                 host=protect_pb2_grpc.HostStub(link),
+                reservations=reservations_pb2_grpc.ReservationsStub(link),
             )
             yield Served(clients, folder, toolstack, volumes)

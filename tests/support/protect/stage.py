@@ -13,8 +13,10 @@ from uuid import UUID, uuid4
 
 from daemonkit.config import Seconds
 from protect.channel.link import Link
+from protect.host.disk_rates.groups import DiskGroups
+from protect.host.disk_rates.throttle import can_throttle
+from protect.model.domain.shares import CpuShares
 from protect.model.process import AgentHello, ProcessExited
-from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
 from protect.model.zone import GuestNetwork, domain_name
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan
@@ -69,13 +71,18 @@ class Agent:
         return await self.link.call(pb.Request(**op), PATIENCE)  # type: ignore[arg-type]
 
     async def run(
-        self, name: str, disk: str, *args: str, mounts: Sequence[Mapping[str, object]] = ()
+        self,
+        name: str,
+        disk: str,
+        *args: str,
+        mounts: Sequence[Mapping[str, object]] = (),
+        devices: bool = False,
     ) -> tuple[int, bytes]:
         """A container to its end: its exit code and output; it is deleted.
 
         ``disk``: its root's, or those of a stack with blanks between them, the lowest first.
         """
-        stdout = await self.begin(name, disk, *args, mounts=mounts)
+        stdout = await self.begin(name, disk, *args, mounts=mounts, devices=devices)
         async with asyncio.timeout(PATIENCE):
             code = await self._exit(name)
             await stdout.ended.wait()
@@ -83,10 +90,15 @@ class Agent:
         return code, stdout.data
 
     async def begin(
-        self, name: str, disk: str, *args: str, mounts: Sequence[Mapping[str, object]] = ()
+        self,
+        name: str,
+        disk: str,
+        *args: str,
+        mounts: Sequence[Mapping[str, object]] = (),
+        devices: bool = False,
     ) -> Collector:
         """A started container, and where its output comes."""
-        config = busybox.config(name, args, mounts=mounts)
+        config = busybox.config(name, args, mounts=mounts, devices=devices)
         stack = [pb.Filesystem(disk=name, type="squashfs") for name in disk.split()]
         create = pb.CreateContainer(id=name, config_json=config, rootfs=stack)
         created = (await self.call(create_container=create)).created
@@ -116,6 +128,9 @@ class Stage(Protocol):
     toolstack: Toolstack
     guest_dir: Path
     folder: Path
+    cpupool: str
+    """A pool of CPUs that is there."""
+    mode: Mode
     many: int
     """How many domains at once this host can be asked for."""
 
@@ -131,11 +146,17 @@ class Stage(Protocol):
         """What the host holds of it, read where the host has it."""
         ...
 
+    def disk_group(self, info: DomainInfo) -> Path:
+        """The control group that holds the rates of its disks."""
+        ...
+
     def spec(self, **more: object) -> DomainSpec: ...
 
     async def create(self, **more: object) -> DomainInfo: ...
 
     async def boot(self, **more: object) -> Agent: ...
+
+    async def connect(self, domain: DomainId) -> Agent: ...
 
     async def info(self, uuid: UUID) -> DomainInfo | None: ...
 
@@ -237,11 +258,12 @@ class FakeStage(_Common):
     """A stage with the fake toolstack."""
 
     many = 20
+    cpupool = "others"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.run_dir = folder / "run"
-        self.settings = FakeSettings()
+        self.settings = FakeSettings(cpupools=(self.cpupool,))
         self.faults = FaultPlan()
 
     def _make(self) -> FakeToolstack:
@@ -262,6 +284,11 @@ class FakeStage(_Common):
             weight = int((group / "cpu.shares").read_text()) // 4
         return CpuShares(weight, quota * 100 // period)
 
+    def disk_group(self, info: DomainInfo) -> Path:
+        groups = Home(self.run_dir, self.guest_dir).cgroups.groups(str(info.uuid))
+        (group,) = (group for group in groups if can_throttle(group))
+        return group
+
     def leftovers(self) -> list[str]:
         found = super().leftovers()
         for uuid in self._mine:
@@ -275,6 +302,7 @@ class FakeStage(_Common):
 class LibxlStage(_Common):
     """A stage with the Xen toolstack."""
 
+    cpupool = "Pool-0"
     memory = 160 * MIB
     """Debian's kernel with its initramfs needs 80 to boot."""
 
@@ -297,6 +325,13 @@ class LibxlStage(_Common):
         shown = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, timeout=60)
         weight, cap = map(int, shown.stdout.split()[-2:])
         return CpuShares(weight * info.vcpus, cap or info.vcpus * 100)
+
+    def disk_group(self, info: DomainInfo) -> Path:
+        return DiskGroups.find().group(str(info.uuid))
+
+    def leftovers(self) -> list[str]:
+        groups = [DiskGroups.find().group(str(uuid)) for uuid in self._mine]
+        return super().leftovers() + [str(group) for group in groups if group.exists()]
 
 
 def _has_quota(group: Path) -> bool:
@@ -328,3 +363,13 @@ async def until(
 async def soon(work: Awaitable[object]) -> object:
     """``work`` within the suite's patience."""
     return await asyncio.wait_for(work, PATIENCE)
+
+
+async def eventually(true: Callable[[], Awaitable[bool]], why: object) -> None:
+    """Ask again and again: for what a guest does in its own time."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not await true():  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"did not come true within {PATIENCE} s: {why}") from None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 
 import pytest
 
 from daemonkit import faults
+from daemonkit.underway import Underway
+from protect.channel import turns
 from protect.channel.calls import MOST_OPEN, MOST_QUESTIONS
 from protect.channel.frames import Frame, Type
 from protect.channel.link import Link
+from protect.channel.turns import Turns
 from protect.model.errors import DomainGone, LinkDown
 from protect.model.process import AgentHello
 from tests.support.agent.agent_sim import SimAgent
@@ -47,6 +51,36 @@ async def test_open_greets_and_calls_work(link: Link, agent: SimAgent, events: O
     assert link.connected
     reply = await link.call(pb.Request(get_facts=pb.GetFacts()), 5)
     assert reply.facts.pid1 == "init"
+
+
+async def test_calls_go_on_while_another_zone_has_used_up_the_loop(
+    agent: SimAgent, events: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While calls are under way the loop rests from such a zone, here for a minute."""
+    monkeypatch.setattr(turns, "REST", 60.0)
+    underway = Underway()
+    all_turns = Turns(underway)
+    hog = all_turns.share()
+
+    async def work() -> None:
+        while True:
+            begun = time.thread_time()
+            while time.thread_time() - begun < turns.CARRIED:
+                pass
+            await asyncio.sleep(0)
+
+    link = Link("z1", agent.dial, events, turns=all_turns)
+    async with asyncio.timeout(30):
+        with underway.call():
+            hogging = asyncio.create_task(hog.run(work))
+            await link.open(60)
+            for _ in range(200):
+                await link.call(FACTS, 60)
+                await link.ask(STATS)
+    hogging.cancel()
+    await link.close()
+    await agent.stop()
+    assert agent.faults == []
 
 
 async def test_a_call_before_open_is_link_down(link: Link) -> None:
@@ -264,7 +298,7 @@ async def test_questions_wait_for_no_other_calls(link: Link, agent: SimAgent) ->
     answers = [link.ask(FACTS) for _ in range(MOST_QUESTIONS)]
     with pytest.raises(faults.Exhausted):
         link.ask(FACTS)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(30):
         assert [(await answer).facts.pid1 for answer in answers] == ["init"] * MOST_QUESTIONS
         agent.errors["get_facts"] = pb.Error(code=9, message="facts: none")
         with pytest.raises(faults.Refused, match="none"):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from daemonkit.underway import Underway
 from protect.channel import turns
-from protect.channel.turns import SLICE, STEP, Share, Turns
+from protect.channel.turns import ASKED, CARRIED, REST, REST_SLICE, SLICE, STEP, Share, Turns
 
 
 class Clock:
@@ -19,6 +21,8 @@ class Clock:
 
     def perf_counter(self) -> float:
         return self.now
+
+    thread_time = perf_counter
 
 
 @pytest.fixture
@@ -195,3 +199,93 @@ def test_work_that_is_thrown_away_is_closed() -> None:
     running.send(None)
     running.close()
     assert closed == [True]
+
+
+class Rests:
+    """Counts the rests of the loop, which last until the test goes on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loop = asyncio.get_running_loop()
+        self.lengths: list[float] = []
+        self._waiting: list[Callable[[], object]] = []
+        real = loop.call_later
+
+        def call_later(delay: float, callback: Callable[..., object], *arguments: object) -> object:
+            if delay != REST:
+                return real(delay, callback, *arguments)  # type: ignore[arg-type]
+            self.lengths.append(delay)
+            self._waiting.append(functools.partial(callback, *arguments))
+            return None
+
+        monkeypatch.setattr(loop, "call_later", call_later)
+
+    async def over(self) -> None:
+        """Let the present rest end, and what can go on then go on."""
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()
+        await iterations(20)
+
+
+async def test_the_loop_rests_while_calls_are_under_way(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests, underway = Rests(monkeypatch), Underway(after=0.0)
+    all_turns = Turns(underway)
+    hogs = [Hog(all_turns, clock) for _ in range(20)]
+    with underway.call():
+        await iterations(100)
+        begun = clock.now
+        for _ in range(50):
+            await iterations(20)  # nobody goes on during a rest, however long it is
+            await rests.over()
+        assert len(rests.lengths) >= 50
+        assert clock.now - begun <= 51 * (REST_SLICE + STEP)
+        assert clock.now - begun >= 49 * (REST_SLICE - STEP), "a share of the time is theirs all the same"
+    await rests.over()
+    begun = clock.now
+    await iterations(1000)
+    assert clock.now - begun > 300 * SLICE, "all of it once the call has ended"
+    for hog in hogs:
+        await hog.stop()
+
+
+async def test_a_step_that_takes_long_is_followed_by_more_rests(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests, underway = Rests(monkeypatch), Underway()
+    all_turns = Turns(underway)
+    with underway.call():
+        hogs = [Hog(all_turns, clock, 8 * REST_SLICE) for _ in range(5)]
+        await iterations(20)
+        begun = clock.now
+        for _ in range(80):
+            await rests.over()
+        assert clock.now - begun <= (80 + 8) * REST_SLICE
+    for hog in hogs:
+        await hog.stop()
+
+
+async def test_what_is_asked_of_a_zone_does_not_wait_for_a_rest(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests, underway = Rests(monkeypatch), Underway()
+    all_turns = Turns(underway)
+    with underway.call():
+        hogs = [Hog(all_turns, clock) for _ in range(20)]
+        honest = Hog(all_turns, clock)
+        for _ in range(100):
+            await rests.over()  # what it had in store is used up
+        before, hogs_before = honest.steps, sum(hog.steps for hog in hogs)
+        honest.share.asked()
+        await iterations(40)
+        ahead = honest.steps - before
+        assert ASKED / STEP - 3 <= ahead <= ASKED / STEP + 1
+        assert sum(hog.steps for hog in hogs) == hogs_before
+        for _ in range(1000):
+            honest.share.asked()
+        before = honest.steps
+        await iterations(400)
+        assert (honest.steps - before) * STEP <= CARRIED + STEP, "not more than anybody may have in store"
+    for hog in (honest, *hogs):
+        await hog.stop()

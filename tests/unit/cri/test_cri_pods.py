@@ -21,6 +21,7 @@ from daemonkit.faults import Broken, Exhausted, Fault, Refused, Unreachable
 from tests.support.cri.cri_node import Rig, node_config, pod_config, rig, until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
+from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 @pytest.fixture
@@ -85,10 +86,59 @@ async def test_a_retried_request_is_refused_with_the_first_id(node: Rig) -> None
     assert await node.pod("web") != pod
 
 
-async def test_another_attempt_is_another_name(node: Rig) -> None:
-    for attempt in (0, 1):
-        await node.pod(metadata=cri.PodSandboxMetadata(name="web", uid="u", namespace="n", attempt=attempt))
+def attempt(number: int) -> cri.PodSandboxMetadata:
+    return cri.PodSandboxMetadata(name="web", uid="u", namespace="n", attempt=number)
+
+
+async def test_another_attempt_begins_when_the_former_has_stopped(node: Rig) -> None:
+    first = await node.pod(metadata=attempt(0))
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await node.pod(metadata=attempt(1))
+    assert raised.value.code() is grpc.StatusCode.ALREADY_EXISTS
+    assert f"attempt 0, sandbox {first}, is ready" in (raised.value.details() or "")
+    await node.cri.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=first))
+    second = await node.pod(metadata=attempt(1))
     assert len(await node.pods()) == 2
+    assert list(node.protect.zones) == [second]
+    assert node.protect.zone_requests[second].pod_uid == "u"
+
+
+async def test_another_attempt_waits_for_the_undo_of_the_former(node: Rig) -> None:
+    """Its zone has the pod's reservation and devices until it is gone."""
+    node.protect.failures["CreateZone"] = NO_MEMORY
+    undoing = node.protect.stalls["DestroyZone"] = asyncio.Event()
+    first = asyncio.create_task(node.pod(metadata=attempt(0)))
+    await until(lambda: [one.phase for one in node.node.sandboxes.all()] == [SandboxPhase.UNDOING])
+    del node.protect.failures["CreateZone"]
+    second = asyncio.create_task(node.pod(metadata=attempt(1)))
+    done, _ = await asyncio.wait([second], timeout=0.3)
+    assert not done and len(node.node.sandboxes.all()) == 1
+    undoing.set()
+    pod = await second
+    with pytest.raises(grpc.aio.AioRpcError):
+        await first
+    assert list(node.protect.zones) == [pod]
+
+
+async def test_an_attempt_whose_undo_fails_keeps_the_next_one_out(node: Rig) -> None:
+    node.protect.failures |= {"CreateZone": NO_MEMORY, "DestroyZone": Broken("destroy", "zone", "stuck")}
+    with pytest.raises(grpc.aio.AioRpcError):
+        await node.pod(metadata=attempt(0))
+    del node.protect.failures["CreateZone"]
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await node.pod(metadata=attempt(1))
+    assert raised.value.code() is grpc.StatusCode.ALREADY_EXISTS
+    assert "is undoing" in (raised.value.details() or "")
+    node.protect.failures.clear()
+    await node.pod(metadata=attempt(1))
+
+
+async def test_two_attempts_at_once_make_one_pod(node: Rig) -> None:
+    made = await asyncio.gather(
+        *(node.pod(metadata=attempt(number)) for number in range(4)), return_exceptions=True
+    )
+    assert sum(isinstance(one, str) for one in made) == 1
+    assert len(node.protect.zones) == 1
 
 
 NO_MEMORY = Exhausted("reserve", "zone", "no memory")
@@ -263,7 +313,9 @@ async def test_handlers_name_profiles(node: Rig) -> None:
 async def test_status_tells_what_an_operator_must_know(node: Rig) -> None:
     reply = await node.cri.Status(cri.StatusRequest(verbose=True))
     conditions = {condition.type: condition for condition in reply.status.conditions}
-    assert set(conditions) == {"RuntimeReady", "NetworkReady", "HandlersReady", "ZoneModePreferred"}
+    ours = {"HandlersReady", "HostPrepared", "ZoneModePreferred"}
+    assert set(conditions) == {"RuntimeReady", "NetworkReady", *ours}
+    assert conditions["HostPrepared"].status
     assert conditions["RuntimeReady"].status and conditions["NetworkReady"].status
     # the profile "gpu" is not protectd's, so its handler cannot be honoured here
     assert not conditions["HandlersReady"].status
@@ -273,6 +325,20 @@ async def test_status_tells_what_an_operator_must_know(node: Rig) -> None:
     assert "isolates nothing" in reply.info["notices"]
     assert '"name": "fake"' in reply.info["toolstack"]
     assert {"config", "cni"} <= set(reply.info)
+
+
+async def test_status_names_settings_of_the_host(node: Rig) -> None:
+    """They keep no pod from running."""
+    node.protect.preflight = [
+        pb.HostNotice(setting="dom0_mem", place="Xen's", wanted="2G,max:2G", effect="it balloons")
+    ]
+    reply = await node.cri.Status(cri.StatusRequest(verbose=True))
+    conditions = {condition.type: condition for condition in reply.status.conditions}
+    prepared = conditions["HostPrepared"]
+    assert (prepared.status, prepared.reason) == (False, "HostSettings")
+    assert prepared.message == "dom0_mem is not set, wanted 2G,max:2G in Xen's: it balloons"
+    assert conditions["RuntimeReady"].status
+    await node.pod()
 
 
 async def test_no_ordinary_pod_can_run_without_the_default_handlers_profile(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def test_figures_are_those_of_the_agent() -> None:
         cpu_usage_ns=7, io_pressure=quiet, interfaces=[pb.InterfaceStats(name="eth0", rx_bytes=8)]
     )
     stats = replies.stats(pb.Stats(containers=[row], zone=zone), {"w"}.__contains__)
-    (passed_on,) = statistics.zone_stats([("z", stats)]).rows
+    (passed_on,) = statistics.zone_stats([("z", stats)], {}).rows
     assert (passed_on.zone_id, passed_on.cpu_usage_ns, passed_on.interfaces[0].rx_bytes) == ("z", 7, 8)
     (workload,) = passed_on.workloads
     assert (workload.id, workload.zone_id, workload.cpu_usage_ns, workload.io_writes) == ("w", "z", 5, 6)

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from daemonkit.faults import Broken
+from protect.model.domain.shares import CpuShares
 from protect.model.process import Streams
-from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainId, DomainKernel, Mode
 from protect.model.workload import Reason, Workload, WorkloadDisk, WorkloadState
 from protect.model.zone import Zone, ZoneIdMapping, ZoneSpec, ZoneState

@@ -17,7 +17,7 @@ from protect.server import statistics
 from protect.state.manager import ZoneManager
 from protect.workloads import control, create, start
 from protect.zones import launch, stats
-from protect.zones.resize import ZoneSize, resize
+from protect.zones.size.resize import ZoneSize, resize
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import MIB, hasten, running, until, workload_spec, zone_spec
@@ -154,7 +154,7 @@ async def test_what_a_zone_claims_is_checked(manager: ZoneManager, toolstack: Me
         + [pb.InterfaceStats(name="e")] * 99,
     )
     found = await stats.gather(manager, [manager.zones["z1"]])
-    (row,) = statistics.zone_stats(found.items()).rows
+    (row,) = statistics.zone_stats(found.items(), {}).rows
     assert abs(row.timestamp_ns - time.time_ns()) < 60 * 10**9
     assert not row.HasField("cpu_pressure") and not row.HasField("memory_pressure")
     assert (row.io_pressure.some_avg10, row.io_pressure.some_total_us) == (12.5, 3)
@@ -185,8 +185,8 @@ async def test_what_has_ended_is_not_updated(manager: ZoneManager, toolstack: Me
 
 async def test_a_zone_says_what_it_cannot_become(manager: ZoneManager) -> None:
     assert await resize(manager, "z1", ZoneSize()) == []
-    assert await resize(manager, "z1", ZoneSize(64 * MIB, 1)) == []
+    assert await resize(manager, "z1", ZoneSize(256 * MIB, 1)) == []
     memory, vcpus = await resize(manager, "z1", ZoneSize(512 * MIB, 4))
-    assert "512 MiB wanted, the zone has 256 MiB" in memory and "4 wanted, the zone has 1" in vcpus
+    assert "512 MiB wanted, the zone can have 256 MiB" in memory and "4 wanted, the zone can have 1" in vcpus
     with pytest.raises(Missing):
         await resize(manager, "nobody", ZoneSize())

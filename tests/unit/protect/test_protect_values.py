@@ -84,7 +84,7 @@ def test_records_keep_everything() -> None:
 def test_ledger_refuses_with_the_numbers() -> None:
     ledger = Ledger(512 * MIB)
     ledger.admit("a", 300 * MIB)
-    with pytest.raises(Exhausted, match="needs 256 MiB, free are 212 MiB of 512 MiB .1 zones hold 300 MiB"):
+    with pytest.raises(Exhausted, match="needs 256 MiB, free are 212 MiB of 512 MiB .1 zones and 0 res"):
         ledger.admit("b", 256 * MIB)
     ledger.release("a")
     ledger.release("a")

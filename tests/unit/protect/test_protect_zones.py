@@ -297,7 +297,7 @@ async def test_a_restart_without_the_domain(tmp_path: Path, toolstack: MemoryToo
 async def test_a_restart_undoes_a_half_launch(tmp_path: Path, toolstack: MemoryToolstack, step: str) -> None:
     """The first daemon never gets to its undo, as if it had been killed."""
     async with running(tmp_path, toolstack) as first:
-        runtime = launch.admit(first, zone_spec())
+        runtime = await launch.admit(first, zone_spec())
         if step == "unpause":
             await toolstack.create(launch.domain_spec(runtime.zone, tmp_path))
     async with running(tmp_path, toolstack) as manager:
@@ -337,7 +337,7 @@ async def test_names_of_domains(tmp_path: Path, toolstack: MemoryToolstack, name
 
 async def test_unknown_domains_are_left_alone(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as first:
-        zone = launch.admit(first, zone_spec()).zone
+        zone = (await launch.admit(first, zone_spec())).zone
         foreign = launch.domain_spec(zone, tmp_path)
         stranger = DomainSpec(uuid=type(zone.uuid)(int=5), name="theirs", memory_bytes=1)
         await toolstack.create(stranger)

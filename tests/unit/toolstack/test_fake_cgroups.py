@@ -10,11 +10,11 @@ from uuid import UUID
 import pytest
 
 from daemonkit.faults import Broken, Unsupported
-from protect.model.shares import CpuShares
+from protect.model.domain.shares import CpuShares
 from protect.model.toolstack import DomainSpec
 from protect.toolstack.fake.cgroups import Cgroups
 from protect.toolstack.fake.hierarchies import Hierarchy, find_hierarchies
-from protect.toolstack.fake.limits import CgroupLimits
+from protect.toolstack.fake.resizing.limits import CgroupLimits
 
 V2 = "30 20 0:25 / {root} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 UNIT = "system.slice/protectd.service"

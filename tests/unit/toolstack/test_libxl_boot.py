@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from daemonkit.faults import Fault, Invalid, Missing
 from protect.model.toolstack import DomainSpec, Mode
 from protect.toolstack.libxl import boot
-from protect.toolstack.libxl.config import NO_SCRIPT, domain_config
+from protect.toolstack.libxl.config import NO_SCRIPT, domain_config, map_bytes
 from protect.toolstack.libxl.kernel import kernel_version, unpack, unpacked_kernel
 from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.settings import LibxlSettings
@@ -157,7 +157,9 @@ def test_a_domain_in_libxls_words() -> None:
         "target_memkb": 65536,
         "kernel": "/k",
         "ramdisk": "/i",
-        "cmdline": "console=hvc0 panic=1 quiet XENPOD_CHANNEL=vchan XENPOD_ZONE=z1",
+        "cmdline": "console=hvc0 panic=1 xen_blkfront.max_queues=1 xen_blkfront.max_indirect_segments=11 "
+        "xen_blkfront.feature_persistent=0 quiet XENPOD_CHANNEL=vchan XENPOD_ZONE=z1 XENPOD_CPUS=hotplug",
+        "claim_mode": True,
     }
     assert config["nics"] == [{"devid": n, "nictype": "vif", "script": NO_SCRIPT} for n in range(2)]
 
@@ -227,3 +229,18 @@ async def test_logs_of_guests(tmp_path: Path) -> None:
     logs.forget("z")
     assert not [*consoles.iterdir()]
     assert "--log=guest" in GuestLogs(tmp_path / "none").notices()[0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "available", "said"), [(Mode.PV, [0, 1], ""), (Mode.PVH, [0, 1, 2, 3], " maxcpus=2")]
+)
+def test_a_domain_that_can_grow(mode: Mode, available: list[int], said: str) -> None:
+    """Of PVH all vCPUs are in the tables that its kernel reads once; of PV it has to be told of no bound."""
+    most = replace(SPEC, mode=mode, vcpus_max=4, memory_max_bytes=256 << 20)
+    made = domain_config(most, boot.Boot(Path("/k"), Path("/i"), 0), "quiet", {"poolid": 3})
+    info, core = made["b_info"], made["c_info"]
+    assert isinstance(info, dict) and isinstance(core, dict)
+    assert (info["max_vcpus"], info["avail_vcpus"]) == (4, available)
+    assert (info["max_memkb"], info["target_memkb"]) == (256 << 10, 64 << 10)
+    assert f"quiet{said} XENPOD_CHANNEL" in info["cmdline"] and core["poolid"] == 3
+    assert map_bytes(most) == 3 << 20 and not map_bytes(SPEC)

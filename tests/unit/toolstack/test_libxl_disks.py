@@ -9,6 +9,9 @@ from uuid import uuid4
 
 import pytest
 
+from protect.host.disk_rates.backends import BackendRates
+from protect.host.disk_rates.groups import DiskGroups
+from protect.host.disk_rates.threads import BackendThreads
 from protect.toolstack.libxl import disks as module
 from protect.toolstack.libxl.deaths import Known
 from protect.toolstack.libxl.disks import Disks
@@ -75,7 +78,8 @@ def known() -> Known:
 
 
 def _disks(xen: MemoryXen, patience: float) -> Disks:
-    return Disks(xen, xen, patience)  # type: ignore[arg-type]
+    rates = BackendRates(DiskGroups(None), BackendThreads(), lambda: xen.watch(""), lambda *_: None)
+    return Disks(xen, xen, patience, rates)  # type: ignore[arg-type]
 
 
 async def _asked(xen: MemoryXen, *vdevs: str) -> None:

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from protect.model.shares import CpuShares
-from protect.toolstack.libxl import scheduling
-from protect.toolstack.libxl.scheduling import Scheduling
+from protect.model.domain.shares import CpuShares
+from protect.toolstack.libxl.resizing import scheduling
+from protect.toolstack.libxl.resizing.scheduling import Scheduling
 from protect.toolstack.libxl.workers import Workers
 from xenbind import errors
 from xenbind.sched import Params, Scheduler
@@ -41,6 +41,8 @@ class FakeXen:
 
     def set_params(self, context: object, domid: int, wanted: Params) -> None:
         self.given.append((domid, wanted))
+        if domid == 0:
+            self.dom0 = wanted
 
 
 @pytest.fixture
@@ -59,15 +61,27 @@ def made(xen: FakeXen, scheduler: Scheduler) -> Scheduling:
 @pytest.mark.parametrize("scheduler", [Scheduler.CREDIT, Scheduler.CREDIT2])
 async def test_each_vcpu_has_its_part_of_the_weight(xen: FakeXen, scheduler: Scheduler) -> None:
     xen.vcpus = 4
-    await made(xen, scheduler).set(5, CpuShares(512, 150))
-    await made(xen, scheduler).set(5, CpuShares(1, 400))
+    await made(xen, scheduler).set(5, CpuShares(512, 150), 4)
+    await made(xen, scheduler).set(5, CpuShares(1, 400), 4)
     assert xen.given == [(5, Params(128, 150)), (5, Params(1, 0))]
+
+
+async def test_vcpus_that_were_not_given_add_nothing(xen: FakeXen) -> None:
+    """A guest can start every vCPU that it was created with, whatever xenstore says."""
+    xen.vcpus = 4
+    one = made(xen, Scheduler.CREDIT2)
+    for shares in (CpuShares(), CpuShares(256, 150), CpuShares(256, 30)):
+        await one.set(5, shares, 1)
+    await one.set(5, CpuShares(256, 0), 4)
+    assert [params for _, params in xen.given] == [
+        Params(256, 100), Params(256, 100), Params(256, 30), Params(64, 0)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("scheduler", [Scheduler.NULL, Scheduler.RTDS, Scheduler.ARINC653, Scheduler.UNKNOWN])
 async def test_a_scheduler_without_weights_is_told_nothing(xen: FakeXen, scheduler: Scheduler) -> None:
     one = made(xen, scheduler)
-    await one.set(5, CpuShares(512, 150))
+    await one.set(5, CpuShares(512, 150), 4)
     assert xen.given == []
     (notice,) = await one.notices()
     assert scheduler.value.lower() in notice and "sched=credit2" in notice
@@ -81,3 +95,15 @@ async def test_dom0_should_weigh_more_than_a_zone(xen: FakeXen) -> None:
     assert await one.notices() == ()
     xen.dom0 = None
     assert "cannot be read" in (await one.notices())[0]
+
+
+async def test_dom0_is_given_a_weight_above_all_but_never_less(xen: FakeXen) -> None:
+    one = made(xen, Scheduler.CREDIT2)
+    for weight in (0, 2048, 512):
+        await one.raise_dom0(weight)
+    assert xen.given == [(0, Params(2048, 0))]
+    assert await one.notices() == ()
+    await made(xen, Scheduler.NULL).raise_dom0(4096)
+    xen.dom0 = None
+    await one.raise_dom0(4096)
+    assert len(xen.given) == 1

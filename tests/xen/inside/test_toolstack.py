@@ -13,8 +13,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from daemonkit.faults import Exhausted, Invalid, Refused
+from protect.model.domain.shares import CpuShares
 from protect.model.errors import DomainGone
-from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     DiskSpec,
     DomainDeath,
@@ -202,6 +202,20 @@ async def test_memory(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
     assert info.free_memory_bytes - after.free_memory_bytes >= wanted.memory_bytes
     assert abs(info.total_memory_bytes - after.total_memory_bytes) < 8 * MIB
     assert [found.memory_bytes for found in await toolstack.list() if found.id == domid] == [80 * MIB]
+
+
+async def test_memory_of_other_domains_is_not_for_zones(
+    toolstack: LibxlToolstack, spec: MakeSpec, boot: Boot, context: Context
+) -> None:
+    before, held = await toolstack.physical_info(), await toolstack.memory()
+    assert 2000 * MIB < held.dom0 < 3000 * MIB, "tests/xen/machine.py gives it 2560 MiB"
+    stranger = replace(spec("mute", memory=200 * MIB), name="stranger")
+    domid = domain.create(context, domain_config(stranger, boot, "quiet"))
+    after, holds = await toolstack.physical_info(), await toolstack.memory()
+    assert before.total_memory_bytes - after.total_memory_bytes >= 200 * MIB
+    assert 200 * MIB <= holds.domains[stranger.uuid] <= 220 * MIB
+    assert 200 * MIB <= held.free - holds.free <= 220 * MIB
+    domain.destroy(context, domid)
 
 
 async def _gone(toolstack: LibxlToolstack, domid: DomainId) -> bool:

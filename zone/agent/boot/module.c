@@ -16,6 +16,7 @@
 #define COMPRESSED 4 /* MODULE_INIT_COMPRESSED_FILE of linux/module.h, since Linux 5.17 */
 #define LARGEST (16 << 20)
 #define PATHS 64
+#define COMMAND_LINE 2048 /* COMMAND_LINE_SIZE of x86 */
 
 /* A part of modules.dep, without a NUL at its end. */
 struct text {
@@ -23,16 +24,56 @@ struct text {
 	size_t length;
 };
 
+/* Whether the word, of which `prefix` characters are a name, is about the module of this file; - and _ are the same. */
+static bool is_parameter(const char *word, size_t prefix, const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	const char *base = slash ? slash + 1 : path;
+
+	if (strlen(base) < prefix || strncmp(base + prefix, ".ko", 3) != 0)
+		return false;
+	for (size_t i = 0; i < prefix; i++)
+		if ((word[i] == '-' ? '_' : word[i]) != (base[i] == '-' ? '_' : base[i]))
+			return false;
+	return true;
+}
+
+/* What modprobe does: the kernel itself heeds such words only for what is built in. */
+static void parameters(const char *path, char *found, size_t size)
+{
+	char line[COMMAND_LINE];
+	char *rest = line;
+	char *word;
+	size_t used = 0;
+
+	found[0] = '\0';
+	if (file_read("/proc/cmdline", line, sizeof(line)) < 0)
+		return;
+	while ((word = strsep(&rest, " \n"))) {
+		size_t prefix = strcspn(word, ".=");
+		size_t length = strlen(word + prefix);
+
+		if (word[prefix] != '.' || used + length >= size || !is_parameter(word, prefix, path))
+			continue;
+		memcpy(found + used, word + prefix + 1, length);
+		used += length;
+		found[used - 1] = ' ';
+		found[used] = '\0';
+	}
+}
+
 int module_load(const char *path)
 {
 	size_t length = strlen(path);
 	bool plain = length > 3 && strcmp(path + length - 3, ".ko") == 0;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	char given[COMMAND_LINE];
 	int result, error;
 
 	if (fd < 0)
 		return -1;
-	result = (int)syscall(SYS_finit_module, fd, "", plain ? 0 : COMPRESSED);
+	parameters(path, given, sizeof(given));
+	result = (int)syscall(SYS_finit_module, fd, given, plain ? 0 : COMPRESSED);
 	error = errno;
 	close(fd);
 	errno = error;

@@ -40,6 +40,7 @@ typedef Xenpod__Channel__V1__InterfaceStats InterfaceStats;
 typedef Xenpod__Channel__V1__Pressure Pressure;
 typedef Xenpod__Channel__V1__UpdateContainer UpdateContainer;
 typedef Xenpod__Channel__V1__Facts Facts;
+typedef Xenpod__Channel__V1__GuestSize GuestSize;
 typedef Xenpod__Channel__V1__Dial Dial;
 typedef Xenpod__Channel__V1__Dialed Dialed;
 
@@ -64,6 +65,7 @@ enum {
 #define ZONE_STATS_INIT XENPOD__CHANNEL__V1__ZONE_STATS__INIT
 #define PRESSURE_INIT XENPOD__CHANNEL__V1__PRESSURE__INIT
 #define INTERFACE_STATS_INIT XENPOD__CHANNEL__V1__INTERFACE_STATS__INIT
+#define GUEST_SIZE_INIT XENPOD__CHANNEL__V1__GUEST_SIZE__INIT
 #define FACTS_INIT XENPOD__CHANNEL__V1__FACTS__INIT
 #define FILE_CONTENT_INIT XENPOD__CHANNEL__V1__FILE_CONTENT__INIT
 #define DIALED_INIT XENPOD__CHANNEL__V1__DIALED__INIT

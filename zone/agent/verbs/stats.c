@@ -12,6 +12,7 @@
 #include "sys/file.h"
 #include "sys/kept.h"
 #include "sys/loop.h"
+#include "verbs/stats.h"
 #include "verbs/verbs.h"
 
 enum { INTERFACES_MAX = 32 };
@@ -195,6 +196,14 @@ static void zone_memory(ZoneStats *zone, const struct usage *usage)
 	zone->swap_total_bytes = kilobytes(text, "SwapTotal:");
 	zone->swap_usage_bytes = usage->memory ? usage->swap :
 						 subtract(zone->swap_total_bytes, kilobytes(text, "SwapFree:"));
+}
+
+void stats_zone_memory(ZoneStats *zone)
+{
+	struct usage usage;
+
+	usage_of_zone(&usage);
+	zone_memory(zone, &usage);
 }
 
 static void zone_faults(ZoneStats *zone, const struct usage *usage)

@@ -20,6 +20,7 @@ verb get_facts;
 verb dial;
 verb put_files;
 verb read_file;
+verb resize_zone;
 verb power_off;
 
 #endif

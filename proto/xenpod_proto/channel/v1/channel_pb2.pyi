@@ -95,6 +95,7 @@ class Hello(_message.Message):
     HYPERVISOR_TYPE_FIELD_NUMBER: _builtins.int
     ZONE_ID_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
+    RESIZES_FIELD_NUMBER: _builtins.int
     version_min: _builtins.int
     """Host: the lowest and the highest protocol version it speaks.
     Agent: both are the version it chose, or both 0 when there is none in common (it then closes).
@@ -110,6 +111,8 @@ class Hello(_message.Message):
     """Host only: the zone's id, for the agent's console messages."""
     file_volumes: _builtins.bool
     """Agent only: it knows file volumes (PutFiles, ReadFile, CreateContainer.file_volumes and shared_volumes)."""
+    resizes: _builtins.bool
+    """Agent only: it knows ResizeZone."""
     def __init__(
         self,
         *,
@@ -121,10 +124,11 @@ class Hello(_message.Message):
         hypervisor_type: _builtins.str = ...,
         zone_id: _builtins.str = ...,
         file_volumes: _builtins.bool = ...,
+        resizes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "file_volumes", b"file_volumes", "hypervisor_type", b"hypervisor_type", "kernel_release", b"kernel_release", "version_max", b"version_max", "version_min", b"version_min", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "file_volumes", b"file_volumes", "hypervisor_type", b"hypervisor_type", "kernel_release", b"kernel_release", "resizes", b"resizes", "version_max", b"version_max", "version_min", b"version_min", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -154,6 +158,7 @@ class Request(_message.Message):
     PUT_FILES_FIELD_NUMBER: _builtins.int
     READ_FILE_FIELD_NUMBER: _builtins.int
     MOUNT_SHARED_FIELD_NUMBER: _builtins.int
+    RESIZE_ZONE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def configure_zone(self) -> Global___ConfigureZone: ...
     @_builtins.property
@@ -190,6 +195,8 @@ class Request(_message.Message):
     def read_file(self) -> Global___ReadFile: ...
     @_builtins.property
     def mount_shared(self) -> Global___MountShared: ...
+    @_builtins.property
+    def resize_zone(self) -> Global___ResizeZone: ...
     def __init__(
         self,
         *,
@@ -211,12 +218,13 @@ class Request(_message.Message):
         put_files: Global___PutFiles | None = ...,
         read_file: Global___ReadFile | None = ...,
         mount_shared: Global___MountShared | None = ...,
+        resize_zone: Global___ResizeZone | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "resize_zone", b"resize_zone", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "resize_zone", b"resize_zone", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off", "update_container", "dial", "put_files", "read_file", "mount_shared"]  # noqa: Y015
+    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off", "update_container", "dial", "put_files", "read_file", "mount_shared", "resize_zone"]  # noqa: Y015
     _WhichOneofArgType_op: _TypeAlias = _typing.Literal["op", b"op"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_op) -> _WhichOneofReturnType_op | None: ...
 
@@ -235,6 +243,7 @@ class Reply(_message.Message):
     FACTS_FIELD_NUMBER: _builtins.int
     DIALED_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Of StartContainer: the process's pid, as seen in the zone."""
     @_builtins.property
@@ -255,6 +264,8 @@ class Reply(_message.Message):
     def dialed(self) -> Global___Dialed: ...
     @_builtins.property
     def content(self) -> Global___FileContent: ...
+    @_builtins.property
+    def size(self) -> Global___GuestSize: ...
     def __init__(
         self,
         *,
@@ -267,12 +278,13 @@ class Reply(_message.Message):
         facts: Global___Facts | None = ...,
         dialed: Global___Dialed | None = ...,
         content: Global___FileContent | None = ...,
+        size: Global___GuestSize | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "processes", b"processes", "result", b"result", "stats", b"stats"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "processes", b"processes", "result", b"result", "size", b"size", "stats", b"stats"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "pid", b"pid", "processes", b"processes", "result", b"result", "stats", b"stats"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "pid", b"pid", "processes", b"processes", "result", b"result", "size", b"size", "stats", b"stats"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["done", "created", "processes", "stats", "facts", "dialed", "content"]  # noqa: Y015
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["done", "created", "processes", "stats", "facts", "dialed", "content", "size"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 
@@ -1726,3 +1738,54 @@ class UpdateContainer(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UpdateContainer: _TypeAlias = UpdateContainer  # noqa: Y015
+
+@_typing.final
+class ResizeZone(_message.Message):
+    """Starts those of the first `cpus` CPUs that the host has given the zone and that do not run; the kernel stops
+    those that the host takes away.  Answered at once, with the size as it is then: the host asks until it is right.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CPUS_FIELD_NUMBER: _builtins.int
+    cpus: _builtins.int
+    """0: none is started."""
+    def __init__(
+        self,
+        *,
+        cpus: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResizeZone: _TypeAlias = ResizeZone  # noqa: Y015
+
+@_typing.final
+class GuestSize(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CPUS_FIELD_NUMBER: _builtins.int
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_AVAILABLE_BYTES_FIELD_NUMBER: _builtins.int
+    cpus: _builtins.int
+    """CPUs that run."""
+    memory_total_bytes: _builtins.int
+    """As the kernel, or the zone's control group, has them."""
+    memory_available_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        cpus: _builtins.int = ...,
+        memory_total_bytes: _builtins.int = ...,
+        memory_available_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "memory_available_bytes", b"memory_available_bytes", "memory_total_bytes", b"memory_total_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GuestSize: _TypeAlias = GuestSize  # noqa: Y015

@@ -49,6 +49,24 @@ ZONE_STATE_DEAD: ZoneState.ValueType  # 3
 ZONE_STATE_DESTROYING: ZoneState.ValueType  # 4
 Global___ZoneState: _TypeAlias = ZoneState  # noqa: Y015
 
+class _MemoryPolicy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MemoryPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemoryPolicy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MEMORY_POLICY_UNSPECIFIED: _MemoryPolicy.ValueType  # 0
+    MEMORY_POLICY_STATIC: _MemoryPolicy.ValueType  # 1
+    MEMORY_POLICY_DYNAMIC: _MemoryPolicy.ValueType  # 2
+
+class MemoryPolicy(_MemoryPolicy, metaclass=_MemoryPolicyEnumTypeWrapper):
+    """Whether a zone's memory stays, or follows what the zone uses."""
+
+MEMORY_POLICY_UNSPECIFIED: MemoryPolicy.ValueType  # 0
+MEMORY_POLICY_STATIC: MemoryPolicy.ValueType  # 1
+MEMORY_POLICY_DYNAMIC: MemoryPolicy.ValueType  # 2
+Global___MemoryPolicy: _TypeAlias = MemoryPolicy  # noqa: Y015
+
 class _ZoneMode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -103,6 +121,12 @@ class ZoneResources(_message.Message):
     VCPUS_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     CAP_FIELD_NUMBER: _builtins.int
+    MEMORY_MAX_BYTES_FIELD_NUMBER: _builtins.int
+    VCPUS_MAX_FIELD_NUMBER: _builtins.int
+    MEMORY_HEADROOM_BYTES_FIELD_NUMBER: _builtins.int
+    VCPUS_HEADROOM_FIELD_NUMBER: _builtins.int
+    MEMORY_POLICY_FIELD_NUMBER: _builtins.int
+    MEMORY_MIN_BYTES_FIELD_NUMBER: _builtins.int
     memory_bytes: _builtins.int
     """0: protectd's configured default; of ResizeZone: as it is."""
     vcpus: _builtins.int
@@ -113,6 +137,20 @@ class ZoneResources(_message.Message):
     """
     cap: _builtins.int
     """What its vCPUs may run together at most, in percent of one CPU; 0: no limit."""
+    memory_max_bytes: _builtins.int
+    """How large it can become while it runs, within its profile's bounds; 0: as it begins, with the headroom if there
+    is one.  Of ResizeZone: not to be changed.
+    """
+    vcpus_max: _builtins.int
+    memory_headroom_bytes: _builtins.int
+    """Of CreateZone: the maxima are so much above what the zone begins with."""
+    vcpus_headroom: _builtins.int
+    memory_policy: Global___MemoryPolicy.ValueType
+    """Not set: static; of ResizeZone: as it is.  Dynamic: memory_bytes is what the zone has now, and follows what it
+    uses, between memory_min_bytes and the maximum; of ResizeZone it is the most from now on.
+    """
+    memory_min_bytes: _builtins.int
+    """0: what it begins with.  Of ResizeZone: not to be changed."""
     def __init__(
         self,
         *,
@@ -120,10 +158,16 @@ class ZoneResources(_message.Message):
         vcpus: _builtins.int = ...,
         weight: _builtins.int | None = ...,
         cap: _builtins.int | None = ...,
+        memory_max_bytes: _builtins.int = ...,
+        vcpus_max: _builtins.int = ...,
+        memory_headroom_bytes: _builtins.int = ...,
+        vcpus_headroom: _builtins.int = ...,
+        memory_policy: Global___MemoryPolicy.ValueType = ...,
+        memory_min_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cap", b"_cap", "_weight", b"_weight", "cap", b"cap", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cap", b"_cap", "_weight", b"_weight", "cap", b"cap", "memory_bytes", b"memory_bytes", "vcpus", b"vcpus", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cap", b"_cap", "_weight", b"_weight", "cap", b"cap", "memory_bytes", b"memory_bytes", "memory_headroom_bytes", b"memory_headroom_bytes", "memory_max_bytes", b"memory_max_bytes", "memory_min_bytes", b"memory_min_bytes", "memory_policy", b"memory_policy", "vcpus", b"vcpus", "vcpus_headroom", b"vcpus_headroom", "vcpus_max", b"vcpus_max", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cap: _TypeAlias = _typing.Literal["cap"]  # noqa: Y015
     _WhichOneofArgType__cap: _TypeAlias = _typing.Literal["_cap", b"_cap"]  # noqa: Y015
@@ -135,6 +179,36 @@ class ZoneResources(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___ZoneResources: _TypeAlias = ZoneResources  # noqa: Y015
+
+@_typing.final
+class DiskRates(_message.Message):
+    """What the zone does at most with each of its disks in a second, held by the host; 0: no limit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READ_BYTES_FIELD_NUMBER: _builtins.int
+    WRITE_BYTES_FIELD_NUMBER: _builtins.int
+    READ_OPERATIONS_FIELD_NUMBER: _builtins.int
+    WRITE_OPERATIONS_FIELD_NUMBER: _builtins.int
+    read_bytes: _builtins.int
+    write_bytes: _builtins.int
+    read_operations: _builtins.int
+    write_operations: _builtins.int
+    def __init__(
+        self,
+        *,
+        read_bytes: _builtins.int = ...,
+        write_bytes: _builtins.int = ...,
+        read_operations: _builtins.int = ...,
+        write_operations: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["read_bytes", b"read_bytes", "read_operations", b"read_operations", "write_bytes", b"write_bytes", "write_operations", b"write_operations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskRates: _TypeAlias = DiskRates  # noqa: Y015
 
 @_typing.final
 class CreateZoneRequest(_message.Message):
@@ -172,6 +246,9 @@ class CreateZoneRequest(_message.Message):
     KERNEL_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     SECLABEL_FIELD_NUMBER: _builtins.int
+    POD_UID_FIELD_NUMBER: _builtins.int
+    DISK_RATES_FIELD_NUMBER: _builtins.int
+    CPUPOOL_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the pod sandbox id."""
     name: _builtins.str
@@ -191,6 +268,12 @@ class CreateZoneRequest(_message.Message):
     """A security context of the hypervisor's FLASK policy, such as "system_u:system_r:domU_t"; "": the one that
     Xen gives.  FAILED_PRECONDITION where there is no FLASK, INVALID_ARGUMENT for one that the policy lacks.
     """
+    pod_uid: _builtins.str
+    """The Kubernetes uid of its pod; "": none.  Memory and vCPUs are those of the reservations for it, if there are
+    any: FAILED_PRECONDITION, with the numbers, when resources asks for more.
+    """
+    cpupool: _builtins.str
+    """The hypervisor's pool of CPUs that the zone runs on; "": the one that domains begin in.  NOT_FOUND: none."""
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
     @_builtins.property
@@ -204,6 +287,10 @@ class CreateZoneRequest(_message.Message):
     @_builtins.property
     def kernel(self) -> Global___ZoneKernel:
         """Not set: the toolstack's own.  FAILED_PRECONDITION where zones cannot have another."""
+
+    @_builtins.property
+    def disk_rates(self) -> Global___DiskRates:
+        """[limits] of protectd.toml may have lower ones.  FAILED_PRECONDITION where the host's kernel cannot hold them."""
 
     def __init__(
         self,
@@ -220,10 +307,13 @@ class CreateZoneRequest(_message.Message):
         kernel: Global___ZoneKernel | None = ...,
         mode: Global___ZoneMode.ValueType = ...,
         seclabel: _builtins.str = ...,
+        pod_uid: _builtins.str = ...,
+        disk_rates: Global___DiskRates | None = ...,
+        cpupool: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpupool", b"cpupool", "disk_rates", b"disk_rates", "hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "pod_uid", b"pod_uid", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -313,6 +403,9 @@ class Zone(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     SECLABEL_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
+    DISK_RATES_FIELD_NUMBER: _builtins.int
+    CPUPOOL_FIELD_NUMBER: _builtins.int
+    RESIZABLE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___ZoneState.ValueType
@@ -333,8 +426,16 @@ class Zone(_message.Message):
     """As it was created; "" for Xen's own choice."""
     file_volumes: _builtins.bool
     """Its workloads can have FileVolumes."""
+    cpupool: _builtins.str
+    """"": the hypervisor's choice."""
+    resizable: _builtins.bool
+    """Its memory and vCPUs can be changed while it runs, up to the maxima of its resources."""
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
+    @_builtins.property
+    def disk_rates(self) -> Global___DiskRates:
+        """Those that are in force; not set: it has none."""
+
     def __init__(
         self,
         *,
@@ -353,10 +454,13 @@ class Zone(_message.Message):
         mode: Global___ZoneMode.ValueType = ...,
         seclabel: _builtins.str = ...,
         file_volumes: _builtins.bool = ...,
+        disk_rates: Global___DiskRates | None = ...,
+        cpupool: _builtins.str = ...,
+        resizable: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "cpupool", b"cpupool", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "disk_rates", b"disk_rates", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resizable", b"resizable", "resources", b"resources", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1876,6 +1980,9 @@ class ZoneStatsRow(_message.Message):
     IO_PRESSURE_FIELD_NUMBER: _builtins.int
     INTERFACES_FIELD_NUMBER: _builtins.int
     WORKLOADS_FIELD_NUMBER: _builtins.int
+    HOST_CPU_USAGE_NS_FIELD_NUMBER: _builtins.int
+    HOST_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    HOST_VCPUS_FIELD_NUMBER: _builtins.int
     zone_id: _builtins.str
     timestamp_ns: _builtins.int
     memory_total_bytes: _builtins.int
@@ -1889,6 +1996,10 @@ class ZoneStatsRow(_message.Message):
     major_page_faults: _builtins.int
     swap_usage_bytes: _builtins.int
     swap_total_bytes: _builtins.int
+    host_cpu_usage_ns: _builtins.int
+    """The hypervisor's own count, whatever the zone says: CPU time, memory that it has, vCPUs that it runs."""
+    host_memory_bytes: _builtins.int
+    host_vcpus: _builtins.int
     @_builtins.property
     def cpu_pressure(self) -> Global___Pressure: ...
     @_builtins.property
@@ -1920,10 +2031,13 @@ class ZoneStatsRow(_message.Message):
         io_pressure: Global___Pressure | None = ...,
         interfaces: _abc.Iterable[Global___InterfaceStats] | None = ...,
         workloads: _abc.Iterable[Global___WorkloadStatsRow] | None = ...,
+        host_cpu_usage_ns: _builtins.int = ...,
+        host_memory_bytes: _builtins.int = ...,
+        host_vcpus: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cpu_pressure", b"cpu_pressure", "io_pressure", b"io_pressure", "memory_pressure", b"memory_pressure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_rss_bytes", b"agent_rss_bytes", "cpu_pressure", b"cpu_pressure", "cpu_usage_ns", b"cpu_usage_ns", "interfaces", b"interfaces", "io_pressure", b"io_pressure", "major_page_faults", b"major_page_faults", "memory_available_bytes", b"memory_available_bytes", "memory_pressure", b"memory_pressure", "memory_rss_bytes", b"memory_rss_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_usage_bytes", b"memory_usage_bytes", "memory_working_set_bytes", b"memory_working_set_bytes", "page_faults", b"page_faults", "swap_total_bytes", b"swap_total_bytes", "swap_usage_bytes", b"swap_usage_bytes", "timestamp_ns", b"timestamp_ns", "workloads", b"workloads", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_rss_bytes", b"agent_rss_bytes", "cpu_pressure", b"cpu_pressure", "cpu_usage_ns", b"cpu_usage_ns", "host_cpu_usage_ns", b"host_cpu_usage_ns", "host_memory_bytes", b"host_memory_bytes", "host_vcpus", b"host_vcpus", "interfaces", b"interfaces", "io_pressure", b"io_pressure", "major_page_faults", b"major_page_faults", "memory_available_bytes", b"memory_available_bytes", "memory_pressure", b"memory_pressure", "memory_rss_bytes", b"memory_rss_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_usage_bytes", b"memory_usage_bytes", "memory_working_set_bytes", b"memory_working_set_bytes", "page_faults", b"page_faults", "swap_total_bytes", b"swap_total_bytes", "swap_usage_bytes", b"swap_usage_bytes", "timestamp_ns", b"timestamp_ns", "workloads", b"workloads", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1935,20 +2049,30 @@ class ResizeZoneRequest(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     RESOURCES_FIELD_NUMBER: _builtins.int
+    DISK_RATES_FIELD_NUMBER: _builtins.int
+    ONLY_MORE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
+    only_more: _builtins.bool
+    """Memory and vCPUs of which the zone has as many, or could take by itself, stay as they are."""
     @_builtins.property
     def resources(self) -> Global___ZoneResources:
         """0: leave as is."""
+
+    @_builtins.property
+    def disk_rates(self) -> Global___DiskRates:
+        """Not set: leave as they are.  All four are set, within those of [limits]."""
 
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         resources: Global___ZoneResources | None = ...,
+        disk_rates: Global___DiskRates | None = ...,
+        only_more: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "resources", b"resources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "id", b"id", "only_more", b"only_more", "resources", b"resources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2095,6 +2219,9 @@ class InfoResponse(_message.Message):
     PROFILE_BOUNDS_FIELD_NUMBER: _builtins.int
     CAPABILITIES_FIELD_NUMBER: _builtins.int
     UNKNOWN_SECLABELS_FIELD_NUMBER: _builtins.int
+    PREFLIGHT_FIELD_NUMBER: _builtins.int
+    ZONES_MOST_FIELD_NUMBER: _builtins.int
+    ZONES_BOUND_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     toolstack: _builtins.str
     security_boundary: _builtins.bool
@@ -2107,6 +2234,9 @@ class InfoResponse(_message.Message):
     """Zones can have kernels of their own."""
     selinux: _builtins.bool
     """The kernel of zones enforces a policy of SELinux."""
+    zones_most: _builtins.int
+    """How many zones the hypervisor has room for beside memory, and what bounds them; 0: no such bound."""
+    zones_bound: _builtins.str
     @_builtins.property
     def notices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Things an operator must know, e.g. that the fake isolates nothing."""
@@ -2131,6 +2261,10 @@ class InfoResponse(_message.Message):
     def unknown_seclabels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Those of the request that the hypervisor's policy lacks; all of them where there is no FLASK."""
 
+    @_builtins.property
+    def preflight(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostNotice]:
+        """What the host's preflight found; the same sentences are among the notices."""
+
     def __init__(
         self,
         *,
@@ -2149,10 +2283,13 @@ class InfoResponse(_message.Message):
         profile_bounds: _abc.Iterable[Global___ProfileBounds] | None = ...,
         capabilities: Global___HostCapabilities | None = ...,
         unknown_seclabels: _abc.Iterable[_builtins.str] | None = ...,
+        preflight: _abc.Iterable[Global___HostNotice] | None = ...,
+        zones_most: _builtins.int = ...,
+        zones_bound: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profile_bounds", b"profile_bounds", "profiles", b"profiles", "security_boundary", b"security_boundary", "selinux", b"selinux", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "unknown_seclabels", b"unknown_seclabels", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "cpus", b"cpus", "memory", b"memory", "notices", b"notices", "preflight", b"preflight", "profile_bounds", b"profile_bounds", "profiles", b"profiles", "security_boundary", b"security_boundary", "selinux", b"selinux", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "unknown_seclabels", b"unknown_seclabels", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels", "zones_bound", b"zones_bound", "zones_most", b"zones_most"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2174,6 +2311,7 @@ class HostCapabilities(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     KERNEL_LACKS_FIELD_NUMBER: _builtins.int
     FLASK_FIELD_NUMBER: _builtins.int
+    DISK_RATES_FIELD_NUMBER: _builtins.int
     pv: _builtins.bool
     """Guests without and with hardware-assisted virtualisation, and the latter with hardware-assisted paging."""
     hvm: _builtins.bool
@@ -2184,6 +2322,8 @@ class HostCapabilities(_message.Message):
     """Xen's "<major>.<minor>"; "" where there is none."""
     flask: _builtins.bool
     """The hypervisor has FLASK, so zones can have labels."""
+    disk_rates: _builtins.bool
+    """The host's kernel can hold rates of zones' disks."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names in [host.devices] of protectd.toml: those that are there now, and those that are not."""
@@ -2211,10 +2351,11 @@ class HostCapabilities(_message.Message):
         labels: _abc.Iterable[_builtins.str] | None = ...,
         kernel_lacks: _abc.Iterable[Global___ZoneMode.ValueType] | None = ...,
         flask: _builtins.bool = ...,
+        disk_rates: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_devices", b"absent_devices", "devices", b"devices", "flask", b"flask", "hap", b"hap", "hvm", b"hvm", "hypervisor_version", b"hypervisor_version", "iommu", b"iommu", "kernel_lacks", b"kernel_lacks", "labels", b"labels", "pv", b"pv"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_devices", b"absent_devices", "devices", b"devices", "disk_rates", b"disk_rates", "flask", b"flask", "hap", b"hap", "hvm", b"hvm", "hypervisor_version", b"hypervisor_version", "iommu", b"iommu", "kernel_lacks", b"kernel_lacks", "labels", b"labels", "pv", b"pv"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2262,30 +2403,80 @@ Global___ProfileBounds: _TypeAlias = ProfileBounds  # noqa: Y015
 
 @_typing.final
 class MemoryLedger(_message.Message):
-    """Zone memory, in bytes: total = free + reserved by zones."""
+    """Zone memory, in bytes: total = free + reserved by zones and reservations, unless others have taken of it.
+    See Capacity of reservations.proto.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     RESERVED_BYTES_FIELD_NUMBER: _builtins.int
     FREE_BYTES_FIELD_NUMBER: _builtins.int
+    RESERVATIONS_BYTES_FIELD_NUMBER: _builtins.int
+    FOREIGN_BYTES_FIELD_NUMBER: _builtins.int
+    DOM0_BYTES_FIELD_NUMBER: _builtins.int
+    SHARING_BYTES_FIELD_NUMBER: _builtins.int
     total_bytes: _builtins.int
     reserved_bytes: _builtins.int
     free_bytes: _builtins.int
+    reservations_bytes: _builtins.int
+    foreign_bytes: _builtins.int
+    dom0_bytes: _builtins.int
+    sharing_bytes: _builtins.int
     def __init__(
         self,
         *,
         total_bytes: _builtins.int = ...,
         reserved_bytes: _builtins.int = ...,
         free_bytes: _builtins.int = ...,
+        reservations_bytes: _builtins.int = ...,
+        foreign_bytes: _builtins.int = ...,
+        dom0_bytes: _builtins.int = ...,
+        sharing_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["free_bytes", b"free_bytes", "reserved_bytes", b"reserved_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dom0_bytes", b"dom0_bytes", "foreign_bytes", b"foreign_bytes", "free_bytes", b"free_bytes", "reservations_bytes", b"reservations_bytes", "reserved_bytes", b"reserved_bytes", "sharing_bytes", b"sharing_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MemoryLedger: _TypeAlias = MemoryLedger  # noqa: Y015
+
+@_typing.final
+class HostNotice(_message.Message):
+    """A setting of this host that is not as zones need it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SETTING_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    EFFECT_FIELD_NUMBER: _builtins.int
+    setting: _builtins.str
+    """Such as "dom0_mem", and where it is set."""
+    place: _builtins.str
+    value: _builtins.str
+    """What it is now, "" if it is not set, and what it should be."""
+    wanted: _builtins.str
+    effect: _builtins.str
+    """What happens as it is."""
+    def __init__(
+        self,
+        *,
+        setting: _builtins.str = ...,
+        place: _builtins.str = ...,
+        value: _builtins.str = ...,
+        wanted: _builtins.str = ...,
+        effect: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["effect", b"effect", "place", b"place", "setting", b"setting", "value", b"value", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HostNotice: _TypeAlias = HostNotice  # noqa: Y015
 
 @_typing.final
 class WatchRequest(_message.Message):
@@ -2311,14 +2502,21 @@ class WatchEvent(_message.Message):
     WORKLOAD_FIELD_NUMBER: _builtins.int
     WORKLOAD_GONE_FIELD_NUMBER: _builtins.int
     SYNCED_FIELD_NUMBER: _builtins.int
+    NOTICE_FIELD_NUMBER: _builtins.int
+    NOTICE_GONE_FIELD_NUMBER: _builtins.int
     zone_gone: _builtins.str
     workload_gone: _builtins.str
+    notice_gone: _builtins.str
     @_builtins.property
     def zone(self) -> Global___Zone: ...
     @_builtins.property
     def workload(self) -> Global___Workload: ...
     @_builtins.property
     def synced(self) -> Global___Empty: ...
+    @_builtins.property
+    def notice(self) -> Global___HostNotice:
+        """Of the host's preflight; and the setting of one that is as it should be now."""
+
     def __init__(
         self,
         *,
@@ -2327,12 +2525,14 @@ class WatchEvent(_message.Message):
         workload: Global___Workload | None = ...,
         workload_gone: _builtins.str = ...,
         synced: Global___Empty | None = ...,
+        notice: Global___HostNotice | None = ...,
+        notice_gone: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "synced", b"synced", "workload", b"workload", "workload_gone", b"workload_gone", "zone", b"zone", "zone_gone", b"zone_gone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "notice", b"notice", "notice_gone", b"notice_gone", "synced", b"synced", "workload", b"workload", "workload_gone", b"workload_gone", "zone", b"zone", "zone_gone", b"zone_gone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "synced", b"synced", "workload", b"workload", "workload_gone", b"workload_gone", "zone", b"zone", "zone_gone", b"zone_gone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "notice", b"notice", "notice_gone", b"notice_gone", "synced", b"synced", "workload", b"workload", "workload_gone", b"workload_gone", "zone", b"zone", "zone_gone", b"zone_gone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["zone", "zone_gone", "workload", "workload_gone", "synced"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["zone", "zone_gone", "workload", "workload_gone", "synced", "notice", "notice_gone"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

@@ -76,8 +76,8 @@ async def test_an_update_does_not_ask_for_the_handlers_size(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "causes"),
     [
-        ('reserve = "request"', ("key 'handlers.fast.reserve'", "grow", 'Use "limit"')),
-        ('reserve = "all"', ("key 'handlers.fast.reserve'", "'all'", "neither")),
+        ('reserve = "request"', ("key 'handlers.fast.reserve'", "what zones begin with")),
+        ('reserve = "all"', ("key 'handlers.fast.reserve'", "'all'", "limit")),
         ("memory = -1", ("memory", "negative")),
         ('memory = "lots"', ("memory", "lots")),
         ("vcpus = -1", ("key 'handlers.fast.vcpus'", "less than 0")),

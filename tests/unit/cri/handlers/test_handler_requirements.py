@@ -156,6 +156,14 @@ def test_labels_need_a_hypervisor_that_has_them() -> None:
     assert "older" in unmet(handler, _host(None))
 
 
+def test_rates_of_disks_need_a_kernel_that_holds_them() -> None:
+    handler = HandlerConfig(disk_write_operations=100)
+    assert "cannot hold" in unmet(handler, _host(pb.HostCapabilities(pv=True)))
+    assert unmet(handler, _host(pb.HostCapabilities(pv=True, disk_rates=True))) == ""
+    assert unmet(HandlerConfig(), _host(pb.HostCapabilities(pv=True))) == ""
+    assert "is older" in unmet(handler, _host(None))
+
+
 def test_an_older_protectd_meets_no_requirement() -> None:
     older = _host(None)
     assert unmet(HandlerConfig(), older) == ""

@@ -18,7 +18,7 @@ from daemonkit.grpc_server import channel, serve_unix
 from protect.__main__ import check_modes
 from protect.config import HostConfig, Profile, ProtectdConfig
 from protect.host.devices import present
-from protect.model.modes import WantedMode, choose, refuse_impossible_mode
+from protect.model.room.modes import WantedMode, choose, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, Mode
 from protect.server import services
 from protect.server.host import mode_notices

@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from daemonkit.faults import Fault
+from protect.model.domain.shares import CpuShares
 from protect.model.errors import ToolstackError
-from protect.model.shares import CpuShares
 from protect.model.zone import ZoneSpec
 from protect.zones import launch
-from protect.zones.resize import ZoneSize, resize
+from protect.zones.size.resize import ZoneSize, resize
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import running, until, zone_spec
 from tests.support.protect.served import TIMEOUT, Served, served

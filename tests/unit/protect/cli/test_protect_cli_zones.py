@@ -33,6 +33,7 @@ WEB = pb.Zone(
     channel_connected=True,
     kernel="kernels/own:1",
     seclabel="a:b:c",
+    disk_rates=pb.DiskRates(read_bytes=MIB, write_operations=50),
 )
 DEAD = pb.Zone(
     id="z2",
@@ -206,6 +207,7 @@ async def test_a_running_zone(protect: Command) -> None:
         "vcpus 2",
         "cpu weight 128",
         "cpu cap 60%",
+        "disk rates read 1024 KiB/s, write 50 operations/s",
         f"created {at(CREATED)}",
         "channel connected",
         "kernel 6.12.1 #1 SMP",

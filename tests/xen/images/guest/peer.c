@@ -4,6 +4,7 @@
  *   echo                      serve vchan epochs as docs/channel.md says, and send back what comes
  *   stuck                     serve the first epoch, and take nothing from the ring
  *   mute                      serve nothing
+ *   replay                    serve epochs, and send on each what /dev/xvda has for it (struct script)
  *   burn                      run as much as two vCPUs can
  *   disk                      wait for /dev/xvda and print its first line; then as mute
  *   grant                     grant a page to the domain that data/peer in xenstore names; then as mute
@@ -22,6 +23,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <xenevtchn.h>
 #include <xengnttab.h>
 #include <xenstore.h>
 
@@ -62,6 +64,25 @@ static void echo(struct libxenvchan *channel)
 	}
 }
 
+/* Offers an epoch's ring to whoever connects. */
+static struct libxenvchan *offer(struct xs_handle *store, int epoch)
+{
+	char path[64], number[16];
+
+	snprintf(path, sizeof(path), "data/agent/%d", epoch);
+	struct libxenvchan *channel = libxenvchan_server_init(NULL, 0, path, RING, RING);
+
+	if (!channel)
+		fail("libxenvchan_server_init");
+	channel->blocking = 1;
+	int length = snprintf(number, sizeof(number), "%d", epoch);
+
+	if (!xs_write(store, XBT_NULL, "data/agent-epoch", number, (unsigned int)length))
+		fail("xs_write");
+	printf("peer: serving epoch %d\n", epoch);
+	return channel;
+}
+
 static void serve(int take)
 {
 	struct xs_handle *store = xs_open(0);
@@ -69,24 +90,79 @@ static void serve(int take)
 	if (!store)
 		fail("xs_open");
 	for (int epoch = 1;; epoch++) {
-		char path[64], number[16];
+		struct libxenvchan *channel = offer(store, epoch);
 
-		snprintf(path, sizeof(path), "data/agent/%d", epoch);
-		struct libxenvchan *channel = libxenvchan_server_init(NULL, 0, path, RING, RING);
-
-		if (!channel)
-			fail("libxenvchan_server_init");
-		channel->blocking = 1;
-		int length = snprintf(number, sizeof(number), "%d", epoch);
-
-		if (!xs_write(store, XBT_NULL, "data/agent-epoch", number, (unsigned int)length))
-			fail("xs_write");
-		printf("peer: serving epoch %d\n", epoch);
 		while (!take)
 			pause();
 		while (libxenvchan_is_open(channel) == 2)
 			libxenvchan_wait(channel);
 		echo(channel);
+		libxenvchan_close(channel);
+	}
+}
+
+/* What a hostile agent does with one connection; the disk has their number, then one after the other. */
+struct script {
+	uint32_t length; /* of the bytes that follow this, sent first */
+	uint32_t repeated; /* so many of them, the last ones, are sent again and again */
+	uint32_t then; /* without such: 0 stay, 1 hang up, 2 notify the other side again and again */
+} __attribute__((packed));
+
+static void discard(struct libxenvchan *channel)
+{
+	static char buffer[RING];
+
+	if (libxenvchan_data_ready(channel) > 0)
+		libxenvchan_read(channel, buffer, sizeof(buffer));
+}
+
+static void act(struct libxenvchan *channel, const struct script *script)
+{
+	const unsigned char *bytes = (const unsigned char *)(script + 1);
+	size_t from = script->length - script->repeated;
+
+	if (libxenvchan_send(channel, bytes, script->length) != (int)script->length || script->then == 1)
+		return;
+	while (libxenvchan_is_open(channel) == 1) {
+		discard(channel);
+		if (script->repeated) {
+			if (libxenvchan_send(channel, bytes + from, script->repeated) < 0)
+				return;
+		} else if (script->then == 2) {
+			xenevtchn_notify(channel->event, channel->event_port);
+		} else {
+			libxenvchan_wait(channel);
+		}
+	}
+}
+
+static void replay(void)
+{
+	static unsigned char disk[1 << 20] __attribute__((aligned(4)));
+	struct xs_handle *store = xs_open(0);
+	size_t size = 0;
+	ssize_t got;
+	int fd;
+
+	while ((fd = open("/dev/xvda", O_RDONLY | O_CLOEXEC)) < 0)
+		usleep(20000);
+	while (size < sizeof(disk) && (got = read(fd, disk + size, sizeof(disk) - size)) > 0)
+		size += (size_t)got;
+	uint32_t count = *(const uint32_t *)disk;
+
+	if (!store || !count)
+		fail("replay");
+	for (int epoch = 1;; epoch++) {
+		const unsigned char *at = disk + sizeof(count);
+
+		/* The last one serves for all that follow. */
+		for (uint32_t n = 1; n < count && n < (uint32_t)epoch; n++)
+			at += sizeof(struct script) + ((const struct script *)at)->length;
+		struct libxenvchan *channel = offer(store, epoch);
+
+		while (libxenvchan_is_open(channel) == 2)
+			libxenvchan_wait(channel);
+		act(channel, (const struct script *)at);
 		libxenvchan_close(channel);
 	}
 }
@@ -176,6 +252,8 @@ int main(void)
 		serve(1);
 	if (!strcmp(test, "stuck"))
 		serve(0);
+	if (!strcmp(test, "replay"))
+		replay();
 	if (!strcmp(test, "burn"))
 		burn();
 	if (!strcmp(test, "disk"))

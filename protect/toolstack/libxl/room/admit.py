@@ -7,10 +7,12 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from daemonkit.faults import Exhausted, Exists, Invalid
-from protect.model.modes import kernel_lacks, refuse_impossible_label, refuse_impossible_mode
+from protect.host.disk_rates.backends import can_hold_rates
+from protect.model.room.modes import kernel_lacks, refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, DomainSpec
 from protect.toolstack.libxl.boot import Boot
-from protect.toolstack.libxl.config import overhead_bytes
+from protect.toolstack.libxl.config import map_bytes, overhead_bytes
+from protect.toolstack.libxl.room.shortage import shortage
 from protect.toolstack.libxl.workers import Workers
 from xenbind import domain as xen
 from xenbind import errors, flask, physinfo
@@ -27,7 +29,14 @@ async def capabilities(workers: Workers, boot: Boot) -> Capabilities:
     host = await workers.ask(physinfo.physinfo)
     enforcing = await workers.ask(flask.enforcing)
     return Capabilities(
-        host.pv, host.hvm, host.hap, host.iommu, host.release, boot.modes, enforcing is not None
+        host.pv,
+        host.hvm,
+        host.hap,
+        host.iommu,
+        host.release,
+        boot.modes,
+        enforcing is not None,
+        can_hold_rates(),
     )
 
 
@@ -70,13 +79,13 @@ class Admission:
             kernel = spec.kernel.name if spec.kernel else boot.kernel.name
             cause = f"the kernel {kernel} is no {spec.mode.value} guest: {kernel_lacks(spec.mode)}"
             raise Invalid(_CREATE, spec.name, cause, "choose another mode, or another kernel")
-        if spec.memory_bytes < boot.minimum_bytes:
-            need = -(-boot.minimum_bytes // _MIB)
+        if spec.memory_bytes < boot.minimum_bytes + map_bytes(spec):
+            need = -(-(boot.minimum_bytes + map_bytes(spec)) // _MIB)
             cause = f"{spec.memory_bytes / _MIB:.0f} MiB of memory, this kernel and initramfs need {need} MiB"
             raise Invalid(_CREATE, spec.name, cause)
 
     async def _check_memory(self, spec: DomainSpec) -> None:
-        need = spec.memory_bytes + overhead_bytes(spec)
+        need = spec.memory_bytes + overhead_bytes(spec.most_memory, spec.most_vcpus)
         free = (await self._workers.ask(physinfo.physinfo)).free_bytes
         if need > free:
             cause = f"needs {need} bytes of memory with what Xen takes for it, {free} are free"
@@ -88,11 +97,16 @@ class Admission:
             raise Invalid(_CREATE, spec.name, cause, "load a policy that has it (xl loadpolicy)")
 
     async def _explain(self, spec: DomainSpec, error: errors.XenError) -> None:
-        """Raise Exhausted if others have taken the memory while libxl was at work."""
+        """Raise Exhausted, with Xen's own words, if the host was short of something.
+
+        Others may have taken the memory while libxl was at work.
+        """
         try:
             await self._check_memory(spec)
         except Exhausted as exhausted:
-            raise exhausted from error
+            raise Exhausted(_CREATE, spec.name, f"{exhausted.cause}; {error}") from error
+        if what := shortage(error.detail):
+            raise Exhausted(_CREATE, spec.name, f"the host is short of {what}: {error}") from error
 
 
 def _exists(spec: DomainSpec) -> Exists:

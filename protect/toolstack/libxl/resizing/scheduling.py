@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from protect.model.shares import CPU_WEIGHT, CpuShares
+from protect.model.domain.shares import CPU_WEIGHT, CpuShares
 from protect.toolstack.libxl.workers import Workers
 from xenbind import domain as xen
 from xenbind import errors, sched
@@ -25,10 +25,18 @@ class Scheduling:
         for notice in self._lacks():
             log.warning("%s", notice)
 
-    async def set(self, domid: int, shares: CpuShares) -> None:
-        """XenError; DomainNotFound when there is no such domain."""
+    async def set(self, domid: int, shares: CpuShares, vcpus: int) -> None:
+        """``vcpus``: how many of its own it was given.  XenError; DomainNotFound: there is no such domain."""
         if self._scheduler.weighs:
-            await self._workers.run(_set, domid, shares)
+            await self._workers.run(_set, domid, shares, vcpus)
+
+    async def raise_dom0(self, weight: int) -> None:
+        """Give dom0 at least this weight, unless it is 0.  A failure is logged: a notice says what it has."""
+        if weight and self._scheduler.weighs:
+            try:
+                await self._workers.run(_raise_dom0, weight)
+            except errors.XenError as error:
+                log.error("dom0's CPU weight is not raised: %s", error)
 
     async def notices(self) -> tuple[str, ...]:
         """What an operator has to know, dom0's weight as it is now."""
@@ -58,7 +66,14 @@ def dom0_notice(scheduler: Scheduler, weight: int) -> str:
     )
 
 
-def _set(context: Context, domid: int, shares: CpuShares) -> None:
+def _set(context: Context, domid: int, shares: CpuShares, vcpus: int) -> None:
     # Both schedulers weigh each vCPU by itself: many vCPUs must not make a zone weigh more.
-    vcpus = xen.info(context, domid).vcpus
-    sched.set_params(context, domid, Params(shares.vcpu_weight(vcpus), shares.binding_cap(vcpus)))
+    most = xen.info(context, domid).vcpus
+    sched.set_params(context, domid, Params(shares.vcpu_weight(vcpus), shares.binding_cap(vcpus, most)))
+
+
+def _raise_dom0(context: Context, weight: int) -> None:
+    has = sched.params(context, _DOM0)
+    if has.weight < weight:
+        sched.set_params(context, _DOM0, Params(weight, has.cap))
+        log.info("dom0's CPU weight is %d, it was %d", weight, has.weight)

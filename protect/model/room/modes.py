@@ -1,10 +1,11 @@
-"""Chooses a zone's virtualisation mode, by what is asked for and what the host can do."""
+"""Chooses a zone's virtualisation mode, and refuses what the host cannot do."""
 
 from __future__ import annotations
 
 from enum import Enum
 
 from daemonkit.faults import Refused
+from protect.model.domain.shares import DiskRates
 from protect.model.toolstack import Capabilities, Mode
 
 _BOOTED_BY = {Mode.PV: "CONFIG_XEN_PV", Mode.PVH: "CONFIG_XEN and CONFIG_PVH"}
@@ -55,3 +56,11 @@ def refuse_impossible_label(operation: str, name: str, seclabel: str, capabiliti
     if seclabel and not capabilities.flask:
         cause = f"it is to have the label {seclabel}, and this host's hypervisor has no FLASK"
         raise Refused(operation, name, cause, "boot a Xen with XSM by xsm=flask, with a policy")
+
+
+def refuse_impossible_rates(operation: str, name: str, rates: DiskRates, *, possible: bool) -> None:
+    """Refused for rates of disks that the host's kernel could not hold."""
+    if rates and not possible:
+        cause = "its disks are to have rates, which this host's kernel cannot hold"
+        hint = "it takes control groups with an io or blkio controller (CONFIG_BLK_DEV_THROTTLING)"
+        raise Refused(operation, name, cause, hint)

@@ -1,0 +1,78 @@
+"""What a container's new limits need of its pod's zone, which grows before they are set.
+
+The kubelet changes the containers of a pod that is resized in place first, and its sandbox last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cri.container.shares import resize
+from cri.runtime import Runtime
+from cri.state.container import ContainerPhase
+from daemonkit.faults import Refused
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+_LIVE = frozenset({ContainerPhase.CREATING, ContainerPhase.CREATED, ContainerPhase.RUNNING})
+
+
+async def grow(
+    runtime: Runtime, operation: str, container_id: str, merged: cri.LinuxContainerResources
+) -> None:
+    """Make the zone large enough for a container with these resources.  Refused: it cannot be."""
+    container = runtime.containers.get(container_id)
+    pod = runtime.sandboxes.get(container.sandbox_id).config.linux
+    others = [
+        one.config.linux.resources
+        for one in runtime.containers_of(container.sandbox_id)
+        if one.phase in _LIVE and one.id != container_id
+    ]
+    now = container.config.linux.resources
+    wanted = needed(pod, others, now, merged, runtime.config.zone.memory_overhead)
+    if wanted.ByteSize():
+        not_done = await resize(runtime, container.sandbox_id, pod, wanted, only_more=True)
+        if not_done:
+            raise Refused(operation, container_id, "; ".join(not_done))
+
+
+def needed(
+    pod: cri.LinuxPodSandboxConfig,
+    others: Sequence[cri.LinuxContainerResources],
+    now: cri.LinuxContainerResources,
+    then: cri.LinuxContainerResources,
+    memory_overhead: int,
+) -> pb.ZoneResources:
+    """The least size of a zone whose container changes from ``now`` to ``then``; nothing unless that is more.
+
+    All figures have been checked.  Limits of containers are added up, unless they were more than the pod's
+    already: with limits of pods each container that has none of its own has all of its pod's.
+    """
+    wanted = pb.ZoneResources()
+    if then.memory_limit_in_bytes > now.memory_limit_in_bytes > 0:
+        total = _sum(
+            pod.resources.memory_limit_in_bytes,
+            [one.memory_limit_in_bytes for one in others],
+            now.memory_limit_in_bytes,
+            then.memory_limit_in_bytes,
+        )
+        overhead = pod.overhead.memory_limit_in_bytes
+        wanted.memory_bytes = total + (overhead if overhead > 0 else memory_overhead)
+    if milli(then) > milli(now) > 0:
+        total = _sum(milli(pod.resources), [milli(one) for one in others], milli(now), milli(then))
+        wanted.vcpus = -(-total // 1000)
+    return wanted
+
+
+def _sum(pod: int, others: Sequence[int], now: int, then: int) -> int:
+    limited = [one for one in others if one > 0]
+    if pod > 0 and sum(limited) + now > pod:
+        return max(then, *limited) if limited else then
+    return sum(limited) + then
+
+
+def milli(resources: cri.LinuxContainerResources) -> int:
+    """Thousandths of a CPU that a quota allows; 0 without one."""
+    if resources.cpu_quota <= 0 or resources.cpu_period <= 0:
+        return 0
+    return -(-1000 * resources.cpu_quota // resources.cpu_period)

@@ -1,0 +1,46 @@
+"""The rates of a pod's disks: its handler's, which annotations lower where the handler allows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cri.checks.fields import RUN
+from cri.checks.quantity import quantity
+from cri.config import DISK_RATES, MOST_RATE, HandlerConfig
+from daemonkit.faults import Denied, Invalid
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+_FIELDS: Mapping[str, str] = {
+    "disk_read_rate": "read_bytes",
+    "disk_write_rate": "write_bytes",
+    "disk_read_operations": "read_operations",
+    "disk_write_operations": "write_operations",
+}
+
+
+def disk_rates(config: cri.PodSandboxConfig, name: str, handler: HandlerConfig) -> pb.DiskRates | None:
+    """The rates of a pod of the handler ``name``; None: it has none.
+
+    Invalid: an annotation that is no rate, and 0 is none; Denied: one above the handler's.
+    """
+    found = {
+        _FIELDS[setting]: _annotated(config, key, name, getattr(handler, setting))
+        or getattr(handler, setting)
+        for key, setting in DISK_RATES.items()
+    }
+    return pb.DiskRates(**found) if any(found.values()) else None
+
+
+def _annotated(config: cri.PodSandboxConfig, key: str, name: str, limit: int) -> int:
+    """The rate that the pod asks for, 0 when it asks for none."""
+    if key not in config.annotations:
+        return 0
+    try:
+        rate = quantity(config.annotations[key], MOST_RATE)
+    except ValueError as error:
+        raise Invalid("read annotation", key, str(error), 'e.g. "50Mi" bytes, or "1000" operations') from None
+    if 0 < limit < rate:
+        cause = f"annotation {key}: {rate} per second are more than handlers.{name}.{DISK_RATES[key]}"
+        raise Denied(RUN, config.metadata.name, f"{cause} of cri.toml, {limit}")
+    return rate

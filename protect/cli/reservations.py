@@ -1,0 +1,90 @@
+"""``protect reservation``: memory that is kept for pods."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+from collections.abc import AsyncIterator, Mapping
+
+from daemonkit.grpc_server import channel
+from protect.cli import find, show
+from protect.cli.errors import CommandFailed
+from protect.cli.images import Command
+from xenpod_proto.protect.v1 import reservations_pb2 as pb
+from xenpod_proto.protect.v1 import reservations_pb2_grpc
+
+_TIMEOUT = 60.0
+_UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+
+
+@contextlib.asynccontextmanager
+async def _service(
+    options: argparse.Namespace,
+) -> AsyncIterator[reservations_pb2_grpc.ReservationsAsyncStub]:
+    async with channel(options.socket) as link:
+        yield reservations_pb2_grpc.ReservationsStub(link)
+
+
+async def reservation_list(options: argparse.Namespace) -> None:
+    async with _service(options) as service:
+        answer = await service.ListReservations(pb.ListReservationsRequest(), timeout=_TIMEOUT)
+    if options.output == "json":
+        return show.json(answer)
+    zones = find.short([one.zone_id for one in answer.reservations if one.zone_id])
+    rows = [
+        (
+            one.id,
+            show.mib(one.memory_bytes),
+            str(one.vcpus) if one.vcpus else "",
+            " ".join(one.pod_uids),
+            zones.get(one.zone_id, ""),
+            show.age(one.created_at_ns),
+        )
+        for one in answer.reservations
+    ]
+    show.table(("RESERVATION", "MEMORY", "VCPUS", "PODS", "ZONE", "AGE"), rows)
+
+
+async def reservation_make(options: argparse.Namespace) -> None:
+    request = pb.MakeReservationRequest(
+        id=options.id, memory_bytes=size(options.memory), vcpus=options.vcpus, pod_uids=options.pod
+    )
+    async with _service(options) as service:
+        await service.MakeReservation(request, timeout=_TIMEOUT)
+
+
+async def reservation_bind(options: argparse.Namespace) -> None:
+    async with _service(options) as service:
+        reservation_id = await _find(service, options.id)
+        request = pb.BindReservationRequest(id=reservation_id, pod_uid=options.pod)
+        await service.BindReservation(request, timeout=_TIMEOUT)
+
+
+async def reservation_release(options: argparse.Namespace) -> None:
+    """Release reservations, once all of them have been found."""
+    async with _service(options) as service:
+        for reservation_id in [await _find(service, text) for text in options.ids]:
+            request = pb.ReleaseReservationRequest(id=reservation_id)
+            await service.ReleaseReservation(request, timeout=_TIMEOUT)
+
+
+async def _find(service: reservations_pb2_grpc.ReservationsAsyncStub, text: str) -> str:
+    answer = await service.ListReservations(pb.ListReservationsRequest(), timeout=_TIMEOUT)
+    return find.one_of([one.id for one in answer.reservations], text, "reservation")
+
+
+def size(text: str) -> int:
+    """Bytes of a quantity such as "512Mi".  CommandFailed: it is none."""
+    found = re.fullmatch(r"(\d{1,16})([KMGT]i)?B?", text)
+    if not found or (number := int(found[1]) * _UNITS[found[2] or ""]) >= 1 << 63:
+        raise CommandFailed(f"{text!r:.80} is no size such as 512Mi")
+    return number
+
+
+COMMANDS: Mapping[str, Command] = {
+    "reservation list": reservation_list,
+    "reservation make": reservation_make,
+    "reservation bind": reservation_bind,
+    "reservation release": reservation_release,
+}

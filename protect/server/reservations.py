@@ -1,0 +1,102 @@
+"""The gRPC service protect.v1.Reservations."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc.aio
+
+from daemonkit.faults import Invalid
+from daemonkit.interceptors import read_only
+from protect.model import checks
+from protect.model.room.reservation import Capacity, Reservation
+from protect.state.manager import ZoneManager
+from protect.zones import capacity, reservations
+from xenpod_proto.protect.v1 import reservations_pb2 as pb
+from xenpod_proto.protect.v1 import reservations_pb2_grpc
+
+_MOST_MEMORY = 1 << 50
+_MOST_VCPUS = 1024
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
+    """Each method checks the request, calls a verb, and translates the result."""
+
+    def __init__(self, manager: ZoneManager) -> None:
+        self._manager = manager
+
+    async def MakeReservation(self, request: pb.MakeReservationRequest, context: Context) -> pb.Reservation:
+        return self._shown(await reservations.make(self._manager, wanted(request)))
+
+    async def BindReservation(self, request: pb.BindReservationRequest, context: Context) -> pb.Reservation:
+        operation = "bind reservation"
+        reservation_id = checks.identifier(operation, "reservation", request.id)
+        pod_uid = checks.identifier(operation, "pod", request.pod_uid)
+        return self._shown(reservations.bind(self._manager, reservation_id, pod_uid))
+
+    async def ReleaseReservation(
+        self, request: pb.ReleaseReservationRequest, context: Context
+    ) -> pb.ReleaseReservationResponse:
+        reservation_id = checks.identifier("release reservation", "reservation", request.id)
+        reservations.release(self._manager, reservation_id)
+        return pb.ReleaseReservationResponse()
+
+    @read_only
+    async def ListReservations(
+        self, request: pb.ListReservationsRequest, context: Context
+    ) -> pb.ListReservationsResponse:
+        return pb.ListReservationsResponse(
+            reservations=[self._shown(one) for one in self._manager.reservations.values()]
+        )
+
+    async def WatchCapacity(
+        self, request: pb.WatchCapacityRequest, context: Context
+    ) -> AsyncIterator[pb.Capacity]:
+        await capacity.refresh(self._manager)
+        async with aclosing(self._manager.ledger.watch()) as changes:
+            async for change in changes:
+                yield shown_capacity(change)
+
+    def _shown(self, one: Reservation) -> pb.Reservation:
+        promise = capacity.reservation_promise(self._manager.toolstack, one.memory_bytes, one.vcpus)
+        return pb.Reservation(
+            id=one.id,
+            memory_bytes=one.memory_bytes,
+            vcpus=one.vcpus,
+            pod_uids=one.pod_uids,
+            created_at_ns=one.created_at_ns,
+            overhead_bytes=promise - one.memory_bytes,
+            zone_id=self._manager.ledger.holder(one.id),
+        )
+
+
+def wanted(request: pb.MakeReservationRequest) -> Reservation:
+    """Read a reservation to make.  Invalid: it cannot be one."""
+    operation = "make reservation"
+    reservation_id = checks.identifier(operation, "reservation", request.id)
+    if not 0 < request.memory_bytes <= _MOST_MEMORY:
+        raise Invalid(operation, reservation_id, f"{request.memory_bytes} bytes are not 1 to {_MOST_MEMORY}")
+    if request.vcpus > _MOST_VCPUS:
+        raise Invalid(operation, reservation_id, f"{request.vcpus} vCPUs are more than {_MOST_VCPUS}")
+    if (count := len(request.pod_uids)) > reservations.PODS_LIMIT:
+        raise Invalid(operation, reservation_id, f"{count} pods are more than {reservations.PODS_LIMIT}")
+    pods = (checks.identifier(operation, "pod", uid) for uid in request.pod_uids)
+    return Reservation(
+        reservation_id, request.memory_bytes, request.vcpus, tuple(dict.fromkeys(pods)), created_at_ns=0
+    )
+
+
+def shown_capacity(value: Capacity) -> pb.Capacity:
+    return pb.Capacity(
+        total_bytes=value.total,
+        reserved_bytes=value.promised,
+        free_bytes=value.free,
+        reservations_bytes=value.reservations,
+        foreign_bytes=value.foreign,
+        dom0_bytes=value.dom0,
+        sharing_bytes=value.sharing,
+    )

@@ -1,0 +1,1 @@
+"""The size of fake domains that run, and their share of CPUs."""

@@ -1,0 +1,1 @@
+"""The size of domains that run, and their share of CPUs, on Xen."""

@@ -1,0 +1,54 @@
+"""The rates of a running zone's disks: changed, and held again after a restart."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from daemonkit.checkpoints import checkpoint
+from daemonkit.faults import Fault, Refused
+from daemonkit.logs import fields
+from daemonkit.tasks import complete
+from protect.model.domain.shares import DiskRates
+from protect.state.manager import ZoneManager
+from protect.state.runtime import ZoneRuntime
+
+log = logging.getLogger(__name__)
+
+
+async def change(manager: ZoneManager, zone_id: str, rates: DiskRates) -> None:
+    """Hold these rates for the disks that the zone has and will have.  Refused: it does not run."""
+    runtime = manager.zone("set disk rates of zone", zone_id)
+    async with runtime.lock:
+        if not runtime.running:
+            cause = runtime.end.cause or f"it is {runtime.zone.state.value}"
+            raise Refused("set disk rates of zone", zone_id, cause)
+        if rates != runtime.zone.spec.disk_rates:
+            await complete(_change(manager, runtime, rates))
+
+
+async def _change(manager: ZoneManager, runtime: ZoneRuntime, rates: DiskRates) -> None:
+    """Record first: what a killed daemon has not done, ``restore`` does at the next start."""
+    before = runtime.zone
+    manager.put_zone(runtime, replace(before, spec=replace(before.spec, disk_rates=rates)))
+    checkpoint("zone-rates.recorded")
+    try:
+        await manager.toolstack.set_disk_rates(before.domain_id, rates)
+    except Fault:
+        manager.note_zone(runtime, replace(runtime.zone, spec=before.spec))
+        raise
+    checkpoint("zone-rates.done")
+    log.info("zone has other rates of disks", extra=fields(zone=runtime.id))
+
+
+async def restore(manager: ZoneManager, runtime: ZoneRuntime) -> None:
+    """Have the host hold what is recorded, whatever it holds now; a failure is logged.
+
+    Rates that the host cannot hold could not be recorded there, and none at all ask for nothing.
+    """
+    rates = runtime.zone.spec.disk_rates
+    if rates or manager.toolstack.capabilities().disk_rates:
+        try:
+            await manager.toolstack.set_disk_rates(runtime.zone.domain_id, rates)
+        except Fault as fault:
+            log.error("rates of disks are not set: %s", fault, extra=fields(zone=runtime.id))

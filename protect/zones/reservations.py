@@ -1,0 +1,123 @@
+"""Reservations: made, bound to pods, released; recorded before anybody is told."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from daemonkit.checkpoints import checkpoint
+from daemonkit.faults import Exhausted, Exists, Missing, Refused
+from daemonkit.logs import fields
+from protect.model.room.reservation import Reservation
+from protect.state.manager import ZoneManager, now_ns
+from protect.zones.capacity import refresh, reservation_promise
+
+log = logging.getLogger(__name__)
+
+PODS_LIMIT = 32
+"""Most pods that one reservation is for."""
+_MAKE, _BIND = "make reservation", "bind reservation"
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedSize:
+    """What a pod has reserved, all its reservations together; 0 vCPUs where they say nothing of them."""
+
+    memory_bytes: int
+    vcpus: int
+    reservations: tuple[str, ...]
+
+    def fit(self, operation: str, zone_id: str, memory_bytes: int, vcpus: int) -> tuple[int, int]:
+        """Memory and vCPUs of a zone for which these are asked, 0 for any.  Refused: that is more."""
+        self._check(operation, zone_id, f"{_mib(memory_bytes)} of memory", memory_bytes, self.memory_bytes)
+        if self.vcpus:
+            self._check(operation, zone_id, f"{vcpus} vCPUs", vcpus, self.vcpus)
+        return self.memory_bytes, self.vcpus or vcpus
+
+    def _check(self, operation: str, zone_id: str, what: str, asked: int, reserved: int) -> None:
+        if asked <= reserved:
+            return
+        have = f"{_mib(self.memory_bytes)} and {self.vcpus} vCPUs" if self.vcpus else _mib(self.memory_bytes)
+        cause = f"it asks for {what}, reserved for its pod are {have} ({', '.join(self.reservations)})"
+        raise Refused(operation, zone_id, cause, "claim as much as the pod's limits and its overhead")
+
+
+def of_pod(manager: ZoneManager, pod_uid: str) -> ReservedSize | None:
+    """What is reserved for a pod, if anything is."""
+    found = [one for one in manager.reservations.values() if pod_uid and pod_uid in one.pod_uids]
+    if not found:
+        return None
+    memory, vcpus = sum(one.memory_bytes for one in found), sum(one.vcpus for one in found)
+    return ReservedSize(memory, vcpus, tuple(one.id for one in found))
+
+
+async def make(manager: ZoneManager, wanted: Reservation) -> Reservation:
+    """Promise what is wanted; again, it adds pods.
+
+    Exists: there is one of other sizes; Exhausted, with the numbers: it does not fit, or there are too many.
+    """
+    if wanted.id not in manager.reservations:
+        await refresh(manager)
+    # From here on nothing waits: two that are made at once cannot both count on the same memory.
+    if (found := manager.reservations.get(wanted.id)) is not None:
+        return _again(manager, found, wanted)
+    if (count := len(manager.reservations)) >= manager.config.limits.reservations:
+        cause = f"there are {count} reservations, as many as limits.reservations"
+        raise Exhausted(_MAKE, wanted.id, cause, "release reservations")
+    made = replace(wanted, created_at_ns=now_ns())
+    manager.ledger.reserve(made.id, reservation_promise(manager.toolstack, made.memory_bytes, made.vcpus))
+    try:
+        manager.put_reservation(made)
+    except BaseException:
+        manager.ledger.release_reservation(made.id)
+        raise
+    checkpoint("reservation-make.recorded")
+    log.info("memory reserved", extra=fields(reservation=made.id, bytes=made.memory_bytes))
+    return made
+
+
+def bind(manager: ZoneManager, reservation_id: str, pod_uid: str) -> Reservation:
+    """Add a pod.  Missing: there is no such reservation; Exhausted: it has too many pods."""
+    found = manager.reservations.get(reservation_id)
+    if found is None:
+        raise Missing(_BIND, reservation_id, "there is no such reservation", "make it first")
+    return _bound(manager, _BIND, found, (pod_uid,))
+
+
+def release(manager: ZoneManager, reservation_id: str) -> None:
+    """Take a reservation back; an unknown id succeeds.  A zone that has it keeps its memory."""
+    if reservation_id not in manager.reservations:
+        return
+    manager.drop_reservation(reservation_id)
+    checkpoint("reservation-release.recorded")
+    manager.ledger.release_reservation(reservation_id)
+    log.info("reservation released", extra=fields(reservation=reservation_id))
+
+
+def _again(manager: ZoneManager, found: Reservation, wanted: Reservation) -> Reservation:
+    if (found.memory_bytes, found.vcpus) != (wanted.memory_bytes, wanted.vcpus):
+        cause = (
+            f"there is one of {found.memory_bytes} bytes and {found.vcpus} vCPUs,"
+            f" asked are {wanted.memory_bytes} and {wanted.vcpus}"
+        )
+        raise Exists(_MAKE, wanted.id, cause, "release it first")
+    return _bound(manager, _MAKE, found, wanted.pod_uids)
+
+
+def _bound(
+    manager: ZoneManager, operation: str, found: Reservation, pod_uids: tuple[str, ...]
+) -> Reservation:
+    pods = tuple(dict.fromkeys((*found.pod_uids, *pod_uids)))
+    if len(pods) > PODS_LIMIT:
+        raise Exhausted(operation, found.id, f"it would be for {len(pods)} pods, more than {PODS_LIMIT}")
+    if pods == found.pod_uids:
+        return found
+    bound = replace(found, pod_uids=pods)
+    manager.put_reservation(bound)
+    checkpoint("reservation-bind.recorded")
+    return bound
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / _MIB:.0f} MiB"

@@ -1,0 +1,112 @@
+"""ResizeZone: a running zone's memory, vCPUs and share of CPUs change, all that was asked for or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from daemonkit.faults import Refused
+from daemonkit.tasks import complete
+from protect.config import Profile
+from protect.model.domain.shares import CpuShares
+from protect.model.zone import MemoryPolicy, Zone, ZoneSpec
+from protect.state.manager import ZoneManager
+from protect.zones.size import sizing
+
+_MIB = 1 << 20
+_OLD = "its agent is of an earlier release; a new pod can be resized"
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneSize:
+    """What a zone is to become; 0 memory or vCPUs, None: as it is.
+
+    Where the memory follows what the zone uses, ``memory_bytes`` is the most of it from now on.
+    """
+
+    memory_bytes: int = 0
+    vcpus: int = 0
+    weight: int | None = None
+    cap: int | None = None
+    memory_policy: MemoryPolicy | None = None
+
+    def shares(self, now: CpuShares) -> CpuShares:
+        """``now``, changed."""
+        weight = now.weight if self.weight is None else self.weight
+        return CpuShares(weight, now.cap if self.cap is None else self.cap)
+
+    def applied(self, spec: ZoneSpec) -> ZoneSpec:
+        """``spec``, changed."""
+        policy = self.memory_policy or spec.memory_policy
+        memory, limit = self.memory_bytes or spec.memory_bytes, 0
+        if policy is MemoryPolicy.DYNAMIC:
+            limit = self.memory_bytes or spec.policy_limit
+            memory = min(spec.memory_bytes, limit)
+        return replace(
+            spec,
+            memory_bytes=memory,
+            memory_limit_bytes=limit,
+            memory_max_bytes=spec.most_memory,
+            vcpus=self.vcpus or spec.vcpus,
+            vcpus_max=spec.most_vcpus,
+            shares=self.shares(spec.shares),
+            memory_policy=policy,
+        )
+
+
+async def resize(
+    manager: ZoneManager, zone_id: str, wanted: ZoneSize, *, only_more: bool = False
+) -> list[str]:
+    """Do all of it, or nothing: then one sentence for each wish that cannot be granted.
+
+    ``only_more``: memory and vCPUs of which it has enough, or could take by itself, stay.
+
+    Exhausted: the host lacks the memory.  A zone whose agent cannot be resized keeps its size if it is larger
+    than asked for: everything asked for fits in it.
+    """
+    runtime = manager.zone("resize zone", zone_id)
+    async with runtime.lock:
+        if not runtime.running:
+            raise Refused("resize zone", zone_id, runtime.end.cause or f"it is {runtime.zone.state.value}")
+        zone = runtime.zone
+        if only_more or not zone.resizes:
+            wanted = _without_less(zone.spec, wanted)
+        if not_done := _impossible(zone, wanted, manager.config.profile(zone.spec.profile)):
+            return not_done
+        after = wanted.applied(zone.spec)
+        if after != ZoneSize().applied(zone.spec):
+            try:
+                await complete(sizing.change(manager, runtime, after))
+            except Refused as fault:
+                if runtime.end:
+                    raise
+                return [fault.cause]
+    return []
+
+
+def _without_less(spec: ZoneSpec, wanted: ZoneSize) -> ZoneSize:
+    dynamic = spec.memory_policy is MemoryPolicy.DYNAMIC
+    memory = (
+        wanted.memory_bytes
+        if wanted.memory_bytes > (spec.policy_limit if dynamic else spec.memory_bytes)
+        else 0
+    )
+    return replace(wanted, memory_bytes=memory, vcpus=wanted.vcpus if wanted.vcpus > spec.vcpus else 0)
+
+
+def _impossible(zone: Zone, wanted: ZoneSize, profile: Profile) -> list[str]:
+    """What is beyond what the zone was created for, or below what its profile allows."""
+    spec, not_done = zone.spec, []
+    changes = wanted.memory_bytes != spec.memory_bytes
+    most_memory, most_vcpus = spec.most_memory, spec.most_vcpus
+    why = "it was created for that; a new pod gets the new size"
+    if not zone.resizes:
+        most_memory, most_vcpus, why = spec.memory_bytes, spec.vcpus, _OLD
+    if wanted.memory_bytes > most_memory:
+        asked, have = -(-wanted.memory_bytes // _MIB), most_memory // _MIB
+        not_done.append(f"memory: {asked} MiB wanted, the zone can have {have} MiB ({why})")
+    if changes and 0 < wanted.memory_bytes < profile.memory_min:
+        asked, least = wanted.memory_bytes // _MIB, -(-profile.memory_min // _MIB)
+        not_done.append(f"memory: {asked} MiB wanted, memory_min of its profile is {least} MiB")
+    if wanted.vcpus > most_vcpus:
+        not_done.append(f"vCPUs: {wanted.vcpus} wanted, the zone can have {most_vcpus} ({why})")
+    return not_done

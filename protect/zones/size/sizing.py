@@ -1,0 +1,220 @@
+"""The steps of a resize: each is confirmed by the hypervisor and by the zone before the next one begins.
+
+What may be refused by the zone comes first, what only the host decides later; then all of it is recorded.
+When a step fails, and after the daemon's death in between, everything is put back to what is recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from daemonkit.checkpoints import checkpoint
+from daemonkit.faults import Fault, Refused
+from daemonkit.logs import fields
+from protect.model.errors import DomainGone
+from protect.model.process import GuestSize
+from protect.model.toolstack import DomainInfo
+from protect.model.zone import Zone, ZoneSpec
+from protect.state.manager import ZoneManager
+from protect.state.runtime import ZoneRuntime
+from protect.state.store import Intent
+from protect.zones import capacity
+
+log = logging.getLogger(__name__)
+
+OPERATION = "zone.resize"
+_MEMORY = "memory_bytes"
+_MIB = 1 << 20
+_SPARE, _SPARE_PART = 4 * _MIB, 32
+"""What has to stay available in a zone that gives memory back: bytes, and a part of what is left."""
+_STALLED = 6
+"""After this part of the time that a zone has, without any change, nothing more is waited for."""
+_FIRST_LOOK, _LOOK = 0.005, 0.25
+"""Seconds between looks: neither Xen nor a guest says when a balloon has done its work."""
+
+
+async def change(manager: ZoneManager, runtime: ZoneRuntime, after: ZoneSpec) -> None:
+    """Give the zone the size and shares of ``after``, or leave it as it is.
+
+    Exhausted: the host has not so much memory; Refused: the zone cannot give so much back, or does not start
+    or stop its CPUs.  Not to be cancelled.
+    """
+    before = runtime.zone
+    await capacity.refresh(manager)
+    larger = max(before.spec, after, key=lambda spec: spec.memory_bytes)
+    manager.ledger.change(runtime.id, capacity.zone_promise(manager.toolstack, larger))
+    try:
+        manager.put_zone(runtime, before, Intent(OPERATION, data={_MEMORY: str(after.memory_bytes)}))
+        checkpoint("zone-resize.recorded")
+        await _apply(manager, runtime, after)
+        manager.put_zone(runtime, replace(runtime.zone, spec=after))
+    except Fault as fault:
+        log.info("resize is undone: %s", fault, extra=fields(zone=runtime.id))
+        if not runtime.end:
+            await restore(manager, runtime)
+        raise
+    checkpoint("zone-resize.done")
+    manager.ledger.change(runtime.id, capacity.zone_promise(manager.toolstack, after))
+    memory, vcpus, shares = after.memory_bytes, after.vcpus, after.shares
+    told = fields(zone=runtime.id, memory=memory, vcpus=vcpus, weight=shares.weight, cap=shares.cap)
+    log.info("zone is resized", extra=told)
+
+
+def with_memory(spec: ZoneSpec, memory_bytes: int) -> ZoneSpec:
+    """The zone of another size, which can still become as large as before."""
+    return replace(spec, memory_bytes=memory_bytes, memory_max_bytes=spec.most_memory)
+
+
+def intended(zone: Zone, intent: Intent | None) -> ZoneSpec:
+    """The largest that the zone may be, if a resize was under way when the daemon died."""
+    if intent is None or intent.operation != OPERATION:
+        return zone.spec
+    return with_memory(zone.spec, max(zone.spec.memory_bytes, int(intent.data[_MEMORY])))
+
+
+async def restore(manager: ZoneManager, runtime: ZoneRuntime) -> None:
+    """Have the hypervisor hold what is recorded.  What fails is logged, and done at the next start."""
+    zone, toolstack = runtime.zone, manager.toolstack
+    try:
+        await toolstack.set_memory(zone.domain_id, zone.spec.memory_bytes)
+        await toolstack.set_vcpus(zone.domain_id, zone.spec.vcpus)
+        await toolstack.set_shares(zone.domain_id, zone.spec.shares)
+    except Fault as fault:
+        log.error("the zone's size is not what is recorded: %s", fault, extra=fields(zone=runtime.id))
+        return
+    checkpoint("zone-restore.set")
+    if zone.resizes and runtime.connected:
+        await start_cpus(runtime)
+    manager.note_zone(runtime, runtime.zone)
+    manager.ledger.change(runtime.id, capacity.zone_promise(manager.toolstack, zone.spec))
+
+
+async def restore_shares(manager: ZoneManager, runtime: ZoneRuntime) -> None:
+    """Have the hypervisor hold the share of CPUs that is recorded; a failure is logged."""
+    try:
+        await manager.toolstack.set_shares(runtime.zone.domain_id, runtime.zone.spec.shares)
+    except Fault as fault:
+        log.error("CPU shares are not set: %s", fault, extra=fields(zone=runtime.id))
+
+
+async def start_cpus(runtime: ZoneRuntime) -> None:
+    """Have the zone start all CPUs that it has been given; a failure is logged."""
+    try:
+        await runtime.agent.resize(runtime.zone.spec.vcpus)
+    except Fault as fault:
+        log.warning("the zone may lack a CPU: %s", fault, extra=fields(zone=runtime.id))
+
+
+async def _apply(manager: ZoneManager, runtime: ZoneRuntime, after: ZoneSpec) -> None:
+    spec = runtime.zone.spec
+    if after.vcpus < spec.vcpus:
+        await _set_vcpus(manager, runtime, after.vcpus)
+        checkpoint("zone-resize.cpus-taken")
+    if after.memory_bytes < spec.memory_bytes:
+        await _take_memory(manager, runtime, after.memory_bytes)
+        checkpoint("zone-resize.memory-taken")
+    if after.memory_bytes > spec.memory_bytes:
+        await _give_memory(manager, runtime, after.memory_bytes)
+        checkpoint("zone-resize.memory-given")
+    if after.vcpus > spec.vcpus:
+        await _set_vcpus(manager, runtime, after.vcpus)
+        checkpoint("zone-resize.cpus-given")
+    if (after.shares, after.vcpus) != (spec.shares, spec.vcpus):
+        await manager.toolstack.set_shares(runtime.zone.domain_id, after.shares)
+        checkpoint("zone-resize.shared")
+
+
+async def _set_vcpus(manager: ZoneManager, runtime: ZoneRuntime, vcpus: int) -> None:
+    await manager.toolstack.set_vcpus(runtime.zone.domain_id, vcpus)
+
+    def reached(info: DomainInfo, size: GuestSize) -> bool:
+        return info.vcpus_online == vcpus == size.cpus
+
+    last = await _until(manager, runtime, reached, vcpus)
+    if last is not None:
+        cause = f"vCPUs: {vcpus} wanted, the zone says that it runs {last[1].cpus}"
+        raise Refused("resize zone", runtime.id, f"{cause}, Xen counts {last[0].vcpus_online}")
+
+
+async def _give_memory(manager: ZoneManager, runtime: ZoneRuntime, memory: int) -> None:
+    begin = runtime.zone.spec.memory_bytes
+    total = (await runtime.agent.resize()).memory_total_bytes
+    await manager.toolstack.set_memory(runtime.zone.domain_id, memory)
+
+    def reached(info: DomainInfo, size: GuestSize) -> bool:
+        given = min(info.held_bytes - begin, size.memory_total_bytes - total)
+        return given >= memory - begin - _tolerance(memory - begin)
+
+    last = await _until(manager, runtime, reached)
+    if last is not None:
+        cause = f"memory: {_mib(memory)} wanted, the zone took {_mib(max(0, last[0].held_bytes))}"
+        raise Refused("resize zone", runtime.id, cause)
+
+
+async def _take_memory(manager: ZoneManager, runtime: ZoneRuntime, memory: int) -> None:
+    begin = runtime.zone.spec.memory_bytes
+    first = await runtime.agent.resize()
+    least = least_memory(begin, first)
+    if memory < least:
+        raise Refused("resize zone", runtime.id, _keeps(memory, least))
+    await manager.toolstack.set_memory(runtime.zone.domain_id, memory)
+
+    def reached(info: DomainInfo, size: GuestSize) -> bool:
+        taken = first.memory_total_bytes - size.memory_total_bytes
+        return info.held_bytes <= memory and taken >= begin - memory - _tolerance(begin - memory)
+
+    last = await _until(manager, runtime, reached)
+    if last is not None:
+        raise Refused("resize zone", runtime.id, _keeps(memory, max(memory, last[0].held_bytes)))
+
+
+def least_memory(memory: int, size: GuestSize) -> int:
+    """What a zone of so much memory could be made, by what it says of itself."""
+    used = max(0, size.memory_total_bytes - size.memory_available_bytes)
+    own = max(0, memory - size.memory_total_bytes)
+    return own + used + max(_SPARE, used // _SPARE_PART)
+
+
+def _keeps(wanted: int, least: int) -> str:
+    return f"memory: {_mib(wanted)} wanted, the zone can go down to {_mib(least)}: the rest is in use"
+
+
+def _tolerance(difference: int) -> int:
+    """Pages that Linux and Xen count in different ways."""
+    return _MIB + difference // 64
+
+
+async def _until(
+    manager: ZoneManager,
+    runtime: ZoneRuntime,
+    reached: Callable[[DomainInfo, GuestSize], bool],
+    cpus: int = 0,
+) -> tuple[DomainInfo, GuestSize] | None:
+    """Look until it is so: None; what was seen last, if nothing changes any more or time is up."""
+    loop = asyncio.get_running_loop()
+    begun = changed = loop.time()
+    pause, last, patience = _FIRST_LOOK, None, manager.config.timeouts.resize
+    while True:
+        size = await runtime.agent.resize(cpus)
+        info = await manager.toolstack.find(runtime.zone.uuid)
+        if info is None:
+            raise DomainGone("resize zone", runtime.id, "its domain is gone")
+        if reached(info, size):
+            return None
+        seen = (info.held_bytes, info.vcpus_online, size.cpus, size.memory_total_bytes)
+        now = loop.time()
+        if seen != last:
+            last, changed = seen, now
+        if now - begun > patience or now - changed > patience / _STALLED:
+            return info, size
+        with suppress(TimeoutError):
+            await asyncio.wait_for(runtime.end.wait(), pause)
+        pause = min(2 * pause, _LOOK)
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{-(-size_bytes // _MIB)} MiB"

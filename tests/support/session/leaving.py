@@ -1,0 +1,74 @@
+"""Ends what a benchmark has started, however the benchmark itself ends.
+
+Its daemons have sessions of their own, and zones outlive them.  ``python -m tests.support.session.leaving
+FOLDER`` waits until its input ends, with the process that holds the other end, and then kills all that was
+started with a path in that folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.bench import memory
+
+T = TypeVar("T")
+ROOT = Path(__file__).parents[3]
+_LONGEST = 60.0
+_PAUSE = 0.05
+
+
+@contextmanager
+def nothing_left(folder: Path) -> Iterator[None]:
+    """After the block, or after this process, there is no process that was started for this folder."""
+    command = (sys.executable, "-m", "tests.support.session.leaving", str(folder))
+    guard = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True)
+    assert guard.stdin is not None
+    try:
+        yield
+    finally:
+        guard.stdin.close()
+        guard.wait()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """``asyncio.run``, in which SIGTERM and SIGHUP cancel the work too, so that it is undone."""
+
+    async def main() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        return await work
+
+    return asyncio.run(main())
+
+
+def started_for(folder: Path) -> set[int]:
+    """Processes with a path in the folder among their arguments, and what they have started."""
+    found = memory.with_argument(f"{folder}/", "")
+    return found | memory.descendants(found)
+
+
+def main() -> int:
+    folder = Path(sys.argv[1])
+    sys.stdin.buffer.read()
+    deadline = time.monotonic() + _LONGEST
+    while (left := started_for(folder)) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_PAUSE)
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,253 @@
+"""A running zone's size: given and taken with the zone's own word for it, all or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from daemonkit.config import Seconds
+from daemonkit.faults import Exhausted, Fault, Refused
+from protect.model.domain.shares import CpuShares
+from protect.model.zone import Zone, ZoneSpec
+from protect.state.manager import ZoneManager
+from protect.state.store import Intent
+from protect.zones import launch
+from protect.zones.size.resize import ZoneSize, resize
+from tests.support.protect.memory_toolstack import MemoryDomain, MemoryToolstack
+from tests.support.protect.protect_node import running, until, zone_spec
+
+MIB = 1 << 20
+SPEC = replace(
+    zone_spec(),
+    memory_bytes=256 * MIB,
+    memory_max_bytes=512 * MIB,
+    vcpus=2,
+    vcpus_max=4,
+    shares=CpuShares(512),
+)
+
+
+def impatient(manager: ZoneManager) -> None:
+    timeouts = replace(manager.config.timeouts, resize=Seconds(0.05))
+    manager.config = replace(manager.config, timeouts=timeouts)
+
+
+def recorded(manager: ZoneManager) -> tuple[Zone, Intent | None]:
+    saved = manager.store.load()
+    return saved.zones[0], saved.zone_intents.get("z1")
+
+
+def held(domain: MemoryDomain) -> tuple[int, int, CpuShares]:
+    return domain.memory // MIB, domain.agent.size.cpus, domain.cpu_shares[-1]
+
+
+def is_as_before(manager: ZoneManager, domain: MemoryDomain, spec: ZoneSpec = SPEC) -> bool:
+    zone, intent = recorded(manager)
+    shown = manager.zones["z1"].zone.spec
+    return (
+        held(domain) == (spec.memory_bytes // MIB, spec.vcpus, spec.shares)
+        and (zone.spec, intent, shown) == (spec, None, spec)
+        and manager.ledger.reserved_bytes == spec.memory_bytes
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (ZoneSize(memory_bytes=512 * MIB), (512, 2, CpuShares(512))),
+        (ZoneSize(memory_bytes=200 * MIB), (200, 2, CpuShares(512))),
+        (ZoneSize(vcpus=4), (256, 4, CpuShares(512))),
+        (ZoneSize(vcpus=1), (256, 1, CpuShares(512))),
+        (ZoneSize(memory_bytes=300 * MIB, vcpus=1, weight=9, cap=50), (300, 1, CpuShares(9, 50))),
+        (ZoneSize(memory_bytes=200 * MIB, vcpus=3, cap=50), (200, 3, CpuShares(512, 50))),
+    ],
+)
+async def test_a_zone_becomes_what_is_asked(
+    tmp_path: Path, toolstack: MemoryToolstack, wanted: ZoneSize, expected: tuple[int, int, CpuShares]
+) -> None:
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, SPEC)
+        domain = toolstack.of_zone("z1")
+        assert await resize(manager, "z1", wanted) == []
+        assert held(domain) == expected
+        zone, intent = recorded(manager)
+        assert (zone.spec.memory_bytes // MIB, zone.spec.vcpus, zone.spec.shares) == expected
+        assert zone.spec.most_memory == 512 * MIB and zone.spec.most_vcpus == 4
+        assert intent is None and zone.spec == manager.zones["z1"].zone.spec
+        assert manager.ledger.reserved_bytes == zone.spec.memory_bytes
+        back = ZoneSize(memory_bytes=256 * MIB, vcpus=2, weight=512, cap=0)
+        assert await resize(manager, "z1", back) == []
+        assert held(domain) == (256, 2, CpuShares(512))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (ZoneSize(memory_bytes=513 * MIB), "memory: 513 MiB wanted, the zone can have 512 MiB"),
+        (ZoneSize(memory_bytes=63 * MIB), "memory: 63 MiB wanted, memory_min of its profile is 64 MiB"),
+        (ZoneSize(vcpus=5), "vCPUs: 5 wanted, the zone can have 4"),
+    ],
+)
+async def test_what_it_was_not_created_for(
+    tmp_path: Path, toolstack: MemoryToolstack, wanted: ZoneSize, said: str
+) -> None:
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, SPEC)
+        (not_done,) = await resize(manager, "z1", replace(wanted, weight=3))
+        assert not_done.startswith(said)
+        assert is_as_before(manager, toolstack.of_zone("z1"))
+
+
+async def test_memory_in_use_stays_and_the_answer_says_how_much(
+    tmp_path: Path, toolstack: MemoryToolstack
+) -> None:
+    """Of 256 MiB 128 are available; a few of these have to stay so."""
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, SPEC)
+        domain = toolstack.of_zone("z1")
+        wanted = ZoneSize(memory_bytes=100 * MIB, vcpus=1, weight=3)
+        (not_done,) = await resize(manager, "z1", wanted)
+        assert not_done == "memory: 100 MiB wanted, the zone can go down to 132 MiB: the rest is in use"
+        assert is_as_before(manager, domain)
+        assert await resize(manager, "z1", ZoneSize(memory_bytes=132 * MIB)) == []
+
+
+async def test_a_zone_that_promises_more_than_it_gives(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    """What the hypervisor counts decides; everything is put back, what was done before included."""
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, SPEC)
+        impatient(manager)
+        domain = toolstack.of_zone("z1")
+        domain.kept = 180 * MIB
+        (not_done,) = await resize(manager, "z1", ZoneSize(memory_bytes=150 * MIB, vcpus=1, weight=3))
+        assert not_done == "memory: 150 MiB wanted, the zone can go down to 180 MiB: the rest is in use"
+        domain.kept = 0
+        assert is_as_before(manager, domain)
+
+
+async def test_a_zone_that_lies_about_its_memory_gets_no_more(
+    tmp_path: Path, toolstack: MemoryToolstack
+) -> None:
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, SPEC)
+        impatient(manager)
+        size = toolstack.of_zone("z1").agent.size
+        size.memory_total_bytes, size.memory_available_bytes = 2**64 - 1, 2**64 - 1
+        assert await resize(manager, "z1", ZoneSize(memory_bytes=300 * MIB)) != []
+        size.memory_total_bytes, size.memory_available_bytes = 0, 2**64 - 1
+        assert await resize(manager, "z1", ZoneSize(memory_bytes=200 * MIB)) != []
+        assert recorded(manager) == (manager.zones["z1"].zone, None)
+        assert manager.zones["z1"].zone.spec == SPEC
+
+
+async def test_vcpus_that_do_not_start(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, SPEC)
+        impatient(manager)
+        domain = toolstack.of_zone("z1")
+        domain.stubborn = True
+        for vcpus in (1, 3):
+            wanted = ZoneSize(memory_bytes=300 * MIB, vcpus=vcpus, cap=10)
+            (not_done,) = await resize(manager, "z1", wanted)
+            assert not_done.startswith(f"vCPUs: {vcpus} wanted, the zone says that it runs 2")
+            assert is_as_before(manager, domain)
+
+
+@pytest.mark.parametrize("step", ["set_memory", "set_vcpus", "set_shares"])
+async def test_what_the_hypervisor_refuses_is_undone(
+    tmp_path: Path, toolstack: MemoryToolstack, step: str
+) -> None:
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, SPEC)
+        toolstack.failing.add(step)
+        with pytest.raises(Fault, match=step):
+            await resize(manager, "z1", ZoneSize(memory_bytes=300 * MIB, vcpus=3, weight=1))
+        # It could not even be put back: the next start does that, and until then the memory counts.
+        assert recorded(manager)[1] == Intent("zone.resize", data={"memory_bytes": str(300 * MIB)})
+        assert manager.zones["z1"].zone.spec == SPEC
+        assert manager.ledger.reserved_bytes == 300 * MIB
+    toolstack.failing.clear()
+    async with running(tmp_path, toolstack) as manager:
+        await until(lambda: recorded(manager)[1] is None)
+        assert is_as_before(manager, toolstack.of_zone("z1"))
+
+
+async def test_memory_that_the_host_lacks(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async with running(tmp_path, toolstack, total=400 * MIB) as manager:
+        await launch.launch(manager, SPEC)
+        with pytest.raises(Exhausted, match="needs 200 MiB, free are 144 MiB of 400 MiB"):
+            await resize(manager, "z1", ZoneSize(memory_bytes=456 * MIB, vcpus=3))
+        assert is_as_before(manager, toolstack.of_zone("z1"))
+        assert await resize(manager, "z1", ZoneSize(memory_bytes=400 * MIB)) == []
+        with pytest.raises(Exhausted):
+            await launch.launch(manager, replace(zone_spec(), id="z2", memory_bytes=64 * MIB))
+
+
+async def test_two_that_want_the_same_memory(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async with running(tmp_path, toolstack, total=712 * MIB) as manager:
+        for name in ("z1", "z2"):
+            await launch.launch(manager, replace(SPEC, id=name))
+        wanted = ZoneSize(memory_bytes=456 * MIB)
+        results = await asyncio.gather(
+            *(resize(manager, name, wanted) for name in ("z1", "z2")), return_exceptions=True
+        )
+        assert [] in results and sum(isinstance(one, Exhausted) for one in results) == 1
+        assert manager.ledger.reserved_bytes == 712 * MIB
+
+
+async def test_memory_is_not_promised_twice_while_it_is_taken(
+    tmp_path: Path, toolstack: MemoryToolstack
+) -> None:
+    async with running(tmp_path, toolstack, total=300 * MIB) as manager:
+        await launch.launch(manager, SPEC)
+        entered, go_on = toolstack.gate("set_memory")
+        shrinking = asyncio.create_task(resize(manager, "z1", ZoneSize(memory_bytes=200 * MIB)))
+        await entered.wait()
+        small = replace(zone_spec(), id="z2", memory_bytes=100 * MIB)
+        with pytest.raises(Exhausted):
+            await launch.launch(manager, small)
+        go_on.set()
+        assert await shrinking == []
+        await launch.launch(manager, small)
+
+
+async def test_a_caller_that_goes_away_leaves_no_half(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, SPEC)
+        entered, go_on = toolstack.gate("set_memory")
+        resizing = asyncio.create_task(resize(manager, "z1", ZoneSize(memory_bytes=300 * MIB, vcpus=3)))
+        await entered.wait()
+        resizing.cancel()
+        go_on.set()
+        await asyncio.wait([resizing])
+        after = replace(SPEC, memory_bytes=300 * MIB, vcpus=3)
+        assert is_as_before(manager, toolstack.of_zone("z1"), after)
+
+
+async def test_a_zone_that_ends_meanwhile(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, SPEC)
+        toolstack.of_zone("z1").stubborn = True
+        resizing = asyncio.create_task(resize(manager, "z1", ZoneSize(vcpus=3)))
+        await until(lambda: recorded(manager)[1] is not None)
+        toolstack.kill("z1")
+        with pytest.raises(Refused):
+            await resizing
+        await until(lambda: manager.ledger.reserved_bytes == 0)
+        with pytest.raises(Refused):
+            await resize(manager, "z1", ZoneSize(vcpus=3))
+
+
+async def test_an_agent_of_an_earlier_release(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    """It cannot say how large the zone is: what would be less is left, what would be more is refused."""
+    async with running(tmp_path, toolstack) as manager:
+        toolstack.resizes = False
+        await launch.launch(manager, SPEC)
+        less = ZoneSize(memory_bytes=100 * MIB, vcpus=1, weight=7)
+        assert await resize(manager, "z1", less) == []
+        assert is_as_before(manager, toolstack.of_zone("z1"), replace(SPEC, shares=CpuShares(7)))
+        not_done = await resize(manager, "z1", ZoneSize(memory_bytes=300 * MIB, vcpus=3))
+        assert len(not_done) == 2 and all("earlier release" in one for one in not_done)

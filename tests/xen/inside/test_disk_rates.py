@@ -1,0 +1,111 @@
+"""Rates of disks against a guest that connects its disks anew, and one that does what guests do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from protect.host.disk_rates.threads import BackendThread, BackendThreads
+from protect.model.domain.shares import DiskRates
+from protect.model.toolstack import DiskSpec, DomainDeath, DomainInfo, ShutdownReason
+from tests.contract.conftest import images, stage
+from tests.contract.test_toolstack_rates import in_devices
+from tests.support.protect.stage import Agent, Stage, soon, until
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+pytestmark = pytest.mark.root
+__all__ = ["images", "stage"]
+
+MIB = 1 << 20
+RATES = DiskRates(read_bytes=MIB, write_bytes=MIB)
+XVDB = "vbd-51728"
+"""As the guest's xenbus calls it: 202 << 8 | 16."""
+SYSFS = {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["rw"]}
+RECONNECT = f"cd /sys/bus/xen/drivers/vbd && echo {XVDB} > unbind && echo {XVDB} > bind"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    path = tmp_path / "disk.img"
+    path.write_bytes(os.urandom(4 * MIB))
+    return path
+
+
+async def booted(stage: Stage, images: tuple[Path, Path], disk: Path) -> tuple[Agent, DomainInfo]:
+    """Two vCPUs: each of its disks has two rings, and so two threads, if dom0 has as many CPUs."""
+    agent = await stage.boot(vcpus=2)
+    await stage.toolstack.set_disk_rates(agent.domain, RATES)
+    await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvda", images[0]))
+    await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvdb", disk, readonly=False))
+    info = next(info for info in await stage.toolstack.list() if info.id == agent.domain)
+    return agent, info
+
+
+def threads(info: DomainInfo, vdev: str) -> set[int]:
+    """Of the disk, wherever they are."""
+    found: list[BackendThread] = BackendThreads().look()
+    return {thread.pid for thread in found if (thread.domid, thread.vdev) == (info.id, vdev)}
+
+
+def held(stage: Stage, info: DomainInfo) -> set[int]:
+    return set(map(int, (stage.disk_group(info) / "cgroup.procs").read_text().split()))
+
+
+async def read(agent: Agent, name: str) -> None:
+    copy = "dd if=/zone/xvdb of=/dev/null bs=65536 count=16"
+    assert await in_devices(agent, name, "xvda", "xvdb", copy) == 0
+
+
+async def test_a_guest_that_connects_its_disk_anew_is_held_and_ended(
+    stage: Stage, images: tuple[Path, Path], disk: Path
+) -> None:
+    agent, info = await booted(stage, images, disk)
+    await read(agent, "honest")
+    first = threads(info, "xvdb")
+    assert first
+    await until(lambda: first <= held(stage, info))
+    deaths = stage.toolstack.deaths()
+    await agent.begin("hostile", "xvda", "sh", "-c", RECONNECT, mounts=[SYSFS])
+    assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.RECONNECTED)
+    # It is not destroyed yet, and its new threads have the rates already.
+    new = threads(info, "xvdb") - first
+    assert new and new <= held(stage, info)
+    await stage.toolstack.destroy(info.id)
+    assert not stage.disk_group(info).exists()
+
+
+async def test_what_honest_guests_do_is_no_violation(
+    stage: Stage, images: tuple[Path, Path], disk: Path
+) -> None:
+    """A disk that comes and goes under one name, and a guest that lets go of its disks at its end."""
+    agent, info = await booted(stage, images, disk)
+    deaths = stage.toolstack.deaths()
+    for number in range(2):
+        await read(agent, f"c{number}")
+        mine = threads(info, "xvdb")
+        assert mine
+        await until(lambda mine=mine: mine <= held(stage, info))  # type: ignore[misc]
+        await stage.toolstack.detach_disk(agent.domain, "xvdb")
+        await until(lambda mine=mine: not mine & held(stage, info))  # type: ignore[misc]
+        await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvdb", disk, readonly=False))
+    await agent.call(power_off=pb.PowerOff())
+    assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.POWEROFF)
+
+
+async def test_after_a_restart_threads_are_held_again(
+    stage: Stage, images: tuple[Path, Path], disk: Path
+) -> None:
+    """Also those of a disk that was connected while nobody looked; the group was kept."""
+    agent, info = await booted(stage, images, disk)
+    await read(agent, "before")
+    group, mine = stage.disk_group(info), threads(info, "xvdb")
+    await until(lambda: mine <= held(stage, info))
+    root = group.parent.parent / "cgroup.procs"
+    for pid in mine:
+        root.write_text(str(pid))
+    await stage.restart()
+    assert group.exists()
+    await stage.toolstack.set_disk_rates(info.id, RATES)
+    assert mine <= held(stage, info)

@@ -1,0 +1,177 @@
+"""A guest whose agent is hostile, over real rings: what it sends, and how it behaves, harms itself alone.
+
+The guest (``replay`` in peer.c) sends what ``tests/hostile`` has the fake's agents send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from daemonkit.underway import Underway
+from protect.channel import frames
+from protect.channel.frames import Frame, Type
+from protect.channel.link import Link
+from protect.channel.turns import Turns
+from protect.model.errors import ProtocolViolation
+from protect.model.toolstack import DiskSpec, DomainId
+from protect.model.transport import Transport
+from protect.toolstack.libxl.toolstack import LibxlToolstack
+from tests.support.agent.hostile_zone import ATTACKS
+from tests.support.agent.link_owner import Owner
+from tests.xen.inside.conftest import MakeSpec
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+PATIENCE = 240.0
+STAY, HANG_UP, NOTIFY = range(3)
+HELLO = frames.encode(
+    Frame(Type.HELLO, 0, pb.Hello(version_min=1, version_max=1, boot_id=b"b" * 16).SerializeToString())
+)
+BROKEN = (
+    "a reply to nothing",
+    "a call",
+    "a stream of its own",
+    "a second greeting",
+    "a huge event",
+    "no event",
+    "a huge frame",
+    "no data",
+    "an unknown type",
+    "reserved bits",
+    "unknown flags",
+    "stream 0",
+)
+"""Attacks of tests/support/agent/hostile_zone.py that break a rule with their first frame."""
+_EVENT = pb.Event(process_exited=pb.ProcessExited(process=pb.ProcessRef(container_id="none")))
+EVENTS = frames.encode(Frame(Type.EVENT, 0, _EVENT.SerializeToString())) * 256
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What the guest does with one connection: sends this, the last part again and again, or then that."""
+
+    first: bytes
+    repeated: bytes = b""
+    then: int = STAY
+
+    def encode(self) -> bytes:
+        sent = self.first + self.repeated
+        return struct.pack("=III", len(sent), len(self.repeated), self.then) + sent
+
+
+class _Recorder:
+    """A connection that remembers what an attack sends."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+
+    def send(self, untrusted: bytes) -> None:
+        self.sent += untrusted
+
+
+def _attack(name: str) -> bytes:
+    recorder = _Recorder()
+    ATTACKS[name](recorder)  # type: ignore[arg-type]
+    return recorder.sent
+
+
+@asynccontextmanager
+async def hostile(
+    toolstack: LibxlToolstack, spec: MakeSpec, folder: Path, scripts: Sequence[Script]
+) -> AsyncIterator[DomainId]:
+    """A guest that does one script after the other, a connection each, and then the last one for ever."""
+    disk = folder / "scripts.img"
+    content = struct.pack("=I", len(scripts)) + b"".join(script.encode() for script in scripts)
+    disk.write_bytes(content.ljust(-(-len(content) // 4096) * 4096, b"\0"))
+    domain = await toolstack.create(spec("replay"))
+    await toolstack.attach_disk(domain, DiskSpec("xvda", disk))
+    await toolstack.unpause(domain)
+    yield domain
+    await toolstack.destroy(domain)
+
+
+class Honest:
+    """A guest that sends back what comes, which others must not hurt."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def answers(self) -> None:
+        await self._transport.write(b"alive")
+        received = b""
+        while len(received) < 5:
+            chunk = await asyncio.wait_for(self._transport.read(64), PATIENCE)
+            assert chunk, "its channel has ended"
+            received += chunk
+        assert received == b"alive"
+
+
+@pytest.fixture
+async def honest(toolstack: LibxlToolstack, spec: MakeSpec) -> Honest:
+    domain = await toolstack.create(spec("echo"))
+    await toolstack.unpause(domain)
+    return Honest(await asyncio.wait_for(toolstack.open_channel(domain), PATIENCE))
+
+
+class Dialled:
+    """Connects to a domain, and counts how often."""
+
+    def __init__(self, toolstack: LibxlToolstack, domain: DomainId) -> None:
+        self._toolstack, self._domain = toolstack, domain
+        self.times = 0
+
+    async def __call__(self) -> Transport:
+        transport = await self._toolstack.open_channel(self._domain)
+        self.times += 1
+        return transport
+
+
+async def test_every_broken_rule_cuts_the_guest_off(
+    toolstack: LibxlToolstack, spec: MakeSpec, tmp_path: Path, honest: Honest
+) -> None:
+    scripts = [Script(HELLO + _attack(name)) for name in BROKEN]
+    scripts += [Script(_attack("an unknown type")), Script(HELLO, EVENTS)]
+    async with hostile(toolstack, spec, tmp_path, scripts) as domain:
+        for name in (*BROKEN, "no greeting", "events without end"):
+            owner = Owner()
+            link = Link("bad", Dialled(toolstack, domain), owner)
+            try:
+                await link.open(PATIENCE)
+            except ProtocolViolation:
+                pass  # it can be seen before the link is up
+            async with asyncio.timeout(PATIENCE):
+                while not owner.violations:  # noqa: ASYNC110 - the ring is what tells
+                    await asyncio.sleep(0.02)
+            assert not link.connected, name
+            await link.close()
+            await honest.answers()
+
+
+@pytest.mark.parametrize("then", [STAY, HANG_UP, NOTIFY], ids=["half a frame", "reconnects", "notifies"])
+async def test_a_guest_that_breaks_no_rule_takes_nobody_s_turn(
+    toolstack: LibxlToolstack, spec: MakeSpec, tmp_path: Path, honest: Honest, then: int
+) -> None:
+    """It sends half a frame, hangs up whenever somebody connects, or notifies us without any bytes."""
+    underway, owner = Underway(), Owner()
+    half = HELLO + frames.encode(Frame(Type.EVENT, 0, bytes(64)))[:20]
+    async with hostile(
+        toolstack, spec, tmp_path, [Script(half if then == STAY else HELLO, then=then)]
+    ) as bad:
+        dial = Dialled(toolstack, bad)
+        link = Link("bad", dial, owner, Turns(underway))
+        opening = asyncio.create_task(link.open(PATIENCE))
+        async with asyncio.timeout(PATIENCE):
+            while dial.times < 3 if then == HANG_UP else not owner.hellos:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.02)
+        with underway.call():
+            for _ in range(50):
+                await honest.answers()
+        await link.close()
+        await asyncio.gather(opening, return_exceptions=True)
+        assert not owner.violations
