@@ -10,7 +10,7 @@ TWO := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen demo demo-xen run bench proto manifests clean
+.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen demo demo-xen run bench soak proto manifests clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -74,6 +74,10 @@ run: parts  ## needs root: both daemons in the foreground; DIR=<folder> holds al
 
 bench: setup  ## needs root: figures beside containerd and runc; BENCH="--pods 20 --profile"
 	@$(PY) -m tests.bench $(BENCH)
+
+soak: setup  ## needs root: 500 pods on the fake and 30 on nested Xen, with faults at random; SOAK="--seed 7"
+	$(PY) -m tests.soak --pods 500 $(SOAK)
+	$(PY) -m tests.soak --pods 30 --at-once 4 --nested $(SOAK)
 
 proto: $(BIN)/.installed  ## regenerate the stubs from the contracts
 	cd proto && ../$(PY) -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \

@@ -30,19 +30,20 @@ class Pod:
 class Client:
     """A client of one CRI endpoint."""
 
-    def __init__(self, link: grpc.aio.Channel, logs: Path) -> None:
+    def __init__(self, link: grpc.aio.Channel, logs: Path, timeout: float = _TIMEOUT) -> None:
         self.runtime = RuntimeServiceStub(link)
         self.image = ImageServiceStub(link)
         self._logs = logs
+        self._timeout = timeout
 
     async def pull(self, name: str) -> str:
         """Pull an image: its reference, for ``create``."""
         request = pb.PullImageRequest(image=pb.ImageSpec(image=name))
-        return (await self.image.PullImage(request, timeout=_TIMEOUT)).image_ref
+        return (await self.image.PullImage(request, timeout=self._timeout)).image_ref
 
     async def remove_image(self, name: str) -> None:
         request = pb.RemoveImageRequest(image=pb.ImageSpec(image=name))
-        await self.image.RemoveImage(request, timeout=_TIMEOUT)
+        await self.image.RemoveImage(request, timeout=self._timeout)
 
     async def run_pod(self, name: str, cgroup_parent: str = "") -> Pod:
         """RunPodSandbox with a log directory of its own."""
@@ -57,7 +58,7 @@ class Client:
             ),
         )
         request = pb.RunPodSandboxRequest(config=config)
-        reply = await self.runtime.RunPodSandbox(request, timeout=_TIMEOUT)
+        reply = await self.runtime.RunPodSandbox(request, timeout=self._timeout)
         return Pod(reply.pod_sandbox_id, config)
 
     async def create(
@@ -83,34 +84,36 @@ class Client:
                 ),
             ),
         )
-        return (await self.runtime.CreateContainer(request, timeout=_TIMEOUT)).container_id
+        return (await self.runtime.CreateContainer(request, timeout=self._timeout)).container_id
 
     async def start(self, container: str) -> None:
         request = pb.StartContainerRequest(container_id=container)
-        await self.runtime.StartContainer(request, timeout=_TIMEOUT)
+        await self.runtime.StartContainer(request, timeout=self._timeout)
 
     async def exec(self, container: str, *command: str) -> pb.ExecSyncResponse:
         """Run a command to its end: exit code and output."""
         request = pb.ExecSyncRequest(container_id=container, cmd=command, timeout=60)
-        return await self.runtime.ExecSync(request, timeout=_TIMEOUT)
+        return await self.runtime.ExecSync(request, timeout=self._timeout)
 
     async def remove_container(self, container: str) -> None:
         """Stop it at once, and remove it."""
         stop = pb.StopContainerRequest(container_id=container, timeout=0)
-        await self.runtime.StopContainer(stop, timeout=_TIMEOUT)
+        await self.runtime.StopContainer(stop, timeout=self._timeout)
         remove = pb.RemoveContainerRequest(container_id=container)
-        await self.runtime.RemoveContainer(remove, timeout=_TIMEOUT)
+        await self.runtime.RemoveContainer(remove, timeout=self._timeout)
 
     async def remove_pod(self, sandbox: str) -> None:
         """Stop and remove it with its containers."""
-        await self.runtime.StopPodSandbox(pb.StopPodSandboxRequest(pod_sandbox_id=sandbox), timeout=_TIMEOUT)
+        await self.runtime.StopPodSandbox(
+            pb.StopPodSandboxRequest(pod_sandbox_id=sandbox), timeout=self._timeout
+        )
         await self.runtime.RemovePodSandbox(
-            pb.RemovePodSandboxRequest(pod_sandbox_id=sandbox), timeout=_TIMEOUT
+            pb.RemovePodSandboxRequest(pod_sandbox_id=sandbox), timeout=self._timeout
         )
 
     async def pods(self) -> list[str]:
         """List the ids of all sandboxes."""
-        reply = await self.runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=_TIMEOUT)
+        reply = await self.runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=self._timeout)
         return [item.id for item in reply.items]
 
     def log(self, pod: Pod, name: str = "main") -> Path:

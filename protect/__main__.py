@@ -34,6 +34,7 @@ from protect.volumes.host import HostVolumes
 from protect.volumes.scratch import ScratchFiles
 from protect.workloads import sharing
 from protect.zones import capacity, deaths, preflight, reconcile
+from protect.zones.patrol import Patrol
 from protect.zones.size.follow import MemoryFollower
 from protect.zones.upkeep import clock
 
@@ -69,6 +70,8 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         stack.callback(watching.cancel)
         shares = asyncio.ensure_future(sharing.watch(manager))
         stack.callback(shares.cancel)
+        patrol = asyncio.ensure_future(Patrol(manager).run())
+        stack.callback(patrol.cancel)
         sizing = asyncio.ensure_future(MemoryFollower(manager).run())
         stack.callback(sizing.cancel)
         clocks = asyncio.ensure_future(clock.keep(manager))

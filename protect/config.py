@@ -185,13 +185,14 @@ class Timeouts:
     drain: Seconds = Seconds(10.0)
     stop: Seconds = Seconds(20.0)
     resize: Seconds = Seconds(30.0)
-    silence: Seconds = Seconds(600.0)
+    silence: Seconds = Seconds(0.0)
     """How long a zone may run without its agent being reached; 0: for ever."""
     clock: Seconds = Seconds(30.0)
     """How often the clock of a zone is held against the host's."""
+    reconcile: Seconds = Seconds(15.0)
 
     def __post_init__(self) -> None:
-        longer_than_nothing(self, "boot", "call", "stats", "stop", "resize", "clock")
+        longer_than_nothing(self, "boot", "call", "stats", "stop", "resize", "clock", "reconcile")
         at_least(0, self, "silence")
 
 

@@ -167,6 +167,7 @@ void libxl_evdisable_domain_death(libxl_ctx *ctx, libxl_evgen_domain_death *gene
 int binding_next_event(struct binding *b, int wake, struct binding_event *out);
 
 /* ---- xenstore ---- */
+#define XS_OPEN_SOCKETONLY ...
 struct xs_handle;
 struct xs_handle *xs_open(unsigned long flags);
 void xs_close(struct xs_handle *store);

@@ -100,10 +100,10 @@ class DeathWatcher:
                 "libxl_evenable_domain_death", domid, user, generator, subject=f"domain {domid}"
             )
         except errors.XenError as error:
+            # That says nothing of the domain: xenstored may be gone.
             log.warning("cannot watch domain %d: %s", domid, error)
-            self._tell(DomainEnd(domid, user, None))
-            return
-        self._watched[user] = generator[0]
+        else:
+            self._watched[user] = generator[0]
         self._look(domid, user)
 
     def _look(self, domid: int, user: int) -> None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 from types import TracebackType
 
 from xenbind.errors import StoreError
 from xenbind.raw import ffi, lib, text
 
 _NO_TRANSACTION = 0
+_SOCKETS = (Path("/run/xenstored/socket"), Path("/var/run/xenstored/socket"))
 
 
 class Xenstore:
     """A connection.  Safe for use by several threads; values are bytes, of a guest's nodes untrusted."""
 
     def __init__(self) -> None:
-        self._handle = lib.xs_open(0)
+        # Where the daemon has a socket, the kernel's device would wait for a dead one for ever.
+        here = any(socket.exists() for socket in _SOCKETS)
+        self._handle = lib.xs_open(lib.XS_OPEN_SOCKETONLY if here else 0)
         if self._handle == ffi.NULL:
             raise _error("connect to", "xenstored")
 

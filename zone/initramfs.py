@@ -11,8 +11,11 @@ written here because a tool would need root for the device nodes, and to make th
 from __future__ import annotations
 
 import argparse
+import gzip
+import lzma
 import os
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -119,10 +122,33 @@ def load_order(modules: Path, wanted: Sequence[str]) -> list[Path]:
             visit(needs[name][0])
         elif name not in built_in:
             raise SystemExit(f"initramfs: {modules.name} has no module {name}, nor is it built in")
-    compressed = [path for path in order if not path.endswith(".ko")]
-    if compressed:
-        raise SystemExit(f"initramfs: compressed modules are not supported: {compressed[0]}")
     return [modules / path for path in order]
+
+
+def unpacked(module: Path) -> bytes:
+    """Return a module's content; the kernels of many distributions have them compressed."""
+    data = module.read_bytes()
+    match module.suffix:
+        case ".ko":
+            return data
+        case ".xz":
+            return lzma.decompress(data)
+        case ".gz":
+            return gzip.decompress(data)
+        case ".zst":
+            return unpacked_by("zstd", module)
+    raise SystemExit(f"initramfs: {module}: only .ko, .ko.xz, .ko.gz and .ko.zst can be read")
+
+
+def unpacked_by(program: str, module: Path) -> bytes:
+    """Return a module's content as a program unpacks it: Python has no zstd."""
+    try:
+        done = subprocess.run([program, "-dc", "--", str(module)], stdout=subprocess.PIPE, check=False)
+    except FileNotFoundError:
+        raise SystemExit(f"initramfs: {module}: needs {program} (Debian package {program})") from None
+    if done.returncode:
+        raise SystemExit(f"initramfs: {module}: {program} ended with {done.returncode}")
+    return done.stdout
 
 
 def tree(root: Path) -> Iterator[tuple[str, int, bytes]]:
@@ -163,10 +189,11 @@ def write(root: Path | None, modules: Path | None, output: Path, wanted: Sequenc
 
 
 def add_modules(archive: Archive, folder: str, files: Sequence[Path]) -> None:
-    """Add the files to the folder, and the order to load them in."""
-    for path in files:
-        archive.add(f"{folder}/{path.name}", stat.S_IFREG | 0o644, path.read_bytes())
-    names = "".join(f"{path.name}\n" for path in files)
+    """Add the files to the folder, unpacked, and the order to load them in."""
+    plain = {path.name.split(".ko")[0] + ".ko": path for path in files}
+    for name, path in plain.items():
+        archive.add(f"{folder}/{name}", stat.S_IFREG | 0o644, unpacked(path))
+    names = "".join(f"{name}\n" for name in plain)
     archive.add(f"{folder}/order", stat.S_IFREG | 0o644, names.encode())
 
 

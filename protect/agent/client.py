@@ -151,13 +151,14 @@ class AgentClient:
         self._end.fail(answer, "use", f"zone {self._zone_id}")
         return answer
 
+    async def power_off(self) -> None:
+        """Have it kill what runs, write its file systems back, and end."""
+        await self._call(pb.Request(power_off=pb.PowerOff()))
+
     # Of containers and their processes.
 
     async def create_container(self, spec: ContainerSpec) -> CreatedProcess:
-        """Prepare a container.  CannotStart: its configuration cannot be run.
-
-        Its start may say that, too: the zone's runtime may still be at work on it.  The pid is then 0.
-        """
+        """Prepare a container.  CannotStart, maybe only by its start (the pid is 0): it cannot be run."""
         request = requests.create_container(spec)
         return await self._create_process(request, tty=spec.tty, stdin=spec.stdin)
 
@@ -168,9 +169,10 @@ class AgentClient:
     async def update_container(self, container_id: str, resources: bytes) -> None:
         await self._call(requests.update_container(container_id, resources))
 
-    async def delete_container(self, container_id: str) -> None:
-        """Delete a container; an unknown one succeeds."""
-        await self._call(pb.Request(delete_container=pb.DeleteContainer(id=container_id)))
+    async def delete_container(self, container_id: str, *, early: bool = False) -> None:
+        """Delete a container; an unknown one succeeds.  ``early``: before ``serve``."""
+        call = self._call_early if early else self._call
+        await call(pb.Request(delete_container=pb.DeleteContainer(id=container_id)))
 
     async def put_files(self, part: FilePart) -> None:
         """Exists: the zone has this version."""
@@ -248,13 +250,11 @@ class AgentClient:
 
     async def _call(self, request: pb.Request, timeout: float = 0.0) -> pb.Reply:
         await self.ready()
-        link = self._linked()
-        async with self._until_end():
-            return await link.call(request, timeout or self.call_timeout)
+        return await self._call_early(request, timeout)
 
-    async def _call_early(self, request: pb.Request) -> pb.Reply:
+    async def _call_early(self, request: pb.Request, timeout: float = 0.0) -> pb.Reply:
         async with self._until_end():
-            return await self._linked().call(request, self.call_timeout)
+            return await self._linked().call(request, timeout or self.call_timeout)
 
     async def _create_process(self, request: pb.Request, *, tty: bool, stdin: bool) -> CreatedProcess:
         await self.ready()

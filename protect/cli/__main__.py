@@ -59,10 +59,11 @@ def parser() -> argparse.ArgumentParser:
     )
     common.add_argument("--output", choices=("table", "json"), default="table")
     nouns = top.add_subparsers(required=True, metavar="COMMAND")
-    zone = nouns.add_parser(
-        "zone", help="list, inspect, resize, destroy zones; their consoles"
-    ).add_subparsers(required=True)
-    _verb(zone, common, "zone list", "every zone")
+    text = "list, inspect, resize, destroy, adopt zones; their consoles"
+    zone = nouns.add_parser("zone", help=text).add_subparsers(required=True)
+    listing = _verb(zone, common, "zone list", "every zone")
+    text = "instead the domains that no record accounts for: other virtual machines, and lost zones"
+    listing.add_argument("--strangers", action="store_true", help=text)
     inspecting = _verb(zone, common, "zone inspect", "one zone, and what it says of itself")
     inspecting.add_argument("id", help=_ID)
     text = "what a zone wrote to its console: of a dead one, its last lines"
@@ -72,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     reading.add_argument("--follow", "-f", action="store_true", help="and what comes, until the zone ends")
     destroying = _verb(zone, common, "zone destroy", "end zones and what runs in them")
     destroying.add_argument("ids", nargs="+", metavar="id", help=_ID)
+    _lost_zones(zone, common)
     resize.add_arguments(_verb(zone, common, resize.COMMAND, "change a zone's size while it runs"), _ID)
     workload = nouns.add_parser("workload", help="list, inspect workloads").add_subparsers(required=True)
     listing = _verb(workload, common, "workload list", "every workload")
@@ -87,6 +89,21 @@ def parser() -> argparse.ArgumentParser:
     _images(nouns)
     generate.add_parser(nouns, _CRI_SOCKET)
     return top
+
+
+def _lost_zones(
+    zone: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser
+) -> None:
+    """Add the verbs for when records are lost, and for when the host goes."""
+    for command, text in (
+        ("zone adopt", "make zones again of domains whose records are lost"),
+        ("zone remove", "end domains of zones whose records are lost"),
+    ):
+        verb = _verb(zone, common, command, text)
+        verb.add_argument("uuids", nargs="+", metavar="uuid", help="as zone list --strangers shows it")
+    ending = _verb(zone, common, "zone shutdown", "end all zones, in order, since the host shuts down")
+    text = "seconds for all of it; workloads that do not end by themselves are killed before"
+    ending.add_argument("--deadline", type=float, default=90.0, metavar="SECONDS", help=text)
 
 
 def _reservations(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import grpc.aio
 
 from daemonkit.grpc_server import channel
 from protect.cli import devices, find, generate, images, reservations, resize, show
+from protect.cli.errors import CommandFailed
 from protect.cli.host import host
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
@@ -42,6 +43,9 @@ async def _zone_ids(zones: protect_pb2_grpc.ZonesAsyncStub) -> list[str]:
 
 async def zone_list(options: argparse.Namespace) -> None:
     async with _zones(options) as zones:
+        if options.strangers:
+            strangers = await zones.ListStrangers(pb.ListStrangersRequest(), timeout=_TIMEOUT)
+            return show.strangers(strangers, options.output)
         show.zones(await zones.ListZones(pb.ListZonesRequest(), timeout=_TIMEOUT), options.output)
 
 
@@ -105,11 +109,45 @@ async def watch(options: argparse.Namespace) -> None:
             show.event(event, options.output)
 
 
+async def zone_adopt(options: argparse.Namespace) -> None:
+    """Adopt zones whose records are lost."""
+    async with _zones(options) as zones:
+        for uuid in await _strangers(zones, options.uuids):
+            zone = await zones.AdoptZone(pb.AdoptZoneRequest(uuid=uuid), timeout=_TIMEOUT)
+            show.note(f"{uuid} is zone {zone.id} again; what ran in it, and is not known, ends")
+
+
+async def zone_remove(options: argparse.Namespace) -> None:
+    """Remove zones whose records are lost."""
+    async with _zones(options) as zones:
+        for uuid in await _strangers(zones, options.uuids):
+            await zones.RemoveStranger(pb.RemoveStrangerRequest(uuid=uuid), timeout=_TIMEOUT)
+
+
+async def _strangers(zones: protect_pb2_grpc.ZonesAsyncStub, wanted: Sequence[str]) -> list[str]:
+    """The uuids, once all of them have been found."""
+    listed = await zones.ListStrangers(pb.ListStrangersRequest(), timeout=_TIMEOUT)
+    known = [stranger.uuid for stranger in listed.strangers]
+    return [find.one_of(known, text, "stranger") for text in wanted]
+
+
+async def zone_shutdown(options: argparse.Namespace) -> None:
+    """End all zones, in order, for a host that shuts down."""
+    async with _zones(options) as zones:
+        request = pb.ShutdownZonesRequest(deadline_ns=int(options.deadline * 1e9))
+        answer = await zones.ShutdownZones(request, timeout=options.deadline + _TIMEOUT)
+    if answer.left:
+        raise CommandFailed(f"{len(answer.left)} zones could not be ended: {', '.join(answer.left)}")
+
+
 COMMANDS: Mapping[str, images.Command] = {
     "zone list": zone_list,
     "zone inspect": zone_inspect,
     "zone console": zone_console,
     "zone destroy": zone_destroy,
+    "zone adopt": zone_adopt,
+    "zone remove": zone_remove,
+    "zone shutdown": zone_shutdown,
     resize.COMMAND: resize.resize,
     "workload list": workload_list,
     "workload inspect": workload_inspect,

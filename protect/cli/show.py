@@ -33,6 +33,17 @@ def zones(answer: pb.ListZonesResponse, output: str) -> None:
     table(("ZONE", "NAME", "STATE", "MEMORY", "VCPUS", "PROFILE", "DOMAIN", "AGE"), rows)
 
 
+def strangers(answer: pb.ListStrangersResponse, output: str) -> None:
+    if output == "json":
+        return json(answer)
+    rows = [
+        (one.uuid, one.zone_id, plain(one.name), "ended" if one.ended else "lives", mib(one.memory_bytes),
+         str(one.vcpus), str(one.domain_id))
+        for one in answer.strangers
+    ]  # fmt: skip
+    table(("UUID", "MADE FOR ZONE", "NAME", "STATE", "MEMORY", "VCPUS", "DOMAIN"), rows)
+
+
 def zone(
     answer: pb.Zone, facts: pb.ZoneFactsResponse | None, stats: pb.ZoneStatsResponse | None, output: str
 ) -> None:

@@ -28,15 +28,17 @@ from protect.model.room.host import Mode as Mode
 from protect.model.room.host import PhysicalInfo as PhysicalInfo
 from protect.model.transport import Transport
 
+MARK_LIMIT = 2048
+"""Characters of a mark: xenstore takes 4096 bytes, with the node's path."""
+
 
 @dataclass(frozen=True, slots=True)
 class DomainSpec:
     """A domain to create, made from a ``ZoneSpec``: only what a hypervisor has to know.
 
-    ``environment`` reaches the agent as environment variables (on Xen by way of the kernel's
-    command line, so names and values are ``[A-Za-z0-9_./:=-]`` without blanks, names without dots).
-    Interfaces appear in the guest as ``eth0`` ... in order; their host ends are put into the network
-    namespace at the path ``netns``, "" for the host's own.
+    ``environment`` reaches the agent as environment variables (on Xen by way of the kernel's command line, so
+    names and values are ``[A-Za-z0-9_./:=-]`` without blanks, names without dots).  Interfaces appear in the
+    guest as ``eth0`` ...; their host ends are put into the network namespace at ``netns``, "" for the host's.
 
     ``shared``: a mount namespace (an absolute path of its nsfs file, namespaces(7)) whose root directory the
     guest sees at ``/run/xenpod/shared`` from ``share`` on, live, with what is mounted there or unmounted at
@@ -64,6 +66,7 @@ class DomainSpec:
     domain is gone."""
     seclabel: str = ""
     """A security context of the hypervisor's policy; "": the one that the hypervisor gives."""
+    mark: str = ""  # kept with the domain from its first moment (MARK_LIMIT); its guest may read it
     memory_max_bytes: int = 0
     """How large it can be made while it runs; as ``vcpus_max``, 0 for what it begins with."""
     vcpus_max: int = 0
@@ -107,6 +110,7 @@ class DomainInfo:
     vcpus: int
     cpu_time_ns: int
     shutdown_reason: ShutdownReason | None = None
+    mark: str = ""  # of its spec; "": it has none, or has lost it
     held_bytes: int = 0
     vcpus_online: int = 0
 
@@ -142,7 +146,6 @@ class Toolstack(HostPort, Resizable, Protocol):
 
     async def start(self) -> None:
         """Connect, adopt what exists, begin to watch."""
-        ...
 
     async def close(self) -> None:
         """Wait for the steps under way, then stop watching.  Domains go on."""
@@ -152,11 +155,9 @@ class Toolstack(HostPort, Resizable, Protocol):
 
     def capabilities(self) -> Capabilities:
         """What the hypervisor can do; known once ``start`` has returned."""
-        ...
 
     async def has_seclabel(self, label: str) -> bool:
         """Whether the policy that the hypervisor has now knows the label; false where there is no FLASK."""
-        ...
 
     async def create(self, spec: DomainSpec) -> DomainId:
         """Make the domain, paused.  When this fails, nothing of the domain is left.
@@ -179,7 +180,6 @@ class Toolstack(HostPort, Resizable, Protocol):
 
     async def destroy(self, domain: DomainId) -> None:
         """End the domain at once, and free everything of it; an unknown domain succeeds."""
-        ...
 
     async def list(self) -> list[DomainInfo]:
         """All guest domains, ours and others (never dom0)."""
@@ -187,7 +187,9 @@ class Toolstack(HostPort, Resizable, Protocol):
 
     async def find(self, uuid: UUID) -> DomainInfo | None:
         """The domain of this uuid; ids may be used again."""
-        ...
+
+    async def claim(self, uuid: UUID, name: str, mark: str) -> DomainInfo | None:
+        """Mark a domain as ours that has no mark (xenstore was lost); None: there is no such domain."""
 
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
         """Attach a disk, which appears as ``/dev/<vdev>`` in the guest.
@@ -199,11 +201,9 @@ class Toolstack(HostPort, Resizable, Protocol):
 
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
         """Detach a disk, and free what was behind it; an unknown vdev succeeds."""
-        ...
 
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         """The vdevs that are attached now."""
-        ...
 
     async def attach_pci(self, domain: DomainId, address: str) -> None:
         """Give the domain a PCI function of the host ("0000:65:00.0"), reset.

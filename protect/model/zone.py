@@ -132,6 +132,8 @@ class Zone:
     died_at_ns: int = 0
     file_volumes: bool = False
     """Whether its agent knows them."""
+    host_boot: str = ""
+    """The boot of the host that made it; "": an earlier release's zone."""
     resizes: bool = False
     """Whether its agent can say how large it is."""
     death_kind: str = ""

@@ -9,10 +9,11 @@ from protect.model import events
 from protect.model.domain.shares import DiskRates
 from protect.model.room.host import HostNotice
 from protect.model.room.modes import WantedMode
-from protect.model.toolstack import Mode
+from protect.model.toolstack import DomainState, Mode
 from protect.model.volume import DeviceKind, ZoneDevice
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import MemoryPolicy, Zone, ZoneState
+from protect.zones.strangers import Stranger
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 ZONE_STATES: Mapping[ZoneState, pb.ZoneState.ValueType] = {
@@ -44,6 +45,20 @@ MEMORY_POLICIES: Mapping[MemoryPolicy, pb.MemoryPolicy.ValueType] = {
 
 def disk_rates(asked: pb.DiskRates) -> DiskRates:
     return DiskRates(asked.read_bytes, asked.write_bytes, asked.read_operations, asked.write_operations)
+
+
+def stranger(value: Stranger) -> pb.Stranger:
+    domain, made_for = value.domain, value.zone
+    return pb.Stranger(
+        domain_id=domain.id,
+        uuid=str(domain.uuid),
+        name=domain.name,
+        memory_bytes=domain.memory_bytes,
+        vcpus=domain.vcpus,
+        ended=domain.state is DomainState.SHUTDOWN,
+        zone_id=made_for.id if made_for else "",
+        zone_name=made_for.spec.name if made_for else "",
+    )
 
 
 def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 from daemonkit.faults import Invalid, Refused
 from protect.config import DEFAULT_PROFILE, SCRATCH_LEAST, Profile, ProtectdConfig
@@ -23,8 +24,29 @@ from protect.zones.size.resize import ZoneSize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _MIB = 1 << 20
+_SHUTDOWN = (1.0, 3600.0)
+"""Bounds of its deadline, in seconds."""
 _MOST_CAP = 1024 * CPU_PERCENT
 """That of a zone of all the vCPUs that a profile can allow."""
+
+
+def uuid(operation: str, text: str) -> UUID:
+    """Read the uuid of a domain."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise Invalid(operation, checks.printable(text, 80), "it is not a uuid") from None
+
+
+def shutdown_seconds(deadline_ns: int) -> float:
+    """Read the deadline of a shutdown."""
+    seconds = deadline_ns / 1e9
+    if not _SHUTDOWN[0] <= seconds <= _SHUTDOWN[1]:
+        shortest, longest = _SHUTDOWN
+        raise Invalid(
+            "shut zones down", "", f"a deadline of {seconds:g} s is not {shortest:g} to {longest:g} s"
+        )
+    return seconds
 
 
 def zone_spec(

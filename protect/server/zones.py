@@ -16,7 +16,20 @@ from protect.model.statistics import StatsKind
 from protect.server import statistics, translate, zone_requests
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
-from protect.zones import connect, console, destroy, dial, disk_rates, inspect, launch, reservations, stats
+from protect.zones import (
+    connect,
+    console,
+    destroy,
+    dial,
+    disk_rates,
+    inspect,
+    launch,
+    reconcile,
+    reservations,
+    shutdown,
+    stats,
+    strangers,
+)
 from protect.zones.size import resize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
@@ -116,6 +129,29 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
             await disk_rates.change(self._manager, zone_id, rates)
         zone = self._shown(self._manager.zone("resize zone", zone_id))
         return pb.ResizeZoneResponse(zone=zone, not_done=not_done)
+
+    @read_only
+    async def ListStrangers(
+        self, request: pb.ListStrangersRequest, context: Context
+    ) -> pb.ListStrangersResponse:
+        found = await strangers.strangers(self._manager)
+        return pb.ListStrangersResponse(strangers=[translate.stranger(one) for one in found])
+
+    async def AdoptZone(self, request: pb.AdoptZoneRequest, context: Context) -> pb.Zone:
+        uuid = zone_requests.uuid("adopt zone", request.uuid)
+        return self._shown(await reconcile.adopt_stranger(self._manager, uuid))
+
+    async def RemoveStranger(
+        self, request: pb.RemoveStrangerRequest, context: Context
+    ) -> pb.RemoveStrangerResponse:
+        await strangers.remove(self._manager, zone_requests.uuid("remove zone", request.uuid))
+        return pb.RemoveStrangerResponse()
+
+    async def ShutdownZones(
+        self, request: pb.ShutdownZonesRequest, context: Context
+    ) -> pb.ShutdownZonesResponse:
+        seconds = zone_requests.shutdown_seconds(request.deadline_ns)
+        return pb.ShutdownZonesResponse(left=await shutdown.shutdown(self._manager, seconds))
 
     def _shown(self, runtime: ZoneRuntime) -> pb.Zone:
         toolstack = self._manager.toolstack.name

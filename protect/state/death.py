@@ -34,6 +34,7 @@ class DeathKind(Enum):
     REBOOTED = "Rebooted"
     DESTROYED = "Destroyed"
     VANISHED = "Vanished"
+    HOST_SHUT_DOWN = "HostShutDown"
     RULES_BROKEN = "RulesBroken"
     AGENT_REPLACED = "AgentReplaced"
     CHANNEL_LOST = "ChannelLost"

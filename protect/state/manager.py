@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from daemonkit.faults import Fault, Missing, Unreachable
+from daemonkit.host.boot import boot_id
 from daemonkit.logs import fields
 from daemonkit.tasks import Background
 from protect.agent.link import LinkFactory
@@ -54,6 +55,9 @@ class ZoneManager:
     preflight: tuple[HostNotice, ...] = ()
     stopping: End = field(default_factory=lambda: End(Unreachable))
     """The end of the daemon itself, beyond which zones go on."""
+    closed: str = ""
+    """Why no more zones are made; "": they are."""
+    host_boot: str = field(default_factory=boot_id)
     hub: Hub = field(init=False)
 
     def __post_init__(self) -> None:

@@ -111,6 +111,7 @@ def _json_converter() -> Converter:
             death_kind=rare,
             console=rare,
             devices=rare,
+            host_boot=rare,
         ),
     )
     converter.register_unstructure_hook(

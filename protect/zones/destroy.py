@@ -14,6 +14,7 @@ from protect.model.zone import ZoneState
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
+from protect.zones import mark
 
 log = logging.getLogger(__name__)
 
@@ -82,5 +83,7 @@ async def find_domain(manager: ZoneManager, runtime: ZoneRuntime) -> DomainId | 
     domain = await manager.toolstack.find(runtime.zone.uuid)
     if domain is None:
         return None
+    if not domain.mark:  # lost with xenstore: unless it is claimed, its end would not be ours to make
+        await manager.toolstack.claim(domain.uuid, mark.name_of(runtime.zone), mark.of_zone(runtime.zone))
     runtime.zone = replace(runtime.zone, domain_id=domain.id)
     return domain.id

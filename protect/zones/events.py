@@ -14,7 +14,7 @@ from protect.state.death import DeathKind
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.workloads import exits
-from protect.zones import deaths, resync
+from protect.zones import deaths, resync, strangers
 from protect.zones.upkeep import clock, silence
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,8 @@ class ZoneEvents:
         runtime, tasks = self._runtime, self._manager.tasks
         if not runtime.running:
             return
+        if not runtime.zone.boot_id:  # adopted by its mark, which does not have it
+            await strangers.empty(self._manager, runtime, hello)
         if runtime.zone.boot_id != hello.boot_id.hex():
             # One domain boots once; another agent in it has none of our workloads.
             log.error("another agent answers in the zone", extra=fields(zone=runtime.id))

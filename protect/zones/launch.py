@@ -12,16 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Exhausted, Exists, Fault
+from daemonkit.faults import Exhausted, Exists, Fault, Refused
 from daemonkit.logs import fields
 from protect.model.toolstack import DomainSpec
-from protect.model.zone import SCRATCH_VDEV, Zone, ZoneSpec, ZoneState, domain_name
+from protect.model.zone import SCRATCH_VDEV, Zone, ZoneSpec, ZoneState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
 from protect.workloads.devices import find
 from protect.workloads.devices.zone import give_devices, may_pass_functions
-from protect.zones import capacity, kernel, preflight
+from protect.zones import capacity, kernel, mark, preflight
 from protect.zones.deaths import explain
 from protect.zones.destroy import dismantle
 from protect.zones.events import new_link
@@ -93,6 +93,8 @@ async def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
     # From here on nothing waits: two zones at once cannot both count on the same memory.
     if spec.id in manager.zones:
         raise Exists("create zone", spec.id, "there is one already")
+    if manager.closed:
+        raise Refused("create zone", spec.id, manager.closed)
     count = len(manager.zones)
     if count >= manager.config.limits.zones:
         raise Exhausted("create zone", spec.id, f"there are {count} zones, as many as limits.zones")
@@ -103,7 +105,8 @@ async def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
         promise = capacity.zone_promise(manager.toolstack, spec)
         manager.ledger.admit(spec.id, promise, spec.reservations)
         undo.callback(manager.ledger.release, spec.id)
-        runtime = manager.add_zone(Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns()))
+        zone = Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns(), host_boot=manager.host_boot)
+        runtime = manager.add_zone(zone)
         undo.callback(manager.zones.pop, spec.id)
         manager.put_zone(runtime, runtime.zone, INTENT)
         undo.pop_all()
@@ -142,7 +145,7 @@ def domain_spec(zone: Zone, shared: Path, *, passthrough: bool = False) -> Domai
     spec = zone.spec
     return DomainSpec(
         uuid=zone.uuid,
-        name=domain_name(spec.name or spec.id, zone.uuid),
+        name=mark.name_of(zone),
         memory_bytes=spec.memory_bytes,
         vcpus=spec.vcpus,
         mode=spec.mode,
@@ -155,6 +158,7 @@ def domain_spec(zone: Zone, shared: Path, *, passthrough: bool = False) -> Domai
         shared=shared,
         kernel=spec.kernel,
         seclabel=spec.seclabel,
+        mark=mark.of_zone(zone),
         memory_max_bytes=spec.memory_max_bytes,
         vcpus_max=spec.vcpus_max,
         cpupool=spec.cpupool,

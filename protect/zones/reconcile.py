@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Iterable
+from collections.abc import Container
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault
@@ -19,18 +20,19 @@ from daemonkit.tasks import race
 from protect.model.errors import DomainGone, ProtocolViolation
 from protect.model.toolstack import DomainInfo, DomainState
 from protect.model.workload import WorkloadState
-from protect.model.zone import ZoneState
+from protect.model.zone import Zone, ZoneState
 from protect.state.death import Death, DeathKind
 from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent, Saved
 from protect.workloads import exits
 from protect.workloads.devices.attach import settle
-from protect.zones import connect, deaths, disk_rates, resync
+from protect.zones import connect, deaths, disk_rates, mark, resync, strangers
 from protect.zones.capacity import refresh, reservation_promise, zone_promise
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import new_link
 from protect.zones.size import sizing
+from protect.zones.strangers import unknown
 from protect.zones.upkeep import silence
 
 log = logging.getLogger(__name__)
@@ -64,11 +66,15 @@ async def load(manager: ZoneManager) -> list[RecordedZone]:
             spec = sizing.intended(zone, saved.zone_intents.get(zone.id))
             manager.ledger.adopt(zone.id, zone_promise(manager.toolstack, spec), spec.reservations)
             manager.scratch.adopt(zone.id, spec.scratch_bytes)
+        if (domain := domains.get(zone.uuid)) and not domain.mark:
+            await mark.restore(manager, zone)
     await refresh(manager)
     _load_workloads(manager, saved)
-    await _remove_strays(manager)
-    for domain in unknown(manager, domains.values()):
+    unclaimed = unknown(manager, domains.values())
+    for domain in unclaimed:
         log.warning("unknown domain left alone", extra=fields(domain=domain.id, name=domain.name))
+    made_for = [made for domain in unclaimed if (made := mark.zone_of(domain))]
+    await _remove_strays(manager, {made.id for made in made_for})
     checkpoint("reconcile.loaded")
     return [
         RecordedZone(runtime, domains.get(runtime.zone.uuid), saved.zone_intents.get(runtime.id))
@@ -82,7 +88,8 @@ async def reconcile(manager: ZoneManager, recorded: RecordedZone) -> None:
     match runtime.zone.state:
         case ZoneState.CREATING | ZoneState.DESTROYING:
             async with runtime.lock:
-                await dismantle(manager, runtime)
+                if manager.zones.get(runtime.id) is runtime:  # a caller may have destroyed it meanwhile
+                    await dismantle(manager, runtime)
             checkpoint("reconcile.undone")
         case ZoneState.DEAD:
             await _clean_up(manager, runtime)
@@ -95,15 +102,30 @@ async def reconcile(manager: ZoneManager, recorded: RecordedZone) -> None:
         # A domain in SHUTDOWN is told by the toolstack's deaths().
 
 
+async def adopt_stranger(manager: ZoneManager, uuid: UUID) -> ZoneRuntime:
+    """Make a zone of a domain whose record is lost; it is connected in the background, as after a restart."""
+    runtime, domain = await strangers.adopt(manager, uuid)
+    adopting = reconcile(manager, RecordedZone(runtime, domain, None))
+    manager.tasks.spawn(adopting, f"adopt zone {runtime.id}")
+    return runtime
+
+
 async def _lost(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     """Handle a zone without its domain: the host has booted, or somebody else has destroyed it."""
     runtime.end.declare("its domain is gone")
     async with runtime.lock:
-        lost = Death(DeathKind.VANISHED, "its domain was gone when protectd started")
+        lost = Death(DeathKind.VANISHED, _cause_of_loss(manager, runtime.zone))
         await deaths.mark_dead(manager, runtime, lost)
         manager.ledger.release(runtime.id)
     checkpoint("reconcile.marked-dead")
     await _clean_up(manager, runtime)
+
+
+def _cause_of_loss(manager: ZoneManager, zone: Zone) -> str:
+    """Why a zone's domain is not there: a zone belongs to one boot of its host."""
+    if zone.host_boot and zone.host_boot != manager.host_boot:
+        return "the host was rebooted"
+    return "its domain was gone when protectd started"
 
 
 async def _clean_up(manager: ZoneManager, runtime: ZoneRuntime) -> None:
@@ -113,6 +135,8 @@ async def _clean_up(manager: ZoneManager, runtime: ZoneRuntime) -> None:
         if domain is not None:
             await manager.toolstack.destroy(domain)
         await asyncio.to_thread(manager.scratch.remove, runtime.id)
+        if manager.zones.get(runtime.id) is runtime:
+            manager.ledger.release(runtime.id)
     await _release_ended(manager, runtime)
     await resync.finish_intents(manager, runtime)
 
@@ -181,12 +205,6 @@ async def _finish_connect(manager: ZoneManager, recorded: RecordedZone) -> None:
                 manager.put_zone(recorded.runtime, recorded.runtime.zone)
 
 
-def unknown(manager: ZoneManager, domains: Iterable[DomainInfo]) -> list[DomainInfo]:
-    """Domains that no zone of ours accounts for."""
-    known = {runtime.zone.uuid for runtime in manager.zones.values()}
-    return [domain for domain in domains if domain.uuid not in known]
-
-
 def _load_workloads(manager: ZoneManager, saved: Saved) -> None:
     for workload in saved.workloads:
         runtime = WorkloadRuntime(workload, manager.zones[workload.zone_id])
@@ -197,9 +215,14 @@ def _load_workloads(manager: ZoneManager, saved: Saved) -> None:
             runtime.ended.set()
 
 
-async def _remove_strays(manager: ZoneManager) -> None:
-    """Remove files and volumes of forgotten zones, in case we died between the two steps."""
+async def _remove_strays(manager: ZoneManager, adoptable: Container[str]) -> None:
+    """Remove files and volumes of forgotten zones, in case we died between the two steps.
+
+    Not those of strangers that live: they may be adopted.
+    """
     for zone_id in manager.volumes.zones():
+        if zone_id in adoptable:
+            continue
         if zone_id not in manager.zones:
             try:
                 await manager.volumes.close(zone_id)
@@ -215,5 +238,5 @@ async def _remove_strays(manager: ZoneManager) -> None:
                 log.error("left alone: %s", fault, extra=fields(zone=zone_id))
     directory = manager.config.run_dir / "zones"
     for entry in directory.iterdir() if directory.is_dir() else ():
-        if entry.name not in manager.zones:
+        if entry.name not in manager.zones and entry.name not in adoptable:
             shutil.rmtree(entry, ignore_errors=True)

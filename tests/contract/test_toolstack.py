@@ -83,6 +83,24 @@ async def test_destroy_frees_everything_and_may_be_repeated(stage: Stage) -> Non
     await stage.toolstack.destroy(NOBODY)
 
 
+async def test_a_mark_is_kept_with_its_domain(stage: Stage) -> None:
+    """From its first moment, beyond a restart; one without a mark can be claimed, once."""
+    marked, bare = await stage.create(mark='{"id": "a b"}'), await stage.create()
+    assert (marked.mark, bare.mark) == ('{"id": "a b"}', "")
+    claimed = await stage.toolstack.claim(bare.uuid, bare.name, "claimed")
+    assert claimed is not None
+    assert (claimed.id, claimed.name, claimed.mark) == (bare.id, bare.name, "claimed")
+    assert await stage.toolstack.claim(stage.spec().uuid, "nobody", "x") is None
+    for info, mark in ((marked, marked.mark), (bare, "claimed")):
+        again = await stage.toolstack.claim(info.uuid, "other", "other")
+        assert again is not None and (again.name, again.mark) == (info.name, mark)
+    await stage.restart()
+    found = {info.uuid: info.mark for info in await stage.toolstack.list()}
+    assert (found[marked.uuid], found[bare.uuid]) == (marked.mark, "claimed")
+    await stage.toolstack.destroy(bare.id)
+    assert await stage.toolstack.claim(bare.uuid, bare.name, "claimed") is None
+
+
 async def test_names_and_uuids_are_taken_once(stage: Stage) -> None:
     first = stage.spec()
     await stage.toolstack.create(first)

@@ -15,6 +15,7 @@ _SIZES = ("tests/contract/test_toolstack_sizes.py", "tests/xen/inside/test_sizes
 _SIZES_PVH = "grows or come_and_go or container_sees or up_and_down or cannot_give"
 _STORY = ("tests/xen/inside/test_story.py",)
 _AGENT = ("tests/xen/inside/test_agent.py",)
+_KILLED = ("tests/xen/inside/test_killed.py",)
 _FAKE = (
     "tests/contract/test_toolstack.py",
     "tests/contract/test_toolstack_fake.py",
@@ -25,8 +26,8 @@ _EVERY, _FULL = frozenset({"quick", "full"}), frozenset({"full"})
 _PVH = "paused or crash or seen or spliced or clock"
 """What the mode can make a difference for."""
 _CONTRACT_FIRST = (
-    "paused or frees_everything or own_will or by_a_crash or comes_and_goes or beside or spliced_interface "
-    "or connection_replaces or after_a_restart or nobody_watched"
+    "mark or paused or frees_everything or own_will or by_a_crash or comes_and_goes or beside "
+    "or spliced_interface or connection_replaces or after_a_restart or nobody_watched"
 )
 """A domain's life, its end, a disk, an interface, its channel, and finding all of it again."""
 _STORY_FIRST = "remove[xenpod] or each_other or both_daemons_killed or consoles"
@@ -92,4 +93,8 @@ SUITES = (
     Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 1500),
     Suite("story", (*_STORY, "-k", _STORY_FIRST), 320, tiers=_EVERY),
     Suite("story-rest", (*_STORY, *_rest(_STORY_FIRST)), 400),
+    Suite("killed-create", (*_KILLED, "-k", "create_zone"), 400),
+    Suite("killed-destroy", (*_KILLED, *_rest("create_zone")), 350),
+    # The last on its machine: a dom0 whose xenstored was restarted is of no more use.
+    Suite("lost", ("tests/xen/inside/test_lost.py",), 250),
 )

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -84,9 +84,18 @@ class Domain:
             vcpus=self.spec.most_vcpus,
             cpu_time_ns=cpu_time_ns,
             shutdown_reason=self.reason,
+            mark=self.spec.mark,
             held_bytes=memory_limit,
             vcpus_online=self.spec.vcpus,
         )
+
+    def claim(self, mark: str) -> Domain:
+        """Give it the mark, unless it has one."""
+        if not self.spec.mark:
+            spec = replace(self.spec, mark=mark)
+            write_spec(self.directory, spec)
+            self.spec = spec
+        return self
 
     def release(self) -> None:
         """Close our descriptors; the domain goes on."""
@@ -112,6 +121,7 @@ def write_spec(directory: Path, spec: DomainSpec) -> None:
         "netns": spec.netns,
         "shared": str(spec.shared) if spec.shared else "",
         "seclabel": spec.seclabel,
+        "mark": spec.mark,
         "memory_max_bytes": spec.memory_max_bytes,
         "vcpus_max": spec.vcpus_max,
         "cpupool": spec.cpupool,
@@ -138,6 +148,7 @@ async def read_spec(directory: Path) -> DomainSpec | None:
         netns=values.get("netns", ""),
         shared=Path(values["shared"]) if values.get("shared") else None,
         seclabel=values.get("seclabel", ""),
+        mark=values.get("mark", ""),
         memory_max_bytes=values.get("memory_max_bytes", 0),
         vcpus_max=values.get("vcpus_max", 0),
         cpupool=values.get("cpupool", ""),

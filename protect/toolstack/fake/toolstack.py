@@ -180,6 +180,12 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
     async def list(self) -> list[DomainInfo]:
         return [self._info(domain) for domain in self._domains.values()]
 
+    @completed
+    async def claim(self, uuid: UUID, name: str, mark: str) -> DomainInfo | None:
+        with system_faults("claim domain", name):
+            found = self._domains.get(uuid)
+            return self._info(found.claim(mark)) if found else None
+
     async def find(self, uuid: UUID) -> DomainInfo | None:
         return self._info(found) if (found := self._domains.get(uuid)) else None
 

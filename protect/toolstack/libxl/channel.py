@@ -8,8 +8,8 @@ import re
 
 from daemonkit.backoff import Backoff
 from daemonkit.tasks import join
-from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
+from protect.toolstack.libxl.xenstore.store import AsyncStore
 from xenbind.vchan import VchanClient
 
 log = logging.getLogger(__name__)

@@ -15,6 +15,9 @@ from xenbind import domain as xen
 NO_SCRIPT = "/bin/true"
 """The hotplug script that libxl runs instead of Debian's: we write their part to xenstore."""
 
+MARK = "xenpod"
+"""The node below a domain's own in which libxl writes its mark as it makes the domain."""
+
 _KIB = 1024
 SLACK_KIB = 1024
 """LIBXL_MAXMEM_CONSTANT: what libxl adds to the requested memory for a domain's limit."""
@@ -31,15 +34,10 @@ def domain_config(
     label = {"ssid_label": spec.seclabel} if spec.seclabel else {}
     passthrough = {"passthrough": "enabled"} if spec.passthrough else {}
     frontend = BlockFrontend.of(spec.memory_bytes, spec.vcpus)
+    mark = {"xsdata": {MARK: spec.mark}} if spec.mark else {}
+    identity = {"type": kind, "name": spec.name, "uuid": str(spec.uuid)}
     return {
-        "c_info": {
-            "type": kind,
-            "name": spec.name,
-            "uuid": str(spec.uuid),
-            **label,
-            **(pool or {}),
-            **passthrough,
-        },
+        "c_info": {**identity, **label, **(pool or {}), **passthrough, **mark},
         "b_info": {
             f"type.{kind}": {},
             "max_vcpus": spec.most_vcpus,

@@ -32,6 +32,7 @@ class Known:
     uuid: UUID
     name: str
     watch: int
+    mark: str = ""
     reason: ShutdownReason | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -51,14 +52,16 @@ class DomainRegistry:
         self._numbers = count(1)
         self._domains: dict[int, Known] = {}
         self._deaths = Deaths()
+        self._broken: Exception | None = None
         self._watcher = DeathWatcher(self._from_thread, self._failed)
 
-    def add(self, domid: int, uuid: UUID, name: str) -> None:
+    def add(self, domid: int, uuid: UUID, name: str, mark: str = "") -> None:
         """Watch a domain, unless it is watched already."""
         known = self._domains.get(domid)
         if known is not None and known.uuid == uuid:
+            known.mark = known.mark or mark
             return
-        known = self._domains[domid] = Known(domid, uuid, name, next(self._numbers))
+        known = self._domains[domid] = Known(domid, uuid, name, next(self._numbers), mark)
         self._watcher.watch(domid, known.watch)
 
     def domids(self) -> list[int]:
@@ -69,13 +72,13 @@ class DomainRegistry:
         """The names of all known domains."""
         return [known.name for known in self._domains.values()]
 
-    def vanished(self, present: Container[UUID]) -> list[Known]:
-        """The domains that others destroyed: dead, and not in ``present``."""
-        return [
-            known
-            for known in self._domains.values()
-            if known.reason is ShutdownReason.DESTROYED and known.uuid not in present
-        ]
+    def uuids(self) -> set[UUID]:
+        """The uuids of all known domains."""
+        return {known.uuid for known in self._domains.values()}
+
+    def vanished(self, missing: Container[UUID]) -> list[Known]:
+        """The domains that others destroyed: known, and missing among those that there are."""
+        return [known for known in self._domains.values() if known.uuid in missing]
 
     def get(self, domid: int) -> Known | None:
         return self._domains.get(domid)
@@ -99,6 +102,16 @@ class DomainRegistry:
             for known in self._domains.values()
             if known.reason is not None
         )
+
+    async def renew(self) -> None:
+        """Watch with another connection to xenstored, which has lost all marks; ends may be told again."""
+        stale, self._broken = self._watcher, None
+        self._watcher = await asyncio.to_thread(DeathWatcher, self._from_thread, self._failed)
+        await asyncio.to_thread(stale.close)
+        for known in self._domains.values():
+            known.mark = ""
+            if known.reason is None:
+                self._watcher.watch(known.domid, known.watch)
 
     def close(self) -> None:
         """Close the registry, and wait for the watcher's thread."""
@@ -125,7 +138,14 @@ class DomainRegistry:
             self._on_end(known)
             self._deaths.tell(DomainDeath(known.uuid, reason))
 
+    def check(self) -> None:
+        """End every listener if libxl reports no more ends, although xenstored answers.
+
+        Zones would seem to live for ever: a restart of the daemon may mend that.
+        """
+        if self._broken is not None:
+            log.critical("libxl reports no more ends of domains: %s", self._broken)
+            self._deaths.close()
+
     def _failed(self, error: Exception) -> None:
-        """End every listener: without death events, zones would seem to live for ever."""
-        log.critical("libxl reports no more ends of domains: %s", error)
-        self._loop.call_soon_threadsafe(self._deaths.close)
+        self._broken = error

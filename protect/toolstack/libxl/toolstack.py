@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from uuid import UUID
 
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
 from protect.model.domain.shares import DiskRates
@@ -24,13 +25,12 @@ from protect.model.toolstack import (
     ShareEnd,
 )
 from protect.model.transport import Transport
-from protect.model.zone import is_zone_domain
 from protect.network.splice import move_interface
 from protect.toolstack.completion import completed
 from protect.toolstack.console import Consoles
 from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.channel import VchanChannels
-from protect.toolstack.libxl.config import domain_config, domain_info, first_vcpus
+from protect.toolstack.libxl.config import domain_config, first_vcpus
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.devices.disks import Disks, backend_rates
 from protect.toolstack.libxl.devices.pci import PciFunctions, PciVerbs
@@ -42,9 +42,11 @@ from protect.toolstack.libxl.room.admit import Admission, capabilities
 from protect.toolstack.libxl.room.host import AsksHost, XenHost
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
-from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
 from protect.toolstack.libxl.workers import Workers, xen_faults
+from protect.toolstack.libxl.xenstore.census import Census
+from protect.toolstack.libxl.xenstore.store import AsyncStore
+from protect.toolstack.libxl.xenstore.xenstored import Xenstored
 from xenbind import domain as xen
 from xenbind import errors, flask, nic, physinfo, sched
 from xenbind.raw import Unavailable
@@ -105,7 +107,10 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
         self._logs = GuestLogs(self._settings.console_dir)
         self._registry = DomainRegistry(lambda known: self._channels.ended(known.domid))
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
-        undo.callback(asyncio.ensure_future(self._logs.trim_for_ever(self._registry.names)).cancel)
+        self._census = Census(self._workers, self._store, self._registry)
+        self._xenstored = Xenstored(self._store, self._workers, self._registry)
+        for work in (self._logs.trim_for_ever(self._registry.names), self._xenstored.watch()):
+            undo.callback(asyncio.ensure_future(work).cancel)
 
     async def close(self) -> None:
         await self.idle()
@@ -116,15 +121,15 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
         with xen_faults("read host info", ""):
             info = await self._workers.ask(physinfo.physinfo)
             notices = (*await self._admission.notices(), *await self._scheduling.notices())
-        zones = [domain for domain in await self.list() if is_zone_domain(domain.name, domain.uuid)]
-        guests = sum(domain.memory_bytes for domain in zones)
+        listed = await self.list()
+        guests = sum(domain.memory_bytes for domain in listed if domain.uuid in self._registry.uuids())
         return PhysicalInfo(
             total_memory_bytes=info.free_bytes + guests,
             free_memory_bytes=info.free_bytes,
             cpus=info.cpus,
             version=info.version,
             security_boundary=True,
-            notices=(*self._logs.notices(), *notices),
+            notices=(*self._xenstored.notices(), *self._logs.notices(), *notices),
             user_namespaces=self._boot.user_namespaces,
             kernels=True,
         )
@@ -154,10 +159,12 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
                 domid = await self._workers.run(xen.create, config)
                 undo.callback(self._disks.forget, domid)
                 undo.push_async_callback(self._workers.run, xen.destroy, domid)
+                checkpoint("libxl-create.made")
                 if spec.vcpus < first_vcpus(spec):
                     await self._sizes.set_vcpus(domid, spec.vcpus)
                 await self._add_devices(domid, spec)
-                self._registry.add(domid, spec.uuid, spec.name)
+                checkpoint("libxl-create.wired")
+                self._registry.add(domid, spec.uuid, spec.name, spec.mark)
                 undo.pop_all()
         return DomainId(domid)
 
@@ -200,9 +207,11 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
                 # Xen cannot end a domain quickly while others have its pages.
                 self._channels.disconnect(domain)
                 self._sharing.abandon(known.uuid)
+                checkpoint("libxl-destroy.disconnected")
                 await self._disks.lift_rates(known)
                 with suppress(errors.DomainNotFound):  # it is gone already
                     await self._workers.run(xen.destroy, domain, known.uuid)
+                checkpoint("libxl-destroy.destroyed")
                 await self._forget(known)
 
     async def _forget(self, known: Known) -> None:
@@ -216,18 +225,17 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
 
     @completed
     async def list(self) -> list[DomainInfo]:
-        listed = []
         with xen_faults("list domains", ""):
-            for info in await self._workers.ask(xen.domains):
-                if info.domid == 0 or info.dying:  # a dying one only waits for others to give back its pages
-                    continue
-                if is_zone_domain(info.name, info.uuid):
-                    self._registry.add(info.domid, info.uuid, info.name)
-                listed.append(domain_info(info))
-            for known in self._registry.vanished({info.uuid for info in listed}):
+            listed, vanished = await self._census.take()
+            for known in vanished:
                 if not known.lock.locked():  # else it is being destroyed, by us
                     await self._forget(known)
         return listed
+
+    @completed
+    async def claim(self, uuid: UUID, name: str, mark: str) -> DomainInfo | None:
+        with xen_faults("claim domain", name):
+            return await self._census.claim(uuid, name, mark)
 
     async def find(self, uuid: UUID) -> DomainInfo | None:
         return next((domain for domain in await self.list() if domain.uuid == uuid), None)

@@ -41,6 +41,15 @@ class Workers:
         """Like ``run``, for a function that only reads from Xen or xenstore."""
         return await self._questions.run(function, *args, **kwargs)
 
+    def hold(self) -> None:
+        """Make no new contexts until ``renew``: without xenstored that could block for ever."""
+        self._changes.held = self._questions.held = True
+
+    def renew(self) -> None:
+        """Have calls from now on use new contexts: those that there are have lost their xenstored."""
+        self._changes.renew()
+        self._questions.renew()
+
     def close(self) -> None:
         """Wait for the calls under way, and free the contexts."""
         self._changes.close()
@@ -54,6 +63,9 @@ class _Pool:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._turns = asyncio.Semaphore(threads)
         self._idle: list[Context] = []  # append and pop are atomic
+        self._fresh: set[Context] = set()
+        """Those made since the last ``renew``."""
+        self.held = False
 
     async def run(
         self, function: Callable[Concatenate[Context, P], T], *args: P.args, **kwargs: P.kwargs
@@ -69,14 +81,26 @@ class _Pool:
         try:
             return self._idle.pop()
         except IndexError:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, Context)
+            if self.held:
+                raise ConnectionRefusedError("xenstored does not answer") from None
+            context = await asyncio.get_running_loop().run_in_executor(self._pool, Context)
+            self._fresh.add(context)
+            return context
 
     def _give_back(self, context: Context) -> None:
-        """Keep a context for the next call, unless libxl has lost track of events in it."""
-        if context.usable:
+        """Keep a context for the next call, unless it is stale, or libxl has lost track of events in it."""
+        if context.usable and context in self._fresh:
             self._idle.append(context)
         else:
+            self._fresh.discard(context)
             context.close()
+
+    def renew(self) -> None:
+        """Close the idle contexts, and the others as soon as their calls end."""
+        self.held = False
+        self._fresh.clear()
+        while self._idle:
+            self._idle.pop().close()
 
     def close(self) -> None:
         self._pool.shutdown()

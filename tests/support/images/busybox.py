@@ -47,14 +47,19 @@ def build(image: Path, scratch: Path) -> Path:
     shutil.copy(BUSYBOX, scratch / "bin/busybox")
     for applet in APPLETS:
         os.link(scratch / "bin/busybox", scratch / "bin" / applet)
-    needed = subprocess.run(["ldd", str(BUSYBOX)], check=False, capture_output=True, text=True).stdout
-    for library in re.findall(r"(/\S+)", needed):
+    for library in libraries():
         target = scratch / library.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(library, target)
     subprocess.run(["mksquashfs", str(scratch), str(image), "-quiet", "-no-progress"], check=True)
     shutil.rmtree(scratch)
     return image
+
+
+def libraries() -> list[str]:
+    """What busybox needs; nothing for a static one."""
+    needed = subprocess.run(["ldd", str(BUSYBOX)], check=False, capture_output=True, text=True).stdout
+    return re.findall(r"(/\S+)", needed)
 
 
 def process(*args: str, tty: bool = False) -> dict[str, object]:

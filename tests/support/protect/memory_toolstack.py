@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -195,12 +195,22 @@ class MemoryToolstack:
 
     async def _destroy(self, domain: DomainId) -> None:
         await self._step("destroy")
-        found = self.domains.pop(domain, None)
-        if found is not None:
+        found = self.domains.get(domain)
+        if found is not None and found.spec.mark:  # what carries no mark is nothing of ours
+            del self.domains[domain]
             self.destroyed.append(found.spec.environment["XENPOD_ZONE"])
             await found.agent.stop()
 
+    async def claim(self, uuid: UUID, name: str, mark: str) -> DomainInfo | None:
+        await self._step("claim")
+        found = await self.find(uuid)
+        if found is not None:
+            domain = self.domains[found.id]
+            domain.spec = replace(domain.spec, name=name, mark=domain.spec.mark or mark)
+        return await self.find(uuid)
+
     async def list(self) -> list[DomainInfo]:
+        await self._step("list")
         return [
             DomainInfo(
                 id=one.id,
@@ -211,6 +221,7 @@ class MemoryToolstack:
                 vcpus=one.spec.most_vcpus,
                 cpu_time_ns=one.cpu_time_ns,
                 shutdown_reason=one.reason,
+                mark=one.spec.mark,
                 held_bytes=max(one.memory, one.kept),
                 vcpus_online=one.agent.size.cpus,
             )

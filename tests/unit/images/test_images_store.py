@@ -258,6 +258,19 @@ def test_an_index_without_marks_gets_their_table(store: ImageStore) -> None:
         store.__dict__.update(again.__dict__)
 
 
+def test_an_index_of_a_later_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    settings = ImageSettings(tmp_path, unfinished_bytes=0)
+    store = ImageStore(settings)
+    store.open()
+    store.close()
+    with closing(sqlite3.connect(store.files.index)) as db:
+        db.execute("PRAGMA user_version = 99")
+    before = store.files.index.read_bytes()
+    with pytest.raises(Broken, match="version 99"):
+        ImageStore(settings)
+    assert store.files.index.read_bytes() == before
+
+
 def test_an_index_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "images.db").write_bytes(b"this is not a database, and never was one" * 100)

@@ -110,3 +110,33 @@ async def test_a_question_waits_for_no_change(pool: Workers) -> None:
     assert not any(each.done() for each in changing)
     go_on.set()
     await asyncio.gather(*changing)
+
+
+async def test_contexts_of_a_lost_xenstored_are_replaced(pool: Workers) -> None:
+    """Also the one in use, as soon as its call ends."""
+    begun, go = threading.Event(), threading.Event()
+
+    def wait(context: FakeContext) -> None:
+        begun.set()
+        go.wait(10)
+
+    await pool.run(use, "a")  # type: ignore[arg-type]
+    waiting = asyncio.create_task(pool.ask(wait))  # type: ignore[arg-type]
+    await asyncio.to_thread(begun.wait, 10)
+    pool.renew()
+    go.set()
+    await waiting
+    assert [context.closed for context in FakeContext.made] == [True, True]
+    await pool.run(use, "b")  # type: ignore[arg-type]
+    assert [context.closed for context in FakeContext.made] == [True, True, False]
+
+
+async def test_no_context_is_made_without_xenstored(pool: Workers) -> None:
+    """What only asks the hypervisor still can, with one that is there."""
+    await pool.ask(use, "a")  # type: ignore[arg-type]
+    pool.hold()
+    assert await pool.ask(use, "b") == "b"  # type: ignore[arg-type]
+    with pytest.raises(ConnectionRefusedError, match="xenstored does not answer"):
+        await pool.run(use, "c")  # type: ignore[arg-type]
+    pool.renew()
+    assert await pool.run(use, "d") == "d"  # type: ignore[arg-type]

@@ -158,6 +158,7 @@ PROTECTD: Mapping[str, list[str]] = {
     "timeouts.stats": TIME,
     "timeouts.drain": DELAY,
     "timeouts.stop": TIME,
+    "timeouts.reconcile": TIME,
     "timeouts.resize": TIME,
     "memory.policy_period": TIME,
     "timeouts.silence": DELAY,

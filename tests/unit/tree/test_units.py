@@ -51,3 +51,21 @@ def test_a_daemon_that_hangs_is_ended_and_one_whose_child_the_kernel_ends_is_not
     assert {"Type=notify", "NotifyAccess=main", "WatchdogSec=60", "Restart=always"} <= set(lines)
     # Else systemd stops the daemon when the kernel has ended one of its converters.
     assert {"OOMScoreAdjust=-999", "OOMPolicy=continue", "Delegate=yes"} <= set(lines)
+
+
+def test_zones_end_with_the_host_and_not_with_their_daemon() -> None:
+    """systemd stops units in the reverse of their order: zones while protectd and all it needs still run."""
+    lines = (UNITS / "xenpod-zones.service").read_text().splitlines()
+    keys = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    assert {"protectd.service", "xendomains.service", "xenstored.service"} <= set(keys["After"].split())
+    assert not keys.keys() & {"Requires", "PartOf", "BindsTo", "Requisite", "Upholds"}
+    assert "is-system-running" in keys["ExecStop"] and "protect zone shutdown" in keys["ExecStop"]
+    deadline = float(keys["ExecStop"].rstrip("'").split()[-1])
+    assert float(keys["TimeoutStopSec"]) > deadline + 15
+    assert "DefaultDependencies" not in keys, "the conflict with shutdown.target is what stops it"
+
+
+@pytest.mark.parametrize("daemon", ["protectd", "xenpod-cri"])
+def test_no_daemon_ends_zones_when_it_is_stopped(daemon: str) -> None:
+    text = (UNITS / f"{daemon}.service").read_text()
+    assert "KillMode=process" in text and "ExecStop" not in text

@@ -19,8 +19,8 @@ from protect.model.zone import domain_name
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.toolstack.libxl.settings import LibxlSettings
-from protect.toolstack.libxl.store import SEED
 from protect.toolstack.libxl.toolstack import LibxlToolstack
+from protect.toolstack.libxl.xenstore.store import SEED
 from protect.volumes.host import HostVolumes
 from protect.zones import launch
 from protect.zones.upkeep import clock

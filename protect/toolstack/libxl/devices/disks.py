@@ -27,8 +27,8 @@ from protect.model.toolstack import DiskSpec
 from protect.toolstack.disks import check_name, open_disk
 from protect.toolstack.libxl.config import NO_SCRIPT
 from protect.toolstack.libxl.deaths import Known
-from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.workers import Workers
+from protect.toolstack.libxl.xenstore.store import AsyncStore
 from xenbind import disk as vbd
 from xenbind import errors
 

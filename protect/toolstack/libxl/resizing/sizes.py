@@ -13,8 +13,8 @@ from protect.model.toolstack import DomainId
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.resizing.scheduling import Scheduling
-from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.workers import Workers, xen_faults
+from protect.toolstack.libxl.xenstore.store import AsyncStore
 from xenbind import domain as xen
 from xenbind import errors, physinfo, sched
 

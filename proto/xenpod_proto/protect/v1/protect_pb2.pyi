@@ -470,8 +470,8 @@ class Zone(_message.Message):
     """Its memory and vCPUs can be changed while it runs, up to the maxima of its resources."""
     death_kind: _builtins.str
     """Of a dead zone; "" of one that an earlier protectd saw die: "KernelPanic", "AgentCrashed", "OutOfMemory",
-    "Crashed", "PoweredOff", "Rebooted", "Destroyed", "Vanished", "RulesBroken", "AgentReplaced", "ChannelLost",
-    "Unknown".  What the first four tell apart is the zone's own word.  death_reason begins with it.
+    "Crashed", "PoweredOff", "Rebooted", "Destroyed", "Vanished", "HostShutDown", "RulesBroken", "AgentReplaced",
+    "ChannelLost", "Unknown".  What the first four tell apart is the zone's own word.  death_reason begins with it.
     """
     console: _builtins.str
     """Of a dead zone: the last lines of its console, at most 50 (untrusted, but plain text)."""
@@ -759,6 +759,178 @@ class ZoneFactsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ZoneFactsResponse: _TypeAlias = ZoneFactsResponse  # noqa: Y015
+
+@_typing.final
+class ListStrangersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStrangersRequest: _TypeAlias = ListStrangersRequest  # noqa: Y015
+
+@_typing.final
+class ListStrangersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STRANGERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def strangers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Stranger]: ...
+    def __init__(
+        self,
+        *,
+        strangers: _abc.Iterable[Global___Stranger] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["strangers", b"strangers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStrangersResponse: _TypeAlias = ListStrangersResponse  # noqa: Y015
+
+@_typing.final
+class Stranger(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOMAIN_ID_FIELD_NUMBER: _builtins.int
+    UUID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    VCPUS_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    ZONE_ID_FIELD_NUMBER: _builtins.int
+    ZONE_NAME_FIELD_NUMBER: _builtins.int
+    domain_id: _builtins.int
+    uuid: _builtins.str
+    name: _builtins.str
+    memory_bytes: _builtins.int
+    vcpus: _builtins.int
+    ended: _builtins.bool
+    """It has ended, and waits to be removed."""
+    zone_id: _builtins.str
+    """Of the zone that it was made for, by its mark; "": it has none, and is nothing of ours."""
+    zone_name: _builtins.str
+    def __init__(
+        self,
+        *,
+        domain_id: _builtins.int = ...,
+        uuid: _builtins.str = ...,
+        name: _builtins.str = ...,
+        memory_bytes: _builtins.int = ...,
+        vcpus: _builtins.int = ...,
+        ended: _builtins.bool = ...,
+        zone_id: _builtins.str = ...,
+        zone_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["domain_id", b"domain_id", "ended", b"ended", "memory_bytes", b"memory_bytes", "name", b"name", "uuid", b"uuid", "vcpus", b"vcpus", "zone_id", b"zone_id", "zone_name", b"zone_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Stranger: _TypeAlias = Stranger  # noqa: Y015
+
+@_typing.final
+class AdoptZoneRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UUID_FIELD_NUMBER: _builtins.int
+    uuid: _builtins.str
+    def __init__(
+        self,
+        *,
+        uuid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdoptZoneRequest: _TypeAlias = AdoptZoneRequest  # noqa: Y015
+
+@_typing.final
+class RemoveStrangerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UUID_FIELD_NUMBER: _builtins.int
+    uuid: _builtins.str
+    def __init__(
+        self,
+        *,
+        uuid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveStrangerRequest: _TypeAlias = RemoveStrangerRequest  # noqa: Y015
+
+@_typing.final
+class RemoveStrangerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveStrangerResponse: _TypeAlias = RemoveStrangerResponse  # noqa: Y015
+
+@_typing.final
+class ShutdownZonesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEADLINE_NS_FIELD_NUMBER: _builtins.int
+    deadline_ns: _builtins.int
+    """From 1 s to 1 h; two thirds of it, at least, are for workloads to end by themselves."""
+    def __init__(
+        self,
+        *,
+        deadline_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_ns", b"deadline_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShutdownZonesRequest: _TypeAlias = ShutdownZonesRequest  # noqa: Y015
+
+@_typing.final
+class ShutdownZonesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEFT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def left(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Zones whose domains could not be ended."""
+
+    def __init__(
+        self,
+        *,
+        left: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["left", b"left"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShutdownZonesResponse: _TypeAlias = ShutdownZonesResponse  # noqa: Y015
 
 @_typing.final
 class DialStart(_message.Message):

@@ -84,6 +84,26 @@ class ZonesStub:
                 request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DialInput.SerializeToString,
                 response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DialOutput.FromString,
                 _registered_method=True)
+        self.ListStrangers = channel.unary_unary(
+                '/protect.v1.Zones/ListStrangers',
+                request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ListStrangersRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ListStrangersResponse.FromString,
+                _registered_method=True)
+        self.AdoptZone = channel.unary_unary(
+                '/protect.v1.Zones/AdoptZone',
+                request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.AdoptZoneRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.Zone.FromString,
+                _registered_method=True)
+        self.RemoveStranger = channel.unary_unary(
+                '/protect.v1.Zones/RemoveStranger',
+                request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.RemoveStrangerRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.RemoveStrangerResponse.FromString,
+                _registered_method=True)
+        self.ShutdownZones = channel.unary_unary(
+                '/protect.v1.Zones/ShutdownZones',
+                request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ShutdownZonesRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ShutdownZonesResponse.FromString,
+                _registered_method=True)
 
 
 class ZonesServicer:
@@ -160,6 +180,36 @@ class ZonesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListStrangers(self, request, context):
+        """The domains that no zone accounts for: other virtual machines, and zones whose records are lost.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AdoptZone(self, request, context):
+        """Makes a zone again of a stranger that carries our mark.  Its workloads, which nobody knows any more, end.
+        FAILED_PRECONDITION for a domain without a mark, or one that has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveStranger(self, request, context):
+        """Ends a stranger that carries our mark, and frees what is left of its zone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ShutdownZones(self, request, context):
+        """For a host that shuts down: asks all workloads to end, then ends all zones, whose records stay.  No zone
+        is made from then on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ZonesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -212,6 +262,26 @@ def add_ZonesServicer_to_server(servicer, server):
                     servicer.Dial,
                     request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DialInput.FromString,
                     response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DialOutput.SerializeToString,
+            ),
+            'ListStrangers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListStrangers,
+                    request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ListStrangersRequest.FromString,
+                    response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ListStrangersResponse.SerializeToString,
+            ),
+            'AdoptZone': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdoptZone,
+                    request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.AdoptZoneRequest.FromString,
+                    response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.Zone.SerializeToString,
+            ),
+            'RemoveStranger': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveStranger,
+                    request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.RemoveStrangerRequest.FromString,
+                    response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.RemoveStrangerResponse.SerializeToString,
+            ),
+            'ShutdownZones': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShutdownZones,
+                    request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ShutdownZonesRequest.FromString,
+                    response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ShutdownZonesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -484,6 +554,114 @@ class Zones:
             '/protect.v1.Zones/Dial',
             xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DialInput.SerializeToString,
             xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DialOutput.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListStrangers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/protect.v1.Zones/ListStrangers',
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ListStrangersRequest.SerializeToString,
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ListStrangersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AdoptZone(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/protect.v1.Zones/AdoptZone',
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.AdoptZoneRequest.SerializeToString,
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.Zone.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveStranger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/protect.v1.Zones/RemoveStranger',
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.RemoveStrangerRequest.SerializeToString,
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.RemoveStrangerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ShutdownZones(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/protect.v1.Zones/ShutdownZones',
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ShutdownZonesRequest.SerializeToString,
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ShutdownZonesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -61,6 +61,18 @@ class ZonesStub:
     """Connects to a TCP port of the zone's loopback.  First message in each direction: start, connected.
     FAILED_PRECONDITION when nobody listens.  The connection is closed when the caller goes away.
     """
+    ListStrangers: _grpc.UnaryUnaryMultiCallable[_protect_pb2.ListStrangersRequest, _protect_pb2.ListStrangersResponse]
+    """The domains that no zone accounts for: other virtual machines, and zones whose records are lost."""
+    AdoptZone: _grpc.UnaryUnaryMultiCallable[_protect_pb2.AdoptZoneRequest, _protect_pb2.Zone]
+    """Makes a zone again of a stranger that carries our mark.  Its workloads, which nobody knows any more, end.
+    FAILED_PRECONDITION for a domain without a mark, or one that has ended.
+    """
+    RemoveStranger: _grpc.UnaryUnaryMultiCallable[_protect_pb2.RemoveStrangerRequest, _protect_pb2.RemoveStrangerResponse]
+    """Ends a stranger that carries our mark, and frees what is left of its zone."""
+    ShutdownZones: _grpc.UnaryUnaryMultiCallable[_protect_pb2.ShutdownZonesRequest, _protect_pb2.ShutdownZonesResponse]
+    """For a host that shuts down: asks all workloads to end, then ends all zones, whose records stay.  No zone
+    is made from then on.
+    """
 
 @_typing.type_check_only
 class ZonesAsyncStub(ZonesStub):
@@ -88,6 +100,18 @@ class ZonesAsyncStub(ZonesStub):
     Dial: _aio.StreamStreamMultiCallable[_protect_pb2.DialInput, _protect_pb2.DialOutput]  # type: ignore[assignment]
     """Connects to a TCP port of the zone's loopback.  First message in each direction: start, connected.
     FAILED_PRECONDITION when nobody listens.  The connection is closed when the caller goes away.
+    """
+    ListStrangers: _aio.UnaryUnaryMultiCallable[_protect_pb2.ListStrangersRequest, _protect_pb2.ListStrangersResponse]  # type: ignore[assignment]
+    """The domains that no zone accounts for: other virtual machines, and zones whose records are lost."""
+    AdoptZone: _aio.UnaryUnaryMultiCallable[_protect_pb2.AdoptZoneRequest, _protect_pb2.Zone]  # type: ignore[assignment]
+    """Makes a zone again of a stranger that carries our mark.  Its workloads, which nobody knows any more, end.
+    FAILED_PRECONDITION for a domain without a mark, or one that has ended.
+    """
+    RemoveStranger: _aio.UnaryUnaryMultiCallable[_protect_pb2.RemoveStrangerRequest, _protect_pb2.RemoveStrangerResponse]  # type: ignore[assignment]
+    """Ends a stranger that carries our mark, and frees what is left of its zone."""
+    ShutdownZones: _aio.UnaryUnaryMultiCallable[_protect_pb2.ShutdownZonesRequest, _protect_pb2.ShutdownZonesResponse]  # type: ignore[assignment]
+    """For a host that shuts down: asks all workloads to end, then ends all zones, whose records stay.  No zone
+    is made from then on.
     """
 
 class ZonesServicer(metaclass=_abc_1.ABCMeta):
@@ -173,6 +197,42 @@ class ZonesServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_protect_pb2.DialOutput], _abc.AsyncIterator[_protect_pb2.DialOutput]]:
         """Connects to a TCP port of the zone's loopback.  First message in each direction: start, connected.
         FAILED_PRECONDITION when nobody listens.  The connection is closed when the caller goes away.
+        """
+
+    @_abc_1.abstractmethod
+    def ListStrangers(
+        self,
+        request: _protect_pb2.ListStrangersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_protect_pb2.ListStrangersResponse, _abc.Awaitable[_protect_pb2.ListStrangersResponse]]:
+        """The domains that no zone accounts for: other virtual machines, and zones whose records are lost."""
+
+    @_abc_1.abstractmethod
+    def AdoptZone(
+        self,
+        request: _protect_pb2.AdoptZoneRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_protect_pb2.Zone, _abc.Awaitable[_protect_pb2.Zone]]:
+        """Makes a zone again of a stranger that carries our mark.  Its workloads, which nobody knows any more, end.
+        FAILED_PRECONDITION for a domain without a mark, or one that has ended.
+        """
+
+    @_abc_1.abstractmethod
+    def RemoveStranger(
+        self,
+        request: _protect_pb2.RemoveStrangerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_protect_pb2.RemoveStrangerResponse, _abc.Awaitable[_protect_pb2.RemoveStrangerResponse]]:
+        """Ends a stranger that carries our mark, and frees what is left of its zone."""
+
+    @_abc_1.abstractmethod
+    def ShutdownZones(
+        self,
+        request: _protect_pb2.ShutdownZonesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_protect_pb2.ShutdownZonesResponse, _abc.Awaitable[_protect_pb2.ShutdownZonesResponse]]:
+        """For a host that shuts down: asks all workloads to end, then ends all zones, whose records stay.  No zone
+        is made from then on.
         """
 
 def add_ZonesServicer_to_server(servicer: ZonesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,12 @@
+"""Which boot of the host this is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    """The kernel's identifier of this boot; another one after each reboot (random(4))."""
+    return _BOOT_ID.read_text().strip()

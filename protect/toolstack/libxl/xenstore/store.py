@@ -1,0 +1,126 @@
+"""xenstore from the event loop: reads and writes in threads, watches by file descriptor.
+
+A connection does not outlive its xenstored: ``reconnect`` makes another one, on which watches go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Concatenate, ParamSpec, TypeVar
+
+from daemonkit.tasks import complete
+from xenbind.xenstore import Xenstore
+
+SEED = "data/seed"
+"""Node of a domain's own part of xenstore."""
+P = ParamSpec("P")
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class AsyncStore:
+    """A connection to xenstore.  Errors are OSError."""
+
+    def __init__(self) -> None:
+        self._store = Xenstore()
+        self._calls: Counter[Xenstore] = Counter()  # under way, by connection
+        self._tokens = count(1)
+        self._watches: dict[str, tuple[str, asyncio.Event]] = {}  # path and event by token
+        self._fd = -1
+
+    async def read(self, path: str) -> bytes | None:
+        """The value of a node (untrusted where a guest may write); None: there is no such node."""
+        return await self._run(Xenstore.read, path)
+
+    async def write(self, path: str, value: str) -> None:
+        """Write a node."""
+        await self._run(Xenstore.write, path, value.encode())
+
+    async def seed(self, domid: int) -> None:
+        """Give a domain the seed of its random numbers; its agent takes it and removes it."""
+        await self.write(f"/local/domain/{domid}/{SEED}", secrets.token_hex(32))
+
+    async def list(self, path: str) -> list[str]:
+        """The names of a node's children."""
+        return await self._run(Xenstore.list, path)
+
+    @asynccontextmanager
+    async def watch(self, path: str) -> AsyncIterator[asyncio.Event]:
+        """An event that is set at every change of ``path``, and once at first; clear it before you look."""
+        token = str(next(self._tokens))
+        changed = asyncio.Event()
+        self._watches[token] = path, changed
+        try:
+            await self._run(Xenstore.watch, path, token)
+            self._listen()
+            yield changed
+        finally:
+            del self._watches[token]
+            await self._unwatch(path, token)
+
+    async def _unwatch(self, path: str, token: str) -> None:
+        """A connection that is lost has no watches: nobody's own error is to give way to that."""
+        try:
+            await self._run(Xenstore.unwatch, path, token)
+        except OSError as error:
+            log.debug("%s: %s", path, error)
+
+    async def reconnect(self) -> None:
+        """Connect to the xenstored that there is now; whoever watches is told to look again."""
+        fresh = await complete(asyncio.to_thread(Xenstore))
+        stale, self._store = self._store, fresh
+        if self._fd >= 0:
+            asyncio.get_running_loop().remove_reader(self._fd)
+            self._fd = -1
+        self._close_if_idle(stale)
+        for token, (path, changed) in list(self._watches.items()):
+            await self._run(Xenstore.watch, path, token)
+            changed.set()
+        if self._watches:
+            self._listen()
+
+    async def _run(
+        self, function: Callable[Concatenate[Xenstore, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        store = self._store
+        self._calls[store] += 1
+        try:
+            # Completed: ``close`` must not come while a thread uses the connection.
+            return await complete(asyncio.to_thread(function, store, *args, **kwargs))
+        finally:
+            self._calls[store] -= 1
+            if store is not self._store:
+                self._close_if_idle(store)
+
+    def _close_if_idle(self, stale: Xenstore) -> None:
+        """Close a connection that has been replaced; the last call on it does so otherwise."""
+        if not self._calls[stale]:
+            del self._calls[stale]
+            stale.close()
+
+    def _listen(self) -> None:
+        if self._fd < 0:  # there is none before the first watch
+            self._fd = self._store.fd
+            asyncio.get_running_loop().add_reader(self._fd, self._take)
+
+    def _take(self) -> None:
+        try:
+            while (fired := self._store.next_watch()) is not None:
+                if fired[1] in self._watches:
+                    self._watches[fired[1]][1].set()
+        except OSError as error:  # its end stays readable; Xenstored notices it, too
+            asyncio.get_running_loop().remove_reader(self._fd)
+            self._fd = -1
+            log.warning("no more changes are heard of: %s", error)
+
+    def close(self) -> None:
+        """Close the connection; no call may be under way."""
+        if self._fd >= 0:
+            asyncio.get_running_loop().remove_reader(self._fd)
+        self._store.close()

@@ -1,0 +1,76 @@
+"""The mark of a zone's domain: enough of the zone to adopt it when its record is lost.
+
+Its guest may read it, so it names no files of the host: what is left out, an adopted zone does not have.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+
+from daemonkit.faults import Fault
+from daemonkit.logs import fields
+from protect.model import checks
+from protect.model.toolstack import MARK_LIMIT, DomainInfo
+from protect.model.zone import Zone, ZoneSpec, ZoneState, domain_name
+from protect.state import records
+from protect.state.manager import ZoneManager
+
+log = logging.getLogger(__name__)
+
+_NAME_LIMIT = 64
+
+
+def name_of(zone: Zone) -> str:
+    """The name of a zone's domain."""
+    return domain_name(zone.spec.name or zone.spec.id, zone.uuid)
+
+
+def of_zone(zone: Zone) -> str:
+    """The mark of a zone's domain."""
+    spec = zone.spec
+    kept = ZoneSpec(
+        id=spec.id,
+        name=spec.name[:_NAME_LIMIT],
+        hostname=spec.hostname,
+        profile=spec.profile,
+        memory_bytes=spec.memory_bytes,
+        vcpus=spec.vcpus,
+        memory_max_bytes=spec.memory_max_bytes,
+        vcpus_max=spec.vcpus_max,
+        mode=spec.mode,
+        interfaces=spec.interfaces,
+        id_mapping=spec.id_mapping,
+        shares=spec.shares,
+        seclabel=spec.seclabel,
+    )
+    body = records.of_zone(Zone(kept, zone.uuid, zone.state, zone.created_at_ns))
+    text = json.dumps(body, separators=(",", ":"))
+    # The label alone can be long enough; such a zone is still told from strangers.
+    return text if len(text) <= MARK_LIMIT else json.dumps({"id": spec.id})
+
+
+def zone_of(domain: DomainInfo) -> Zone | None:
+    """The zone that a domain was made for, as its mark says; None: it has no mark that can be read."""
+    if not domain.mark or len(domain.mark) > MARK_LIMIT:
+        return None
+    try:
+        zone = records.zone(json.loads(domain.mark))
+        checks.identifier("read mark", "zone", zone.id)
+    except (Fault, ValueError, TypeError) as error:
+        log.warning("domain %s has a mark that cannot be read: %s", domain.name or domain.id, error)
+        return None
+    if zone.uuid != domain.uuid:
+        return None
+    vcpus = domain.vcpus_online or zone.spec.vcpus
+    size = replace(zone.spec, memory_bytes=domain.memory_bytes, vcpus=vcpus)
+    return Zone(size, zone.uuid, ZoneState.RUNNING, zone.created_at_ns, domain_id=domain.id)
+
+
+async def restore(manager: ZoneManager, zone: Zone) -> None:
+    """Have the hypervisor know the zone's domain as ours again; the patrol tries again what fails."""
+    try:
+        await manager.toolstack.claim(zone.uuid, name_of(zone), of_zone(zone))
+    except Fault as fault:
+        log.error("a domain could not be marked: %s", fault, extra=fields(zone=zone.id))

@@ -1,0 +1,83 @@
+"""Reconciles zones and domains on a timer: for ends that nobody told, and marks that were lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from uuid import UUID
+
+from daemonkit.faults import Fault
+from daemonkit.logs import fields
+from protect.model.toolstack import DomainDeath, DomainInfo, DomainState, ShutdownReason
+from protect.model.zone import ZoneState
+from protect.state.manager import ZoneManager
+from protect.state.runtime import ZoneRuntime
+from protect.zones import deaths, mark, reconcile
+from protect.zones.strangers import unknown
+
+log = logging.getLogger(__name__)
+
+
+class Patrol:
+    """Looks at every domain now and then, and remembers which strangers it has told of."""
+
+    def __init__(self, manager: ZoneManager) -> None:
+        self._manager = manager
+        self._strangers: set[UUID] = set()
+        self._failing = False
+
+    async def run(self) -> None:
+        """Look again and again, for as long as the daemon runs."""
+        while True:
+            await asyncio.sleep(self._manager.config.timeouts.reconcile)
+            try:
+                await self.look()
+                self._failing = False
+            except Fault as fault:
+                # Nothing is concluded from a hypervisor that does not answer.
+                if not self._failing:
+                    log.error("domains cannot be listed: %s", fault)
+                self._failing = True
+
+    async def look(self) -> None:
+        """Compare once.  Zones that come while the domains are listed are left to the next time."""
+        before = list(self._manager.zones.values())
+        domains = {domain.uuid: domain for domain in await self._manager.toolstack.list()}
+        for runtime in before:
+            if self._manager.zones.get(runtime.id) is runtime:
+                await self._compare(runtime, domains.get(runtime.zone.uuid))
+        self._tell_of_strangers(list(domains.values()))
+
+    async def _compare(self, runtime: ZoneRuntime, domain: DomainInfo | None) -> None:
+        manager = self._manager
+        if runtime.running:
+            await self._running(runtime, domain)
+        elif runtime.lock.locked():
+            pass  # someone is at work on it
+        elif runtime.zone.state is ZoneState.DESTROYING or (domain and runtime.zone.state is ZoneState.DEAD):
+            log.warning("what failed before is tried again", extra=fields(zone=runtime.id))
+            again = reconcile.reconcile(manager, reconcile.RecordedZone(runtime, domain, None))
+            manager.tasks.spawn(again, f"clean up zone {runtime.id}")
+
+    async def _running(self, runtime: ZoneRuntime, domain: DomainInfo | None) -> None:
+        """Tell of an end, unless that is known; the zone's own lock decides who is first."""
+        uuid = runtime.zone.uuid
+        if domain is None:
+            ended = ShutdownReason.DESTROYED
+        elif domain.state is DomainState.SHUTDOWN:
+            ended = domain.shutdown_reason or ShutdownReason.UNKNOWN
+        else:
+            if not domain.mark:
+                await mark.restore(self._manager, runtime.zone)
+            return
+        log.warning("the end of a domain was noticed late", extra=fields(zone=runtime.id))
+        dying = deaths.on_death(self._manager, runtime, DomainDeath(uuid, ended))
+        self._manager.tasks.spawn(dying, f"mark zone {runtime.id} dead")
+
+    def _tell_of_strangers(self, domains: list[DomainInfo]) -> None:
+        """Log each of them once."""
+        now = {domain.uuid: domain for domain in unknown(self._manager, domains)}
+        for uuid in now.keys() - self._strangers:
+            told = fields(domain=now[uuid].id, name=now[uuid].name, marked=bool(now[uuid].mark))
+            log.warning("unknown domain left alone", extra=told)
+        self._strangers = set(now)

@@ -1,0 +1,103 @@
+"""ShutdownZones: end every zone in order, because the host shuts down.
+
+In order: workloads are asked to end, then what still runs is killed, file systems are written back and
+unmounted by the zone itself, and last its domain goes.  The newest zones go first.  Records stay, so that
+after the boot ends are known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from signal import SIGTERM
+
+from daemonkit.checkpoints import checkpoint
+from daemonkit.faults import Fault
+from daemonkit.logs import fields
+from daemonkit.tasks import complete
+from protect.model.workload import WorkloadState
+from protect.model.zone import ZoneState
+from protect.state.death import Death, DeathKind
+from protect.state.manager import ZoneManager
+from protect.state.runtime import WorkloadRuntime, ZoneRuntime
+from protect.workloads import control
+from protect.zones import deaths
+
+log = logging.getLogger(__name__)
+
+REASON = "the host was shut down"
+_POWER_OFF = 15.0
+"""Seconds, at most, kept of the deadline for killing, writing back and unmounting."""
+_AT_ONCE = 16
+"""Zones that are powered off at the same time: each writes its file systems back."""
+
+
+async def shutdown(manager: ZoneManager, seconds: float) -> list[str]:
+    """End all zones within about ``seconds``; the ids of those that could not be ended.
+
+    No zone is made from now on.  It goes on to its end without its caller.
+    """
+    manager.closed = "the host is shutting down"
+    return await complete(_shutdown(manager, seconds))
+
+
+async def _shutdown(manager: ZoneManager, seconds: float) -> list[str]:
+    begun = asyncio.get_running_loop().time()
+    running = [zone for zone in manager.zones.values() if zone.zone.state is ZoneState.RUNNING]
+    log.warning("ending all zones: the host is shutting down", extra=fields(zones=len(running)))
+    grace = seconds - min(_POWER_OFF, seconds / 3)
+    await asyncio.gather(*(_terminate(manager, zone, begun + grace) for zone in running))
+    checkpoint("zone-shutdown.terminated")
+    turns = asyncio.Semaphore(_AT_ONCE)
+    newest_first = sorted(running, key=lambda zone: zone.zone.created_at_ns, reverse=True)
+    ended = await asyncio.gather(*(_end(manager, zone, begun + seconds, turns) for zone in newest_first))
+    return [zone.id for zone, done in zip(newest_first, ended, strict=True) if not done]
+
+
+async def _terminate(manager: ZoneManager, runtime: ZoneRuntime, until: float) -> None:
+    """Ask what runs in the zone to end, and wait for that."""
+    try:
+        async with asyncio.timeout_at(until):
+            await asyncio.gather(*(_ask(manager, one) for one in list(runtime.workloads.values())))
+    except TimeoutError:
+        log.warning("workloads do not end; they are killed", extra=fields(zone=runtime.id))
+
+
+async def _ask(manager: ZoneManager, workload: WorkloadRuntime) -> None:
+    if workload.workload.state is WorkloadState.RUNNING:
+        try:
+            await control.signal(manager, workload.id, SIGTERM, every=False)
+        except Fault as fault:
+            log.info("not asked to end: %s", fault, extra=fields(workload=workload.id))
+            return  # it has ended by itself, or its zone does not answer: then there is nothing to wait for
+        await workload.ended.wait()
+
+
+async def _end(manager: ZoneManager, runtime: ZoneRuntime, until: float, turns: asyncio.Semaphore) -> bool:
+    """Power the zone off, and free its domain; False: that failed."""
+    async with turns, runtime.lock:
+        if runtime.zone.state is not ZoneState.RUNNING:
+            return True  # it has died meanwhile
+        await _power_off(runtime, until)
+        checkpoint("zone-shutdown.powered-off")
+        manager.declare_end(runtime, f"it is dead: {REASON}")
+        await deaths.mark_dead(manager, runtime, Death(DeathKind.HOST_SHUT_DOWN, REASON))
+        checkpoint("zone-shutdown.recorded")
+        try:
+            await manager.toolstack.destroy(runtime.zone.domain_id)
+        except Fault as fault:
+            log.error("its domain could not be ended: %s", fault, extra=fields(zone=runtime.id))
+            return False
+        manager.ledger.release(runtime.id)
+    return True
+
+
+async def _power_off(runtime: ZoneRuntime, until: float) -> None:
+    """Have the zone end by itself; one that does not is ended by force."""
+    try:
+        async with asyncio.timeout_at(until):
+            await runtime.client.power_off()
+            await runtime.end.wait()  # declared when its domain's end is told
+    except (Fault, TimeoutError) as error:
+        if not runtime.end:
+            log.warning("zone is ended by force: %s", error or "too late", extra=fields(zone=runtime.id))

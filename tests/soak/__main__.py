@@ -1,0 +1,183 @@
+"""Soak test: ``python -m tests.soak --pods 500``, or ``--pods 30 --nested`` for Xen in QEMU.
+
+Pods come and go, several at once, while faults happen at random: the toolstack fails (fake), zones die,
+daemons are killed.  Then nothing may be left of any pod.  In the second half no daemon is killed, and their
+memory, descriptors and threads may not grow.  The same seed draws the same faults, not at the same moments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import grpc.aio
+
+from localnode.client import Client
+from tests.soak import census
+from tests.soak.chaos import Chaos
+from tests.support.cri.cri_daemons import CriNode, in_step, pulled
+from tests.xen import machine, prepare
+
+_SCRIPTS = (
+    "exit 0",
+    "echo out; exit 3",
+    "exec sleep 1000",
+    "head -c 200000 /dev/zero | tr '\\\\0' x; exit 0",
+)
+_CLEAN = 300.0
+
+
+@dataclass
+class Soak:
+    """One node, its image, and what came of its pods."""
+
+    node: CriNode
+    client: Client
+    image: str
+    random: Random
+    chaos: Chaos
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    async def half(self, numbers: Iterator[int], at_once: int) -> None:
+        """Run these pods to their ends with faults, then without have everything removed."""
+        mischief = asyncio.create_task(self.chaos.run())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(at_once):
+                    group.create_task(self._one_after_another(numbers, mischief))
+        finally:
+            async with self.chaos.quiet:
+                mischief.cancel()
+            self.chaos.calm()
+        await self._clean()
+
+    async def _one_after_another(self, numbers: Iterator[int], mischief: asyncio.Task[None]) -> None:
+        for number in numbers:
+            if mischief.done():
+                mischief.result()
+            await self._pod(number)
+
+    async def _pod(self, number: int) -> None:
+        """A pod's life; a fault may end it at any step."""
+        step = "run"
+        try:
+            pod = await self.client.run_pod(f"soak-{number}")
+            step = "create"
+            container = await self.client.create(pod, self.image, ["sh", "-c", self.random.choice(_SCRIPTS)])
+            step = "start"
+            await self.client.start(container)
+            step = "exec"
+            if self.random.random() < 0.5:
+                await self.client.exec(container, "true")
+            step = "remove"
+            await self.client.remove_container(container)
+            await self.client.remove_pod(pod.id)
+            self.outcomes["whole life"] += 1
+        except grpc.aio.AioRpcError as error:
+            self.outcomes[f"ended at {step}: {error.code().name}"] += 1
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                await self._served_again()
+
+    async def _served_again(self) -> None:
+        """Wait until both daemons answer; they may be killed again meanwhile."""
+        async with asyncio.timeout(_CLEAN):
+            while True:
+                with suppress(grpc.aio.AioRpcError):
+                    return await in_step(self.client)
+
+    async def _clean(self) -> None:
+        """Have every pod removed, as the kubelet would, again and again; then nothing may be left."""
+        async with asyncio.timeout(_CLEAN) as patience:
+            try:
+                await self._served_again()
+                while pods := await self.client.pods():
+                    for pod in pods:
+                        with suppress(grpc.aio.AioRpcError):
+                            await self.client.remove_pod(pod)
+                while await asyncio.to_thread(census.left, self.node):  # noqa: ASYNC110 - the kernel's time
+                    await asyncio.sleep(0.5)
+            except asyncio.CancelledError:
+                assert not patience.expired(), f"left: {census.left(self.node)}"
+                raise
+
+
+async def soak(folder: Path, pods: int, at_once: int, seed: int) -> list[str]:
+    """What has leaked."""
+    xen = os.path.exists("/proc/xen/privcmd")
+    node = CriNode(folder)
+    if xen:
+        profiles = {"default": {"memory": "88MiB", "mode": "pv"}}
+        node.protectd.configure(
+            toolstack="libxl", profiles=profiles, timeouts={"boot": "600s", "call": "300s"}
+        )
+    await node.start()
+    try:
+        async with pulled(node, folder / "registry") as image, node.daemon.channel() as link:
+            random = Random(seed)
+            chaos = Chaos(node, random, xen, pause=30.0 if xen else 1.0)
+            run = Soak(node, Client(link, node.logs, 900.0), image, random, chaos)
+            return await _both_halves(run, pods, at_once)
+    finally:
+        await node.close()
+
+
+async def _both_halves(run: Soak, pods: int, at_once: int) -> list[str]:
+    numbers = itertools.count()
+    begun = time.monotonic()
+    await run.half(itertools.islice(numbers, pods // 2), at_once)
+    run.chaos.kills = False
+    # A daemon that has just been started has not yet done all that it will keep memory for.
+    warm = min(pods // 4, 50)
+    await run.half(itertools.islice(numbers, warm), at_once)
+    before = census.take(run.node)
+    await run.half(itertools.islice(numbers, pods - pods // 2 - warm), at_once)
+    after = census.take(run.node)
+    sys.stdout.write(f"{pods} pods in {time.monotonic() - begun:.0f} s, {at_once} at once\n")
+    sys.stdout.write(f"  outcomes: {dict(run.outcomes)}\n  faults: {dict(run.chaos.done)}\n")
+    sys.stdout.write(f"  before {before.shown()}\n  after  {after.shown()}\n")
+    return after.grown(before)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.soak", description=__doc__)
+    parser.add_argument("--pods", type=int, default=500)
+    parser.add_argument("--at-once", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--nested", action="store_true", help="boot Xen in QEMU, and soak there")
+    options = parser.parse_args()
+    if options.nested:
+        return _nested(options)
+    with tempfile.TemporaryDirectory(prefix="xenpod-soak-", dir="/var/tmp") as folder:
+        leaked = asyncio.run(soak(Path(folder), options.pods, options.at_once, options.seed))
+    for leak in leaked:
+        sys.stdout.write(f"  LEAK {leak}\n")
+    return 1 if leaked else 0
+
+
+def _nested(options: argparse.Namespace) -> int:
+    prepare.guest_parts()
+    command = [sys.executable, "-m", "tests.soak", "--seed", str(options.seed)]
+    command += ["--pods", str(options.pods), "--at-once", str(options.at_once)]
+    with tempfile.TemporaryDirectory(prefix="xenpod-nested-") as folder:
+        outcome = machine.run(
+            command,
+            folder=Path(folder),
+            deadline=600.0 + 60.0 * options.pods,
+            size=machine.Size(machine_mib=3072 + 128 * options.at_once),
+        )
+    return 1 if outcome.status is None else outcome.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""What zones survive on libxl: a lost database, a restarted xenconsoled, a restarted xenstored.
+
+The tests run in this order, and the last one leaves a dom0 that is of no more use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.images import busybox
+from tests.support.protect.zones import Zones
+from tests.xen.inside.zones import (
+    PATIENCE,
+    create,
+    destroy,
+    domains,
+    listed,
+    nothing_left,
+    on_xen,
+    refused,
+    run,
+    settled,
+)
+from xenbind.xenstore import Xenstore
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("image")
+    (folder / "scratch").mkdir()
+    return busybox.build(folder / "image.squashfs", folder / "scratch")
+
+
+@pytest.fixture
+async def zones(tmp_path: Path, image: Path) -> AsyncIterator[Zones]:
+    async with on_xen(tmp_path, image) as zones:
+        yield zones
+
+
+async def strangers(zones: Zones) -> list[pb.Stranger]:
+    answer = await zones.clients.zones.ListStrangers(pb.ListStrangersRequest(), timeout=PATIENCE)
+    return list(answer.strangers)
+
+
+async def says(zones: Zones, word: str) -> None:
+    """Wait for a notice of the host."""
+    async with asyncio.timeout(PATIENCE):
+        while word not in await _notices(zones):  # noqa: ASYNC110 - asked of the daemon
+            await asyncio.sleep(0.5)
+
+
+async def _notices(zones: Zones) -> str:
+    answer = await zones.clients.host.Info(pb.InfoRequest(), timeout=PATIENCE, wait_for_ready=True)
+    return "\n".join(answer.notices)
+
+
+def _pid(name: str) -> int:
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if comm.read_text().strip() == name:
+                return int(comm.parent.name)
+    raise AssertionError(f"{name} does not run")
+
+
+def _program(name: str) -> str:
+    return str(max(Path("/usr/lib").glob(f"xen-*/bin/{name}")))
+
+
+async def _ended(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE):
+        while os.path.exists(f"/proc/{pid}"):  # noqa: ASYNC110 - another's child
+            await asyncio.sleep(0.05)
+
+
+async def test_records_that_are_lost(zones: Zones) -> None:
+    """By their marks domains are told from other virtual machines, adopted and removed."""
+    for zone_id in ("adopted", "removed"):
+        await create(zones, zone_id, interfaces=1)
+    await zones.protectd.daemon.crash()
+    for file in (zones.folder / "state").glob("protect.db*"):
+        file.unlink()
+    await zones.protectd.daemon.start()
+    assert await listed(zones) == {}
+    found = {one.zone_id: one for one in await strangers(zones)}
+    assert found.keys() == {"adopted", "removed"} and found["adopted"].zone_name == "web"
+    adopt = pb.AdoptZoneRequest(uuid=found["adopted"].uuid)
+    assert (await zones.clients.zones.AdoptZone(adopt, timeout=PATIENCE)).resources.memory_bytes == 96 << 20
+    await settled(zones, "adopted")
+    facts = await zones.clients.zones.ZoneFacts(pb.ZoneFactsRequest(id="adopted"), timeout=PATIENCE)
+    assert facts.pid1 == "init"
+    remove = pb.RemoveStrangerRequest(uuid=found["removed"].uuid)
+    await zones.clients.zones.RemoveStranger(remove, timeout=PATIENCE)
+    assert await strangers(zones) == []
+    await destroy(zones, "adopted")
+    await nothing_left(zones)
+
+
+async def test_xenconsoled_is_restarted(zones: Zones) -> None:
+    """What a zone says later is in its console as before, and so is what it said then."""
+    zone = await create(zones, "z1")
+    log = next(Path("/var/log/xen/console").glob("guest-web.*.log"))
+    before = log.read_bytes()
+    assert before
+    await _ended(_pid("xenconsoled"))
+    run(_program("xenconsoled"), "--log=guest", "--log-dir=/var/log/xen/console")
+    run("xl", "sysrq", str(zone.domain_id), "h")
+    async with asyncio.timeout(PATIENCE):
+        while b"sysrq" not in log.read_bytes()[len(before) :].lower():  # noqa: ASYNC110 - a file
+            await asyncio.sleep(0.2)
+    assert log.read_bytes().startswith(before)
+    await create(zones, "z2")
+    for zone_id in ("z1", "z2"):
+        await destroy(zones, zone_id)
+    await nothing_left(zones)
+
+
+async def test_zones_end_in_order_with_their_host(zones: Zones) -> None:
+    """A workload that ends when asked keeps its exit code; no domain is left, and records are."""
+    await create(zones, "z1")
+    await zones.run("/bin/sh", "-c", "trap 'exit 3' TERM; echo up; while :; do sleep 0.2; done")
+    async with asyncio.timeout(PATIENCE):
+        while not zones.log().exists() or zones.lines() != ["stdout F up"]:  # noqa: ASYNC110 - a file
+            await asyncio.sleep(0.2)
+    request = pb.ShutdownZonesRequest(deadline_ns=240 * 10**9)
+    answer = await zones.clients.zones.ShutdownZones(request, timeout=PATIENCE)
+    assert list(answer.left) == []
+    zone = (await listed(zones))["z1"]
+    assert (zone.state, zone.death_reason) == (pb.ZONE_STATE_DEAD, "the host was shut down")
+    assert (await zones.get()).exit_code == 3
+    assert domains() == {}
+    await destroy(zones, "z1")
+    await nothing_left(zones)
+
+
+async def test_xenstored_is_restarted(zones: Zones) -> None:
+    """No zone is ended for it: they are reached by their channels, and destroyed when that is asked for."""
+    for zone_id in ("z1", "z2"):
+        await create(zones, zone_id)
+    await zones.run("/bin/sleep", "100000")
+    numbers = {zone.id: zone.domain_id for zone in (await listed(zones)).values()}
+    await _ended(_pid("xenstored"))
+    await says(zones, "xenstored does not answer")
+    assert (await zones.exec("/bin/echo", "here"))[0] == b"here\n"
+    assert "xenstored" in await refused(
+        zones.clients.zones.CreateZone(pb.CreateZoneRequest(id="z3"), timeout=PATIENCE)  # type: ignore[arg-type]
+    )
+    run(_program("xenstored"))
+    run(_program("xen-init-dom0"))
+    await says(zones, "xenstored was restarted")
+    await settled(zones, "z1", "z2")
+    assert (await zones.exec("/bin/echo", "still here"))[0] == b"still here\n"
+    await _marked(numbers["z1"])
+    # Nobody is told of this end: the new xenstored knows the domain no more.
+    run("xl", "destroy", str(numbers["z2"]))
+    async with asyncio.timeout(PATIENCE):
+        while (await listed(zones))["z2"].state != pb.ZONE_STATE_DEAD:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.5)
+    # A restarted protectd finds its domain without any node, and does not take that for its end.
+    await zones.protectd.daemon.stop()
+    with Xenstore() as store:
+        store.remove(f"/local/domain/{numbers['z1']}")
+    await zones.protectd.daemon.start()
+    assert (await listed(zones))["z1"].state == pb.ZONE_STATE_RUNNING
+    await _marked(numbers["z1"])
+    assert await strangers(zones) == []
+    await destroy(zones, "z1")
+    assert domains().get(numbers["z1"], True), "it runs on, and nobody knows it"
+    assert set(await listed(zones)) == {"z2"}
+
+
+async def _marked(domid: int) -> None:
+    """Wait for the patrol to give the domain its mark again."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with Xenstore() as store:
+                if b"z1" in (store.read(f"/local/domain/{domid}/xenpod") or b""):
+                    assert (store.read(f"/local/domain/{domid}/name") or b"").startswith(b"web.")
+                    return
+            await asyncio.sleep(0.5)

@@ -1,0 +1,113 @@
+"""A protectd on libxl with its clients, and what dom0 has of its zones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc.aio
+
+from tests.support.protect import leftovers
+from tests.support.protect.daemons import Protectd
+from tests.support.protect.zones import Zones
+from xenbind import domain
+from xenbind.context import Context
+from xenbind.xenstore import Xenstore
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+PATIENCE = 300.0
+
+
+@asynccontextmanager
+async def on_xen(folder: Path, image: Path) -> AsyncIterator[Zones]:
+    """A running protectd; whoever uses it sees to what it leaves."""
+    protectd = Protectd(folder)
+    protectd.configure(
+        toolstack="libxl",
+        profiles={"default": {"memory": "96MiB", "mode": "pv"}},
+        timeouts={"boot": f"{PATIENCE:.0f}s", "call": "120s", "reconcile": "2s"},
+    )
+    own_image = Path(shutil.copy(image, folder / "image.squashfs"))
+    await protectd.daemon.start()
+    try:
+        async with protectd.clients() as clients:
+            yield Zones(protectd, clients, own_image)
+    finally:
+        await protectd.daemon.stop()
+
+
+def domains() -> dict[int, bool]:
+    """Whether it is dying, by the number of each domain but dom0."""
+    with Context() as context:
+        return {info.domid: info.dying for info in domain.domains(context) if info.domid}
+
+
+def of_zones(zones: Zones) -> list[str]:
+    """All that dom0 has for zones: domains, nodes of xenstore, disks, interfaces, mounts, files."""
+    found = [f"domain {domid}{' dying' * dying}" for domid, dying in domains().items()]
+    with Xenstore() as store:
+        for place in ("/local/domain", "/libxl", "/vm"):
+            found += [f"{place}/{name}" for name in store.list(place) if name != "0" and _is_guests(name)]
+        for kind in store.list("/local/domain/0/backend"):
+            found += [f"backend {kind} {name}" for name in store.list(f"/local/domain/0/backend/{kind}")]
+    found += [name for name in os.listdir("/sys/class/net") if name.startswith("vif")]
+    found += leftovers.loops(zones.folder) + leftovers.mounts(zones.folder)
+    found += leftovers.files(zones.protectd.run_dir)
+    return found + [f"log {path}" for path in Path("/var/log/xen/console").glob("guest-*")]
+
+
+def _is_guests(name: str) -> bool:
+    return name != "00000000-0000-0000-0000-000000000000"  # dom0's own, in /vm
+
+
+async def nothing_left(zones: Zones) -> None:
+    """Wait until nothing is left of any zone: the kernel frees devices in its own time."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while await asyncio.to_thread(of_zones, zones):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.5)
+    except TimeoutError:
+        raise AssertionError(f"left behind: {of_zones(zones)}\n{zones.protectd.daemon.tail()}") from None
+
+
+async def listed(zones: Zones) -> dict[str, pb.Zone]:
+    answer = await zones.clients.zones.ListZones(pb.ListZonesRequest(), timeout=PATIENCE, wait_for_ready=True)
+    return {zone.id: zone for zone in answer.zones}
+
+
+async def settled(zones: Zones, *ids: str) -> None:
+    """Wait until there are just these zones, all of them connected."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = await listed(zones)
+            if found.keys() == set(ids) and all(zone.channel_connected for zone in found.values()):
+                return
+            await asyncio.sleep(0.5)
+
+
+async def create(zones: Zones, zone_id: str, **more: object) -> pb.Zone:
+    request = pb.CreateZoneRequest(id=zone_id, name="web", **more)  # type: ignore[arg-type]
+    return await zones.clients.zones.CreateZone(request, timeout=PATIENCE)
+
+
+async def destroy(zones: Zones, zone_id: str) -> None:
+    await zones.clients.zones.DestroyZone(pb.DestroyZoneRequest(id=zone_id), timeout=PATIENCE)
+
+
+async def refused(call: grpc.aio.UnaryUnaryCall[object, object]) -> str:
+    """What the call failed with."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.details() or ""
+    raise AssertionError("it did not fail")
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
+    return done.stdout
