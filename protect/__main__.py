@@ -32,7 +32,7 @@ from protect.volumes.files import HostFileVolumes
 from protect.volumes.host import HostVolumes
 from protect.workloads import sharing
 from protect.zones import capacity, deaths, preflight, reconcile
-from protect.zones.patrol import Patrol
+from protect.zones.recovery.patrol import Patrol
 from protect.zones.size.follow import MemoryFollower
 
 log = logging.getLogger(__name__)

@@ -16,19 +16,8 @@ from protect.model.statistics import StatsKind
 from protect.server import statistics, translate, zone_requests
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
-from protect.zones import (
-    connect,
-    destroy,
-    dial,
-    disk_rates,
-    inspect,
-    launch,
-    reconcile,
-    reservations,
-    shutdown,
-    stats,
-    strangers,
-)
+from protect.zones import connect, destroy, dial, disk_rates, inspect, launch, reconcile, reservations, stats
+from protect.zones.recovery import shutdown, strangers
 from protect.zones.size import resize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc

@@ -13,7 +13,8 @@ from protect.model.process import AgentHello, ProcessExited
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.workloads import exits
-from protect.zones import deaths, resync, strangers
+from protect.zones import deaths
+from protect.zones.recovery import resync, strangers
 
 log = logging.getLogger(__name__)
 

@@ -19,10 +19,11 @@ from protect.model.zone import Zone, ZoneSpec, ZoneState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
-from protect.zones import capacity, kernel, mark, preflight
+from protect.zones import capacity, kernel, preflight
 from protect.zones.deaths import with_console
 from protect.zones.destroy import dismantle
 from protect.zones.events import new_link
+from protect.zones.recovery import mark
 
 log = logging.getLogger(__name__)
 
