@@ -34,7 +34,7 @@ from protect.volumes.host import HostVolumes
 from protect.volumes.scratch import ScratchFiles
 from protect.workloads import sharing
 from protect.zones import capacity, deaths, preflight, reconcile
-from protect.zones.patrol import Patrol
+from protect.zones.recovery.patrol import Patrol
 from protect.zones.size.follow import MemoryFollower
 from protect.zones.upkeep import clock
 

@@ -20,7 +20,7 @@ from protect.model.toolstack import Capabilities, Mode
 from protect.server import translate
 from protect.state.manager import ZoneManager
 from protect.zones import capacity, preflight
-from protect.zones.strangers import unknown
+from protect.zones.recovery.strangers import unknown
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 

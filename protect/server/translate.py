@@ -13,7 +13,7 @@ from protect.model.toolstack import DomainState, Mode
 from protect.model.volume import DeviceKind, ZoneDevice
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import MemoryPolicy, Zone, ZoneState
-from protect.zones.strangers import Stranger
+from protect.zones.recovery.strangers import Stranger
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 ZONE_STATES: Mapping[ZoneState, pb.ZoneState.ValueType] = {

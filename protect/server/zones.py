@@ -26,10 +26,9 @@ from protect.zones import (
     launch,
     reconcile,
     reservations,
-    shutdown,
     stats,
-    strangers,
 )
+from protect.zones.recovery import shutdown, strangers
 from protect.zones.size import resize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc

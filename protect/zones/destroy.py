@@ -14,7 +14,7 @@ from protect.model.zone import ZoneState
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
-from protect.zones import mark
+from protect.zones.recovery import mark
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from protect.state.death import DeathKind
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.workloads import exits
-from protect.zones import deaths, resync, strangers
+from protect.zones import deaths
+from protect.zones.recovery import resync, strangers
 from protect.zones.upkeep import clock, silence
 
 log = logging.getLogger(__name__)

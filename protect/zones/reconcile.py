@@ -27,12 +27,13 @@ from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent, Saved
 from protect.workloads import exits
 from protect.workloads.devices.attach import settle
-from protect.zones import connect, deaths, disk_rates, mark, resync, strangers
+from protect.zones import connect, deaths, disk_rates
 from protect.zones.capacity import refresh, reservation_promise, zone_promise
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import new_link
+from protect.zones.recovery import mark, resync, strangers
+from protect.zones.recovery.strangers import unknown
 from protect.zones.size import sizing
-from protect.zones.strangers import unknown
 from protect.zones.upkeep import silence
 
 log = logging.getLogger(__name__)

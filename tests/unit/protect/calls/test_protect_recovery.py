@@ -16,8 +16,9 @@ from protect.model.toolstack import DomainSpec, DomainState, ShutdownReason
 from protect.model.zone import ZoneState
 from protect.server import zone_requests
 from protect.state.manager import ZoneManager
-from protect.zones import destroy, launch, mark, reconcile, shutdown, strangers
-from protect.zones.patrol import Patrol
+from protect.zones import destroy, launch, reconcile
+from protect.zones.recovery import mark, shutdown, strangers
+from protect.zones.recovery.patrol import Patrol
 from tests.support.protect.memory_toolstack import MemoryDomain, MemoryToolstack
 from tests.support.protect.protect_node import MIB, running, until, zone_spec
 

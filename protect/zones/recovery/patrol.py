@@ -12,8 +12,9 @@ from protect.model.toolstack import DomainDeath, DomainInfo, DomainState, Shutdo
 from protect.model.zone import ZoneState
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
-from protect.zones import deaths, mark, reconcile
-from protect.zones.strangers import unknown
+from protect.zones import deaths, reconcile
+from protect.zones.recovery import mark
+from protect.zones.recovery.strangers import unknown
 
 log = logging.getLogger(__name__)
 
