@@ -33,8 +33,9 @@ from protect.volumes.files import HostFileVolumes
 from protect.volumes.host import HostVolumes
 from protect.volumes.scratch import ScratchFiles
 from protect.workloads import sharing
-from protect.zones import capacity, deaths, preflight, reconcile
+from protect.zones import deaths, reconcile
 from protect.zones.recovery.patrol import Patrol
+from protect.zones.room import capacity, preflight
 from protect.zones.size.follow import MemoryFollower
 from protect.zones.upkeep import clock
 

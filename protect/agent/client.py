@@ -38,17 +38,13 @@ T = TypeVar("T")
 
 _ADOPTION = 5.0  # seconds a call waits for a zone that is just being adopted
 _DIAL = 15.0  # seconds: longer than the agent's own deadline of 10
-_START = 130.0
-"""Seconds: longer than the agent's 60 for what is left of a creation and 60 for the start: whoever gave up
-earlier would not learn that the container runs."""
+_START = 130.0  # seconds: longer than the agent's 60 for what is left of a creation and 60 for the start
 
 
 class AgentClient:
     """The client of one zone, while it is known.  Calls wait until launch or adoption calls ``serve``."""
 
-    def __init__(
-        self, zone_id: str, end: End, call_timeout: float, streams_taken: Callable[[], set[int]]
-    ) -> None:
+    def __init__(self, zone_id: str, end: End, call_timeout: float, streams_taken: Callable[[], set[int]]):
         """``streams_taken``: the streams that the zone's workloads have, for the check of new ones."""
         self.call_timeout = call_timeout
         self.connections: set[int] = set()

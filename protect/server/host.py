@@ -19,8 +19,8 @@ from protect.model.room.modes import WantedMode, pvh_lacks
 from protect.model.toolstack import Capabilities, Mode
 from protect.server import translate
 from protect.state.manager import ZoneManager
-from protect.zones import capacity, preflight
 from protect.zones.recovery.strangers import unknown
+from protect.zones.room import capacity, preflight
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 

@@ -13,7 +13,7 @@ from daemonkit.interceptors import read_only
 from protect.model import checks
 from protect.model.room.reservation import Capacity, Reservation
 from protect.state.manager import ZoneManager
-from protect.zones import capacity, reservations
+from protect.zones.room import capacity, reservations
 from xenpod_proto.protect.v1 import reservations_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2_grpc
 

@@ -19,7 +19,7 @@ from protect.model.room.modes import (
 from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.zone import MemoryPolicy, ZoneIdMapping, ZoneSpec
 from protect.server import device_requests, translate
-from protect.zones.reservations import ReservedSize
+from protect.zones.room.reservations import ReservedSize
 from protect.zones.size.resize import ZoneSize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

@@ -25,10 +25,10 @@ from protect.zones import (
     inspect,
     launch,
     reconcile,
-    reservations,
     stats,
 )
 from protect.zones.recovery import shutdown, strangers
+from protect.zones.room import reservations
 from protect.zones.size import resize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc

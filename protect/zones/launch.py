@@ -21,11 +21,12 @@ from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
 from protect.workloads.devices import find
 from protect.workloads.devices.zone import give_devices, may_pass_functions
-from protect.zones import capacity, kernel, preflight
+from protect.zones import kernel
 from protect.zones.deaths import explain
 from protect.zones.destroy import dismantle
 from protect.zones.events import new_link
 from protect.zones.recovery import mark
+from protect.zones.room import capacity, preflight
 from protect.zones.upkeep import clock
 
 log = logging.getLogger(__name__)

@@ -80,7 +80,15 @@ SUITES = (
         ("tests/contract/test_toolstack_shared.py", "tests/xen/inside/test_sharing.py", "--toolstack=libxl"),
         450,
     ),
-    Suite("devices", ("tests/contract/test_toolstack_devices.py", "--toolstack=libxl"), 300),
+    Suite(
+        "devices",
+        (
+            "tests/contract/test_toolstack_devices.py",
+            "tests/contract/test_toolstack_disks.py",
+            "--toolstack=libxl",
+        ),
+        400,
+    ),
     Suite("hostile", ("tests/xen/inside/test_hostile.py",), 180),
     # dom0 has cgroup v2 alone, as hosts with systemd have: where other tiers ran may be v1 or both.
     Suite("fake-on-v2", (*_FAKE, "-k", "not many_at_once"), 250),

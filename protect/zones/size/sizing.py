@@ -22,7 +22,7 @@ from protect.model.zone import Zone, ZoneSpec
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
-from protect.zones import capacity
+from protect.zones.room import capacity
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,8 @@ from protect.state.manager import ZoneManager
 from protect.state.store import SqliteStore
 from protect.stdio.log import WorkloadLog
 from protect.volumes.scratch import ScratchFiles
-from protect.zones import capacity, deaths, reconcile
+from protect.zones import deaths, reconcile
+from protect.zones.room import capacity
 from tests.support.protect.memory_toolstack import MemoryToolstack
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from protect.zones import capacity
+from protect.zones.room import capacity
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import TIMEOUT, Served, served
 from tests.support.protect.zones import failing

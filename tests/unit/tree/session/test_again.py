@@ -32,7 +32,10 @@ def run(folder: Path, content: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(textwrap.dedent(content))
     clean = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
     return subprocess.run(
-        [sys.executable, "-m", "tests.support.session.again", "-n", "2", "--dist", "loadfile", "."],
+        [
+            *(sys.executable, "-m", "tests.support.session.again", "-n", "2", "--dist", "loadfile"),
+            *(f"--basetemp={folder / 'temporary'}", "."),
+        ],
         cwd=folder,
         env={**clean, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -66,4 +69,4 @@ def test_more_than_a_few_are_not_run_again(tmp_path: Path, failing: int, runs: i
     """
     done = run(tmp_path, content)
     assert done.returncode == 1
-    assert done.stdout.count(f"{failing} failed in ") == runs, done.stdout
+    assert done.stdout.count(f"== {failing} failed") == runs, done.stdout

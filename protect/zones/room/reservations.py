@@ -10,7 +10,7 @@ from daemonkit.faults import Exhausted, Exists, Missing, Refused
 from daemonkit.logs import fields
 from protect.model.room.reservation import Reservation
 from protect.state.manager import ZoneManager, now_ns
-from protect.zones.capacity import memory_within, refresh, reservation_promise
+from protect.zones.room.capacity import memory_within, refresh, reservation_promise
 
 log = logging.getLogger(__name__)
 
