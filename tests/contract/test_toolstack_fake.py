@@ -167,7 +167,7 @@ async def test_a_domain_that_dies_soon(stage: FakeStage) -> None:
     deaths = stage.toolstack.deaths()
     info = await stage.create()
     await stage.toolstack.unpause(info.id)
-    assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.CRASH)
+    assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.DESTROYED)
 
 
 async def test_a_channel_that_stalls(stage: FakeStage) -> None:
