@@ -52,6 +52,7 @@ class Reason(Enum):
     ZONE_REBOOTED = "ZoneRebooted"
     ZONE_DESTROYED = "ZoneDestroyed"
     ZONE_VANISHED = "ZoneVanished"
+    ZONE_HOST_SHUT_DOWN = "ZoneHostShutDown"
     ZONE_RULES_BROKEN = "ZoneRulesBroken"
     ZONE_AGENT_REPLACED = "ZoneAgentReplaced"
     ZONE_CHANNEL_LOST = "ZoneChannelLost"

@@ -182,6 +182,7 @@ async def test_sizes_that_are_none(driver: Driver, size: str) -> None:
         return
     await create(driver, "odd", claim="odd")
     await driver.cluster.event("odd", "reserved for its pod are")
+    await driver.agree()
     (one,) = (await driver.reservations()).values()
     assert one.memory_bytes + one.overhead_bytes == ClaimSizes().minimum
 

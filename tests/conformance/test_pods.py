@@ -73,6 +73,10 @@ async def test_a_request_made_again_is_refused_with_the_first_ones_id(stage: Sta
         again = cri.PodSandboxMetadata()
         again.CopyFrom(first.config.metadata)
         again.attempt += 1
+        with refused("ALREADY_EXISTS", first.id):
+            await stage.run_pod("twice", metadata=again)
+        stop = cri.StopPodSandboxRequest(pod_sandbox_id=first.id)
+        await stage.runtime.StopPodSandbox(stop, timeout=PATIENCE)
         async with stage.pod("twice", metadata=again) as second:
             assert second.id != first.id
 

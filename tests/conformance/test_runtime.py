@@ -33,7 +33,7 @@ async def test_status(stage: Stage) -> None:
     assert said == {
         "RuntimeReady": True, "NetworkReady": True, "HandlersReady": True, "ZoneModePreferred": True,
     }  # fmt: skip
-    assert [handler.name for handler in reply.runtime_handlers] == ["", "xenpod", "zone"]
+    assert [handler.name for handler in reply.runtime_handlers] == ["", "scratch", "xenpod", "zone"]
     assert reply.features.supplemental_groups_policy and not reply.info
     verbose = await stage.runtime.Status(cri.StatusRequest(verbose=True), timeout=PATIENCE)
     info = {name: json.loads(value) for name, value in verbose.info.items()}

@@ -139,7 +139,7 @@ async def test_the_host_shuts_down(zones: Zones) -> None:
     assert (ended.exit_code, zones.lines("ends")) == (3, ["stdout F up", "stdout F bye"])
     assert deaf.exit_code == 137
     zone = await zones.clients.zones.GetZone(pb.GetZoneRequest(id="deaf"), timeout=TIMEOUT)
-    assert zone.death_reason == "the host was shut down"
+    assert zone.death_reason == "HostShutDown: the host was shut down"
     assert not [one for one in leftovers.processes(zones.protectd.run_dir) if one.endswith(" init")]
     async with failing(grpc.StatusCode.FAILED_PRECONDITION) as said:
         await zones.create_zone("new")
@@ -195,7 +195,7 @@ async def test_a_reboot_is_told_from_a_restart(zones: Zones) -> None:
 
     await _noticed(zones, dead)
     zone = await zones.clients.zones.GetZone(pb.GetZoneRequest(id="z1"), timeout=TIMEOUT)
-    assert zone.death_reason == "the host was rebooted"
+    assert zone.death_reason == "Vanished: the host was rebooted"
 
 
 def change_boot(zones: Zones) -> None:

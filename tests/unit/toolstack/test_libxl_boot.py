@@ -159,8 +159,8 @@ def test_a_domain_in_libxls_words() -> None:
         "kernel": "/k",
         "ramdisk": "/i",
         "cmdline": "console=hvc0 panic=1 xen_blkfront.max_queues=1 xen_blkfront.max_indirect_segments=11 "
-        "xen_blkfront.feature_persistent=0 quiet XENPOD_CHANNEL=vchan XENPOD_CLOCK=own XENPOD_CPUS=hotplug "
-        "XENPOD_SEED=xenstore XENPOD_ZONE=z1",
+        "xen_blkfront.feature_persistent=0 quiet XENPOD_CHANNEL=vchan XENPOD_CLOCK=own XENPOD_SEED=xenstore "
+        "XENPOD_ZONE=z1 XENPOD_CPUS=hotplug",
         "claim_mode": True,
     }
     assert config["nics"] == [{"devid": n, "nictype": "vif", "script": NO_SCRIPT} for n in range(2)]

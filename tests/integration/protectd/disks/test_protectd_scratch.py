@@ -91,7 +91,7 @@ async def test_more_than_the_host_has_is_refused(zones: Zones) -> None:
     free = (await host(zones)).free_bytes
     async with failing(Code.RESOURCE_EXHAUSTED) as said:
         await zones.create_zone(scratch_bytes=free + 10 * GIB)
-    assert "reserve scratch disk: zone z1: it needs" in said[0] and "scratch.overcommit" in said[0]
+    assert "reserve scratch disk zone z1: it needs" in said[0] and "scratch.overcommit" in said[0]
     await zones.create_zone(scratch_bytes=free - 10 * GIB)
     async with failing(Code.RESOURCE_EXHAUSTED) as said:
         await zones.create_zone("z2", scratch_bytes=20 * GIB)

@@ -80,7 +80,7 @@ async def test_after_a_failure_the_node_is_read_again(there: OneNode, sink: Node
         ((404, 'nodes "node-1" not found'), Missing, "--name"),
         ((429, "too many requests"), Unreachable, "too many"),
         ((503, "starting"), Unreachable, "starting"),
-        ((422, "invalid label"), Broken, "invalid label"),
+        ((422, "invalid label"), Invalid, "invalid label"),
     ],
 )
 async def test_a_refusal_says_what_to_do(

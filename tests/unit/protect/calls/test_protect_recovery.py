@@ -43,7 +43,7 @@ async def test_a_domain_that_vanished_untold_is_noticed(
     end_silently(toolstack)
     await Patrol(manager).look()
     await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
-    assert manager.zones["z1"].zone.death_reason == "destroyed"
+    assert manager.zones["z1"].zone.death_reason.startswith("Destroyed: ")
     await until(lambda: manager.ledger.reserved_bytes == 0)
 
 
@@ -54,7 +54,7 @@ async def test_a_domain_that_ended_untold_is_noticed(
     domain.state, domain.reason = DomainState.SHUTDOWN, ShutdownReason.CRASH
     await Patrol(manager).look()
     await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
-    assert manager.zones["z1"].zone.death_reason == "crash"
+    assert manager.zones["z1"].zone.death_reason.startswith("Crashed: ")
     await until(lambda: not toolstack.domains)
 
 
@@ -310,7 +310,7 @@ async def test_a_reboot_is_told_from_a_restart(
     toolstack.domains.clear()
     async with running(tmp_path, toolstack) as manager:
         await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
-        assert manager.zones["z1"].zone.death_reason == reason
+        assert manager.zones["z1"].zone.death_reason == f"Vanished: {reason}"
 
 
 async def test_a_domain_that_is_gone_in_the_same_boot(tmp_path: Path, toolstack: MemoryToolstack) -> None:
@@ -329,7 +329,7 @@ async def test_a_silent_zone_is_ended_by_force(manager: ZoneManager, toolstack: 
     toolstack.of_zone("z1").agent.unanswered.add("power_off")
     assert await shutdown.shutdown(manager, 1.0) == []
     zone = manager.zones["z1"].zone
-    assert (zone.state, zone.death_reason) == (ZoneState.DEAD, "the host was shut down")
+    assert (zone.state, zone.death_reason) == (ZoneState.DEAD, "HostShutDown: the host was shut down")
     assert not toolstack.domains and manager.ledger.reserved_bytes == 0
     with pytest.raises(Refused, match="shutting down"):
         await launch.launch(manager, zone_spec("z2"))
