@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import grpc.aio
@@ -58,20 +58,15 @@ async def _serving(config: DraConfig, claims: Claims, health: DeviceHealths) -> 
         dra_v1beta1_pb2_grpc.add_DRAPluginServicer_to_server(PluginV1beta1(claims), server)
         health_pb2_grpc.add_DRAResourceHealthServicer_to_server(health, server)
 
-    registrar = Registrar(config.driver, config.plugin_socket, _told)
-    add_registrar = _adder(registrar)
+    def add_registrar(server: grpc.aio.Server) -> None:
+        registrar = Registrar(config.driver, config.plugin_socket, _told)
+        registration_pb2_grpc.add_RegistrationServicer_to_server(registrar, server)
+
     async with (
         serve_unix(config.plugin_socket, add_plugin, name="xenpod-dra"),
         serve_unix(config.registration_socket, add_registrar, name="xenpod-dra registration"),
     ):
         yield
-
-
-def _adder(registrar: Registrar) -> Callable[[grpc.aio.Server], None]:
-    def add(server: grpc.aio.Server) -> None:
-        registration_pb2_grpc.add_RegistrationServicer_to_server(registrar, server)
-
-    return add
 
 
 def _told(error: str) -> None:

@@ -83,9 +83,8 @@ class SliceKeeper:
             claimable = max(memory.claimable, 0) // step * step
             wanted = replace(self._wanted, unhealthy="", claimable=claimable, attributes=attributes)
             self._known = True
-        if wanted != self._wanted or not self._changed.is_set():
-            self._wanted = wanted
-            self._changed.set()
+        self._wanted = wanted
+        self._changed.set()
         if wanted.device:
             self._told(wanted.device, wanted.unhealthy)
 
