@@ -29,7 +29,10 @@ class ProtectdReservations:
     async def make(self, wanted: Promise) -> None:
         """Make one, or add pods to it; what the hypervisor takes for the zone's domain is a part of it."""
         request = pb.MakeReservationRequest(
-            id=wanted.claim_uid, total_bytes=wanted.total_bytes, pod_uids=wanted.pod_uids
+            id=wanted.claim_uid,
+            total_bytes=wanted.total_bytes,
+            pod_uids=wanted.pod_uids,
+            claim=wanted.claim,
         )
         with _faults("reserve memory for claim", wanted.claim_uid):
             await self._reservations.MakeReservation(request, timeout=_CHANGE)
@@ -59,7 +62,14 @@ class ProtectdReservations:
         with _faults("watch capacity of", "protectd"):
             async for capacity in self._reservations.WatchCapacity(pb.WatchCapacityRequest()):
                 others = capacity.reserved_bytes - capacity.reservations_bytes
-                yield HostMemory(capacity.total_bytes, capacity.total_bytes - others)
+                yield HostMemory(
+                    total=capacity.total_bytes,
+                    claimable=capacity.total_bytes - others,
+                    reserved=capacity.reserved_bytes,
+                    free=capacity.free_bytes,
+                    claimed=capacity.reservations_bytes,
+                    claims=capacity.reservation_count,
+                )
         raise Unreachable("watch capacity of", "protectd", "it has ended the stream")
 
 

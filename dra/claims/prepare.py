@@ -60,7 +60,8 @@ class Claims:
             checkpoint("prepare-claim.read")
             # Admin access is to what others have: it takes nothing.
             if allocated.total_bytes:
-                await self._reservations.make(Promise(uid, allocated.total_bytes, allocated.pod_uids))
+                pods = allocated.pod_uids
+                await self._reservations.make(Promise(uid, allocated.total_bytes, pods, str(wanted)))
             checkpoint("prepare-claim.reserved")
         log.info("claim prepared", extra=fields(claim=str(wanted), uid=uid, bytes=allocated.total_bytes))
         return allocated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -19,6 +20,7 @@ from xenpod_proto.protect.v1 import reservations_pb2_grpc
 
 _MOST_MEMORY = 1 << 50
 _MOST_VCPUS = 1024
+_CLAIM = re.compile(r"[a-z0-9./-]{0,320}")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -76,10 +78,12 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
         pods = tuple(dict.fromkeys(checks.identifier(operation, "pod", uid) for uid in request.pod_uids))
         if request.total_bytes:
             size = reservations.memory_of(self._manager, reservation_id, size, request.vcpus)
+        if not _CLAIM.fullmatch(request.claim):
+            raise Invalid(operation, reservation_id, "claim is not up to 320 of [a-z0-9./-]")
         if not size:
             cause = f"{request.total_bytes} bytes leave nothing beside what the hypervisor takes"
             raise Invalid(operation, reservation_id, cause)
-        return Reservation(reservation_id, size, request.vcpus, pods, created_at_ns=0)
+        return Reservation(reservation_id, size, request.vcpus, pods, created_at_ns=0, claim=request.claim)
 
     def _shown(self, one: Reservation) -> pb.Reservation:
         promise = capacity.reservation_promise(self._manager.toolstack, one.memory_bytes, one.vcpus)
@@ -91,6 +95,7 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
             created_at_ns=one.created_at_ns,
             overhead_bytes=promise - one.memory_bytes,
             zone_id=self._manager.ledger.holder(one.id),
+            claim=one.claim,
         )
 
 
@@ -103,4 +108,5 @@ def shown_capacity(value: Capacity) -> pb.Capacity:
         foreign_bytes=value.foreign,
         dom0_bytes=value.dom0,
         sharing_bytes=value.sharing,
+        reservation_count=value.reservation_count,
     )

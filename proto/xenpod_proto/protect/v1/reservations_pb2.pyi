@@ -36,6 +36,7 @@ class Reservation(_message.Message):
     CREATED_AT_NS_FIELD_NUMBER: _builtins.int
     OVERHEAD_BYTES_FIELD_NUMBER: _builtins.int
     ZONE_ID_FIELD_NUMBER: _builtins.int
+    CLAIM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     memory_bytes: _builtins.int
     vcpus: _builtins.int
@@ -45,6 +46,8 @@ class Reservation(_message.Message):
     """What the hypervisor may take for the zone's domain, which is promised beside memory_bytes."""
     zone_id: _builtins.str
     """The zone that has it now; "": none."""
+    claim: _builtins.str
+    """For people: namespace and name of the resource claim that it was made for, as "default/web-zone"; "": of none."""
     @_builtins.property
     def pod_uids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -57,10 +60,11 @@ class Reservation(_message.Message):
         created_at_ns: _builtins.int = ...,
         overhead_bytes: _builtins.int = ...,
         zone_id: _builtins.str = ...,
+        claim: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_ns", b"created_at_ns", "id", b"id", "memory_bytes", b"memory_bytes", "overhead_bytes", b"overhead_bytes", "pod_uids", b"pod_uids", "vcpus", b"vcpus", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "created_at_ns", b"created_at_ns", "id", b"id", "memory_bytes", b"memory_bytes", "overhead_bytes", b"overhead_bytes", "pod_uids", b"pod_uids", "vcpus", b"vcpus", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -75,6 +79,7 @@ class MakeReservationRequest(_message.Message):
     VCPUS_FIELD_NUMBER: _builtins.int
     POD_UIDS_FIELD_NUMBER: _builtins.int
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    CLAIM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the uid of a resource claim."""
     memory_bytes: _builtins.int
@@ -83,6 +88,8 @@ class MakeReservationRequest(_message.Message):
     """At most 1024."""
     total_bytes: _builtins.int
     """Instead of memory_bytes: so much with what the hypervisor takes for the zone's domain."""
+    claim: _builtins.str
+    """See Reservation.claim.  At most 320 of [a-z0-9./-]."""
     @_builtins.property
     def pod_uids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """At most 32, each 1 to 64 of [a-z0-9-]."""
@@ -95,10 +102,11 @@ class MakeReservationRequest(_message.Message):
         vcpus: _builtins.int = ...,
         pod_uids: _abc.Iterable[_builtins.str] | None = ...,
         total_bytes: _builtins.int = ...,
+        claim: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "memory_bytes", b"memory_bytes", "pod_uids", b"pod_uids", "total_bytes", b"total_bytes", "vcpus", b"vcpus"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "id", b"id", "memory_bytes", b"memory_bytes", "pod_uids", b"pod_uids", "total_bytes", b"total_bytes", "vcpus", b"vcpus"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -223,6 +231,7 @@ class Capacity(_message.Message):
     FOREIGN_BYTES_FIELD_NUMBER: _builtins.int
     DOM0_BYTES_FIELD_NUMBER: _builtins.int
     SHARING_BYTES_FIELD_NUMBER: _builtins.int
+    RESERVATION_COUNT_FIELD_NUMBER: _builtins.int
     total_bytes: _builtins.int
     """What zones can have in all: reserved and free.  It follows what other domains and dom0 take, and is less
     than reserved while they have taken what was promised.
@@ -237,6 +246,8 @@ class Capacity(_message.Message):
     dom0_bytes: _builtins.int
     sharing_bytes: _builtins.int
     """What the file servers of zones may use of dom0's."""
+    reservation_count: _builtins.int
+    """Reservations that are there."""
     def __init__(
         self,
         *,
@@ -247,10 +258,11 @@ class Capacity(_message.Message):
         foreign_bytes: _builtins.int = ...,
         dom0_bytes: _builtins.int = ...,
         sharing_bytes: _builtins.int = ...,
+        reservation_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dom0_bytes", b"dom0_bytes", "foreign_bytes", b"foreign_bytes", "free_bytes", b"free_bytes", "reservations_bytes", b"reservations_bytes", "reserved_bytes", b"reserved_bytes", "sharing_bytes", b"sharing_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dom0_bytes", b"dom0_bytes", "foreign_bytes", b"foreign_bytes", "free_bytes", b"free_bytes", "reservation_count", b"reservation_count", "reservations_bytes", b"reservations_bytes", "reserved_bytes", b"reserved_bytes", "sharing_bytes", b"sharing_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

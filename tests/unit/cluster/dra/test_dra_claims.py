@@ -127,7 +127,7 @@ async def test_a_claim_is_reserved_once_and_given_back() -> None:
     claims = Claims(DRIVER, NODE, host, host)
     for _ in range(2):
         found = await claims.prepare("default", "memory", "uid-1")
-        assert host.reserved == {"uid-1": Promise("uid-1", found.total_bytes, ("pod-1",))}
+        assert host.reserved == {"uid-1": Promise("uid-1", found.total_bytes, ("pod-1",), "default/memory")}
     host.claims.clear()  # it may be gone before the kubelet says so
     for _ in range(2):
         await claims.unprepare("uid-1")
