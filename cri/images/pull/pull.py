@@ -34,7 +34,7 @@ from cri.images.store.store import ImageStore
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Refused
-from daemonkit.memory import give_back
+from daemonkit.host.memory import give_back
 from daemonkit.tasks import complete
 
 # Bytes of entries, after which it is worth while to give back what they took.
