@@ -29,7 +29,10 @@ class ProtectdReservations:
     async def make(self, wanted: Promise) -> None:
         """Make one, or add pods to it; what the hypervisor takes for the zone's domain is a part of it."""
         request = pb.MakeReservationRequest(
-            id=wanted.claim_uid, total_bytes=wanted.total_bytes, pod_uids=wanted.pod_uids
+            id=wanted.claim_uid,
+            total_bytes=wanted.total_bytes,
+            pod_uids=wanted.pod_uids,
+            origin=wanted.device,
         )
         with _faults("reserve memory for claim", wanted.claim_uid):
             await self._reservations.MakeReservation(request, timeout=_CHANGE)
@@ -39,6 +42,15 @@ class ProtectdReservations:
         request = pb.ReleaseReservationRequest(id=claim_uid)
         with _faults("release claim", claim_uid):
             await self._reservations.ReleaseReservation(request, timeout=_CHANGE)
+
+    async def all(self) -> tuple[Promise, ...]:
+        """Each reservation, the oldest first, also those that are not for claims."""
+        with _faults("list reservations of", "protectd"):
+            answer = await self._reservations.ListReservations(pb.ListReservationsRequest(), timeout=_READ)
+        return tuple(
+            Promise(one.id, one.memory_bytes + one.overhead_bytes, tuple(one.pod_uids), one.origin)
+            for one in answer.reservations
+        )
 
     async def attributes(self) -> Attributes:
         """What the host is, for selectors of claims."""
