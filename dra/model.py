@@ -6,22 +6,12 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class SocketAddress:
-    """An IP address and a port of TCP."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Bytes of memory for zones: all, and what is left for claims.
+    """Bytes of memory for zones: all, and what claims can have in all.
 
-    ``claimable`` leaves out what zones without a claim have, and what others took of the host.  ``reserved``
-    is promised to zones and by reservations, ``claimed`` by the latter, of which there are ``claims``.
+    ``claimable`` leaves out what zones without a claim have, and what others took of the host; what is
+    reserved by claims is a part of it.  ``reserved`` is promised to zones and by reservations, ``claimed`` by
+    the latter, of which there are ``claims``.
     """
 
     total: int
@@ -36,10 +26,12 @@ class HostMemory:
 class Promise:
     """A reservation of protectd: its id is the uid of the claim it was made for.
 
-    ``claim``: its namespace and name, for people.
+    ``device``: the claim's, in the slice; "": it was not made for a claim.  ``claim``: for people,
+    its namespace and name.
     """
 
     claim_uid: str
     total_bytes: int
     pod_uids: tuple[str, ...]
+    device: str = ""
     claim: str = ""

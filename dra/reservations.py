@@ -32,6 +32,7 @@ class ProtectdReservations:
             id=wanted.claim_uid,
             total_bytes=wanted.total_bytes,
             pod_uids=wanted.pod_uids,
+            origin=wanted.device,
             claim=wanted.claim,
         )
         with _faults("reserve memory for claim", wanted.claim_uid):
@@ -42,6 +43,15 @@ class ProtectdReservations:
         request = pb.ReleaseReservationRequest(id=claim_uid)
         with _faults("release claim", claim_uid):
             await self._reservations.ReleaseReservation(request, timeout=_CHANGE)
+
+    async def all(self) -> tuple[Promise, ...]:
+        """Each reservation, the oldest first, also those that are not for claims."""
+        with _faults("list reservations of", "protectd"):
+            answer = await self._reservations.ListReservations(pb.ListReservationsRequest(), timeout=_READ)
+        return tuple(
+            Promise(one.id, one.memory_bytes + one.overhead_bytes, tuple(one.pod_uids), one.origin)
+            for one in answer.reservations
+        )
 
     async def attributes(self) -> Attributes:
         """What the host is, for selectors of claims."""

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Protocol
 from weakref import WeakValueDictionary
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Missing
+from daemonkit.faults import Fault, Missing
 from daemonkit.logs import fields
-from dra.claims.claim import PREPARE, Allocation, Wanted, allocation
+from dra.claims.claim import PREPARE, Allocation, Consumer, Wanted, allocation, consumers, devices_of
+from dra.config import DraConfig
 from dra.model import Promise
 
 log = logging.getLogger(__name__)
@@ -36,14 +38,39 @@ class Reservations(Protocol):
         """Take one back; an unknown one succeeds."""
 
 
+class Slice(Protocol):
+    """What the node offers to claims."""
+
+    def claimed(self, device: str) -> None:
+        """A claim has this device, whether it was prepared or refused."""
+
+    def released(self) -> None:
+        """A claim has given back what it had."""
+
+
+class Refusals(Protocol):
+    """Those who are to know why a pod does not start."""
+
+    def tell(self, claim: Wanted, pods: Sequence[Consumer], cause: str) -> None:
+        """A claim could not be prepared for its pods."""
+
+
 class Claims:
     """Prepares and unprepares claims, those of one uid one after another."""
 
-    def __init__(self, driver: str, pool: str, source: ClaimSource, reservations: Reservations) -> None:
-        self._driver = driver
-        self._pool = pool
+    def __init__(
+        self,
+        config: DraConfig,
+        source: ClaimSource,
+        reservations: Reservations,
+        offered: Slice,
+        refusals: Refusals,
+    ) -> None:
+        self._config = config
         self._source = source
         self._reservations = reservations
+        self._offered = offered
+        self._refusals = refusals
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def prepare(self, namespace: str, name: str, uid: str) -> Allocation:
@@ -51,18 +78,23 @@ class Claims:
 
         See ``claim.allocation`` and ``Reservations.make`` for what it raises.
         """
-        wanted = Wanted(namespace, name, uid, self._driver, self._pool)
+        config = self._config
+        wanted = Wanted(namespace, name, uid, config.driver, config.node_name, config.sizes)
+        pods: Sequence[Consumer] = ()
         async with self._lock(uid):
-            found = await self._source.claim(namespace, name)
-            if found is None:
-                raise Missing(PREPARE, str(wanted), "the API server has no such claim")
-            allocated = allocation(wanted, found)
-            checkpoint("prepare-claim.read")
-            # Admin access is to what others have: it takes nothing.
-            if allocated.total_bytes:
-                pods = allocated.pod_uids
-                await self._reservations.make(Promise(uid, allocated.total_bytes, pods, str(wanted)))
-            checkpoint("prepare-claim.reserved")
+            try:
+                found = await self._source.claim(namespace, name)
+                if found is None:
+                    raise Missing(PREPARE, str(wanted), "the API server has no such claim")
+                pods = tuple(consumers(found))
+                try:
+                    allocated = await self._reserve(wanted, allocation(wanted, found))
+                finally:
+                    for device in devices_of(wanted, found):
+                        self._offered.claimed(device)
+            except Fault as fault:
+                self._refusals.tell(wanted, pods, str(fault))
+                raise
         log.info("claim prepared", extra=fields(claim=str(wanted), uid=uid, bytes=allocated.total_bytes))
         return allocated
 
@@ -71,7 +103,18 @@ class Claims:
         async with self._lock(uid):
             await self._reservations.release(uid)
             checkpoint("unprepare-claim.released")
+        self._offered.released()
         log.info("claim released", extra=fields(uid=uid))
+
+    async def _reserve(self, wanted: Wanted, allocated: Allocation) -> Allocation:
+        checkpoint("prepare-claim.read")
+        # Admin access is to what others have: it takes nothing.
+        if allocated.total_bytes:
+            pods, device = allocated.pod_uids, allocated.device
+            promise = Promise(wanted.uid, allocated.total_bytes, pods, device, str(wanted))
+            await self._reservations.make(promise)
+        checkpoint("prepare-claim.reserved")
+        return allocated
 
     def _lock(self, uid: str) -> asyncio.Lock:
         lock = self._locks.get(uid) or asyncio.Lock()

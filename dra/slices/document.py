@@ -14,10 +14,13 @@ from typing import Any
 from dra.claims.claim import MEMORY
 from dra.config import ClaimSizes
 from dra.quantity import text
+from dra.slices.offer import MemoryDevice
 
 GROUP = "resource.k8s.io"
 Document = dict[str, Any]
 Attributes = Mapping[str, str | int | bool]
+CLAIMED = "claimed"
+"""The attribute of a device that one claim has as a whole, or none yet."""
 _LONGEST_TEXT = 64  # DeviceAttribute.string
 
 
@@ -33,16 +36,15 @@ class SliceVersion(enum.Enum):
 class NodeSlice:
     """What the slice says.
 
-    ``generation`` rises with each change of the devices.  ``claimable``: bytes of memory that claims can have
-    in all.  ``unhealthy``: why the device takes no new claims; "": it does.
+    ``generation`` rises with each change of the devices.  ``attributes`` are the host's, of each device.
+    ``unhealthy``: why the devices take no new claims; "": they do.
     """
 
     driver: str
     node: str
     node_uid: str
-    device: str
     generation: int
-    claimable: int
+    devices: tuple[MemoryDevice, ...]
     sizes: ClaimSizes
     attributes: Attributes
     unhealthy: str = ""
@@ -55,9 +57,9 @@ class NodeSlice:
 
 def document(slice_: NodeSlice, version: SliceVersion) -> Document:
     """The object to create."""
-    device = _device(slice_)
+    devices = [_device(slice_, device) for device in slice_.devices]
     if version is SliceVersion.V1BETA1:
-        device = {"name": device.pop("name"), "basic": device}
+        devices = [{"name": device.pop("name"), "basic": device} for device in devices]
     owner = {
         "apiVersion": "v1",
         "kind": "Node",
@@ -73,7 +75,7 @@ def document(slice_: NodeSlice, version: SliceVersion) -> Document:
             "driver": slice_.driver,
             "nodeName": slice_.node,
             "pool": {"name": slice_.node, "generation": slice_.generation, "resourceSliceCount": 1},
-            "devices": [device],
+            "devices": devices,
         },
     }
 
@@ -90,6 +92,20 @@ def devices(found: Mapping[str, Any]) -> list[Document]:
     return plain
 
 
+def shared_device(found: Mapping[str, Any]) -> str:
+    """The name of the device that several claims can have, of an object that was read; "": none."""
+    return next((str(one["name"]) for one in devices(found) if one.get("allowMultipleAllocations")), "")
+
+
+def unclaimed_device(found: Mapping[str, Any]) -> str:
+    """The name of the device for the next claim, of an object that was read; "": none."""
+    for one in devices(found):
+        attributes = one.get("attributes")
+        if isinstance(attributes, dict) and attributes.get(CLAIMED) == {"bool": False}:
+            return str(one["name"])
+    return ""
+
+
 def generation(found: Mapping[str, Any]) -> int:
     """The generation of an object that was read; 0 when it has none."""
     spec = found.get("spec")
@@ -98,24 +114,30 @@ def generation(found: Mapping[str, Any]) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _device(slice_: NodeSlice) -> Document:
-    sizes = slice_.sizes
-    # The largest size is to be a number of steps above the least.
-    most = sizes.minimum + max(slice_.claimable - sizes.minimum, 0) // sizes.step * sizes.step
-    policy = {
-        "default": text(min(sizes.default, most)),
-        "validRange": {"min": text(sizes.minimum), "max": text(most), "step": text(sizes.step)},
-    }
-    found: Document = {
-        "name": slice_.device,
-        "attributes": {name: _attribute(value) for name, value in sorted(slice_.attributes.items())},
-        "capacity": {MEMORY: {"value": text(slice_.claimable), "requestPolicy": policy}},
-        "allowMultipleAllocations": True,
-    }
+def _device(slice_: NodeSlice, device: MemoryDevice) -> Document:
+    attributes = {**slice_.attributes, "kind": MEMORY}
+    capacity: Document = {"value": text(device.bytes)}
+    found: Document = {"name": device.name}
+    if device.shared:
+        capacity["requestPolicy"] = _policy(slice_.sizes, device.bytes)
+        found["allowMultipleAllocations"] = True
+    else:
+        attributes[CLAIMED] = device.claimed
+    found["attributes"] = {name: _attribute(value) for name, value in sorted(attributes.items())}
+    found["capacity"] = {MEMORY: capacity}
     if slice_.unhealthy:
         key = f"{slice_.driver}/unhealthy"
         found["taints"] = [{"key": key, "value": slice_.unhealthy, "effect": "NoSchedule"}]
     return found
+
+
+def _policy(sizes: ClaimSizes, claimable: int) -> Document:
+    # The largest size is to be a number of steps above the least.
+    most = sizes.minimum + max(claimable - sizes.minimum, 0) // sizes.step * sizes.step
+    return {
+        "default": text(min(sizes.default, most)),
+        "validRange": {"min": text(sizes.minimum), "max": text(most), "step": text(sizes.step)},
+    }
 
 
 def _attribute(value: str | int | bool) -> Document:

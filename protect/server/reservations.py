@@ -83,7 +83,16 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
         if not size:
             cause = f"{request.total_bytes} bytes leave nothing beside what the hypervisor takes"
             raise Invalid(operation, reservation_id, cause)
-        return Reservation(reservation_id, size, request.vcpus, pods, created_at_ns=0, claim=request.claim)
+        origin = checks.identifier(operation, "origin", request.origin) if request.origin else ""
+        return Reservation(
+            reservation_id,
+            size,
+            request.vcpus,
+            pods,
+            created_at_ns=0,
+            origin=origin,
+            claim=request.claim,
+        )
 
     def _shown(self, one: Reservation) -> pb.Reservation:
         promise = capacity.reservation_promise(self._manager.toolstack, one.memory_bytes, one.vcpus)
@@ -95,6 +104,7 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
             created_at_ns=one.created_at_ns,
             overhead_bytes=promise - one.memory_bytes,
             zone_id=self._manager.ledger.holder(one.id),
+            origin=one.origin,
             claim=one.claim,
         )
 

@@ -10,8 +10,9 @@ class Reservation:
     """``id`` is its maker's, a resource claim's uid for one; ``vcpus`` is 0 where it says nothing of them.
 
     ``memory_bytes`` is what the zone has; what the hypervisor takes for its domain comes on top.
-    ``pod_uids``: the pods it is for.  One zone at a time has it.  ``claim``: namespace and name of
-    the claim, for people.
+    ``pod_uids``: the pods it is for.  One zone at a time has it.  ``origin`` is what its maker knows it by
+    beside its id, the device of a resource claim for one; ``claim``, for people, that claim's namespace and
+    name.
     """
 
     id: str
@@ -19,6 +20,7 @@ class Reservation:
     vcpus: int
     pod_uids: tuple[str, ...]
     created_at_ns: int
+    origin: str = ""
     claim: str = ""
 
 

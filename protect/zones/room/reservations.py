@@ -110,18 +110,18 @@ def _again(manager: ZoneManager, found: Reservation, wanted: Reservation) -> Res
             f" asked are {wanted.memory_bytes} and {wanted.vcpus}"
         )
         raise Exists(_MAKE, wanted.id, cause, "release it first")
-    return _bound(manager, _MAKE, found, wanted.pod_uids)
+    return _bound(manager, _MAKE, found, wanted.pod_uids, wanted.origin)
 
 
 def _bound(
-    manager: ZoneManager, operation: str, found: Reservation, pod_uids: tuple[str, ...]
+    manager: ZoneManager, operation: str, found: Reservation, pod_uids: tuple[str, ...], origin: str = ""
 ) -> Reservation:
     pods = tuple(dict.fromkeys((*found.pod_uids, *pod_uids)))
     if len(pods) > PODS_LIMIT:
         raise Exhausted(operation, found.id, f"it would be for {len(pods)} pods, more than {PODS_LIMIT}")
-    if pods == found.pod_uids:
+    bound = replace(found, pod_uids=pods, origin=found.origin or origin)
+    if bound == found:
         return found
-    bound = replace(found, pod_uids=pods)
     manager.put_reservation(bound)
     checkpoint("reservation-bind.recorded")
     return bound

@@ -36,6 +36,7 @@ class Reservation(_message.Message):
     CREATED_AT_NS_FIELD_NUMBER: _builtins.int
     OVERHEAD_BYTES_FIELD_NUMBER: _builtins.int
     ZONE_ID_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     CLAIM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     memory_bytes: _builtins.int
@@ -46,6 +47,8 @@ class Reservation(_message.Message):
     """What the hypervisor may take for the zone's domain, which is promised beside memory_bytes."""
     zone_id: _builtins.str
     """The zone that has it now; "": none."""
+    origin: _builtins.str
+    """What it was made with."""
     claim: _builtins.str
     """For people: namespace and name of the resource claim that it was made for, as "default/web-zone"; "": of none."""
     @_builtins.property
@@ -60,11 +63,12 @@ class Reservation(_message.Message):
         created_at_ns: _builtins.int = ...,
         overhead_bytes: _builtins.int = ...,
         zone_id: _builtins.str = ...,
+        origin: _builtins.str = ...,
         claim: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "created_at_ns", b"created_at_ns", "id", b"id", "memory_bytes", b"memory_bytes", "overhead_bytes", b"overhead_bytes", "pod_uids", b"pod_uids", "vcpus", b"vcpus", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "created_at_ns", b"created_at_ns", "id", b"id", "memory_bytes", b"memory_bytes", "origin", b"origin", "overhead_bytes", b"overhead_bytes", "pod_uids", b"pod_uids", "vcpus", b"vcpus", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -79,6 +83,7 @@ class MakeReservationRequest(_message.Message):
     VCPUS_FIELD_NUMBER: _builtins.int
     POD_UIDS_FIELD_NUMBER: _builtins.int
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     CLAIM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the uid of a resource claim."""
@@ -88,6 +93,10 @@ class MakeReservationRequest(_message.Message):
     """At most 1024."""
     total_bytes: _builtins.int
     """Instead of memory_bytes: so much with what the hypervisor takes for the zone's domain."""
+    origin: _builtins.str
+    """What the caller knows it by beside its id, such as the device of a resource claim: up to 64 of [a-z0-9-].  The
+    first one that is given stays.
+    """
     claim: _builtins.str
     """See Reservation.claim.  At most 320 of [a-z0-9./-]."""
     @_builtins.property
@@ -102,11 +111,12 @@ class MakeReservationRequest(_message.Message):
         vcpus: _builtins.int = ...,
         pod_uids: _abc.Iterable[_builtins.str] | None = ...,
         total_bytes: _builtins.int = ...,
+        origin: _builtins.str = ...,
         claim: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "id", b"id", "memory_bytes", b"memory_bytes", "pod_uids", b"pod_uids", "total_bytes", b"total_bytes", "vcpus", b"vcpus"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "id", b"id", "memory_bytes", b"memory_bytes", "origin", b"origin", "pod_uids", b"pod_uids", "total_bytes", b"total_bytes", "vcpus", b"vcpus"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from daemonkit.config import Seconds
 from dra.config import DraConfig
 from dra.daemon import serve
 from dra.quantity import whole
@@ -80,8 +81,20 @@ async def driving(config: DraConfig) -> AsyncIterator[None]:
 @pytest.fixture
 async def node(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[DraNode]:
     """4096 MiB are for zones."""
+    async with driven(short_path, toolstack, Cluster()) as made:
+        yield made
+
+
+@pytest.fixture
+async def splitting(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[DraNode]:
+    """The same in a cluster where claims cannot share a device."""
+    async with driven(short_path, toolstack, Cluster(("v1beta1",), consumable=False)) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def driven(short_path: Path, toolstack: MemoryToolstack, cluster: Cluster) -> AsyncIterator[DraNode]:
     toolstack.overhead = 8 * MIB
-    cluster = Cluster()
     with serving(cluster) as url:
         config = DraConfig(
             node=NAME,
@@ -89,7 +102,8 @@ async def node(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Dr
             protect_socket=short_path / "protect.sock",
             plugins_dir=short_path / "p",
             registry_dir=short_path / "r",
-            write_interval=0.001,  # type: ignore[arg-type]  # a NewType
+            write_interval=Seconds(0.001),
+            split_interval=Seconds(0.001),
         )
         async with served(short_path, toolstack) as protectd, driving(config), kubelet(config) as asked:
             yield DraNode(cluster, asked, protectd, config)
@@ -172,13 +186,40 @@ async def test_a_node_is_filled_and_not_overfilled(node: DraNode) -> None:
 
 async def test_claims_leave_the_slice_as_it_is_and_zones_without_one_do_not(node: DraNode) -> None:
     await published(node, 4096 * MIB)
-    await node.kubelet.prepare(node.claim("1Gi", "pod-1"))
+    device = devices(node.cluster.slice)[0]["name"]
+    await node.kubelet.prepare(node.claim("1Gi", "pod-1", device=device))
     await node.protectd.create_zone("z1")  # of a pod without a claim
     request = protect_pb2.GetZoneRequest(id="z1")
     zone = await node.protectd.clients.zones.GetZone(request, timeout=TIMEOUT)
     taken = node.protectd.toolstack.overhead + zone.resources.memory_bytes
     await published(node, (4096 * MIB - taken) // MIB * MIB)
     assert len(node.cluster.writes) == 2
+
+
+async def test_a_claim_that_has_its_device_alone(splitting: DraNode) -> None:
+    """As a cluster of 1.32 has it: the size is in the claim's parameters, the next device in the slice."""
+    node = splitting
+    await published(node, 4096 * MIB)
+    first = devices(node.cluster.slice)[0]["name"]
+    claim = node.claim(device=first, consumedCapacity=None, shareID=None)
+    assert (await node.kubelet.prepare(claim, version="v1beta1"))[claim[1]].error == ""
+    assert await node.reserved() == {claim[1]: 352 * MIB}
+    await published(node, (4096 - 352) * MIB)
+    found = {one["name"]: one["attributes"]["claimed"]["bool"] for one in devices(node.cluster.slice)}
+    assert found.pop(first) is True and list(found.values()) == [False]
+    await node.kubelet.unprepare(claim, version="v1beta1")
+    await published(node, 4096 * MIB)
+    assert [one["name"] for one in devices(node.cluster.slice)] == list(found)
+
+
+async def test_refusals_are_events(node: DraNode) -> None:
+    claim = node.claim("64Gi", "pod-1")
+    error = (await node.kubelet.prepare(claim))[claim[1]].error
+    async with asyncio.timeout(TIMEOUT):
+        while len(node.cluster.events) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert {one["regarding"]["kind"] for one in node.cluster.events} == {"ResourceClaim", "Pod"}
+    assert {one["note"] for one in node.cluster.events} == {error}
 
 
 async def test_the_health_of_the_device(node: DraNode) -> None:
@@ -197,9 +238,9 @@ async def test_the_health_of_the_device(node: DraNode) -> None:
 
 async def test_restarts_of_the_driver_lose_and_double_nothing(node: DraNode) -> None:
     """A second instance begins before the first one ends, as a rolling update has it."""
-    claim = node.claim("512Mi")
-    await node.kubelet.prepare(claim)
     await published(node, 4096 * MIB)
+    claim = node.claim("512Mi", device=devices(node.cluster.slice)[0]["name"])
+    await node.kubelet.prepare(claim)
     other = DraConfig(
         node=NAME,
         kubeconfig=node.config.kubeconfig,

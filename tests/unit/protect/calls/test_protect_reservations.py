@@ -240,3 +240,19 @@ async def test_what_others_took_since_is_seen_by_the_next_create(
     async with failing(grpc.StatusCode.RESOURCE_EXHAUSTED) as said:
         await node.create_zone("z2")
     assert "free are 232 MiB of 496 MiB" in said[0] and "other domains 3600 MiB" in said[0]
+
+
+async def test_what_a_reservation_was_made_from_is_kept(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async def made(node: Served, origin: str) -> str:
+        request = rpb.MakeReservationRequest(id=CLAIM, memory_bytes=64 * MIB, origin=origin)
+        return (await node.clients.reservations.MakeReservation(request, timeout=TIMEOUT)).origin
+
+    async with served(tmp_path, toolstack) as node:
+        assert [await made(node, origin) for origin in ("", "memory-1", "memory-2", "")] == [
+            "",
+            *["memory-1"] * 3,
+        ]
+        with pytest.raises(grpc.aio.AioRpcError, match="origin id"):
+            await made(node, "a b")
+    async with served(tmp_path, toolstack) as node:
+        assert [one.origin for one in await listed(node)] == ["memory-1"]
