@@ -1,7 +1,7 @@
 """Answers of real API servers to the driver: recorded once, replayed request by request.
 
-``XENPOD_KUBERNETES=... python -m tests.support.dra.recorded FOLDER`` records them anew with kube-apiserver 1.36
-as it is and as it emulates 1.33; 1.32 is the latter with v1beta1 only, the one version that 1.32 had.
+``XENPOD_KUBERNETES=... python -m tests.support.dra.recorded FOLDER`` records them anew: kube-apiserver 1.36
+as it is and as it emulates 1.33; 1.32 is the latter with v1beta1 only, which is what 1.32 had.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dra.slices.document import devices, shared_device, unclaimed_device
 from dra.slices.keeper import SliceKeeper
 from tests.support.cluster.api import Api
 from tests.support.cluster.control_plane import api_server
+from tests.support.dra.host import HeldHost
 from tests.support.images.http_server import HttpServer
 from tests.support.labels.api_server import NAME, TOKEN, kubeconfig
 
@@ -160,10 +161,8 @@ class Story:
         return allocated
 
     def _keeper(self) -> SliceKeeper:
-        async def reserved() -> list[Promise]:
-            return list(self.held)
-
-        return SliceKeeper(self.config, ClusterApi(self.config.kubeconfig), reserved, lambda *_: None)
+        api = ClusterApi(self.config.kubeconfig)
+        return SliceKeeper(self.config, api, HeldHost(self.held), lambda *_: None)
 
     async def _once(self) -> dict[str, Json]:
         await self.keeper.once()
