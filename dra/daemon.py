@@ -43,7 +43,7 @@ async def serve(config: DraConfig, stop: asyncio.Event) -> None:
         api = ClusterApi(config.kubeconfig)
         health = DeviceHealths(config.node_name)
         events = RefusalEvents(config.kubeconfig, config.driver, config.node_name)
-        keeper = SliceKeeper(config, api, protectd.all, health.set)
+        keeper = SliceKeeper(config, api, protectd, health.set)
         claims = Claims(config, api, protectd, keeper, events)
         await stack.enter_async_context(_serving(config, claims, health))
         async with asyncio.TaskGroup() as tasks:

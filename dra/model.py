@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+
+HOST_DEVICE = "device-"
+"""How names of host devices begin in the slice; those of memory begin otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,4 +38,23 @@ class Promise:
     total_bytes: int
     pod_uids: tuple[str, ...]
     device: str = ""
+    host_devices: tuple[str, ...] = ()
+    """Their names in protectd's configuration."""
     claim: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostDevice:
+    """A device of the host that protectd's configuration names.
+
+    ``pci_address``: "" for a block device.  ``zone_id``: the zone that has it now.
+    """
+
+    name: str
+    pci_address: str
+    readonly: bool
+    zone_id: str
+
+    def slice_name(self, node: str) -> str:
+        """Its name in the slice, always the same: the configuration's may be no DNS label."""
+        return HOST_DEVICE + hashlib.sha256(f"{node}/{self.name}".encode()).hexdigest()[:16]

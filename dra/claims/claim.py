@@ -6,12 +6,13 @@ Source: resource.k8s.io, ResourceClaim; the status is the same in v1, v1beta2 an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from daemonkit.faults import Invalid, Missing, Refused
 from dra.claims.parameters import ClaimParameters
 from dra.config import ClaimSizes
+from dra.model import HOST_DEVICE
 from dra.quantity import whole
 
 PREPARE = "prepare claim"
@@ -24,13 +25,18 @@ _CONFIGS = 64  # resource.k8s.io, DeviceConfigMaxSize, of the claim and of its c
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """A part of an allocation that is ours.  ``bytes``: 0 where a request has admin access."""
+    """A part of an allocation that is ours.
+
+    ``bytes``: 0 where a request has admin access, or is for a device of the host.  ``host_device``: the
+    latter's name in protectd's configuration, if the claim gets it.
+    """
 
     request: str
     pool: str
     device: str
     share_id: str
     bytes: int
+    host_device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,11 @@ class Allocation:
     device: str = ""
 
     @property
+    def host_devices(self) -> tuple[str, ...]:
+        """Names of devices of the host."""
+        return tuple(part.host_device for part in self.parts if part.host_device)
+
+    @property
     def total_bytes(self) -> int:
         """Memory of all its parts, in bytes."""
         return sum(part.bytes for part in self.parts)
@@ -63,7 +74,8 @@ class Allocation:
 class Wanted:
     """The claim that the kubelet names, and the driver and pool that its devices must be of.
 
-    ``sizes``: what it may be, where the scheduler does not count what claims consume.
+    ``sizes``: what it may be, where the scheduler does not count what claims consume.  ``host_devices``: the
+    names of devices of the host by those in the slice.
     """
 
     namespace: str
@@ -72,6 +84,7 @@ class Wanted:
     driver: str
     pool: str
     sizes: ClaimSizes
+    host_devices: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -130,13 +143,24 @@ def _parts(wanted: Wanted, devices: Mapping[str, Any], parameters: ClaimParamete
         if pool != wanted.pool:
             cause = f"its device is of pool {pool[:64]}, this node's is {wanted.pool}"
             raise Refused(PREPARE, str(wanted), cause, "delete the claim; the scheduler allocates it anew")
+        device, admin = str(result.get("device", "")), result.get("adminAccess") is True
+        of_host = device.startswith(HOST_DEVICE)
         yield Allocated(
             str(result.get("request", "")),
             pool,
-            str(result.get("device", "")),
+            device,
             str(result.get("shareID") or ""),
-            0 if result.get("adminAccess") is True else _bytes(wanted, result, parameters),
+            0 if admin or of_host else _bytes(wanted, result, parameters),
+            _host_device(wanted, device) if of_host and not admin else "",
         )
+
+
+def _host_device(wanted: Wanted, device: str) -> str:
+    try:
+        return wanted.host_devices[device]
+    except KeyError:
+        hint = "[host.devices] of protectd.toml has the devices; delete the claim, and it is allocated anew"
+        raise Refused(PREPARE, str(wanted), f"this host has no device {device[:64]} now", hint) from None
 
 
 def _bytes(wanted: Wanted, result: Mapping[str, Any], parameters: ClaimParameters) -> int:

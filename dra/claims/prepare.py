@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from daemonkit.checkpoints import checkpoint
@@ -16,7 +17,7 @@ from daemonkit.faults import Fault, Missing
 from daemonkit.logs import fields
 from dra.claims.claim import PREPARE, Allocation, Consumer, Wanted, allocation, consumers, devices_of
 from dra.config import DraConfig
-from dra.model import Promise
+from dra.model import HOST_DEVICE, HostDevice, Promise
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,9 @@ class Reservations(Protocol):
 
     async def make(self, wanted: Promise) -> None:
         """Make a reservation, or add pods to it.  Exhausted: it does not fit; Exists: of another size."""
+
+    async def devices(self) -> Sequence[HostDevice]:
+        """The devices of the host that claims can have."""
 
     async def release(self, claim_uid: str) -> None:
         """Take one back; an unknown one succeeds."""
@@ -87,11 +91,7 @@ class Claims:
                 if found is None:
                     raise Missing(PREPARE, str(wanted), "the API server has no such claim")
                 pods = tuple(consumers(found))
-                try:
-                    allocated = await self._reserve(wanted, allocation(wanted, found))
-                finally:
-                    for device in devices_of(wanted, found):
-                        self._offered.claimed(device)
+                allocated = await self._reserve(wanted, found)
             except Fault as fault:
                 self._refusals.tell(wanted, pods, str(fault))
                 raise
@@ -106,16 +106,28 @@ class Claims:
         self._offered.released()
         log.info("claim released", extra=fields(uid=uid))
 
-    async def _reserve(self, wanted: Wanted, allocated: Allocation) -> Allocation:
-        checkpoint("prepare-claim.read")
-        # Admin access is to what others have: it takes nothing.
-        if allocated.total_bytes:
-            pods, device = allocated.pod_uids, allocated.device
-            promise = Promise(wanted.uid, allocated.total_bytes, pods, device, str(wanted))
-            await self._reservations.make(promise)
+    async def _reserve(self, wanted: Wanted, untrusted_claim: Mapping[str, Any]) -> Allocation:
+        names = tuple(devices_of(wanted, untrusted_claim))
+        try:
+            if any(name.startswith(HOST_DEVICE) for name in names):
+                known = await self._reservations.devices()
+                by_name = {one.slice_name(wanted.pool): one.name for one in known}
+                wanted = replace(wanted, host_devices=by_name)
+            allocated = allocation(wanted, untrusted_claim)
+            checkpoint("prepare-claim.read")
+            # Admin access is to what others have: it takes nothing.
+            if allocated.total_bytes or allocated.host_devices:
+                await self._reservations.make(_promise(wanted, allocated))
+        finally:
+            for name in names:
+                self._offered.claimed(name)
         checkpoint("prepare-claim.reserved")
         return allocated
 
     def _lock(self, uid: str) -> asyncio.Lock:
         lock = self._locks.get(uid) or asyncio.Lock()
         return self._locks.setdefault(uid, lock)
+
+
+def _promise(wanted: Wanted, of: Allocation) -> Promise:
+    return Promise(of.uid, of.total_bytes, of.pod_uids, of.device, of.host_devices, str(wanted))

@@ -13,6 +13,7 @@ from typing import Any
 
 from dra.claims.claim import MEMORY
 from dra.config import ClaimSizes
+from dra.model import HostDevice
 from dra.quantity import text
 from dra.slices.offer import MemoryDevice
 
@@ -21,6 +22,8 @@ Document = dict[str, Any]
 Attributes = Mapping[str, str | int | bool]
 CLAIMED = "claimed"
 """The attribute of a device that one claim has as a whole, or none yet."""
+_PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
+"""The standard attribute of PCI devices (KEP-4381)."""
 _LONGEST_TEXT = 64  # DeviceAttribute.string
 
 
@@ -48,6 +51,13 @@ class NodeSlice:
     sizes: ClaimSizes
     attributes: Attributes
     unhealthy: str = ""
+    host_devices: tuple[HostDevice, ...] = ()
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """Of memory, then of the host's."""
+        memory = (device.name for device in self.devices)
+        return (*memory, *(device.slice_name(self.node) for device in self.host_devices))
 
     @property
     def name(self) -> str:
@@ -58,6 +68,7 @@ class NodeSlice:
 def document(slice_: NodeSlice, version: SliceVersion) -> Document:
     """The object to create."""
     devices = [_device(slice_, device) for device in slice_.devices]
+    devices += [_host_device(slice_, device) for device in slice_.host_devices]
     if version is SliceVersion.V1BETA1:
         devices = [{"name": device.pop("name"), "basic": device} for device in devices]
     owner = {
@@ -116,8 +127,8 @@ def generation(found: Mapping[str, Any]) -> int:
 
 def _device(slice_: NodeSlice, device: MemoryDevice) -> Document:
     attributes = {**slice_.attributes, "kind": MEMORY}
+    found: Document = {"name": device.name, **_taints(slice_)}
     capacity: Document = {"value": text(device.bytes)}
-    found: Document = {"name": device.name}
     if device.shared:
         capacity["requestPolicy"] = _policy(slice_.sizes, device.bytes)
         found["allowMultipleAllocations"] = True
@@ -125,10 +136,30 @@ def _device(slice_: NodeSlice, device: MemoryDevice) -> Document:
         attributes[CLAIMED] = device.claimed
     found["attributes"] = {name: _attribute(value) for name, value in sorted(attributes.items())}
     found["capacity"] = {MEMORY: capacity}
-    if slice_.unhealthy:
-        key = f"{slice_.driver}/unhealthy"
-        found["taints"] = [{"key": key, "value": slice_.unhealthy, "effect": "NoSchedule"}]
     return found
+
+
+def _host_device(slice_: NodeSlice, device: HostDevice) -> Document:
+    attributes: dict[str, str | int | bool] = {
+        **slice_.attributes,
+        "kind": "device",
+        "device": device.name,
+        "readonly": device.readonly,
+    }
+    if device.pci_address:
+        attributes[_PCI_BUS_ID] = device.pci_address
+    return {
+        "name": device.slice_name(slice_.node),
+        "attributes": {name: _attribute(value) for name, value in sorted(attributes.items())},
+        **_taints(slice_),
+    }
+
+
+def _taints(slice_: NodeSlice) -> Document:
+    if not slice_.unhealthy:
+        return {}
+    key = f"{slice_.driver}/unhealthy"
+    return {"taints": [{"key": key, "value": slice_.unhealthy, "effect": "NoSchedule"}]}
 
 
 def _policy(sizes: ClaimSizes, claimable: int) -> Document:

@@ -12,7 +12,7 @@ import logging
 import random
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
@@ -21,7 +21,7 @@ from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, Unsupported
 from daemonkit.logs import fields
 from dra.config import DraConfig, SliceMode
-from dra.model import HostMemory, Promise
+from dra.model import HostDevice, HostMemory, Promise
 from dra.slices import offer
 from dra.slices.document import (
     Attributes,
@@ -53,28 +53,35 @@ class SliceStore(Protocol):
     async def replace(self, wanted: NodeSlice, there: Document) -> Document: ...
 
 
-class SliceKeeper:
-    """The slice of one node.
+class Host(Protocol):
+    """protectd."""
 
-    ``reserved``: lists protectd's reservations.  ``told``: is given the devices' names and why they are
-    unhealthy, "" if they are not.
-    """
+    async def all(self) -> Sequence[Promise]:
+        """Each reservation."""
+
+    async def devices(self) -> Sequence[HostDevice]:
+        """The devices of the host that have names and are there."""
+
+
+class SliceKeeper:
+    """The slice of one node.  ``told``: is given the devices' names and why they are unhealthy, "" if not."""
 
     def __init__(
         self,
         config: DraConfig,
         store: SliceStore,
-        reserved: Callable[[], Awaitable[Sequence[Promise]]],
+        host: Host,
         told: Callable[[tuple[str, ...], str], None],
     ) -> None:
         self._config = config
         self._store = store
-        self._reserved = reserved
+        self._host = host
         self._told = told
         self._wanted = NodeSlice(config.driver, config.node_name, "", 0, (), config.sizes, {})
         self._mode: SliceMode | None = None
         self._memory: HostMemory | None = None
         self._held: Sequence[Promise] | None = None
+        self._devices: Sequence[HostDevice] = ()
         self._device = ""
         self._refused: deque[str] = deque(maxlen=_REMEMBERED)
         self._there: Document | None = None
@@ -133,7 +140,7 @@ class SliceKeeper:
     async def once(self) -> None:
         """Write the slice if it is not as it should be.  Unsupported: the cluster cannot do that."""
         if self._held is None or not self._wanted.unhealthy:
-            self._held = await self._reserved()
+            self._held, self._devices = await self._host.all(), await self._host.devices()
         if self._there is None:
             await self._adopt()
         wanted = self._wanted = self._offered(self._held)
@@ -155,14 +162,14 @@ class SliceKeeper:
     def _offered(self, held: Sequence[Promise]) -> NodeSlice:
         """What the slice should say now."""
         claimable = self._memory.claimable if self._memory else 0
-        sizes = self._config.sizes
+        sizes, of_host = self._config.sizes, offer.of_host(self._devices, held)
         if self._mode is SliceMode.SHARED:
             found = offer.shared(self._device, claimable, held, sizes.step)
         else:
             if any(one.device == self._device for one in held):
                 self._device = _new_name()
-            found = offer.split(self._device, claimable, held, sizes)
-        return replace(self._wanted, devices=found)
+            found = offer.split(self._device, claimable, held, sizes, offer.MOST - len(of_host))
+        return replace(self._wanted, devices=found, host_devices=of_host)
 
     async def _adopt(self) -> None:
         """Read what is there: devices keep their names over restarts."""
@@ -200,7 +207,7 @@ class SliceKeeper:
         return said in (devices(there), self._sent)
 
     def _tell(self) -> None:
-        if names := tuple(device.name for device in self._wanted.devices):
+        if names := self._wanted.device_names:
             self._told(names, self._wanted.unhealthy)
 
 

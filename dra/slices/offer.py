@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dra.config import ClaimSizes
-from dra.model import Promise
+from dra.model import HostDevice, Promise
 
-_MOST = 64
+MOST = 64
 """Devices of a slice, of which some have taints (resource.k8s.io, ResourceSliceMaxDevicesWithTaints)."""
+_MOST_OF_HOST = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,11 @@ def shared(name: str, claimable: int, held: Sequence[Promise], step: int) -> tup
 
 
 def split(
-    unclaimed: str, claimable: int, held: Sequence[Promise], sizes: ClaimSizes
+    unclaimed: str, claimable: int, held: Sequence[Promise], sizes: ClaimSizes, most: int
 ) -> tuple[MemoryDevice, ...]:
     """The device for the next claim, unless it would be too small, and those that claims have.
 
-    Of the latter as many as a slice can have: the scheduler knows from the claims what is taken.
+    In all at most ``most``: the scheduler knows from the claims what is taken.
     """
     claimed: dict[str, int] = {}
     for one in held:
@@ -45,7 +46,13 @@ def split(
     rest = _whole(claimable - sum(one.total_bytes for one in held), sizes.step)
     new = [MemoryDevice(unclaimed, rest)] if rest >= sizes.minimum_device else []
     taken = [MemoryDevice(name, size, claimed=True) for name, size in claimed.items()]
-    return (*new, *taken[: _MOST - 1])
+    return (*new, *taken[: max(most - 1, 0)])
+
+
+def of_host(devices: Sequence[HostDevice], held: Sequence[Promise]) -> tuple[HostDevice, ...]:
+    """The host's devices that claims have or can have: none that a zone has without a claim."""
+    claimed = {name for one in held for name in one.host_devices}
+    return tuple(one for one in devices if not one.zone_id or one.name in claimed)[:_MOST_OF_HOST]
 
 
 def _whole(size: int, step: int) -> int:

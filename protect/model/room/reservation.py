@@ -11,8 +11,9 @@ class Reservation:
 
     ``memory_bytes`` is what the zone has; what the hypervisor takes for its domain comes on top.
     ``pod_uids``: the pods it is for.  One zone at a time has it.  ``origin`` is what its maker knows it by
-    beside its id, the device of a resource claim for one; ``claim``, for people, that claim's namespace and
-    name.
+    beside its id, the device of a resource claim for one.  ``devices``: names of devices of the host that the
+    zone has, too; with them ``memory_bytes`` may be 0, which says nothing of its size.  ``claim``: for
+    people, the claim's namespace and name.
     """
 
     id: str
@@ -21,6 +22,7 @@ class Reservation:
     pod_uids: tuple[str, ...]
     created_at_ns: int
     origin: str = ""
+    devices: tuple[str, ...] = ()
     claim: str = ""
 
 

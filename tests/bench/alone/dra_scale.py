@@ -26,7 +26,7 @@ from rich.console import Console
 
 from daemonkit.faults import Unreachable
 from dra.config import DraConfig, SliceMode
-from dra.model import HostMemory, Promise
+from dra.model import HostDevice, HostMemory, Promise
 from dra.slices.document import (
     Document,
     NodeSlice,
@@ -142,7 +142,7 @@ class SimulatedNode:
     """A node's keeper, the ledger that it hears of, and the scheduler and kubelet that give it claims."""
 
     def __init__(self, name: str, server: ModelServer, scenario: Scenario, seed: float) -> None:
-        self.keeper = SliceKeeper(DraConfig(node=name), server, self._reserved, lambda *_: None)
+        self.keeper = SliceKeeper(DraConfig(node=name), server, self, lambda *_: None)
         self.started = 0
         self._scenario = scenario
         self._random = random.Random(seed)
@@ -169,8 +169,13 @@ class SimulatedNode:
                 self._waiting += 1
                 self._place()
 
-    async def _reserved(self) -> Sequence[Promise]:
+    async def all(self) -> Sequence[Promise]:
+        """The ledger's reservations."""
         return tuple(self._held.values())
+
+    async def devices(self) -> Sequence[HostDevice]:
+        """The host has none to offer."""
+        return ()
 
     def _zone(self, size: int) -> None:
         """A zone without a claim begins, or ends."""

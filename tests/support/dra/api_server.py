@@ -149,5 +149,5 @@ class _Handler(BaseHTTPRequestHandler):
         for device in kept["spec"]["devices"] if not self.model.consumable else ():
             fields = device.get("basic", device)
             fields.pop("allowMultipleAllocations", None)
-            fields["capacity"]["memory"].pop("requestPolicy", None)
+            fields.get("capacity", {}).get("memory", {}).pop("requestPolicy", None)
         return kept

@@ -37,6 +37,7 @@ class Reservation(_message.Message):
     OVERHEAD_BYTES_FIELD_NUMBER: _builtins.int
     ZONE_ID_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
     CLAIM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     memory_bytes: _builtins.int
@@ -53,6 +54,10 @@ class Reservation(_message.Message):
     """For people: namespace and name of the resource claim that it was made for, as "default/web-zone"; "": of none."""
     @_builtins.property
     def pod_uids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names in [host.devices] of protectd.toml: the zone of its pod has them from the beginning."""
+
     def __init__(
         self,
         *,
@@ -64,11 +69,12 @@ class Reservation(_message.Message):
         overhead_bytes: _builtins.int = ...,
         zone_id: _builtins.str = ...,
         origin: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.str] | None = ...,
         claim: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "created_at_ns", b"created_at_ns", "id", b"id", "memory_bytes", b"memory_bytes", "origin", b"origin", "overhead_bytes", b"overhead_bytes", "pod_uids", b"pod_uids", "vcpus", b"vcpus", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "created_at_ns", b"created_at_ns", "devices", b"devices", "id", b"id", "memory_bytes", b"memory_bytes", "origin", b"origin", "overhead_bytes", b"overhead_bytes", "pod_uids", b"pod_uids", "vcpus", b"vcpus", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -84,11 +90,12 @@ class MakeReservationRequest(_message.Message):
     POD_UIDS_FIELD_NUMBER: _builtins.int
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
     CLAIM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the uid of a resource claim."""
     memory_bytes: _builtins.int
-    """At least 1, unless total_bytes is set."""
+    """At least 1, unless total_bytes or devices is set.  With devices alone it says nothing of the zone's size."""
     vcpus: _builtins.int
     """At most 1024."""
     total_bytes: _builtins.int
@@ -103,6 +110,12 @@ class MakeReservationRequest(_message.Message):
     def pod_uids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """At most 32, each 1 to 64 of [a-z0-9-]."""
 
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names in [host.devices] of protectd.toml, at most 32.  No other reservation has them, and no zone of another
+        pod gets them.  NOT_FOUND: there is none of that name; FAILED_PRECONDITION: somebody else has it.
+        """
+
     def __init__(
         self,
         *,
@@ -112,11 +125,12 @@ class MakeReservationRequest(_message.Message):
         pod_uids: _abc.Iterable[_builtins.str] | None = ...,
         total_bytes: _builtins.int = ...,
         origin: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.str] | None = ...,
         claim: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "id", b"id", "memory_bytes", b"memory_bytes", "origin", b"origin", "pod_uids", b"pod_uids", "total_bytes", b"total_bytes", "vcpus", b"vcpus"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "devices", b"devices", "id", b"id", "memory_bytes", b"memory_bytes", "origin", b"origin", "pod_uids", b"pod_uids", "total_bytes", b"total_bytes", "vcpus", b"vcpus"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,10 +13,11 @@ from daemonkit.faults import Exhausted, Fault, Invalid, Missing, Refused
 from dra.claims.claim import Consumer, Wanted, allocation
 from dra.claims.prepare import Claims
 from dra.config import DraConfig
-from dra.model import Promise
+from dra.model import HostDevice, Promise
 
 DRIVER, NODE = "zones.xenpod.dev", "node-1"
 CONFIG = DraConfig(node=NODE)
+CARD = HostDevice("card", "0000:65:00.0", readonly=False, zone_id="")
 WANTED = Wanted("default", "memory", "uid-1", DRIVER, NODE, CONFIG.sizes)
 CLAIM: dict[str, Any] = {
     "metadata": {"name": "memory", "namespace": "default", "uid": "uid-1"},
@@ -199,6 +200,9 @@ class Host:
             raise Exhausted("reserve memory for claim", wanted.claim_uid, f"{self.size - others} are free")
         self.reserved[wanted.claim_uid] = wanted
 
+    async def devices(self) -> list[HostDevice]:
+        return [CARD]
+
     async def release(self, claim_uid: str) -> None:
         await asyncio.sleep(0)
         self.reserved.pop(claim_uid, None)
@@ -231,7 +235,7 @@ async def test_a_claim_is_reserved_once_and_given_back() -> None:
     claims = claims_of(host)
     for _ in range(2):
         found = await claims.prepare("default", "memory", "uid-1")
-        promise = Promise("uid-1", found.total_bytes, ("pod-1",), "memory-0", "default/memory")
+        promise = Promise("uid-1", found.total_bytes, ("pod-1",), "memory-0", claim="default/memory")
         assert host.reserved == {"uid-1": promise}
     host.claims.clear()  # it may be gone before the kubelet says so
     for _ in range(2):
@@ -286,3 +290,22 @@ async def test_a_refusal_is_told_and_the_device_is_not_offered_again() -> None:
     with pytest.raises(Missing):
         await claims_of(Host(0), heard).prepare("default", "memory", "uid-2")
     assert heard.devices == [] and len(heard.refusals) == 1
+
+
+async def test_a_claim_of_a_device_of_the_host_reserves_it() -> None:
+    host, name = Host(1 << 30), CARD.slice_name(NODE)
+    host.claims["memory"] = changed(device=name, consumedCapacity=None, shareID=None)
+    found = await claims_of(host).prepare("default", "memory", "uid-1")
+    assert [part.host_device for part in found.parts] == ["card"]
+    assert host.reserved == {"uid-1": Promise("uid-1", 0, ("pod-1",), "", ("card",), "default/memory")}
+    both = copy.deepcopy(CLAIM)
+    results = both["status"]["allocation"]["devices"]["results"]
+    results.append({"request": "card", "driver": DRIVER, "pool": NODE, "device": name})
+    host.claims["memory"] = both
+    host.reserved.clear()
+    await claims_of(host).prepare("default", "memory", "uid-1")
+    made = Promise("uid-1", 512 << 20, ("pod-1",), "memory-0", ("card",), "default/memory")
+    assert host.reserved == {"uid-1": made}
+    results[1]["device"] = HostDevice("other", "", readonly=False, zone_id="").slice_name(NODE)
+    with pytest.raises(Refused, match="has no device device-"):
+        await claims_of(host).prepare("default", "memory", "uid-1")

@@ -17,6 +17,7 @@ from dra.config import DraConfig
 from dra.daemon import serve
 from dra.quantity import whole
 from dra.slices.document import devices
+from protect.config import HostConfig, NamedDevice
 from tests.support.dra.api_server import Cluster, serving
 from tests.support.dra.kubelet import TIMEOUT, DraKubelet, kubelet
 from tests.support.labels.api_server import NAME, kubeconfig
@@ -93,7 +94,9 @@ async def splitting(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterat
 
 
 @contextlib.asynccontextmanager
-async def driven(short_path: Path, toolstack: MemoryToolstack, cluster: Cluster) -> AsyncIterator[DraNode]:
+async def driven(
+    short_path: Path, toolstack: MemoryToolstack, cluster: Cluster, host: HostConfig | None = None
+) -> AsyncIterator[DraNode]:
     toolstack.overhead = 8 * MIB
     with serving(cluster) as url:
         config = DraConfig(
@@ -105,7 +108,7 @@ async def driven(short_path: Path, toolstack: MemoryToolstack, cluster: Cluster)
             write_interval=Seconds(0.001),
             split_interval=Seconds(0.001),
         )
-        async with served(short_path, toolstack) as protectd, driving(config), kubelet(config) as asked:
+        async with served(short_path, toolstack, host) as protectd, driving(config), kubelet(config) as asked:
             yield DraNode(cluster, asked, protectd, config)
 
 
@@ -210,6 +213,27 @@ async def test_a_claim_that_has_its_device_alone(splitting: DraNode) -> None:
     await node.kubelet.unprepare(claim, version="v1beta1")
     await published(node, 4096 * MIB)
     assert [one["name"] for one in devices(node.cluster.slice)] == list(found)
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+async def test_a_claim_of_a_device_gives_its_pod_a_cdi_name_and_its_zone_the_device(
+    short_path: Path, toolstack: MemoryToolstack, version: str
+) -> None:
+    host = HostConfig(devices={"card": NamedDevice("/dev/null")})  # a device that every host has
+    async with driven(short_path, toolstack, Cluster(), host) as node:
+        await published(node, 4096 * MIB)
+        _, card = devices(node.cluster.slice)
+        claim = node.claim("512Mi", "pod-1", device=card["name"], consumedCapacity=None, shareID=None)
+        for _ in range(2):
+            answer = (await node.kubelet.prepare(claim, version=version))[claim[1]]
+            assert answer.error == ""
+            assert list(answer.devices[0].cdi_device_ids) == ["xenpod.dev/device=card"]
+        other = node.claim("512Mi", "pod-2", device=card["name"], consumedCapacity=None, shareID=None)
+        assert "has device card" in (await node.kubelet.prepare(other))[other[1]].error
+        await node.protectd.create_zone("z1", pod_uid="pod-1")
+        assert [str(one.path) for one in toolstack.of_zone("z1").disks.values() if one.exclusive] == [
+            "/dev/null"
+        ]
 
 
 async def test_refusals_are_events(node: DraNode) -> None:

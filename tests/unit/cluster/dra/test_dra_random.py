@@ -153,7 +153,7 @@ class Node:
         if daemon == "driver" and self.claims is None:
             link = await self._driver.enter_async_context(channel(self.config.protect_socket))
             protectd = ProtectdReservations(link)
-            keeper = SliceKeeper(self.config, self.api, protectd.all, lambda *_: None)
+            keeper = SliceKeeper(self.config, self.api, protectd, lambda *_: None)
             self.claims = Claims(self.config, self.api, protectd, keeper, self)
             self._keeping = asyncio.create_task(self._keep(protectd, keeper))
 

@@ -13,12 +13,13 @@ import pytest
 from daemonkit.faults import Denied, Unreachable, Unsupported
 from dra.config import ClaimSizes, DraConfig, SliceMode
 from dra.kube.api import ClusterApi
-from dra.model import HostMemory, Promise
+from dra.model import HostMemory
 from dra.quantity import whole
 from dra.slices.document import NodeSlice, SliceVersion, devices, document
 from dra.slices.keeper import SliceKeeper
 from dra.slices.offer import MemoryDevice
 from tests.support.dra.api_server import NODE_UID, Cluster, serving
+from tests.support.dra.host import HeldHost
 from tests.support.labels.api_server import NAME, kubeconfig
 
 DRIVER = "zones.xenpod.dev"
@@ -32,7 +33,6 @@ def keeping(
     cluster: Cluster,
     folder: Path,
     mode: SliceMode = SliceMode.AUTO,
-    held: list[Promise] | None = None,
     **more: float,
 ) -> Any:
     """A keeper with the real client; what it tells of the devices is in ``told``."""
@@ -42,10 +42,7 @@ def keeping(
         quick: Any = {"write_interval": 0.001, "split_interval": 0.001, "check_interval": 60.0, **more}
         config = DraConfig(node=NAME, mode=mode, **quick)
 
-        async def reserved() -> list[Promise]:
-            return list(held or ())
-
-        yield SliceKeeper(config, api, reserved, lambda *what: told.append(what)), told
+        yield SliceKeeper(config, api, HeldHost(), lambda *what: told.append(what)), told
 
 
 @contextlib.asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,11 +14,12 @@ import pytest
 from daemonkit.faults import Exists
 from dra.config import ClaimSizes, DraConfig, SliceMode
 from dra.kube.api import ClusterApi
-from dra.model import HostMemory, Promise
+from dra.model import HostDevice, HostMemory, Promise
 from dra.quantity import whole
 from dra.slices.document import devices
 from dra.slices.keeper import SliceKeeper
 from tests.support.dra.api_server import Cluster, serving
+from tests.support.dra.host import HeldHost
 from tests.support.labels.api_server import NAME, kubeconfig
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -30,12 +32,11 @@ class Node:
     cluster: Cluster
     config: DraConfig
     held: list[Promise] = field(default_factory=list)
+    named: list[HostDevice] = field(default_factory=list)
 
     def keeper(self, claimable: int = 4 * GIB) -> SliceKeeper:
-        async def reserved() -> list[Promise]:
-            return list(self.held)
-
-        made = SliceKeeper(self.config, ClusterApi(self.config.kubeconfig), reserved, lambda *_: None)
+        host = HeldHost(self.held, self.named)
+        made = SliceKeeper(self.config, ClusterApi(self.config.kubeconfig), host, lambda *_: None)
         made.show(HostMemory(16 * GIB, claimable), {})
         return made
 
@@ -61,7 +62,7 @@ class Node:
         return {
             one["name"]: whole(one["capacity"]["memory"]["value"])
             for one in devices(self.cluster.slice)
-            if one["attributes"]["claimed"] == {"bool": claimed}
+            if one["attributes"].get("claimed") == {"bool": claimed}
         }
 
 
@@ -165,6 +166,31 @@ async def test_the_slice_has_as_many_devices_as_it_may(node: Node) -> None:
     await node.keeper().once()
     assert len(devices(node.cluster.slice)) == 64
     assert list(node.unclaimed.values()) == [4 * GIB - 224 * MIB]
+
+
+async def test_devices_of_the_host_are_offered_beside_memory(node: Node) -> None:
+    node.named = [
+        HostDevice("card.0", "0000:65:00.0", readonly=False, zone_id=""),
+        HostDevice("disk", "", readonly=True, zone_id="z1"),
+        HostDevice("taken", "", readonly=False, zone_id="z2"),  # by an annotation
+    ]
+    node.reserve("", 0, "claim")
+    node.held[0] = replace(node.held[0], host_devices=("disk",))
+    await node.keeper().once()
+    first, *found = devices(node.cluster.slice)
+    assert node.unclaimed == {first["name"]: 4 * GIB}
+    attributes = [one["attributes"] for one in found]
+    assert [one["device"] for one in attributes] == [{"string": "card.0"}, {"string": "disk"}]
+    assert [one["kind"] for one in attributes] == [{"string": "device"}] * 2
+    assert attributes[0]["resource.kubernetes.io/pciBusID"] == {"string": "0000:65:00.0"}
+    assert [one["name"] for one in found] == [one.slice_name(NAME) for one in node.named[:2]]
+    for one in found:
+        assert re.fullmatch("device-[0-9a-f]{16}", one["name"]) and "capacity" not in one
+    node.named = [HostDevice(f"d{number}", "", readonly=False, zone_id="") for number in range(99)]
+    for number in range(99):
+        node.reserve(f"memory-{number:08x}", 1 * MIB)
+    await node.keeper().once()
+    assert len(devices(node.cluster.slice)) == 64
 
 
 async def test_two_instances_agree_on_the_name(node: Node) -> None:
