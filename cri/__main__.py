@@ -20,6 +20,7 @@ from cri.stats.sampler import sampling
 from cri.streaming.server import serving
 from daemonkit import daemon, lifecycle
 from daemonkit.grpc_server import serve_unix
+from daemonkit.observe.traces import tracing
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 _DEFAULT_CONFIG = Path("/etc/xenpod/cri.toml")
@@ -43,6 +44,7 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
     check_host(config)
     lifecycle.make_directories(config.run_dir, config.state_dir)
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(tracing(config.traces, "xenpod-cri"))
         images = ImageManager(config.image_settings())
         stack.push_async_callback(images.stop)
         await images.start()

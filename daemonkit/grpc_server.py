@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -53,9 +53,14 @@ _CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
 )
 
 
-def channel(path: Path, options: Sequence[tuple[str, int | str]] = ()) -> grpc.aio.Channel:
+def channel(
+    path: Path,
+    options: Sequence[tuple[str, int | str]] = (),
+    interceptors: Sequence[Any] = (),  # of grpc.aio, whose stubs leave their base open
+) -> grpc.aio.Channel:
     """A client channel to the daemon that serves ``path``; connects when first used, reconnects by itself."""
-    return grpc.aio.insecure_channel(f"unix:{path.absolute()}", options=(*_CHANNEL_OPTIONS, *options))
+    target, chosen = f"unix:{path.absolute()}", (*_CHANNEL_OPTIONS, *options)
+    return grpc.aio.insecure_channel(target, options=chosen, interceptors=list(interceptors))
 
 
 @contextlib.asynccontextmanager

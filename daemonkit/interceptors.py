@@ -146,7 +146,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             observed = method.begin()
             try:
-                with self._underway.call():
+                with self._underway.call(), observed.span(context):
                     work = inner(request, context)
                     reply = await (work if reads else self._tasks.run(work, method.name))
             except BaseException as error:

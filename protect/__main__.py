@@ -15,6 +15,7 @@ from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Refused
 from daemonkit.grpc_server import serve_unix
 from daemonkit.host.lookup import Lookups
+from daemonkit.observe.traces import tracing
 from daemonkit.underway import Underway
 from protect.channel.link import Link
 from protect.channel.turns import Turns
@@ -56,6 +57,7 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
     config.check_host()
     async with AsyncExitStack() as stack:
         claim(config, stack)
+        await stack.enter_async_context(tracing(config.traces, "protectd"))
         store = SqliteStore(config.state_dir / "protect.db")
         stack.callback(store.close)
         toolstack = build_toolstack(config)

@@ -1,10 +1,14 @@
-"""Watches the calls of a gRPC server: counts and times them."""
+"""Watches the calls of a gRPC server: counts, times and traces them."""
 
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
+from typing import Any
 
-from daemonkit.observe import metrics
+import grpc.aio
+
+from daemonkit.observe import metrics, traces
 
 
 class ObservedMethod:
@@ -37,6 +41,11 @@ class ObservedCall:
         self.begun = time.monotonic()
         self._ended = False
         metrics.CALLS_OPEN.inc()
+
+    def span(self, context: grpc.aio.ServicerContext[Any, Any]) -> AbstractContextManager[object]:
+        """What the call does belongs into this block, of its trace."""
+        metadata: traces.Metadata | None = context.invocation_metadata()
+        return traces.serving(self.method.full_name, metadata)
 
     def ended(self, code: str, error: BaseException | None = None) -> None:
         """The call has ended with a status, or a word for an end without one.  May be repeated."""
