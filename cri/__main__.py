@@ -16,10 +16,12 @@ from cri.daemon import check_host, check_kernels, check_profiles, cni, delegatio
 from cri.images.manager import ImageManager
 from cri.images.rpc.service import add_image_services
 from cri.rpc.runtime import runtime_service
+from cri.stats.figures import DaemonFigures
 from cri.stats.sampler import sampling
 from cri.streaming.server import serving
 from daemonkit import daemon, lifecycle
 from daemonkit.grpc_server import serve_unix
+from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.traces import tracing
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
@@ -66,6 +68,8 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
                 server.add_generic_rpc_handlers((both.service(),))
             add_image_services(server, images, mixed)
 
+        figures = DaemonFigures(runtime, None if both is None else both.delegate)
+        await stack.enter_async_context(serving_metrics(config.metrics, "xenpod-cri", [figures.read]))
         await stack.enter_async_context(serve_unix(config.listen, add_services, name="xenpod-cri"))
         lifecycle.ready(f"serving with {len(runtime.sandboxes.visible())} pods")
         await stop.wait()

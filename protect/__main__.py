@@ -15,6 +15,7 @@ from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Refused
 from daemonkit.grpc_server import serve_unix
 from daemonkit.host.lookup import Lookups
+from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.traces import tracing
 from daemonkit.underway import Underway
 from protect.channel.link import Link
@@ -24,6 +25,7 @@ from protect.model.room.modes import choose, kernel_lacks
 from protect.model.toolstack import Capabilities, Toolstack
 from protect.network.splice import splice
 from protect.server import services
+from protect.server.figures import figures
 from protect.server.host import mode_notices, rate_notices
 from protect.state.ledger import Ledger
 from protect.state.manager import ZoneManager
@@ -86,6 +88,9 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         for zone in recorded:
             manager.tasks.spawn(reconcile.reconcile(manager, zone), f"reconcile zone {zone.runtime.id}")
         add = functools.partial(services.add, manager)
+        await stack.enter_async_context(
+            serving_metrics(config.metrics, "protectd", [functools.partial(figures, manager)])
+        )
         serving = serve_unix(config.socket_path, add, name="protectd", tasks=manager.tasks, underway=underway)
         async with serving:
             lifecycle.ready(f"serving with {len(manager.zones)} zones")

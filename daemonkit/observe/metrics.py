@@ -41,6 +41,7 @@ LAG = Histogram(
     buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
     registry=REGISTRY,
 )
+UNREAD = Counter("xenpod_figures_unread", "Figures that a scrape had to leave out.", registry=REGISTRY)
 _BUILD = Gauge("xenpod_build_info", "1; the version is a label.", ("daemon", "version"), registry=REGISTRY)
 
 _LAG_PERIOD = 0.5

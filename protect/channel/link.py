@@ -15,6 +15,7 @@ from contextvars import Context, ContextVar
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, TooLate
 from daemonkit.observe.steps import step
+from protect.channel import counts
 from protect.channel.connection import AgentConnection
 from protect.channel.inputs import InputStream
 from protect.channel.table import StreamTable
@@ -177,6 +178,7 @@ class Link:
         self._down = type(final)("reach", f"zone {self._zone_id}", final.cause)
         await self._forget(self._down)
         if isinstance(final, ProtocolViolation):
+            counts.VIOLATIONS.inc()
             log.warning("zone %s broke the channel's rules and is cut off: %s", self._zone_id, final.cause)
             self._events.violation(final.cause)
         if not opened.done():
@@ -188,6 +190,7 @@ class Link:
         try:
             wire = ChannelWire(transport, self._zone_id, self._share)
             hello = await wire.greet()
+            counts.CONNECTIONS.inc()
             new_boot = hello.boot_id != self._boot
             if new_boot:
                 await self._forget(LinkDown("reach", f"zone {self._zone_id}", "its agent started anew"))
