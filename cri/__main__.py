@@ -21,6 +21,7 @@ from cri.stats.sampler import sampling
 from cri.streaming.server import serving
 from daemonkit import daemon, lifecycle
 from daemonkit.grpc_server import serve_unix
+from daemonkit.observe.audit.log import auditing
 from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.traces import tracing
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
@@ -70,7 +71,11 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
 
         figures = DaemonFigures(runtime, None if both is None else both.delegate)
         await stack.enter_async_context(serving_metrics(config.metrics, "xenpod-cri", [figures.read]))
-        await stack.enter_async_context(serve_unix(config.listen, add_services, name="xenpod-cri"))
+        audit = await stack.enter_async_context(auditing(config.audit, "xenpod-cri", config.state_dir))
+        if audit is not None:
+            audit.pod_of = runtime.pod_of
+        serve = serve_unix(config.listen, add_services, name="xenpod-cri", audit=audit)
+        await stack.enter_async_context(serve)
         lifecycle.ready(f"serving with {len(runtime.sandboxes.visible())} pods")
         await stop.wait()
 

@@ -15,6 +15,7 @@ from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Refused
 from daemonkit.grpc_server import serve_unix
 from daemonkit.host.lookup import Lookups
+from daemonkit.observe.audit.log import auditing
 from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.traces import tracing
 from daemonkit.underway import Underway
@@ -91,7 +92,12 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         await stack.enter_async_context(
             serving_metrics(config.metrics, "protectd", [functools.partial(figures, manager)])
         )
-        serving = serve_unix(config.socket_path, add, name="protectd", tasks=manager.tasks, underway=underway)
+        audit = await stack.enter_async_context(auditing(config.audit, "protectd", config.state_dir))
+        if audit is not None:
+            audit.pod_of = manager.pod_of
+        serving = serve_unix(
+            config.socket_path, add, name="protectd", tasks=manager.tasks, underway=underway, audit=audit
+        )
         async with serving:
             lifecycle.ready(f"serving with {len(manager.zones)} zones")
             await _wait(stop, watching)
