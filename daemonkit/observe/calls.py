@@ -75,13 +75,14 @@ class ObservedMethod:
 class ObservedCall:
     """One call under way."""
 
-    __slots__ = ("_ended", "_pod", "_said", "begun", "caller", "method")
+    __slots__ = ("_about", "_ended", "_pod", "_said", "begun", "caller", "method")
 
     def __init__(self, method: ObservedMethod) -> None:
         self.method = method
         self.begun = time.monotonic()
         self.caller: Caller = NOBODY
         self._pod = ""
+        self._about: Message | None = None
         self._said: dict[str, object] = {}
         self._ended = False
         metrics.CALLS_OPEN.inc()
@@ -98,6 +99,7 @@ class ObservedCall:
         if audit is None or message is None:
             return
         self._said["request"] = redacted(message, commands=audit.commands)
+        self._about = message
         self._pod = _pod(audit, message)
 
     async def first(self, requests: AsyncIterable[Any]) -> AsyncIterator[Any]:
@@ -128,6 +130,8 @@ class ObservedCall:
             self.method.seconds.observe(seconds)
         if self.method.audit is not None:
             rpc = self.method.full_name.strip("/")
+            if self._about is not None and not self._pod:  # that the call has made
+                self._pod = _pod(self.method.audit, self._about)
             self.method.audit.add(rpc, self.caller, self._pod, self._said, code, seconds)
 
 

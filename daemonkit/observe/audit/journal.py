@@ -36,6 +36,7 @@ class AuditJournal:
                 "MESSAGE": line[:-1],
                 "PRIORITY": b"5",
                 "SYSLOG_IDENTIFIER": IDENTIFIER.encode(),
+                "XENPOD_DAEMON": str(entry.get("daemon", "")).encode(),
                 "XENPOD_RPC": str(entry.get("rpc", "")).encode(),
                 "XENPOD_POD": str(entry.get("pod", "")).encode(),
             }

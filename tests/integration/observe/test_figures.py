@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.root, needs_node, needs_prometheus]
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy" / "observability"
 ON = {"metrics": {"address": "127.0.0.1:0"}}
-SERIES = re.compile(r"\b(?:xenpod|grpc|process)_\w+(?:\{[^}]*\})?|\bup\{[^}]*\}")
+SERIES = re.compile(r"\b(?:xenpod|grpc_server|process)_\w+(?:\{[^}]*\})?|\bup\{[^}]*\}")
 NOT_HERE = ("xenpod_delegate_up", "INTERNAL", '"cni.add"')
 """In series that this node does not have: no delegate, no plugin that fails, no bug."""
 
@@ -47,9 +47,9 @@ def alerts() -> Iterator[tuple[str, str]]:
         yield rule["alert"], rule["expr"]
 
 
-async def use(stage: Watched) -> None:
+async def use(stage: Watched, name: str) -> None:
     """Use the node: a pod at work, calls and pulls that fail."""
-    pod = await stage.client.run_pod("web")
+    pod = await stage.client.run_pod(name)
     container = await stage.started(pod, "while true; do echo on; sleep 0.2; done")
     await stage.output(container, "true")
     with pytest.raises(grpc.aio.AioRpcError):
@@ -77,14 +77,18 @@ async def test_every_panel_and_alert_has_its_series(stage: Watched, tmp_path: Pa
     targets = addresses(stage.node)
     rules = DEPLOY / "alerts.yaml"
     async with prometheus(tmp_path, targets, rules) as served:
-        await served.until_any('xenpod_zones{state="running"}')  # scraped once before anything happens
-        await use(stage)
+        await served.until_any('xenpod_zones{state="running"}')
+        await use(stage, "web")
+        await served.until_any('xenpod_step_failures_total{step="image.pull"}')
+        # A rate needs a value before it: what is counted for the first time has none.
+        await use(stage, "other")
         shown = dict(panels())
         assert len(shown) > 20
         for title, expression in panels():
             assert await served.until_any(expression), title
-        (cpu,) = await served.until_any("sum by (name) (xenpod_zone_memory_bytes)")
-        assert cpu["metric"]["name"] == "default/web" and float(cpu["value"][1]) > 0
+        held = await served.until_any("sum by (name) (xenpod_zone_memory_bytes)")
+        assert {one["metric"]["name"] for one in held} == {"default/web", "default/other"}
+        assert all(float(one["value"][1]) > 0 for one in held)
         for alert, expression in alerts():
             # Its condition need not hold, but what it speaks of must be there.
             for series in SERIES.findall(expression):
