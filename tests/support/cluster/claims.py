@@ -73,8 +73,11 @@ class Driver:
 
 
 @contextlib.asynccontextmanager
-async def driving(cluster: Cluster) -> AsyncIterator[Driver]:
-    """Run the driver while the block runs, known to the kubelet, and have a class for its devices."""
+async def driving(cluster: Cluster, **more: object) -> AsyncIterator[Driver]:
+    """Run the driver while the block runs, known to the kubelet, and have a class for its devices.
+
+    ``more``: of its settings.
+    """
     root = cluster.folder / "root"
     settings: Mapping[str, object] = {
         "node": NODE,
@@ -83,6 +86,7 @@ async def driving(cluster: Cluster) -> AsyncIterator[Driver]:
         "plugins_dir": str(root / "plugins"),
         "registry_dir": str(root / "plugins_registry"),
         "write_interval": "200ms",
+        **more,
     }
     config = cluster.folder / "dra.toml"
     config.write_text(toml.dumps(settings))
