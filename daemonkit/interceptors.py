@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -16,7 +16,7 @@ import grpc.aio
 
 from daemonkit import faults
 from daemonkit.logs import fields
-from daemonkit.observe.calls import ObservedCall, ObservedMethod
+from daemonkit.observe.calls import CallObserver, ObservedCall, ObservedMethod
 from daemonkit.tasks import Background
 from daemonkit.underway import Underway
 
@@ -92,10 +92,17 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
     its undo.  Streaming handlers run in gRPC's own task.
     """
 
-    def __init__(self, server: str, tasks: Background, underway: Underway | None = None) -> None:
+    def __init__(
+        self,
+        server: str,
+        tasks: Background,
+        underway: Underway | None = None,
+        observer: CallObserver | None = None,
+    ) -> None:
         self._server = server
         self._tasks = tasks
         self._underway = underway or Underway()
+        self._observer = observer or CallObserver()
         self._subscriptions: set[_Subscription] = set()
         self._stopping = False
         self._wrapped: dict[str, tuple[_Handler, _Handler]] = {}
@@ -123,7 +130,6 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         return known[1]
 
     def _wrap(self, name: str, handler: _Handler) -> _Handler:
-        method = ObservedMethod(name, timed=not handler.response_streaming)
         make = _MAKERS[handler.request_streaming, handler.response_streaming]
         inner = next(
             behaviour
@@ -135,6 +141,8 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
             )
             if behaviour is not None
         )
+        streams = handler.response_streaming
+        method = self._observer.method(name, timed=not streams, reads=is_read_only(inner))
         call = self._stream(method, inner) if handler.response_streaming else self._unary(method, inner)
         if handler.response_streaming and not handler.request_streaming:
             call = self._subscription(call)
@@ -144,13 +152,14 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         reads = is_read_only(inner)
 
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            observed = method.begin()
+            observed = method.begin(request, context)
             try:
-                with self._underway.call():
+                with self._underway.call(), observed.span(context):
                     work = inner(request, context)
                     reply = await (work if reads else self._tasks.run(work, method.name))
             except BaseException as error:
                 await self._fail(observed, error, context)
+            observed.replied(reply)
             self._ended(observed, "OK", slow=True)
             return reply
 
@@ -158,7 +167,9 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
 
     def _stream(self, method: ObservedMethod, inner: _Behaviour) -> _Behaviour:
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-            observed = method.begin()
+            observed = method.begin(request, context)
+            if method.audit is not None and isinstance(request, AsyncIterable):
+                request = observed.first(request)
             self._underway.stream()
             try:
                 replies = inner(request, context)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
 import h11
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
 
 from daemonkit.convert import WrongKey
@@ -29,16 +29,17 @@ _DEADLINE = 10.0
 _CHUNK = 4096
 _PATH = b"/metrics"
 
-Refresh = Callable[[], Awaitable[None]]
+Figures = Callable[[], Awaitable[Iterable[Metric]]]
+"""Reads figures that are only true now, such as how many zones there are."""
 
 
 @contextlib.asynccontextmanager
 async def serving_metrics(
-    config: MetricsConfig, daemon: str, refresh: Sequence[Refresh] = ()
+    config: MetricsConfig, daemon: str, figures: Sequence[Figures] = ()
 ) -> AsyncIterator[int]:
     """Serve the metrics of ``daemon`` while the block runs; the port, or 0 where they are not served.
 
-    ``refresh``: brings values up to date, before each scrape.  One that fails is logged, and the values stay.
+    ``figures`` are read for each scrape.  What cannot be read is left out, which is logged and counted.
 
     WrongKey: the address cannot be had.
     """
@@ -46,7 +47,7 @@ async def serving_metrics(
         yield 0
         return
     metrics.name_daemon(daemon)
-    scrapes = _Scrapes(metrics.REGISTRY, refresh)
+    scrapes = _Scrapes(figures)
     host, port = config.place
     try:
         server = await asyncio.start_server(scrapes.talk, host, port, limit=_HEADERS)
@@ -66,9 +67,8 @@ async def serving_metrics(
 class _Scrapes:
     """Answers one request on each connection."""
 
-    def __init__(self, registry: CollectorRegistry, refresh: Sequence[Refresh]) -> None:
-        self._registry = registry
-        self._refresh = refresh
+    def __init__(self, figures: Sequence[Figures]) -> None:
+        self._figures = figures
         self._turn = asyncio.Lock()
         self._talks: set[asyncio.Task[None]] = set()
 
@@ -117,13 +117,27 @@ class _Scrapes:
         encode, kind = choose_encoder(accepted)
         # One at a time: whoever scrapes often waits for himself.
         async with self._turn:
-            for refresh in self._refresh:
+            families: list[Metric] = []
+            for read in self._figures:
                 try:
-                    await refresh()
+                    families += await read()
                 except Fault as fault:
-                    log.warning("metrics are not up to date: %s", fault)
-            text = await asyncio.to_thread(encode, self._registry)
+                    metrics.UNREAD.inc()
+                    log.warning("figures are left out of the metrics: %s", fault)
+            text = await asyncio.to_thread(encode, _Page(families))
         return 200, kind.encode("ascii"), text
+
+
+class _Page(CollectorRegistry):
+    """What one scrape gets: the registry's metrics, and figures of now."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        super().__init__()
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from metrics.REGISTRY.collect()
+        yield from self._families
 
 
 async def _request(talk: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from daemonkit import faults
@@ -106,19 +108,25 @@ async def test_openmetrics_is_spoken_where_it_is_asked_for() -> None:
         assert b"application/openmetrics-text" in head and body.endswith(b"# EOF\n")
 
 
-async def test_values_are_brought_up_to_date_before_a_scrape(caplog: pytest.LogCaptureFixture) -> None:
+async def test_figures_are_read_for_each_scrape_and_left_out_when_they_cannot_be(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     looked = 0
 
-    async def look() -> None:
+    async def look() -> list[Metric]:
         nonlocal looked
         looked += 1
+        return [GaugeMetricFamily("looked", "How often.", looked)]
 
-    async def fail() -> None:
+    async def fail() -> list[Metric]:
         raise faults.Unreachable("list domains", "", "xenstored is gone")
 
     async with serving_metrics(ANY_PORT, "test", [fail, look]) as port:
-        await scrape(port)
-    assert looked == 1 and "xenstored is gone" in caplog.text
+        before = await scrape(port)
+        after = await scrape(port)
+    assert (before("looked"), after("looked")) == (1, 2)
+    assert after("xenpod_figures_unread_total") == before("xenpod_figures_unread_total") + 1
+    assert "xenstored is gone" in caplog.text
 
 
 async def test_an_address_in_use_is_the_keys_fault() -> None:
