@@ -37,8 +37,8 @@ logging.getLogger("pyroute2").info("late chat")
 @pytest.mark.parametrize(
     ("program", "late"),
     [
-        ("protect", {"rich", "cffi", "xenbind"}),
-        ("cri", {"pyroute2", "rich", "cffi"}),
+        ("protect", {"rich", "cffi", "xenbind", "opentelemetry"}),
+        ("cri", {"pyroute2", "rich", "cffi", "opentelemetry"}),
     ],
 )
 def test_an_idle_daemon_loads_no_large_library(program: str, late: set[str]) -> None:

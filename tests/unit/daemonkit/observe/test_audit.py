@@ -23,7 +23,7 @@ from daemonkit.config import Bytes
 from daemonkit.grpc_server import channel, serve_unix
 from daemonkit.interceptors import read_only
 from daemonkit.observe.audit import command, log
-from daemonkit.observe.audit.chain import Link
+from daemonkit.observe.audit.chain import ChainLink
 from daemonkit.observe.audit.files import AuditFiles, paths, verify_folder
 from daemonkit.observe.audit.journal import AuditJournal
 from daemonkit.observe.audit.log import AuditLog, auditing
@@ -254,7 +254,7 @@ def damage_swap(all_lines: list[bytes]) -> list[bytes]:
 
 def damage_forge(all_lines: list[bytes]) -> list[bytes]:
     """An entry in the place of another, with a right hash of its own."""
-    place = Link(2, json.loads(all_lines[1])["hash"])
+    place = ChainLink(2, json.loads(all_lines[1])["hash"])
     return [*all_lines[:2], place.follow({"rpc": "forged"})[1], *all_lines[3:]]
 
 
