@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 ENTRIES = Counter("xenpod_audit_entries", "Entries of the audit log.", registry=REGISTRY)
 LOST = Counter("xenpod_audit_lost", "Entries of the audit log that could not be written.", registry=REGISTRY)
-WAITING = 4096
-"""Most entries that wait to be written: some 10 MB of memory."""
+WAITING = 1024
+"""Most entries that wait to be written, of some 16 KiB at most in memory."""
 
 _BATCH = 256
 _LONGEST = LINE // 2
