@@ -1,6 +1,6 @@
 """What metrics, traces and the audit log add to a pod's start: nodes with and without them, in turns.
 
-``python -m tests.bench.alone.observed [PODS]``, as root: prints medians, the share added, and the daemons'
+``python -m tests.bench.alone.observed [PODS]``, as root: prints medians, the shares added, and the daemons'
 CPU time and memory; nothing is asserted.  Traces go to a collector in this process; every call is traced.
 """
 
@@ -88,8 +88,11 @@ def show(
     for name, one in samples.items():
         parts = []
         for step in _STEPS:
-            median, before = statistics.median(one.seconds[step]), statistics.median(plain[step])
-            parts.append(f"{step} {median * 1000:.1f} ms ({median / before - 1:+.1%})")
+            (low, median, _), (was_low, was, _) = (
+                statistics.quantiles(x[step], n=4) for x in (one.seconds, plain)
+            )
+            more = f"{median / was - 1:+.1%}, lower quartiles {low / was_low - 1:+.1%}"
+            parts.append(f"{step} {median * 1000:.1f} ms ({more})")
         used = memory.of(running[name].daemons).pss / (1 << 20)
         parts.append(f"CPU of a pod's life {cpu[name] / pods * 1000:.0f} ms, daemons {used:.0f} MiB")
         sys.stdout.write(f"{name}: {'; '.join(parts)}\n")
