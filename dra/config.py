@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from dataclasses import dataclass, field
@@ -51,14 +52,14 @@ class DraConfig:
 
     driver: str = "zones.xenpod.dev"
     node: str = ""
-    """The node's name; "": the host's name."""
+    """The node's name; "": what NODE_NAME of the environment says, or else the host's name."""
     kubeconfig: Path | None = None
     """None: the service account of the pod that this runs in."""
     protect_socket: Path = Path("/run/protect/protect.sock")
     plugins_dir: Path = Path("/var/lib/kubelet/plugins")
     registry_dir: Path = Path("/var/lib/kubelet/plugins_registry")
     instance: str = ""
-    """Told apart from another instance of the driver on this node by this, such as its pod's uid."""
+    """Told apart from another instance of the driver on this node by this; "": by POD_UID, if that is set."""
     write_interval: Seconds = Seconds(10.0)
     """The least time between two writes of the slice."""
     check_interval: Seconds = Seconds(300.0)
@@ -82,7 +83,7 @@ class DraConfig:
     @property
     def node_name(self) -> str:
         """The name that the kubelet gives its node."""
-        return self.node or socket.gethostname().lower()
+        return self.node or os.environ.get("NODE_NAME") or socket.gethostname().lower()
 
     @property
     def plugin_socket(self) -> Path:
@@ -95,4 +96,5 @@ class DraConfig:
         return self.registry_dir / f"{self._socket(self.driver)}-reg.sock"
 
     def _socket(self, name: str) -> str:
-        return f"{name}-{self.instance}" if self.instance else name
+        instance = self.instance or os.environ.get("POD_UID", "")
+        return f"{name}-{instance}" if instance else name
