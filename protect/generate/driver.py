@@ -41,7 +41,8 @@ def driver(platforms: Sequence[NodePlatform], image: str, namespace: str = NAMES
             "rules": [
                 _rule("", "nodes", "get"),
                 _rule(_DRA, "resourceclaims", "get"),
-                _rule(_DRA, "resourceslices", "get", "create", "update", "delete"),
+                _rule(_DRA, "resourceslices", "get", "create", "update"),
+                _rule("events.k8s.io", "events", "create"),
             ],
         },
         {
@@ -84,16 +85,16 @@ def _bounds(namespace: str) -> list[Object]:
     written = {
         "apiGroups": [_DRA],
         "apiVersions": ["*"],
-        "operations": ["CREATE", "UPDATE", "DELETE"],
+        "operations": ["CREATE", "UPDATE"],
         "resources": ["resourceslices"],
     }
     nodes = 'request.userInfo.?extra[?"authentication.kubernetes.io/node-name"].orValue([])'
     may = (
         (
-            f'{nodes} == [variables.slice.spec.?nodeName.orValue("")]',
+            f'{nodes} == [object.spec.?nodeName.orValue("")]',
             f"{NAME} writes only slices of the node that it runs on",
         ),
-        (f'variables.slice.spec.driver == "{DRIVER}"', f"{NAME} writes only its own slices"),
+        (f'object.spec.driver == "{DRIVER}"', f"{NAME} writes only its own slices"),
     )
     account = f"system:serviceaccount:{namespace}:{NAME}"
     spec: Object = {
@@ -102,7 +103,6 @@ def _bounds(namespace: str) -> list[Object]:
         "matchConditions": [
             {"name": "is-the-driver", "expression": f'request.userInfo.username == "{account}"'}
         ],
-        "variables": [{"name": "slice", "expression": 'request.operation == "DELETE" ? oldObject : object'}],
         "validations": [
             {"expression": expression, "message": message, "reason": "Forbidden"}
             for expression, message in may

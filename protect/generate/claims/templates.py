@@ -23,6 +23,7 @@ MOST_SIZES = 64
 
 _GROUP = "resource.k8s.io"
 _VERSIONS = ((Version(1, 34), "v1"), (Version(1, 33), "v1beta2"))
+_CAPACITY = Version(1, 34)  # older API servers do not know the field
 _MIB = 1 << 20
 _DOMAIN = 5  # MiB that Xen takes for a domain, of one vCPU, whatever its memory
 _PAGES = 128  # it takes a 128th of the memory besides
@@ -50,8 +51,10 @@ def template_name(size: int) -> str:
 
 def device_class(kubernetes: Version) -> Object:
     """The DeviceClass.  Invalid: the release has none that the driver's devices fit."""
-    selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
-    return _object(kubernetes, "DeviceClass", {"name": CLASS}, {"selectors": [selector]})
+    memory = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].kind == "memory"'
+    return _object(
+        kubernetes, "DeviceClass", {"name": CLASS}, {"selectors": [{"cel": {"expression": memory}}]}
+    )
 
 
 def claim_templates(kubernetes: Version, namespaces: Sequence[str], found: Sequence[int]) -> list[Object]:
@@ -61,21 +64,23 @@ def claim_templates(kubernetes: Version, namespaces: Sequence[str], found: Seque
             kubernetes,
             "ResourceClaimTemplate",
             {"name": template_name(size), "namespace": namespace},
-            {"spec": {"devices": {"requests": [{"name": "zone", "exactly": _request(size)}]}}},
+            {"spec": {"devices": _devices(kubernetes, bytes_quantity(size * _MIB))}},
         )
         for namespace in namespaces
         for size in found
     ]
 
 
-def _request(size: int) -> Object:
-    """So much of a device that several claims consume, or else a device that has so much."""
-    memory = bytes_quantity(size * _MIB)
+def _devices(kubernetes: Version, memory: str) -> Object:
+    """So much of a device that several claims consume, or a device that has so much (docs/dra.md, Modes)."""
     large_enough = f'device.capacity["{DRIVER}"].memory.compareTo(quantity("{memory}")) >= 0'
+    request: Object = {"deviceClassName": CLASS, "selectors": [{"cel": {"expression": large_enough}}]}
+    if kubernetes >= _CAPACITY:
+        request["capacity"] = {"requests": {"memory": memory}}
+    parameters = {"apiVersion": "xenpod.dev/v1alpha1", "kind": "ZoneResources", "memory": memory}
     return {
-        "deviceClassName": CLASS,
-        "selectors": [{"cel": {"expression": large_enough}}],
-        "capacity": {"requests": {"memory": memory}},
+        "requests": [{"name": "zone", "exactly": request}],
+        "config": [{"opaque": {"driver": DRIVER, "parameters": parameters}}],
     }
 
 

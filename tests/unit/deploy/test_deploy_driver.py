@@ -26,12 +26,13 @@ def pod(objects: dict[str, Object]) -> Object:
     return spec
 
 
-def test_it_reads_nodes_and_claims_and_writes_slices(objects: dict[str, Object]) -> None:
+def test_it_reads_nodes_and_claims_and_writes_slices_and_events(objects: dict[str, Object]) -> None:
     rules = [(one["resources"], one["verbs"]) for one in objects["ClusterRole"]["rules"]]
     assert rules == [
         (["nodes"], ["get"]),
         (["resourceclaims"], ["get"]),
-        (["resourceslices"], ["get", "create", "update", "delete"]),
+        (["resourceslices"], ["get", "create", "update"]),
+        (["events"], ["create"]),
     ]
     [subject] = objects["ClusterRoleBinding"]["subjects"]
     assert subject == {"kind": "ServiceAccount", "name": "xenpod-dra", "namespace": "zones"}

@@ -133,6 +133,10 @@ spec:
           deviceClassName: zones
           selectors: [{{cel: {{expression: "true"}}}}]
           capacity: {{requests: {{memory: 1Gi}}}}
+      config:
+      - opaque:
+          driver: a.b
+          parameters: {{apiVersion: xenpod.dev/v1alpha1, kind: ZoneResources, memory: 1Gi}}
 ---
 apiVersion: policies.kyverno.io/v1
 kind: MutatingPolicy
