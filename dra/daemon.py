@@ -16,11 +16,12 @@ from daemonkit.grpc_server import channel, serve_unix
 from dra.claims.prepare import Claims
 from dra.config import DraConfig
 from dra.kube.api import ClusterApi
+from dra.kube.events import RefusalEvents
 from dra.kubelet.health import DeviceHealths
 from dra.kubelet.plugin import PluginV1, PluginV1beta1
 from dra.kubelet.registration import Registrar
 from dra.reservations import ProtectdReservations
-from dra.slices.keeper import Cadence, SliceKeeper
+from dra.slices.keeper import SliceKeeper
 from xenpod_proto.kubelet import (
     dra_v1_pb2_grpc,
     dra_v1beta1_pb2_grpc,
@@ -38,12 +39,13 @@ async def serve(config: DraConfig, stop: asyncio.Event) -> None:
         protectd = ProtectdReservations(link)
         api = ClusterApi(config.kubeconfig)
         health = DeviceHealths(config.node_name)
-        cadence = Cadence(config.write_interval, config.check_interval)
-        keeper = SliceKeeper(config.driver, config.node_name, config.sizes, api, cadence, health.set)
-        claims = Claims(config.driver, config.node_name, api, protectd)
+        events = RefusalEvents(config.kubeconfig, config.driver, config.node_name)
+        keeper = SliceKeeper(config, api, protectd, health.set)
+        claims = Claims(config, api, protectd, keeper, events)
         await stack.enter_async_context(_serving(config, claims, health))
         async with asyncio.TaskGroup() as tasks:
-            work = [tasks.create_task(_follow(protectd, keeper)), tasks.create_task(keeper.keep())]
+            running = (_follow(protectd, keeper), keeper.keep(), events.run())
+            work = [tasks.create_task(one) for one in running]
             await stop.wait()
             for task in work:
                 task.cancel()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+
+HOST_DEVICE = "device-"
+"""How names of host devices begin in the slice; those of memory begin otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Bytes of memory for zones: all, and what is left for claims.
+    """Bytes of memory for zones: all, and what claims can have in all.
 
-    ``claimable`` leaves out what zones without a claim have, and what others took of the host.
+    ``claimable`` leaves out what zones without a claim have, and what others took of the host; what is
+    reserved is a part of it.
     """
 
     total: int
@@ -18,8 +23,31 @@ class HostMemory:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A reservation of protectd: its id is the uid of the claim it was made for."""
+    """A reservation of protectd: its id is the uid of the claim it was made for.
+
+    ``device``: the claim's, in the slice; "": it was not made for a claim.
+    """
 
     claim_uid: str
     total_bytes: int
     pod_uids: tuple[str, ...]
+    device: str = ""
+    host_devices: tuple[str, ...] = ()
+    """Their names in protectd's configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostDevice:
+    """A device of the host that protectd's configuration names.
+
+    ``pci_address``: "" for a block device.  ``zone_id``: the zone that has it now.
+    """
+
+    name: str
+    pci_address: str
+    readonly: bool
+    zone_id: str
+
+    def slice_name(self, node: str) -> str:
+        """Its name in the slice, always the same: the configuration's may be no DNS label."""
+        return HOST_DEVICE + hashlib.sha256(f"{node}/{self.name}".encode()).hexdigest()[:16]

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 _CLAIMS = 1024
 """Most claims of one call; a pod has at most 256 (PodSpec.resourceClaims, MaxResourceClaims)."""
 _LONGEST = 1024
+_CDI_KIND = "xenpod.dev/device"
+"""By these names containers of xenpod ask for devices; no CDI specification is needed."""
 
 
 class _Plugin:
@@ -73,6 +75,8 @@ class _Plugin:
 
     def _device(self, part: Allocated) -> Any:
         device = self._pb.Device(request_names=[part.request], pool_name=part.pool, device_name=part.device)
+        if part.host_device:
+            device.cdi_device_ids.append(f"{_CDI_KIND}={part.host_device}")
         if part.share_id and "share_id" in device.DESCRIPTOR.fields_by_name:
             device.share_id = part.share_id
         return device

@@ -10,7 +10,9 @@ class Reservation:
     """``id`` is its maker's, a resource claim's uid for one; ``vcpus`` is 0 where it says nothing of them.
 
     ``memory_bytes`` is what the zone has; what the hypervisor takes for its domain comes on top.
-    ``pod_uids``: the pods it is for.  One zone at a time has it.
+    ``pod_uids``: the pods it is for.  One zone at a time has it.  ``origin`` is what its maker knows it by
+    beside its id, the device of a resource claim for one.  ``devices``: names of devices of the host that the
+    zone has, too; with them ``memory_bytes`` may be 0, which says nothing of its size.
     """
 
     id: str
@@ -18,6 +20,8 @@ class Reservation:
     vcpus: int
     pod_uids: tuple[str, ...]
     created_at_ns: int
+    origin: str = ""
+    devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,8 @@ async def driving(cluster: Cluster) -> AsyncIterator[Driver]:
     config = cluster.folder / "dra.toml"
     config.write_text(toml.dumps(settings))
     daemon = Daemon("dra", config, root / "plugins" / DRIVER / "dra.sock", cluster.folder / "dra.log")
-    selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+    kind = f'device.attributes["{DRIVER}"].kind == "memory"'
+    selector = {"cel": {"expression": f'device.driver == "{DRIVER}" && {kind}'}}
     await cluster.api.post(DEVICE_CLASSES, {"metadata": {"name": CLASS}, "spec": {"selectors": [selector]}})
     await daemon.start()
     try:

@@ -36,6 +36,8 @@ class Reservation(_message.Message):
     CREATED_AT_NS_FIELD_NUMBER: _builtins.int
     OVERHEAD_BYTES_FIELD_NUMBER: _builtins.int
     ZONE_ID_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     memory_bytes: _builtins.int
     vcpus: _builtins.int
@@ -45,8 +47,14 @@ class Reservation(_message.Message):
     """What the hypervisor may take for the zone's domain, which is promised beside memory_bytes."""
     zone_id: _builtins.str
     """The zone that has it now; "": none."""
+    origin: _builtins.str
+    """What it was made with."""
     @_builtins.property
     def pod_uids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names in [host.devices] of protectd.toml: the zone of its pod has them from the beginning."""
+
     def __init__(
         self,
         *,
@@ -57,10 +65,12 @@ class Reservation(_message.Message):
         created_at_ns: _builtins.int = ...,
         overhead_bytes: _builtins.int = ...,
         zone_id: _builtins.str = ...,
+        origin: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_ns", b"created_at_ns", "id", b"id", "memory_bytes", b"memory_bytes", "overhead_bytes", b"overhead_bytes", "pod_uids", b"pod_uids", "vcpus", b"vcpus", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_ns", b"created_at_ns", "devices", b"devices", "id", b"id", "memory_bytes", b"memory_bytes", "origin", b"origin", "overhead_bytes", b"overhead_bytes", "pod_uids", b"pod_uids", "vcpus", b"vcpus", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -75,17 +85,29 @@ class MakeReservationRequest(_message.Message):
     VCPUS_FIELD_NUMBER: _builtins.int
     POD_UIDS_FIELD_NUMBER: _builtins.int
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the uid of a resource claim."""
     memory_bytes: _builtins.int
-    """At least 1, unless total_bytes is set."""
+    """At least 1, unless total_bytes or devices is set.  With devices alone it says nothing of the zone's size."""
     vcpus: _builtins.int
     """At most 1024."""
     total_bytes: _builtins.int
     """Instead of memory_bytes: so much with what the hypervisor takes for the zone's domain."""
+    origin: _builtins.str
+    """What the caller knows it by beside its id, such as the device of a resource claim: up to 64 of [a-z0-9-].  The
+    first one that is given stays.
+    """
     @_builtins.property
     def pod_uids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """At most 32, each 1 to 64 of [a-z0-9-]."""
+
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names in [host.devices] of protectd.toml, at most 32.  No other reservation has them, and no zone of another
+        pod gets them.  NOT_FOUND: there is none of that name; FAILED_PRECONDITION: somebody else has it.
+        """
 
     def __init__(
         self,
@@ -95,10 +117,12 @@ class MakeReservationRequest(_message.Message):
         vcpus: _builtins.int = ...,
         pod_uids: _abc.Iterable[_builtins.str] | None = ...,
         total_bytes: _builtins.int = ...,
+        origin: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "memory_bytes", b"memory_bytes", "pod_uids", b"pod_uids", "total_bytes", b"total_bytes", "vcpus", b"vcpus"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "id", b"id", "memory_bytes", b"memory_bytes", "origin", b"origin", "pod_uids", b"pod_uids", "total_bytes", b"total_bytes", "vcpus", b"vcpus"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from protect.config import HostConfig, NamedDevice
 from protect.zones.room import capacity
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import TIMEOUT, Served, served
@@ -236,3 +237,56 @@ async def test_what_others_took_since_is_seen_by_the_next_create(
     async with failing(grpc.StatusCode.RESOURCE_EXHAUSTED) as said:
         await node.create_zone("z2")
     assert "free are 232 MiB of 496 MiB" in said[0] and "other domains 3600 MiB" in said[0]
+
+
+async def test_what_a_reservation_was_made_from_is_kept(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async def made(node: Served, origin: str) -> str:
+        request = rpb.MakeReservationRequest(id=CLAIM, memory_bytes=64 * MIB, origin=origin)
+        return (await node.clients.reservations.MakeReservation(request, timeout=TIMEOUT)).origin
+
+    async with served(tmp_path, toolstack) as node:
+        assert [await made(node, origin) for origin in ("", "memory-1", "memory-2", "")] == [
+            "",
+            *["memory-1"] * 3,
+        ]
+        with pytest.raises(grpc.aio.AioRpcError, match="origin id"):
+            await made(node, "a b")
+    async with served(tmp_path, toolstack) as node:
+        assert [one.origin for one in await listed(node)] == ["memory-1"]
+
+
+async def test_devices_are_reserved_for_a_pod(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async def made(node: Served, reservation: str, *devices: str, **more: object) -> rpb.Reservation:
+        request = rpb.MakeReservationRequest(id=reservation, devices=devices, **more)  # type: ignore[arg-type]
+        return await node.clients.reservations.MakeReservation(request, timeout=TIMEOUT)
+
+    async def attach(node: Served) -> None:
+        request = pb.AttachDeviceRequest(zone_id="other", device="fast")
+        await node.clients.devices.AttachDevice(request, timeout=TIMEOUT)
+
+    host = HostConfig(devices={"fast": NamedDevice("/dev/nvme0n1"), "slow": NamedDevice("/dev/sda")})
+    async with served(tmp_path, toolstack, host) as node:
+        for _ in range(2):
+            assert list((await made(node, CLAIM, "fast", pod_uids=[POD])).devices) == ["fast"]
+        for name, devices, status in (
+            ("b", ["fast"], grpc.StatusCode.FAILED_PRECONDITION),
+            ("b", ["none"], grpc.StatusCode.NOT_FOUND),
+            (CLAIM, ["slow"], grpc.StatusCode.ALREADY_EXISTS),
+        ):
+            async with failing(status):
+                await made(node, name, *devices)
+        await node.create_zone("other")
+        async with failing(grpc.StatusCode.FAILED_PRECONDITION):
+            await attach(node)
+        # A reservation without memory says nothing of the zone's size.
+        await node.create_zone("z1", pod_uid=POD, resources=pb.ZoneResources(memory_bytes=128 * MIB))
+        assert [str(one.path) for one in toolstack.of_zone("z1").disks.values() if one.exclusive] == [
+            "/dev/nvme0n1"
+        ]
+        await release(node)
+        async with failing(grpc.StatusCode.FAILED_PRECONDITION):
+            await made(node, "b", "fast")  # the zone still has it
+        await node.clients.zones.DestroyZone(pb.DestroyZoneRequest(id="z1"), timeout=TIMEOUT)
+        assert (await made(node, "b", "fast", memory_bytes=64 * MIB)).memory_bytes == 64 * MIB
+    async with served(tmp_path, toolstack, host) as node:
+        assert [(one.id, list(one.devices)) for one in await listed(node)] == [("b", ["fast"])]
