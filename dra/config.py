@@ -20,6 +20,7 @@ from daemonkit.config import (
     socket_path,
 )
 from daemonkit.convert import WrongKey
+from daemonkit.observe.settings import MetricsConfig
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")  # RFC 1123 subdomain
 _NAME_LONGEST = 63  # of a driver's name: resource.k8s.io/v1, ResourceSliceSpec
@@ -111,6 +112,7 @@ class DraConfig:
     check_interval: Seconds = Seconds(300.0)
     """The time after which the slice is read again even if nothing has changed here."""
     log_level: str = "info"
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     sizes: ClaimSizes = field(default_factory=ClaimSizes)
     granules: GranulesConfig = field(default_factory=GranulesConfig)
     faults: FaultInjection = field(default_factory=FaultInjection)

@@ -13,6 +13,8 @@ from daemonkit import lifecycle
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault
 from daemonkit.grpc_server import channel, serve_unix
+from daemonkit.observe.exposition import serving_metrics
+from dra import metrics
 from dra.claims.prepare import Claims
 from dra.config import DraConfig
 from dra.kube.api import ClusterApi
@@ -35,6 +37,7 @@ log = logging.getLogger(__name__)
 async def serve(config: DraConfig, stop: asyncio.Event) -> None:
     """Serve until ``stop``.  Slice and reservations stay afterwards: pods that have claims run on."""
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serving_metrics(config.metrics, "xenpod-dra"))
         link = await stack.enter_async_context(channel(config.protect_socket))
         protectd = ProtectdReservations(link)
         api = ClusterApi(config.kubeconfig)
@@ -83,9 +86,11 @@ async def _follow(protectd: ProtectdReservations, keeper: SliceKeeper) -> None:
         try:
             attributes = await protectd.attributes()
             async for memory in protectd.watch():
+                metrics.host(memory)
                 keeper.show(memory, attributes)
                 backoff.reset()
         except Fault as fault:
             log.warning("lost protectd: %s", fault)
+        metrics.host(None)
         keeper.show(None, {})
         await asyncio.sleep(backoff.delay())

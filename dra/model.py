@@ -14,18 +14,24 @@ class HostMemory:
     """Bytes of memory for zones: all, and what claims can have in all.
 
     ``claimable`` leaves out what zones without a claim have, and what others took of the host; what is
-    reserved is a part of it.
+    reserved by claims is a part of it.  ``reserved`` is promised to zones and by reservations, ``claimed`` by
+    the latter, of which there are ``claims``.
     """
 
     total: int
     claimable: int
+    reserved: int = 0
+    free: int = 0
+    claimed: int = 0
+    claims: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
     """A reservation of protectd: its id is the uid of the claim it was made for.
 
-    ``device``: the claim's, in the slice; "": it was not made for a claim.
+    ``device``: the claim's, in the slice; "": it was not made for a claim.  ``claim``: for people,
+    its namespace and name.
     """
 
     claim_uid: str
@@ -34,6 +40,7 @@ class Promise:
     device: str = ""
     host_devices: tuple[str, ...] = ()
     """Their names in protectd's configuration."""
+    claim: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class ProtectdReservations:
             pod_uids=wanted.pod_uids,
             origin=wanted.device,
             devices=wanted.host_devices,
+            claim=wanted.claim,
         )
         with _faults("reserve memory for claim", wanted.claim_uid):
             await self._reservations.MakeReservation(request, timeout=_CHANGE)
@@ -95,7 +96,14 @@ class ProtectdReservations:
         with _faults("watch capacity of", "protectd"):
             async for capacity in self._reservations.WatchCapacity(pb.WatchCapacityRequest()):
                 others = capacity.reserved_bytes - capacity.reservations_bytes
-                yield HostMemory(capacity.total_bytes, capacity.total_bytes - others)
+                yield HostMemory(
+                    total=capacity.total_bytes,
+                    claimable=capacity.total_bytes - others,
+                    reserved=capacity.reserved_bytes,
+                    free=capacity.free_bytes,
+                    claimed=capacity.reservations_bytes,
+                    claims=capacity.reservation_count,
+                )
         raise Unreachable("watch capacity of", "protectd", "it has ended the stream")
 
 

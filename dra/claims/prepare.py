@@ -117,7 +117,7 @@ class Claims:
             checkpoint("prepare-claim.read")
             # Admin access is to what others have: it takes nothing.
             if allocated.total_bytes or allocated.host_devices:
-                await self._reservations.make(_promise(allocated))
+                await self._reservations.make(_promise(wanted, allocated))
         finally:
             for name in names:
                 self._offered.claimed(name)
@@ -129,5 +129,5 @@ class Claims:
         return self._locks.setdefault(uid, lock)
 
 
-def _promise(of: Allocation) -> Promise:
-    return Promise(of.uid, of.total_bytes, of.pod_uids, of.device, of.host_devices)
+def _promise(wanted: Wanted, of: Allocation) -> Promise:
+    return Promise(of.uid, of.total_bytes, of.pod_uids, of.device, of.host_devices, str(wanted))

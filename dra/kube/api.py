@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from daemonkit.faults import Missing, Unsupported
+from dra import metrics
 from dra.slices.document import GROUP, Document, NodeSlice, SliceVersion, devices, document
 from kubeclient.connection import TIMEOUT, Purpose, connected
 
@@ -125,8 +126,11 @@ class ClusterApi:
             self._version = None  # perhaps the cluster has been upgraded, and does not serve it any more
             raise
 
-    def _link(self, operation: str, subject: str) -> Any:
-        return connected(self._kubeconfig, Purpose(operation, subject, _hint))
+    @asynccontextmanager
+    async def _link(self, operation: str, subject: str) -> AsyncIterator[Any]:
+        with metrics.request(operation):
+            async with connected(self._kubeconfig, Purpose(operation, subject, _hint)) as link:
+                yield link
 
 
 def _hint(status: int) -> str:

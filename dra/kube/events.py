@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from daemonkit.faults import Fault
+from dra import metrics
 from dra.claims.claim import Consumer, Wanted
 from kubeclient.connection import TIMEOUT, Purpose, connected
 
@@ -92,11 +93,12 @@ class RefusalEvents:
         from kubernetes_asyncio import client
 
         purpose = Purpose("write event of", f"{about.namespace}/{about.name}", _hint)
-        async with connected(self._kubeconfig, purpose) as link:
-            await client.CustomObjectsApi(link).create_namespaced_custom_object(
-                *("events.k8s.io", "v1", about.namespace, "events", self._event(about, cause)),
-                _request_timeout=TIMEOUT,
-            )
+        with metrics.request("write event"):
+            async with connected(self._kubeconfig, purpose) as link:
+                await client.CustomObjectsApi(link).create_namespaced_custom_object(
+                    *("events.k8s.io", "v1", about.namespace, "events", self._event(about, cause)),
+                    _request_timeout=TIMEOUT,
+                )
 
     def _event(self, about: Regarding, cause: str) -> dict[str, Any]:
         suffix = f".{secrets.token_hex(8)}"

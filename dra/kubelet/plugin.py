@@ -12,6 +12,7 @@ import grpc.aio
 
 from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
+from dra import metrics
 from dra.claims.claim import Allocated, Allocation
 from dra.claims.prepare import Claims
 from xenpod_proto.kubelet import (
@@ -60,14 +61,16 @@ class _Plugin:
 
     async def _prepare(self, claim: Any) -> tuple[Allocation | None, str]:
         try:
-            return await self._claims.prepare(claim.namespace, claim.name, claim.uid), ""
+            with metrics.call("prepare"):
+                return await self._claims.prepare(claim.namespace, claim.name, claim.uid), ""
         except Fault as fault:
             log.warning("%s", fault, extra=fields(uid=claim.uid))
             return None, str(fault)[:_LONGEST]
 
     async def _unprepare(self, claim: Any) -> str:
         try:
-            await self._claims.unprepare(claim.uid)
+            with metrics.call("unprepare"):
+                await self._claims.unprepare(claim.uid)
         except Fault as fault:
             log.warning("%s", fault, extra=fields(uid=claim.uid))
             return str(fault)[:_LONGEST]

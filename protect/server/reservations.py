@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -20,6 +21,7 @@ from xenpod_proto.protect.v1 import reservations_pb2_grpc
 
 _MOST_MEMORY = 1 << 50
 _MOST_VCPUS = 1024
+_CLAIM = re.compile(r"[a-z0-9./-]{0,320}")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -74,7 +76,9 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
             raise Invalid(operation, reservation_id, f"{count} pods are more than {reservations.PODS_LIMIT}")
         pods = tuple(dict.fromkeys(checks.identifier(operation, "pod", uid) for uid in request.pod_uids))
         origin = checks.identifier(operation, "origin", request.origin) if request.origin else ""
-        return Reservation(reservation_id, size, request.vcpus, pods, 0, origin, devices)
+        if not _CLAIM.fullmatch(request.claim):
+            raise Invalid(operation, reservation_id, "claim is not up to 320 of [a-z0-9./-]")
+        return Reservation(reservation_id, size, request.vcpus, pods, 0, origin, devices, request.claim)
 
     def _size(self, operation: str, reservation_id: str, request: pb.MakeReservationRequest) -> int:
         """Memory to reserve; 0 only beside devices."""
@@ -104,6 +108,7 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
             zone_id=self._manager.ledger.holder(one.id),
             origin=one.origin,
             devices=one.devices,
+            claim=one.claim,
         )
 
 
@@ -116,4 +121,5 @@ def shown_capacity(value: Capacity) -> pb.Capacity:
         foreign_bytes=value.foreign,
         dom0_bytes=value.dom0,
         sharing_bytes=value.sharing,
+        reservation_count=value.reservation_count,
     )

@@ -12,7 +12,8 @@ class Reservation:
     ``memory_bytes`` is what the zone has; what the hypervisor takes for its domain comes on top.
     ``pod_uids``: the pods it is for.  One zone at a time has it.  ``origin`` is what its maker knows it by
     beside its id, the device of a resource claim for one.  ``devices``: names of devices of the host that the
-    zone has, too; with them ``memory_bytes`` may be 0, which says nothing of its size.
+    zone has, too; with them ``memory_bytes`` may be 0, which says nothing of its size.  ``claim``: for
+    people, the claim's namespace and name.
     """
 
     id: str
@@ -22,6 +23,7 @@ class Reservation:
     created_at_ns: int
     origin: str = ""
     devices: tuple[str, ...] = ()
+    claim: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +31,9 @@ class Capacity:
     """Memory of zones, in bytes: ``total`` is ``free`` and ``promised``, or less if others took some.
 
     ``promised`` is to zones and by reservations, with what the hypervisor takes for each domain;
-    ``reservations`` is the part of it by reservations, whether a zone has them or not.  ``foreign`` is held
-    by domains that are not ours, ``dom0`` by the host itself, of which file servers of zones may use
-    ``sharing``.
+    ``reservations`` is the part of it by reservations, whether a zone has them or not; there are
+    ``reservation_count``.  ``foreign`` is held by domains that are not ours, ``dom0`` by the host itself, of
+    which file servers of zones may use ``sharing``.
     """
 
     total: int = 0
@@ -41,3 +43,4 @@ class Capacity:
     foreign: int = 0
     dom0: int = 0
     sharing: int = 0
+    reservation_count: int = 0

@@ -38,6 +38,7 @@ class Reservation(_message.Message):
     ZONE_ID_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
+    CLAIM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     memory_bytes: _builtins.int
     vcpus: _builtins.int
@@ -49,6 +50,8 @@ class Reservation(_message.Message):
     """The zone that has it now; "": none."""
     origin: _builtins.str
     """What it was made with."""
+    claim: _builtins.str
+    """For people: namespace and name of the resource claim that it was made for, as "default/web-zone"; "": of none."""
     @_builtins.property
     def pod_uids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -67,10 +70,11 @@ class Reservation(_message.Message):
         zone_id: _builtins.str = ...,
         origin: _builtins.str = ...,
         devices: _abc.Iterable[_builtins.str] | None = ...,
+        claim: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_ns", b"created_at_ns", "devices", b"devices", "id", b"id", "memory_bytes", b"memory_bytes", "origin", b"origin", "overhead_bytes", b"overhead_bytes", "pod_uids", b"pod_uids", "vcpus", b"vcpus", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "created_at_ns", b"created_at_ns", "devices", b"devices", "id", b"id", "memory_bytes", b"memory_bytes", "origin", b"origin", "overhead_bytes", b"overhead_bytes", "pod_uids", b"pod_uids", "vcpus", b"vcpus", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -87,6 +91,7 @@ class MakeReservationRequest(_message.Message):
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
+    CLAIM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the uid of a resource claim."""
     memory_bytes: _builtins.int
@@ -99,6 +104,8 @@ class MakeReservationRequest(_message.Message):
     """What the caller knows it by beside its id, such as the device of a resource claim: up to 64 of [a-z0-9-].  The
     first one that is given stays.
     """
+    claim: _builtins.str
+    """See Reservation.claim.  At most 320 of [a-z0-9./-]."""
     @_builtins.property
     def pod_uids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """At most 32, each 1 to 64 of [a-z0-9-]."""
@@ -119,10 +126,11 @@ class MakeReservationRequest(_message.Message):
         total_bytes: _builtins.int = ...,
         origin: _builtins.str = ...,
         devices: _abc.Iterable[_builtins.str] | None = ...,
+        claim: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "id", b"id", "memory_bytes", b"memory_bytes", "origin", b"origin", "pod_uids", b"pod_uids", "total_bytes", b"total_bytes", "vcpus", b"vcpus"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "devices", b"devices", "id", b"id", "memory_bytes", b"memory_bytes", "origin", b"origin", "pod_uids", b"pod_uids", "total_bytes", b"total_bytes", "vcpus", b"vcpus"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -247,6 +255,7 @@ class Capacity(_message.Message):
     FOREIGN_BYTES_FIELD_NUMBER: _builtins.int
     DOM0_BYTES_FIELD_NUMBER: _builtins.int
     SHARING_BYTES_FIELD_NUMBER: _builtins.int
+    RESERVATION_COUNT_FIELD_NUMBER: _builtins.int
     total_bytes: _builtins.int
     """What zones can have in all: reserved and free.  It follows what other domains and dom0 take, and is less
     than reserved while they have taken what was promised.
@@ -261,6 +270,8 @@ class Capacity(_message.Message):
     dom0_bytes: _builtins.int
     sharing_bytes: _builtins.int
     """What the file servers of zones may use of dom0's."""
+    reservation_count: _builtins.int
+    """Reservations that are there."""
     def __init__(
         self,
         *,
@@ -271,10 +282,11 @@ class Capacity(_message.Message):
         foreign_bytes: _builtins.int = ...,
         dom0_bytes: _builtins.int = ...,
         sharing_bytes: _builtins.int = ...,
+        reservation_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dom0_bytes", b"dom0_bytes", "foreign_bytes", b"foreign_bytes", "free_bytes", b"free_bytes", "reservations_bytes", b"reservations_bytes", "reserved_bytes", b"reserved_bytes", "sharing_bytes", b"sharing_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dom0_bytes", b"dom0_bytes", "foreign_bytes", b"foreign_bytes", "free_bytes", b"free_bytes", "reservation_count", b"reservation_count", "reservations_bytes", b"reservations_bytes", "reserved_bytes", b"reserved_bytes", "sharing_bytes", b"sharing_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

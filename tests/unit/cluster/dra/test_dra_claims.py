@@ -235,7 +235,8 @@ async def test_a_claim_is_reserved_once_and_given_back() -> None:
     claims = claims_of(host)
     for _ in range(2):
         found = await claims.prepare("default", "memory", "uid-1")
-        assert host.reserved == {"uid-1": Promise("uid-1", found.total_bytes, ("pod-1",), "memory-0")}
+        promise = Promise("uid-1", found.total_bytes, ("pod-1",), "memory-0", claim="default/memory")
+        assert host.reserved == {"uid-1": promise}
     host.claims.clear()  # it may be gone before the kubelet says so
     for _ in range(2):
         await claims.unprepare("uid-1")
@@ -296,14 +297,15 @@ async def test_a_claim_of_a_device_of_the_host_reserves_it() -> None:
     host.claims["memory"] = changed(device=name, consumedCapacity=None, shareID=None)
     found = await claims_of(host).prepare("default", "memory", "uid-1")
     assert [part.host_device for part in found.parts] == ["card"]
-    assert host.reserved == {"uid-1": Promise("uid-1", 0, ("pod-1",), "", ("card",))}
+    assert host.reserved == {"uid-1": Promise("uid-1", 0, ("pod-1",), "", ("card",), "default/memory")}
     both = copy.deepcopy(CLAIM)
     results = both["status"]["allocation"]["devices"]["results"]
     results.append({"request": "card", "driver": DRIVER, "pool": NODE, "device": name})
     host.claims["memory"] = both
     host.reserved.clear()
     await claims_of(host).prepare("default", "memory", "uid-1")
-    assert host.reserved == {"uid-1": Promise("uid-1", 512 << 20, ("pod-1",), "memory-0", ("card",))}
+    made = Promise("uid-1", 512 << 20, ("pod-1",), "memory-0", ("card",), "default/memory")
+    assert host.reserved == {"uid-1": made}
     results[1]["device"] = HostDevice("other", "", readonly=False, zone_id="").slice_name(NODE)
     with pytest.raises(Refused, match="has no device device-"):
         await claims_of(host).prepare("default", "memory", "uid-1")

@@ -26,6 +26,7 @@ PATH = ("'relative'", "''", "3")
             for v in ("0", "-1", "'soon'", "nan")
         ),
         ("log_level", "'loud'"),
+        *(("metrics.address", value) for value in ("'9468'", "'localhost:9468'", "'10.0.0.1:9468'", "3")),
         ("node", "3"),
         *(("mode", value) for value in ("'both'", "''", "3")),
         *(

@@ -71,11 +71,12 @@ async def test_a_reservation_is_made_bound_and_released(node: Served) -> None:
 
 
 async def test_a_total_has_the_domains_own_memory_in_it(node: Served) -> None:
-    request = rpb.MakeReservationRequest(id=CLAIM, total_bytes=512 * MIB)
+    request = rpb.MakeReservationRequest(id=CLAIM, total_bytes=512 * MIB, claim="default/web-zone")
     for pods in ((), (POD,)):
         request.pod_uids[:] = pods
         made = await node.clients.reservations.MakeReservation(request, timeout=TIMEOUT)
         assert (made.memory_bytes, made.pod_uids) == (512 * MIB - OVERHEAD, list(pods))
+        assert made.claim == "default/web-zone"
     assert await free(node) == (4096 - 512) * MIB
     for total, memory in ((OVERHEAD, 0), (MIB, MIB), (0, 0)):
         request = rpb.MakeReservationRequest(id="other", total_bytes=total, memory_bytes=memory)
@@ -128,6 +129,8 @@ async def test_what_does_not_fit_is_refused_with_the_numbers(node: Served) -> No
         {"pod_uids": [""]},
         {"pod_uids": ["a b"]},
         {"pod_uids": [f"pod-{number}" for number in range(33)]},
+        {"claim": "default/a b"},
+        {"claim": "x" * 321},
     ],
 )
 async def test_nonsense_is_refused(node: Served, wrong: dict[str, object]) -> None:
@@ -222,6 +225,7 @@ async def _watched(node: Served, toolstack: MemoryToolstack) -> None:
     await make(node)
     made = await watch.read()
     assert (made.free_bytes, made.reservations_bytes) == (3576 * MIB, 520 * MIB)
+    assert (first.reservation_count, made.reservation_count) == (0, 1)
     toolstack.host_memory, toolstack.foreign_memory = 4096 * MIB, 3000 * MIB
     taken = await watch.read()
     assert (taken.foreign_bytes, taken.total_bytes, taken.free_bytes) == (3000 * MIB, 1096 * MIB, 576 * MIB)
