@@ -11,6 +11,8 @@ from daemonkit import lifecycle
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault
 from daemonkit.grpc_server import channel, serve_unix
+from daemonkit.observe.exposition import serving_metrics
+from dra import metrics
 from dra.config import DraConfig
 from dra.granules.devices import granules
 from dra.granules.holdings import Holdings
@@ -26,7 +28,7 @@ log = logging.getLogger(__name__)
 
 async def serve(config: DraConfig, stop: asyncio.Event) -> None:
     """Serve until ``stop``.  Reservations stay afterwards: pods that have granules run on."""
-    async with channel(config.protect_socket) as link:
+    async with serving_metrics(config.metrics, "xenpod-dra"), channel(config.protect_socket) as link:
         served = _Granules(config, ProtectdReservations(link))
         async with asyncio.TaskGroup() as tasks:
             parts = (
@@ -59,11 +61,13 @@ class _Granules:
             try:
                 async for memory in self._protectd.watch():
                     self._memory, self._known = memory, True
+                    metrics.host(memory)
                     await self._show()
                     backoff.reset()
             except Fault as fault:
                 log.warning("lost protectd: %s", fault)
             self._memory = None
+            metrics.host(None)
             await self._show()
             await asyncio.sleep(backoff.delay())
 
