@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc.aio
 
-from daemonkit.faults import Fault, Invalid
+from daemonkit.faults import Fault, Invalid, Unsupported
 from dra.granules.devices import MOST
 from xenpod_proto.kubelet import deviceplugin_pb2 as pb
 from xenpod_proto.kubelet import deviceplugin_pb2_grpc as rpc
@@ -91,3 +91,15 @@ class GranulePlugin(rpc.DevicePluginServicer):
         return pb.AllocateResponse(
             container_responses=[pb.ContainerAllocateResponse() for _ in request.container_requests]
         )
+
+    async def GetPreferredAllocation(  # noqa: N802
+        self, request: pb.PreferredAllocationRequest, context: Context
+    ) -> pb.PreferredAllocationResponse:
+        """Not among our options, so no kubelet asks."""
+        raise Unsupported("prefer granules", "", "one is as good as another", "take any")
+
+    async def PreStartContainer(  # noqa: N802
+        self, request: pb.PreStartContainerRequest, context: Context
+    ) -> pb.PreStartContainerResponse:
+        """Not among our options, so no kubelet asks."""
+        raise Unsupported("prepare container", "", "its granules are reserved already", "start it")
