@@ -36,7 +36,7 @@ class Node:
         held = sum(one.total_bytes for one in self.ledger.values())
         if there is None and held + wanted.total_bytes > self.room * SIZE:
             raise Exhausted("make reservation", wanted.claim_uid, "it does not fit")
-        pods = (*(there.pod_uids if there else ()), *wanted.pod_uids)
+        pods = tuple(dict.fromkeys((*(there.pod_uids if there else ()), *wanted.pod_uids)))
         self.ledger[wanted.claim_uid] = Promise(wanted.claim_uid, wanted.total_bytes, pods)
 
     async def release(self, claim_uid: str) -> None:
@@ -158,6 +158,51 @@ async def test_the_next_pod_with_the_same_granules_gets_a_reservation_of_its_own
         node.run("second", ONE)
         await node.seen()
         assert [one.pod_uids for one in node.ledger.values()] == [("uid-second",)]
+
+
+class Killed(Exception):
+    """Stands for SIGKILL: nothing of the driver runs after it."""
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "granules-allocate.released",
+        "granules-allocate.reserved",
+        "granules-follow.released",
+        "granules-follow.bound",
+    ],
+)
+async def test_a_kill_at_any_step_loses_and_doubles_nothing(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """One pod has ended, and one begins: afterwards the ledger has what the kubelet says and no more."""
+    reached: list[str] = []
+
+    def checkpoint(name: str) -> None:
+        reached.append(name)
+        if name == step:
+            raise Killed
+
+    ended = reservation_id([TWO])
+    node = Node(ledger={ended: Promise(ended, SIZE, ("uid-ended",))})
+    monkeypatch.setattr(holdings, "checkpoint", checkpoint)
+    try:
+        async with keeping(node) as held:
+            await held.allocate((ONE,))
+            node.run("web", ONE)
+            await node.seen()
+    except* Killed:
+        monkeypatch.setattr(holdings, "checkpoint", lambda name: None)
+    assert reached[-1] == step
+    async with keeping(node) as held:
+        if "allocate" in step:  # the kubelet got no answer, and asks for the next pod
+            await held.allocate((ONE,))
+            node.run("web", ONE)
+        await node.seen()
+    assert {one: promise.pod_uids for one, promise in node.ledger.items()} == {
+        reservation_id([ONE]): ("uid-web",)
+    }
 
 
 async def test_what_does_not_fit_is_refused_and_not_kept() -> None:
