@@ -144,10 +144,8 @@ async def test_a_kill_loses_and_doubles_nothing(driver: Driver, victim: str) -> 
     await driver.cluster.started("kept", "ending")
     daemon = {"driver": driver.daemon, "protectd": driver.cluster.node.protectd.daemon}[victim]
     await daemon.crash()
-    if victim == "driver":
-        await driver.cluster.api.delete(f"{PODS}/ending?gracePeriodSeconds=0")
+    await driver.cluster.api.delete(f"{PODS}/ending?gracePeriodSeconds=0")
     await daemon.start()
-    await driver.cluster.api.delete(f"{PODS}/ending?gracePeriodSeconds=0") if victim != "driver" else None
     await reserved(driver, 1)
     await offered(driver, GRANULES)
     await create(driver, "later")
