@@ -90,6 +90,9 @@ MANIFESTS := $(PY) -m protect.cli generate --config packaging/cri.toml
 manifests: $(BIN)/.installed  ## write deploy/kustomize anew, as "protect generate" makes it
 	$(MANIFESTS) classes assign-class keep-off-host labeller --to deploy/kustomize/base
 	$(MANIFESTS) assign-class --kyverno 1.17 --to deploy/kustomize/components/kyverno
+	$(MANIFESTS) driver --to deploy/kustomize/components/driver
+	$(MANIFESTS) claims --to deploy/kustomize/components/claims
+	$(MANIFESTS) claim-templates --to deploy/kustomize/claim-templates
 
 clean:  ## remove what was built, keep .venv
 	@$(MAKE) --no-print-directory -C zone clean

@@ -116,3 +116,19 @@ def claim(name: str, *requests: Mapping[str, object]) -> dict[str, object]:
 
 def template(name: str, *requests: Mapping[str, object]) -> dict[str, object]:
     return {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": list(requests)}}}}
+
+
+async def unscheduled(driver: Driver, name: str) -> str:
+    """Why the scheduler does not place the pod."""
+    seen = await driver.cluster.until(name, lambda pod: bool(_reason(pod)))
+    return _reason(seen)
+
+
+def _reason(pod: Any) -> str:
+    conditions = pod["status"].get("conditions") or ()
+    (text,) = [
+        one.get("message", "")
+        for one in conditions
+        if one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable"
+    ] or [""]
+    return str(text)
