@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 from collections.abc import Mapping
 
+from daemonkit.observe.audit import command as audit
 from protect.cli import generate
-from protect.cli.errors import Command
+from protect.cli.errors import CheckFailed, Command
 from protect.cli.host import capacity, console, devices, doctor, info, overhead, reservations
 from protect.cli.image import commands as images
 from protect.cli.usage import completion, schema
 from protect.cli.zone import commands as zones
 from protect.cli.zone import create, events, execute, logs, lost, resize, top
+
+
+async def audit_verify(options: argparse.Namespace) -> None:
+    """Check audit logs, which needs no daemon."""
+    if not await asyncio.to_thread(audit.run, options):
+        raise CheckFailed
+
 
 COMMANDS: Mapping[str, Command] = {
     **zones.COMMANDS,
@@ -28,6 +38,7 @@ COMMANDS: Mapping[str, Command] = {
     **overhead.COMMANDS,
     **console.COMMANDS,
     generate.COMMAND: generate.generate,
+    audit.COMMAND: audit_verify,
     **devices.COMMANDS,
     **images.COMMANDS,
     **doctor.COMMANDS,

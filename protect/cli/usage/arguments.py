@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TypeAlias
 
+from daemonkit.observe.audit import command as audit
 from protect.cli import generate, selector
 from protect.cli.host import devices, doctor, overhead
 from protect.cli.output import FORMATS
@@ -51,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     _verb(nouns, common, "watch", "everything there is, then each change")
     _images(nouns)
     generate.add_parser(nouns, CRI_SOCKET)
+    audit.add_parsers(nouns)
     text = "check what this host needs to run zones, and say how to mend what is amiss"
     doctor.add_arguments(_both(_verb(nouns, common, "doctor", text)))
     nothing = argparse.ArgumentParser(add_help=False)
