@@ -77,7 +77,17 @@ def test_the_recipe_copies_what_the_project_is_made_of() -> None:
 def test_the_wheel_has_our_packages_and_nothing_else(built: Path) -> None:
     with zipfile.ZipFile(wheel(built)) as found:
         names = {name for name in found.namelist() if ".dist-info/" not in name}
-    ours = {"cri", "daemonkit", "dra", "kubeclient", "labeller", "protect", "xenbind", "xenpod_proto"}
+    ours = {
+        "cri",
+        "daemonkit",
+        "dra",
+        "kubeclient",
+        "labeller",
+        "nodesetup",
+        "protect",
+        "xenbind",
+        "xenpod_proto",
+    }
     assert {name.partition("/")[0] for name in names} == ours
     known = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.py"],
