@@ -16,10 +16,14 @@ from cri.daemon import check_host, check_kernels, check_profiles, cni, delegatio
 from cri.images.manager import ImageManager
 from cri.images.rpc.service import add_image_services
 from cri.rpc.runtime import runtime_service
+from cri.stats.figures import DaemonFigures
 from cri.stats.sampler import sampling
 from cri.streaming.server import serving
 from daemonkit import daemon, lifecycle
 from daemonkit.grpc_server import serve_unix
+from daemonkit.observe.audit.log import auditing
+from daemonkit.observe.exposition import serving_metrics
+from daemonkit.observe.traces import tracing
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 _DEFAULT_CONFIG = Path("/etc/xenpod/cri.toml")
@@ -43,6 +47,7 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
     check_host(config)
     lifecycle.make_directories(config.run_dir, config.state_dir)
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(tracing(config.traces, "xenpod-cri"))
         images = ImageManager(config.image_settings())
         stack.push_async_callback(images.stop)
         await images.start()
@@ -64,7 +69,13 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
                 server.add_generic_rpc_handlers((both.service(),))
             add_image_services(server, images, mixed)
 
-        await stack.enter_async_context(serve_unix(config.listen, add_services, name="xenpod-cri"))
+        figures = DaemonFigures(runtime, None if both is None else both.delegate)
+        await stack.enter_async_context(serving_metrics(config.metrics, "xenpod-cri", [figures.read]))
+        audit = await stack.enter_async_context(auditing(config.audit, "xenpod-cri", config.state_dir))
+        if audit is not None:
+            audit.pod_of = runtime.pod_of
+        serve = serve_unix(config.listen, add_services, name="xenpod-cri", audit=audit)
+        await stack.enter_async_context(serve)
         lifecycle.ready(f"serving with {len(runtime.sandboxes.visible())} pods")
         await stop.wait()
 

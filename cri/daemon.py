@@ -40,6 +40,7 @@ from daemonkit.faults import Fault, Missing
 from daemonkit.grpc_server import channel
 from daemonkit.host.paths import HostPaths
 from daemonkit.logs import fields
+from daemonkit.observe import traces
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
@@ -57,7 +58,7 @@ async def running(config: CriConfig, images: Images, network: PodNetwork) -> Asy
     async with contextlib.AsyncExitStack() as undo:
         store = await Database.open(config.state_dir / "cri.db")
         undo.push_async_callback(store.close)
-        link = channel(config.protect_socket)
+        link = channel(config.protect_socket, interceptors=traces.interceptors())
         undo.push_async_callback(link.close, None)
         paths = HostPaths(config.guest_dir / "lookup")
         undo.callback(paths.close)

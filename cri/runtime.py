@@ -132,6 +132,15 @@ class Runtime:
         log.error("a half-made %s is left over: %s", kind, fault, extra=fields(id=record_id))
         self.unfinished.set()
 
+    def pod_of(self, some_id: str) -> str:
+        """``namespace/name`` of the pod with this id, or with the container of this id; ""."""
+        try:
+            pod = self.sandboxes.find_or_none(some_id)
+            meta = (pod or self.sandboxes.get(self.containers.find(some_id).sandbox_id)).config.metadata
+        except Fault:
+            return ""
+        return f"{meta.namespace}/{meta.name}"
+
     def containers_of(self, sandbox_id: str) -> list[Container]:
         """All containers of a sandbox, hidden ones too."""
         return [container for container in self.containers.all() if container.sandbox_id == sandbox_id]

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -16,6 +16,8 @@ import grpc.aio
 from daemonkit.faults import Broken
 from daemonkit.interceptors import CallGuard
 from daemonkit.logs import fields
+from daemonkit.observe.audit.log import AuditLog
+from daemonkit.observe.calls import CallObserver
 from daemonkit.peer_proxy import PeerProxy, listen, own_lock
 from daemonkit.tasks import Background
 from daemonkit.underway import Underway
@@ -53,9 +55,14 @@ _CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
 )
 
 
-def channel(path: Path, options: Sequence[tuple[str, int | str]] = ()) -> grpc.aio.Channel:
+def channel(
+    path: Path,
+    options: Sequence[tuple[str, int | str]] = (),
+    interceptors: Sequence[Any] = (),  # of grpc.aio, whose stubs leave their base open
+) -> grpc.aio.Channel:
     """A client channel to the daemon that serves ``path``; connects when first used, reconnects by itself."""
-    return grpc.aio.insecure_channel(f"unix:{path.absolute()}", options=(*_CHANNEL_OPTIONS, *options))
+    target, chosen = f"unix:{path.absolute()}", (*_CHANNEL_OPTIONS, *options)
+    return grpc.aio.insecure_channel(target, options=chosen, interceptors=list(interceptors))
 
 
 @contextlib.asynccontextmanager
@@ -67,6 +74,7 @@ async def serve_unix(
     grace: float = _GRACE,
     tasks: Background | None = None,
     underway: Underway | None = None,
+    audit: AuditLog | None = None,
 ) -> AsyncIterator[None]:
     """Serve gRPC on the unix socket ``path`` (mode 0600) while the block runs.
 
@@ -76,12 +84,13 @@ async def serve_unix(
     ``tasks`` owns the handlers, with what they undo after their client has gone.  The caller closes it after
     the server; None: the server has its own, and waits ``grace`` seconds for it.
 
-    ``underway`` counts the calls.
+    ``underway`` counts the calls, ``audit`` keeps those that change something.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with own_lock(path):
         owner = tasks or Background()
-        guard = CallGuard(name, owner, underway)
+        observer = CallObserver(audit)
+        guard = CallGuard(name, owner, underway, observer)
         server = grpc.aio.server(
             interceptors=[guard], options=_SERVER_OPTIONS, maximum_concurrent_rpcs=_CALLS
         )
@@ -93,7 +102,7 @@ async def serve_unix(
             undo.push_async_callback(server.stop, grace)
             inner = await _start_inner(server, path)
             undo.callback(os.close, inner)
-            proxy = PeerProxy(listen(path), f"/proc/self/fd/{inner}", name)
+            proxy = PeerProxy(listen(path), f"/proc/self/fd/{inner}", name, observer.callers)
             undo.callback(proxy.close)
             undo.push_async_callback(server.stop, grace)
             undo.callback(guard.end_subscriptions)

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -16,6 +16,7 @@ import grpc.aio
 
 from daemonkit import faults
 from daemonkit.logs import fields
+from daemonkit.observe.calls import CallObserver, ObservedCall, ObservedMethod
 from daemonkit.tasks import Background
 from daemonkit.underway import Underway
 
@@ -91,10 +92,17 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
     its undo.  Streaming handlers run in gRPC's own task.
     """
 
-    def __init__(self, server: str, tasks: Background, underway: Underway | None = None) -> None:
+    def __init__(
+        self,
+        server: str,
+        tasks: Background,
+        underway: Underway | None = None,
+        observer: CallObserver | None = None,
+    ) -> None:
         self._server = server
         self._tasks = tasks
         self._underway = underway or Underway()
+        self._observer = observer or CallObserver()
         self._subscriptions: set[_Subscription] = set()
         self._stopping = False
         self._wrapped: dict[str, tuple[_Handler, _Handler]] = {}
@@ -118,10 +126,10 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         known = self._wrapped.get(details.method)
         if known is None or known[0] is not handler:
             # as many as the server has methods: others have no handler
-            known = self._wrapped[details.method] = (handler, self._wrap(_short(details.method), handler))
+            known = self._wrapped[details.method] = (handler, self._wrap(details.method, handler))
         return known[1]
 
-    def _wrap(self, method: str, handler: _Handler) -> _Handler:
+    def _wrap(self, name: str, handler: _Handler) -> _Handler:
         make = _MAKERS[handler.request_streaming, handler.response_streaming]
         inner = next(
             behaviour
@@ -133,30 +141,35 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
             )
             if behaviour is not None
         )
+        streams = handler.response_streaming
+        method = self._observer.method(name, timed=not streams, reads=is_read_only(inner))
         call = self._stream(method, inner) if handler.response_streaming else self._unary(method, inner)
         if handler.response_streaming and not handler.request_streaming:
             call = self._subscription(call)
         return make(call, handler.request_deserializer, _serializer(handler.response_serializer))
 
-    def _unary(self, method: str, inner: _Behaviour) -> _Behaviour:
+    def _unary(self, method: ObservedMethod, inner: _Behaviour) -> _Behaviour:
         reads = is_read_only(inner)
 
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            begun = time.monotonic()
+            observed = method.begin(request, context)
             try:
-                with self._underway.call():
+                with self._underway.call(), observed.span(context):
                     work = inner(request, context)
-                    reply = await (work if reads else self._tasks.run(work, method))
+                    reply = await (work if reads else self._tasks.run(work, method.name))
             except BaseException as error:
-                await self._fail(method, begun, error, context)
-            self._log(method, begun, "OK", slow=True)
+                await self._fail(observed, error, context)
+            observed.replied(reply)
+            self._ended(observed, "OK", slow=True)
             return reply
 
         return call
 
-    def _stream(self, method: str, inner: _Behaviour) -> _Behaviour:
+    def _stream(self, method: ObservedMethod, inner: _Behaviour) -> _Behaviour:
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-            begun = time.monotonic()
+            observed = method.begin(request, context)
+            if method.audit is not None and isinstance(request, AsyncIterable):
+                request = observed.first(request)
             self._underway.stream()
             try:
                 replies = inner(request, context)
@@ -166,11 +179,11 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
                     async for reply in replies:
                         yield reply
             except GeneratorExit:
-                self._log(method, begun, "ABANDONED")
+                self._ended(observed, "ABANDONED")
                 raise
             except BaseException as error:
-                await self._fail(method, begun, error, context)
-            self._log(method, begun, "OK")
+                await self._fail(observed, error, context)
+            self._ended(observed, "OK")
 
         return call
 
@@ -196,30 +209,36 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         return call
 
     async def _fail(
-        self,
-        method: str,
-        begun: float,
-        error: BaseException,
-        context: grpc.aio.ServicerContext[Any, Any],
+        self, observed: ObservedCall, error: BaseException, context: grpc.aio.ServicerContext[Any, Any]
     ) -> NoReturn:
         """End the call with the status that ``error`` stands for."""
         if isinstance(error, asyncio.CancelledError):
-            self._log(method, begun, "CANCELLED")
+            self._ended(observed, "CANCELLED")
             if self._stopping:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self._server} is stopping")
             raise error
         if isinstance(error, grpc.aio.AbortError) or not isinstance(error, Exception):
-            self._log(method, begun, "ABORTED")
+            self._ended(observed, "ABORTED")
             raise error
+        method = observed.method.name
         code, text = _status(method, error)
         if code is grpc.StatusCode.INTERNAL and not isinstance(error, faults.Fault):
             log.error("unexpected error in %s", method, exc_info=error, extra=fields(server=self._server))
-        self._log(method, begun, code.name, text)
+        self._ended(observed, code.name, text, error)
         await context.abort(code, clip(text))
         raise AssertionError("abort returned")
 
-    def _log(self, method: str, begun: float, code: str, text: str = "", *, slow: bool = False) -> None:
-        seconds = time.monotonic() - begun
+    def _ended(
+        self,
+        observed: ObservedCall,
+        code: str,
+        text: str = "",
+        error: Exception | None = None,
+        *,
+        slow: bool = False,
+    ) -> None:
+        observed.ended(code, error)
+        seconds = time.monotonic() - observed.begun
         late = slow and seconds >= _SLOW
         level = logging.WARNING if late else logging.INFO if text else logging.DEBUG
         if not log.isEnabledFor(level):
@@ -227,7 +246,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         values: dict[str, object] = {"server": self._server, "code": code, "ms": seconds * 1000}
         if text:
             values["error"] = text
-        log.log(level, "%s%s", "slow call " if late else "", method, extra=fields(**values))
+        log.log(level, "%s%s", "slow call " if late else "", observed.method.name, extra=fields(**values))
 
 
 def _status(method: str, error: Exception) -> tuple[grpc.StatusCode, str]:
@@ -248,12 +267,6 @@ def _serializer(inner: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] 
     if inner is None:
         return None
     return lambda reply: reply if type(reply) is bytes else inner(reply)
-
-
-def _short(method: str) -> str:
-    """``/runtime.v1.RuntimeService/Version`` as ``RuntimeService.Version``."""
-    service, _, rpc = method.strip("/").rpartition("/")
-    return f"{service.rpartition('.')[2]}.{rpc}"
 
 
 _MAKERS: Mapping[tuple[bool, bool], Callable[..., _Handler]] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -21,6 +22,7 @@ from pathlib import Path
 from daemonkit.faults import Broken, Invalid, Refused
 from daemonkit.lifecycle import hold_lock
 from daemonkit.logs import fields
+from daemonkit.observe.callers import Callers
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +77,14 @@ def listen(path: Path) -> socket.socket:
 class PeerProxy:
     """Accepts connections of root and of the daemon's own user, and joins each to the gRPC server."""
 
-    def __init__(self, listener: socket.socket, inner: str, name: str) -> None:
-        """``inner``: path of the gRPC server's socket; ``name``: the server's, for the log."""
+    def __init__(
+        self, listener: socket.socket, inner: str, name: str, callers: Callers | None = None
+    ) -> None:
+        """``inner``: path of the gRPC server's socket; ``name``: the server's, for the log.
+
+        ``callers`` is told whose connections there are.
+        """
+        self._callers = callers
         self._listener = listener
         self._inner = inner
         self._name = name
@@ -129,6 +137,8 @@ class PeerProxy:
             socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
         try:
+            if self._callers is not None:
+                server.bind(b"")  # a name of the kernel's choice, in the abstract namespace (unix(7))
             server.connect(self._inner)
             client.setblocking(False)
         except OSError as error:
@@ -136,9 +146,18 @@ class PeerProxy:
             server.close()
             return False
         log.debug("connected", extra=known)
-        ended = self._connections.discard
+        ended: Callable[[ProxiedConnection], None] = self._ended
+        if self._callers is not None:
+            address = server.getsockname()
+            self._callers.add(address, peer.uid, peer.pid)
+            ended = functools.partial(self._ended, address=address)
         self._connections.add(ProxiedConnection(self._loop, client, server, ended, self._buffer))
         return True
+
+    def _ended(self, connection: ProxiedConnection, address: bytes = b"") -> None:
+        self._connections.discard(connection)
+        if self._callers is not None:
+            self._callers.remove(address)
 
 
 class ProxiedConnection:

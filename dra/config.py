@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 import socket
 from dataclasses import dataclass, field
@@ -18,31 +19,47 @@ from daemonkit.config import (
     socket_path,
 )
 from daemonkit.convert import WrongKey
+from daemonkit.observe.settings import MetricsConfig
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")  # RFC 1123 subdomain
 _NAME_LONGEST = 63  # of a driver's name: resource.k8s.io/v1, ResourceSliceSpec
 _SOCKET_NAMES = 40
 
 
+class SliceMode(enum.Enum):
+    """How the slice offers memory: ``SHARED``, one device for all claims; ``SPLIT``, one for each claim."""
+
+    AUTO = "auto"
+    SHARED = "shared"
+    SPLIT = "split"
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimSizes:
     """Which sizes of memory a claim can have.
 
-    The scheduler rounds a claim up to ``minimum`` and a multiple of ``step``; one that names no size has
-    ``default``.
+    A claim is rounded up to ``minimum`` and a multiple of ``step``, by the scheduler where it counts what
+    claims consume; one that names no size has ``default``.  ``minimum_device``: no device is offered for the
+    next claim, where each has its own, once less is left.
     """
 
     default: Bytes = Bytes(352 << 20)
     minimum: Bytes = Bytes(32 << 20)
     step: Bytes = Bytes(1 << 20)
+    minimum_device: Bytes = Bytes(72 << 20)
 
     def __post_init__(self) -> None:
-        at_least(1 << 20, self, "minimum", "step")
+        at_least(1 << 20, self, "minimum", "step", "minimum_device")
         if self.default < self.minimum:
             raise WrongKey("default", f"{self.default} is less than minimum, {self.minimum}")
         for name in ("default", "minimum"):
             if getattr(self, name) % self.step:
                 raise WrongKey(name, f"{getattr(self, name)} is not a multiple of step, {self.step}")
+
+    def rounded(self, size: int) -> int:
+        """What the scheduler makes of a size."""
+        beyond = max(size - self.minimum, 0)
+        return self.minimum + -(-beyond // self.step) * self.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +76,23 @@ class DraConfig:
     registry_dir: Path = Path("/var/lib/kubelet/plugins_registry")
     instance: str = ""
     """Told apart from another instance of the driver on this node by this, such as its pod's uid."""
+    mode: SliceMode = SliceMode.AUTO
+    """``AUTO``: ``SHARED`` where the cluster can, found when the driver starts."""
     write_interval: Seconds = Seconds(10.0)
     """The least time between two writes of the slice."""
+    split_interval: Seconds = Seconds(1.0)
+    """The same in ``SPLIT``, where each claim waits for a write."""
     check_interval: Seconds = Seconds(300.0)
     """The time after which the slice is read again even if nothing has changed here."""
     log_level: str = "info"
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     sizes: ClaimSizes = field(default_factory=ClaimSizes)
     faults: FaultInjection = field(default_factory=FaultInjection)
 
     def __post_init__(self) -> None:
         absolute(self, "kubeconfig", "protect_socket", "plugins_dir", "registry_dir")
         log_level(self)
-        longer_than_nothing(self, "write_interval", "check_interval")
+        longer_than_nothing(self, "write_interval", "split_interval", "check_interval")
         if len(self.driver) > _NAME_LONGEST or not _NAME.fullmatch(self.driver):
             raise WrongKey("driver", f"{self.driver!r} is not the name of a driver, such as zones.xenpod.dev")
         if len(self.instance) > _SOCKET_NAMES or "/" in self.instance:

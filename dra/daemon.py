@@ -13,14 +13,17 @@ from daemonkit import lifecycle
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault
 from daemonkit.grpc_server import channel, serve_unix
+from daemonkit.observe.exposition import serving_metrics
+from dra import metrics
 from dra.claims.prepare import Claims
 from dra.config import DraConfig
 from dra.kube.api import ClusterApi
+from dra.kube.events import RefusalEvents
 from dra.kubelet.health import DeviceHealths
 from dra.kubelet.plugin import PluginV1, PluginV1beta1
 from dra.kubelet.registration import Registrar
 from dra.reservations import ProtectdReservations
-from dra.slices.keeper import Cadence, SliceKeeper
+from dra.slices.keeper import SliceKeeper
 from xenpod_proto.kubelet import (
     dra_v1_pb2_grpc,
     dra_v1beta1_pb2_grpc,
@@ -34,16 +37,18 @@ log = logging.getLogger(__name__)
 async def serve(config: DraConfig, stop: asyncio.Event) -> None:
     """Serve until ``stop``.  Slice and reservations stay afterwards: pods that have claims run on."""
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serving_metrics(config.metrics, "xenpod-dra"))
         link = await stack.enter_async_context(channel(config.protect_socket))
         protectd = ProtectdReservations(link)
         api = ClusterApi(config.kubeconfig)
         health = DeviceHealths(config.node_name)
-        cadence = Cadence(config.write_interval, config.check_interval)
-        keeper = SliceKeeper(config.driver, config.node_name, config.sizes, api, cadence, health.set)
-        claims = Claims(config.driver, config.node_name, api, protectd)
+        events = RefusalEvents(config.kubeconfig, config.driver, config.node_name)
+        keeper = SliceKeeper(config, api, protectd, health.set)
+        claims = Claims(config, api, protectd, keeper, events)
         await stack.enter_async_context(_serving(config, claims, health))
         async with asyncio.TaskGroup() as tasks:
-            work = [tasks.create_task(_follow(protectd, keeper)), tasks.create_task(keeper.keep())]
+            running = (_follow(protectd, keeper), keeper.keep(), events.run())
+            work = [tasks.create_task(one) for one in running]
             await stop.wait()
             for task in work:
                 task.cancel()
@@ -81,9 +86,11 @@ async def _follow(protectd: ProtectdReservations, keeper: SliceKeeper) -> None:
         try:
             attributes = await protectd.attributes()
             async for memory in protectd.watch():
+                metrics.host(memory)
                 keeper.show(memory, attributes)
                 backoff.reset()
         except Fault as fault:
             log.warning("lost protectd: %s", fault)
+        metrics.host(None)
         keeper.show(None, {})
         await asyncio.sleep(backoff.delay())

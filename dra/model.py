@@ -2,24 +2,59 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+
+HOST_DEVICE = "device-"
+"""How names of host devices begin in the slice; those of memory begin otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Bytes of memory for zones: all, and what is left for claims.
+    """Bytes of memory for zones: all, and what claims can have in all.
 
-    ``claimable`` leaves out what zones without a claim have, and what others took of the host.
+    ``claimable`` leaves out what zones without a claim have, and what others took of the host; what is
+    reserved by claims is a part of it.  ``reserved`` is promised to zones and by reservations, ``claimed`` by
+    the latter, of which there are ``claims``.
     """
 
     total: int
     claimable: int
+    reserved: int = 0
+    free: int = 0
+    claimed: int = 0
+    claims: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A reservation of protectd: its id is the uid of the claim it was made for."""
+    """A reservation of protectd: its id is the uid of the claim it was made for.
+
+    ``device``: the claim's, in the slice; "": it was not made for a claim.  ``claim``: for people,
+    its namespace and name.
+    """
 
     claim_uid: str
     total_bytes: int
     pod_uids: tuple[str, ...]
+    device: str = ""
+    host_devices: tuple[str, ...] = ()
+    """Their names in protectd's configuration."""
+    claim: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostDevice:
+    """A device of the host that protectd's configuration names.
+
+    ``pci_address``: "" for a block device.  ``zone_id``: the zone that has it now.
+    """
+
+    name: str
+    pci_address: str
+    readonly: bool
+    zone_id: str
+
+    def slice_name(self, node: str) -> str:
+        """Its name in the slice, always the same: the configuration's may be no DNS label."""
+        return HOST_DEVICE + hashlib.sha256(f"{node}/{self.name}".encode()).hexdigest()[:16]

@@ -9,7 +9,7 @@ import grpc.aio
 
 from daemonkit.faults import Unreachable
 from daemonkit.interceptors import fault_of
-from dra.model import HostMemory, Promise
+from dra.model import HostDevice, HostMemory, Promise
 from dra.slices.document import Attributes
 from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
 from xenpod_proto.protect.v1 import reservations_pb2 as pb
@@ -25,11 +25,17 @@ class ProtectdReservations:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._reservations = rpc.ReservationsStub(channel)
         self._host = protect_pb2_grpc.HostStub(channel)
+        self._devices = protect_pb2_grpc.DevicesStub(channel)
 
     async def make(self, wanted: Promise) -> None:
         """Make one, or add pods to it; what the hypervisor takes for the zone's domain is a part of it."""
         request = pb.MakeReservationRequest(
-            id=wanted.claim_uid, total_bytes=wanted.total_bytes, pod_uids=wanted.pod_uids
+            id=wanted.claim_uid,
+            total_bytes=wanted.total_bytes,
+            pod_uids=wanted.pod_uids,
+            origin=wanted.device,
+            devices=wanted.host_devices,
+            claim=wanted.claim,
         )
         with _faults("reserve memory for claim", wanted.claim_uid):
             await self._reservations.MakeReservation(request, timeout=_CHANGE)
@@ -39,6 +45,37 @@ class ProtectdReservations:
         request = pb.ReleaseReservationRequest(id=claim_uid)
         with _faults("release claim", claim_uid):
             await self._reservations.ReleaseReservation(request, timeout=_CHANGE)
+
+    async def all(self) -> tuple[Promise, ...]:
+        """Each reservation, the oldest first, also those that are not for claims."""
+        with _faults("list reservations of", "protectd"):
+            answer = await self._reservations.ListReservations(pb.ListReservationsRequest(), timeout=_READ)
+        return tuple(
+            Promise(
+                one.id,
+                one.memory_bytes + one.overhead_bytes,
+                tuple(one.pod_uids),
+                one.origin,
+                tuple(one.devices),
+            )
+            for one in answer.reservations
+        )
+
+    async def devices(self) -> tuple[HostDevice, ...]:
+        """The devices of the host that have names and are there, in the order of their names."""
+        with _faults("list devices of", "protectd"):
+            answer = await self._devices.ListDevices(protect_pb2.ListDevicesRequest(), timeout=_READ)
+        found = {
+            one.name: HostDevice(
+                one.name,
+                one.place if one.kind == protect_pb2.DEVICE_KIND_PCI else "",
+                one.readonly,
+                one.zone_id,
+            )
+            for one in answer.devices
+            if one.name and one.present
+        }
+        return tuple(found[name] for name in sorted(found))
 
     async def attributes(self) -> Attributes:
         """What the host is, for selectors of claims."""
@@ -59,7 +96,14 @@ class ProtectdReservations:
         with _faults("watch capacity of", "protectd"):
             async for capacity in self._reservations.WatchCapacity(pb.WatchCapacityRequest()):
                 others = capacity.reserved_bytes - capacity.reservations_bytes
-                yield HostMemory(capacity.total_bytes, capacity.total_bytes - others)
+                yield HostMemory(
+                    total=capacity.total_bytes,
+                    claimable=capacity.total_bytes - others,
+                    reserved=capacity.reserved_bytes,
+                    free=capacity.free_bytes,
+                    claimed=capacity.reservations_bytes,
+                    claims=capacity.reservation_count,
+                )
         raise Unreachable("watch capacity of", "protectd", "it has ended the stream")
 
 

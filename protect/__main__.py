@@ -15,6 +15,9 @@ from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Refused
 from daemonkit.grpc_server import serve_unix
 from daemonkit.host.lookup import Lookups
+from daemonkit.observe.audit.log import auditing
+from daemonkit.observe.exposition import serving_metrics
+from daemonkit.observe.traces import tracing
 from daemonkit.underway import Underway
 from protect.channel.link import Link
 from protect.channel.turns import Turns
@@ -23,6 +26,7 @@ from protect.model.room.modes import choose, kernel_lacks
 from protect.model.toolstack import Capabilities, Toolstack
 from protect.network.splice import splice
 from protect.server import services
+from protect.server.figures import figures
 from protect.server.host import mode_notices, rate_notices
 from protect.state.ledger import Ledger
 from protect.state.manager import ZoneManager
@@ -56,6 +60,7 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
     config.check_host()
     async with AsyncExitStack() as stack:
         claim(config, stack)
+        await stack.enter_async_context(tracing(config.traces, "protectd"))
         store = SqliteStore(config.state_dir / "protect.db")
         stack.callback(store.close)
         toolstack = build_toolstack(config)
@@ -84,7 +89,15 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         for zone in recorded:
             manager.tasks.spawn(reconcile.reconcile(manager, zone), f"reconcile zone {zone.runtime.id}")
         add = functools.partial(services.add, manager)
-        serving = serve_unix(config.socket_path, add, name="protectd", tasks=manager.tasks, underway=underway)
+        await stack.enter_async_context(
+            serving_metrics(config.metrics, "protectd", [functools.partial(figures, manager)])
+        )
+        audit = await stack.enter_async_context(auditing(config.audit, "protectd", config.state_dir))
+        if audit is not None:
+            audit.pod_of = manager.pod_of
+        serving = serve_unix(
+            config.socket_path, add, name="protectd", tasks=manager.tasks, underway=underway, audit=audit
+        )
         async with serving:
             lifecycle.ready(f"serving with {len(manager.zones)} zones")
             await _wait(stop, watching)

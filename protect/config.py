@@ -23,6 +23,7 @@ from daemonkit.config import (
 )
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
+from daemonkit.observe.settings import AuditConfig, MetricsConfig, TracesConfig
 from protect.host.devices import is_place
 from protect.model.domain.shares import MOST_DISK_RATE, DiskRates
 from protect.model.room.modes import WantedMode
@@ -220,6 +221,9 @@ class ProtectdConfig:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     limits: ZoneLimits = ZoneLimits()
     timeouts: Timeouts = Timeouts()
+    metrics: MetricsConfig = MetricsConfig()
+    traces: TracesConfig = TracesConfig()
+    audit: AuditConfig = AuditConfig()
     libxl: LibxlSettings = LibxlSettings()
     fake: FakeSettings = FakeSettings()
     faults: ProtectdFaults = ProtectdFaults()

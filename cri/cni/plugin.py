@@ -14,6 +14,7 @@ from pathlib import Path
 from cri.state.attachment import Json
 from daemonkit.faults import Broken, Exhausted, Fault, Invalid, Refused, TooLate, Unreachable
 from daemonkit.host.children import settle
+from daemonkit.observe.steps import step
 from daemonkit.tasks import complete, gather
 
 _OUTPUT = 1024 * 1024
@@ -66,7 +67,8 @@ class Plugins:
         It runs to its end, or the timeout, even if the caller is cancelled: host-local, killed between making
         a lease's file and writing it, leaves an address that no DEL can free.
         """
-        return await complete(self._call(call))
+        with step(f"cni.{call.command.lower()}", plugin=call.type):
+            return await complete(self._call(call))
 
     async def _call(self, call: Call) -> bytes:
         process = await asyncio.create_subprocess_exec(

@@ -26,6 +26,7 @@ from daemonkit.config import (
     socket_path,
 )
 from daemonkit.convert import WrongKey
+from daemonkit.observe.settings import AuditConfig, MetricsConfig, TracesConfig
 
 _HANDLER = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # of a RuntimeClass: a DNS label (RFC 1123)
 _FILES = 1 << 20  # fs.nr_open of Linux, unless it is raised
@@ -231,6 +232,9 @@ class CriConfig:
     kernels: KernelSettings = KernelSettings()
     streaming: StreamingConfig = field(default_factory=StreamingConfig)
     delegate: DelegateConfig = DelegateConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    traces: TracesConfig = TracesConfig()
+    audit: AuditConfig = AuditConfig()
     handlers: Mapping[str, HandlerConfig] = field(default_factory=lambda: {DEFAULT_HANDLER: HandlerConfig()})
 
     def __post_init__(self) -> None:

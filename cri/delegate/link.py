@@ -19,6 +19,7 @@ from cri.delegate.config import DelegateConfig
 from daemonkit.faults import Broken, Fault, Refused, TooLate, Unreachable
 from daemonkit.grpc_server import MESSAGE_LIMIT, channel
 from daemonkit.interceptors import clip
+from daemonkit.observe.steps import step
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 RUNTIME = "/runtime.v1.RuntimeService/"
@@ -175,7 +176,8 @@ class PendingCall:
     async def answer(self) -> bytes:
         """The answer.  Cancelling this cancels the call."""
         try:
-            return await self._call
+            with step("delegate.call"):
+                return await self._call
         except grpc.aio.AioRpcError as error:
             raise self._delegate.judge(error, self._timeout) from None
 

@@ -6,10 +6,13 @@ Source: resource.k8s.io, ResourceClaim; the status is the same in v1, v1beta2 an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from daemonkit.faults import Invalid, Missing, Refused
+from dra.claims.parameters import ClaimParameters
+from dra.config import ClaimSizes
+from dra.model import HOST_DEVICE
 from dra.quantity import whole
 
 PREPARE = "prepare claim"
@@ -17,26 +20,49 @@ MEMORY = "memory"
 """The capacity of a device that claims consume."""
 _REQUESTS = 32  # resource.k8s.io, AllocationResultsMaxSize
 _PODS = 256  # resource.k8s.io, ResourceClaimReservedForMaxSize
+_CONFIGS = 64  # resource.k8s.io, DeviceConfigMaxSize, of the claim and of its class
 
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """A part of an allocation that is ours.  ``bytes``: 0 where a request has admin access."""
+    """A part of an allocation that is ours.
+
+    ``bytes``: 0 where a request has admin access, or is for a device of the host.  ``host_device``: the
+    latter's name in protectd's configuration, if the claim gets it.
+    """
 
     request: str
     pool: str
     device: str
     share_id: str
     bytes: int
+    host_device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A pod that a claim is reserved for."""
+
+    name: str
+    uid: str
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A claim's devices of this driver, and the pods that it is reserved for."""
+    """A claim's devices of this driver, and the pods that it is reserved for.
+
+    ``device``: the one that its memory is of; "": it has none.
+    """
 
     uid: str
     parts: tuple[Allocated, ...]
     pod_uids: tuple[str, ...]
+    device: str = ""
+
+    @property
+    def host_devices(self) -> tuple[str, ...]:
+        """Names of devices of the host."""
+        return tuple(part.host_device for part in self.parts if part.host_device)
 
     @property
     def total_bytes(self) -> int:
@@ -46,13 +72,19 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The claim that the kubelet names, and the driver and pool that its devices must be of."""
+    """The claim that the kubelet names, and the driver and pool that its devices must be of.
+
+    ``sizes``: what it may be, where the scheduler does not count what claims consume.  ``host_devices``: the
+    names of devices of the host by those in the slice.
+    """
 
     namespace: str
     name: str
     uid: str
     driver: str
     pool: str
+    sizes: ClaimSizes
+    host_devices: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -71,14 +103,39 @@ def allocation(wanted: Wanted, untrusted_claim: Mapping[str, Any]) -> Allocation
     status = _dict(untrusted_claim, "status")
     if not isinstance(status.get("allocation"), dict):
         raise Refused(PREPARE, str(wanted), "it is not allocated", "the scheduler allocates it")
-    parts = tuple(_parts(wanted, _dict(_dict(status, "allocation"), "devices")))
+    devices = _dict(_dict(status, "allocation"), "devices")
+    parameters = ClaimParameters(str(wanted), wanted.driver, _list(devices, "config", _CONFIGS))
+    parts = tuple(_parts(wanted, devices, parameters))
     if not parts:
         cause = f"nothing of driver {wanted.driver} is allocated to it"
         raise Refused(PREPARE, str(wanted), cause)
-    return Allocation(wanted.uid, parts, tuple(_pods(status)))
+    names = sorted({part.device for part in parts if part.bytes})
+    if len(names) > 1:
+        cause = f"it has memory of {len(names)} devices, {', '.join(names)}"
+        raise Refused(PREPARE, str(wanted), cause[:300], "delete the claim; the scheduler allocates it anew")
+    pod_uids = tuple(pod.uid for pod in consumers(untrusted_claim))
+    return Allocation(wanted.uid, parts, pod_uids, "".join(names))
 
 
-def _parts(wanted: Wanted, devices: Mapping[str, Any]) -> Iterator[Allocated]:
+def devices_of(wanted: Wanted, untrusted_claim: Mapping[str, Any]) -> Iterator[str]:
+    """The devices of this node that nobody else can have now, whatever else the claim says."""
+    if _dict(untrusted_claim, "metadata").get("uid") != wanted.uid:
+        return
+    devices = _dict(_dict(_dict(untrusted_claim, "status"), "allocation"), "devices")
+    for result in _list(devices, "results", _REQUESTS):
+        ours = (result.get("driver"), result.get("pool")) == (wanted.driver, wanted.pool)
+        if ours and result.get("adminAccess") is not True:
+            yield str(result.get("device", ""))
+
+
+def consumers(untrusted_claim: Mapping[str, Any]) -> Iterator[Consumer]:
+    """The pods that a claim is reserved for."""
+    for consumer in _list(_dict(untrusted_claim, "status"), "reservedFor", _PODS):
+        if consumer.get("resource") == "pods" and not consumer.get("apiGroup"):
+            yield Consumer(str(consumer.get("name", "")), str(consumer.get("uid", "")))
+
+
+def _parts(wanted: Wanted, devices: Mapping[str, Any], parameters: ClaimParameters) -> Iterator[Allocated]:
     for result in _list(devices, "results", _REQUESTS):
         if result.get("driver") != wanted.driver:
             continue
@@ -86,34 +143,42 @@ def _parts(wanted: Wanted, devices: Mapping[str, Any]) -> Iterator[Allocated]:
         if pool != wanted.pool:
             cause = f"its device is of pool {pool[:64]}, this node's is {wanted.pool}"
             raise Refused(PREPARE, str(wanted), cause, "delete the claim; the scheduler allocates it anew")
+        device, admin = str(result.get("device", "")), result.get("adminAccess") is True
+        of_host = device.startswith(HOST_DEVICE)
         yield Allocated(
             str(result.get("request", "")),
             pool,
-            str(result.get("device", "")),
+            device,
             str(result.get("shareID") or ""),
-            0 if result.get("adminAccess") is True else _bytes(wanted, result),
+            0 if admin or of_host else _bytes(wanted, result, parameters),
+            _host_device(wanted, device) if of_host and not admin else "",
         )
 
 
-def _bytes(wanted: Wanted, result: Mapping[str, Any]) -> int:
+def _host_device(wanted: Wanted, device: str) -> str:
+    try:
+        return wanted.host_devices[device]
+    except KeyError:
+        hint = "[host.devices] of protectd.toml has the devices; delete the claim, and it is allocated anew"
+        raise Refused(PREPARE, str(wanted), f"this host has no device {device[:64]} now", hint) from None
+
+
+def _bytes(wanted: Wanted, result: Mapping[str, Any], parameters: ClaimParameters) -> int:
+    """What the scheduler has counted; else the device is the claim's alone, and it says how much it needs."""
+    asked = parameters.memory(str(result.get("request", "")))
     consumed = _dict(result, "consumedCapacity")
     if MEMORY not in consumed:
-        cause = "the allocation does not say how much memory it consumes"
-        hint = "the cluster needs the feature DRAConsumableCapacity in all of its components"
-        raise Refused(PREPARE, str(wanted), cause, hint)
+        return wanted.sizes.rounded(wanted.sizes.default if asked is None else asked)
     try:
         size = whole(consumed[MEMORY])
     except ValueError as error:
         raise Invalid(PREPARE, str(wanted), f"consumedCapacity.{MEMORY}: {error}") from None
     if size <= 0:
         raise Invalid(PREPARE, str(wanted), f"consumedCapacity.{MEMORY} is {size}", "ask for at least 1")
+    if asked is not None and asked > size:
+        cause = f"its parameters ask for {asked} bytes, the scheduler has counted {size}"
+        raise Refused(PREPARE, str(wanted), cause, "ask for the same in capacity.requests.memory")
     return size
-
-
-def _pods(status: Mapping[str, Any]) -> Iterator[str]:
-    for consumer in _list(status, "reservedFor", _PODS):
-        if consumer.get("resource") == "pods" and not consumer.get("apiGroup"):
-            yield str(consumer.get("uid", ""))
 
 
 def _dict(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:

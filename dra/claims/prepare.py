@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Missing
+from daemonkit.faults import Fault, Missing
 from daemonkit.logs import fields
-from dra.claims.claim import PREPARE, Allocation, Wanted, allocation
-from dra.model import Promise
+from dra.claims.claim import PREPARE, Allocation, Consumer, Wanted, allocation, consumers, devices_of
+from dra.config import DraConfig
+from dra.model import HOST_DEVICE, HostDevice, Promise
 
 log = logging.getLogger(__name__)
 
@@ -32,18 +35,46 @@ class Reservations(Protocol):
     async def make(self, wanted: Promise) -> None:
         """Make a reservation, or add pods to it.  Exhausted: it does not fit; Exists: of another size."""
 
+    async def devices(self) -> Sequence[HostDevice]:
+        """The devices of the host that claims can have."""
+
     async def release(self, claim_uid: str) -> None:
         """Take one back; an unknown one succeeds."""
+
+
+class Slice(Protocol):
+    """What the node offers to claims."""
+
+    def claimed(self, device: str) -> None:
+        """A claim has this device, whether it was prepared or refused."""
+
+    def released(self) -> None:
+        """A claim has given back what it had."""
+
+
+class Refusals(Protocol):
+    """Those who are to know why a pod does not start."""
+
+    def tell(self, claim: Wanted, pods: Sequence[Consumer], cause: str) -> None:
+        """A claim could not be prepared for its pods."""
 
 
 class Claims:
     """Prepares and unprepares claims, those of one uid one after another."""
 
-    def __init__(self, driver: str, pool: str, source: ClaimSource, reservations: Reservations) -> None:
-        self._driver = driver
-        self._pool = pool
+    def __init__(
+        self,
+        config: DraConfig,
+        source: ClaimSource,
+        reservations: Reservations,
+        offered: Slice,
+        refusals: Refusals,
+    ) -> None:
+        self._config = config
         self._source = source
         self._reservations = reservations
+        self._offered = offered
+        self._refusals = refusals
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def prepare(self, namespace: str, name: str, uid: str) -> Allocation:
@@ -51,17 +82,19 @@ class Claims:
 
         See ``claim.allocation`` and ``Reservations.make`` for what it raises.
         """
-        wanted = Wanted(namespace, name, uid, self._driver, self._pool)
+        config = self._config
+        wanted = Wanted(namespace, name, uid, config.driver, config.node_name, config.sizes)
+        pods: Sequence[Consumer] = ()
         async with self._lock(uid):
-            found = await self._source.claim(namespace, name)
-            if found is None:
-                raise Missing(PREPARE, str(wanted), "the API server has no such claim")
-            allocated = allocation(wanted, found)
-            checkpoint("prepare-claim.read")
-            # Admin access is to what others have: it takes nothing.
-            if allocated.total_bytes:
-                await self._reservations.make(Promise(uid, allocated.total_bytes, allocated.pod_uids))
-            checkpoint("prepare-claim.reserved")
+            try:
+                found = await self._source.claim(namespace, name)
+                if found is None:
+                    raise Missing(PREPARE, str(wanted), "the API server has no such claim")
+                pods = tuple(consumers(found))
+                allocated = await self._reserve(wanted, found)
+            except Fault as fault:
+                self._refusals.tell(wanted, pods, str(fault))
+                raise
         log.info("claim prepared", extra=fields(claim=str(wanted), uid=uid, bytes=allocated.total_bytes))
         return allocated
 
@@ -70,8 +103,31 @@ class Claims:
         async with self._lock(uid):
             await self._reservations.release(uid)
             checkpoint("unprepare-claim.released")
+        self._offered.released()
         log.info("claim released", extra=fields(uid=uid))
+
+    async def _reserve(self, wanted: Wanted, untrusted_claim: Mapping[str, Any]) -> Allocation:
+        names = tuple(devices_of(wanted, untrusted_claim))
+        try:
+            if any(name.startswith(HOST_DEVICE) for name in names):
+                known = await self._reservations.devices()
+                by_name = {one.slice_name(wanted.pool): one.name for one in known}
+                wanted = replace(wanted, host_devices=by_name)
+            allocated = allocation(wanted, untrusted_claim)
+            checkpoint("prepare-claim.read")
+            # Admin access is to what others have: it takes nothing.
+            if allocated.total_bytes or allocated.host_devices:
+                await self._reservations.make(_promise(wanted, allocated))
+        finally:
+            for name in names:
+                self._offered.claimed(name)
+        checkpoint("prepare-claim.reserved")
+        return allocated
 
     def _lock(self, uid: str) -> asyncio.Lock:
         lock = self._locks.get(uid) or asyncio.Lock()
         return self._locks.setdefault(uid, lock)
+
+
+def _promise(wanted: Wanted, of: Allocation) -> Promise:
+    return Promise(of.uid, of.total_bytes, of.pod_uids, of.device, of.host_devices, str(wanted))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from daemonkit.faults import Missing, Unsupported
+from dra import metrics
 from dra.slices.document import GROUP, Document, NodeSlice, SliceVersion, devices, document
 from kubeclient.connection import TIMEOUT, Purpose, connected
 
@@ -101,17 +102,6 @@ class ClusterApi:
                 )
             )
 
-    async def remove(self, name: str) -> None:
-        """Remove the slice; one that is not there is fine."""
-        version = await self.version()
-        try:
-            async with self._objects("remove slice", name) as objects:
-                await objects.delete_cluster_custom_object(
-                    GROUP, version.value, _SLICES, name, _request_timeout=TIMEOUT
-                )
-        except Missing:
-            return
-
     async def claim(self, namespace: str, name: str) -> Document | None:
         """A ResourceClaim; None: there is none."""
         version = await self.version()
@@ -129,11 +119,18 @@ class ClusterApi:
     async def _objects(self, operation: str, subject: str) -> AsyncIterator[Any]:
         from kubernetes_asyncio import client
 
-        async with self._link(operation, subject) as link:
-            yield client.CustomObjectsApi(link)
+        try:
+            async with self._link(operation, subject) as link:
+                yield client.CustomObjectsApi(link)
+        except Missing:
+            self._version = None  # perhaps the cluster has been upgraded, and does not serve it any more
+            raise
 
-    def _link(self, operation: str, subject: str) -> Any:
-        return connected(self._kubeconfig, Purpose(operation, subject, _hint))
+    @asynccontextmanager
+    async def _link(self, operation: str, subject: str) -> AsyncIterator[Any]:
+        with metrics.request(operation):
+            async with connected(self._kubeconfig, Purpose(operation, subject, _hint)) as link:
+                yield link
 
 
 def _hint(status: int) -> str:

@@ -19,21 +19,23 @@ _WATCHERS = 16
 
 
 class DeviceHealths(rpc.DRAResourceHealthServicer):
-    """The state of one device; ``UNKNOWN`` until it is set."""
+    """The state of the node's devices, which is the same for all; none until it is set."""
 
     def __init__(self, pool: str) -> None:
         self._pool = pool
-        self._device = ""
+        self._devices: tuple[str, ...] = ()
         self._cause = "protectd has not answered yet"
         self._since = time.time()
         self._changed = asyncio.Event()
         self._watchers = 0
 
-    def set(self, device: str, cause: str) -> None:
-        """The device's name, and why it cannot be used; "": it can."""
-        if (device, cause) == (self._device, self._cause):
+    def set(self, devices: tuple[str, ...], cause: str) -> None:
+        """The devices' names, and why they cannot be used; "": they can."""
+        if (devices, cause) == (self._devices, self._cause):
             return
-        self._device, self._cause, self._since = device, cause, time.time()
+        if cause != self._cause:
+            self._since = time.time()
+        self._devices, self._cause = devices, cause
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -57,16 +59,15 @@ class DeviceHealths(rpc.DRAResourceHealthServicer):
             self._watchers -= 1
 
     def _now(self) -> pb.NodeWatchResourcesResponse:
-        if not self._device:
-            return pb.NodeWatchResourcesResponse()
         state = pb.UNHEALTHY if self._cause else pb.HEALTHY
         return pb.NodeWatchResourcesResponse(
             devices=[
                 pb.DeviceHealth(
-                    device=pb.DeviceIdentifier(pool_name=self._pool, device_name=self._device),
+                    device=pb.DeviceIdentifier(pool_name=self._pool, device_name=device),
                     health=state,
                     last_updated_time=int(self._since),
                     message=self._cause[:300],
                 )
+                for device in self._devices
             ]
         )

@@ -12,6 +12,7 @@ import grpc.aio
 
 from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
+from dra import metrics
 from dra.claims.claim import Allocated, Allocation
 from dra.claims.prepare import Claims
 from xenpod_proto.kubelet import (
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 _CLAIMS = 1024
 """Most claims of one call; a pod has at most 256 (PodSpec.resourceClaims, MaxResourceClaims)."""
 _LONGEST = 1024
+_CDI_KIND = "xenpod.dev/device"
+"""By these names containers of xenpod ask for devices; no CDI specification is needed."""
 
 
 class _Plugin:
@@ -58,14 +61,16 @@ class _Plugin:
 
     async def _prepare(self, claim: Any) -> tuple[Allocation | None, str]:
         try:
-            return await self._claims.prepare(claim.namespace, claim.name, claim.uid), ""
+            with metrics.call("prepare"):
+                return await self._claims.prepare(claim.namespace, claim.name, claim.uid), ""
         except Fault as fault:
             log.warning("%s", fault, extra=fields(uid=claim.uid))
             return None, str(fault)[:_LONGEST]
 
     async def _unprepare(self, claim: Any) -> str:
         try:
-            await self._claims.unprepare(claim.uid)
+            with metrics.call("unprepare"):
+                await self._claims.unprepare(claim.uid)
         except Fault as fault:
             log.warning("%s", fault, extra=fields(uid=claim.uid))
             return str(fault)[:_LONGEST]
@@ -73,6 +78,8 @@ class _Plugin:
 
     def _device(self, part: Allocated) -> Any:
         device = self._pb.Device(request_names=[part.request], pool_name=part.pool, device_name=part.device)
+        if part.host_device:
+            device.cdi_device_ids.append(f"{_CDI_KIND}={part.host_device}")
         if part.share_id and "share_id" in device.DESCRIPTOR.fields_by_name:
             device.share_id = part.share_id
         return device

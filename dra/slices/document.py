@@ -13,11 +13,17 @@ from typing import Any
 
 from dra.claims.claim import MEMORY
 from dra.config import ClaimSizes
+from dra.model import HostDevice
 from dra.quantity import text
+from dra.slices.offer import MemoryDevice
 
 GROUP = "resource.k8s.io"
 Document = dict[str, Any]
 Attributes = Mapping[str, str | int | bool]
+CLAIMED = "claimed"
+"""The attribute of a device that one claim has as a whole, or none yet."""
+_PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
+"""The standard attribute of PCI devices (KEP-4381)."""
 _LONGEST_TEXT = 64  # DeviceAttribute.string
 
 
@@ -33,19 +39,25 @@ class SliceVersion(enum.Enum):
 class NodeSlice:
     """What the slice says.
 
-    ``generation`` rises with each change of the devices.  ``claimable``: bytes of memory that claims can have
-    in all.  ``unhealthy``: why the device takes no new claims; "": it does.
+    ``generation`` rises with each change of the devices.  ``attributes`` are the host's, of each device.
+    ``unhealthy``: why the devices take no new claims; "": they do.
     """
 
     driver: str
     node: str
     node_uid: str
-    device: str
     generation: int
-    claimable: int
+    devices: tuple[MemoryDevice, ...]
     sizes: ClaimSizes
     attributes: Attributes
     unhealthy: str = ""
+    host_devices: tuple[HostDevice, ...] = ()
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """Of memory, then of the host's."""
+        memory = (device.name for device in self.devices)
+        return (*memory, *(device.slice_name(self.node) for device in self.host_devices))
 
     @property
     def name(self) -> str:
@@ -55,9 +67,10 @@ class NodeSlice:
 
 def document(slice_: NodeSlice, version: SliceVersion) -> Document:
     """The object to create."""
-    device = _device(slice_)
+    devices = [_device(slice_, device) for device in slice_.devices]
+    devices += [_host_device(slice_, device) for device in slice_.host_devices]
     if version is SliceVersion.V1BETA1:
-        device = {"name": device.pop("name"), "basic": device}
+        devices = [{"name": device.pop("name"), "basic": device} for device in devices]
     owner = {
         "apiVersion": "v1",
         "kind": "Node",
@@ -73,7 +86,7 @@ def document(slice_: NodeSlice, version: SliceVersion) -> Document:
             "driver": slice_.driver,
             "nodeName": slice_.node,
             "pool": {"name": slice_.node, "generation": slice_.generation, "resourceSliceCount": 1},
-            "devices": [device],
+            "devices": devices,
         },
     }
 
@@ -90,6 +103,20 @@ def devices(found: Mapping[str, Any]) -> list[Document]:
     return plain
 
 
+def shared_device(found: Mapping[str, Any]) -> str:
+    """The name of the device that several claims can have, of an object that was read; "": none."""
+    return next((str(one["name"]) for one in devices(found) if one.get("allowMultipleAllocations")), "")
+
+
+def unclaimed_device(found: Mapping[str, Any]) -> str:
+    """The name of the device for the next claim, of an object that was read; "": none."""
+    for one in devices(found):
+        attributes = one.get("attributes")
+        if isinstance(attributes, dict) and attributes.get(CLAIMED) == {"bool": False}:
+            return str(one["name"])
+    return ""
+
+
 def generation(found: Mapping[str, Any]) -> int:
     """The generation of an object that was read; 0 when it has none."""
     spec = found.get("spec")
@@ -98,24 +125,50 @@ def generation(found: Mapping[str, Any]) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _device(slice_: NodeSlice) -> Document:
-    sizes = slice_.sizes
+def _device(slice_: NodeSlice, device: MemoryDevice) -> Document:
+    attributes = {**slice_.attributes, "kind": MEMORY}
+    found: Document = {"name": device.name, **_taints(slice_)}
+    capacity: Document = {"value": text(device.bytes)}
+    if device.shared:
+        capacity["requestPolicy"] = _policy(slice_.sizes, device.bytes)
+        found["allowMultipleAllocations"] = True
+    else:
+        attributes[CLAIMED] = device.claimed
+    found["attributes"] = {name: _attribute(value) for name, value in sorted(attributes.items())}
+    found["capacity"] = {MEMORY: capacity}
+    return found
+
+
+def _host_device(slice_: NodeSlice, device: HostDevice) -> Document:
+    attributes: dict[str, str | int | bool] = {
+        **slice_.attributes,
+        "kind": "device",
+        "device": device.name,
+        "readonly": device.readonly,
+    }
+    if device.pci_address:
+        attributes[_PCI_BUS_ID] = device.pci_address
+    return {
+        "name": device.slice_name(slice_.node),
+        "attributes": {name: _attribute(value) for name, value in sorted(attributes.items())},
+        **_taints(slice_),
+    }
+
+
+def _taints(slice_: NodeSlice) -> Document:
+    if not slice_.unhealthy:
+        return {}
+    key = f"{slice_.driver}/unhealthy"
+    return {"taints": [{"key": key, "value": slice_.unhealthy, "effect": "NoSchedule"}]}
+
+
+def _policy(sizes: ClaimSizes, claimable: int) -> Document:
     # The largest size is to be a number of steps above the least.
-    most = sizes.minimum + max(slice_.claimable - sizes.minimum, 0) // sizes.step * sizes.step
-    policy = {
+    most = sizes.minimum + max(claimable - sizes.minimum, 0) // sizes.step * sizes.step
+    return {
         "default": text(min(sizes.default, most)),
         "validRange": {"min": text(sizes.minimum), "max": text(most), "step": text(sizes.step)},
     }
-    found: Document = {
-        "name": slice_.device,
-        "attributes": {name: _attribute(value) for name, value in sorted(slice_.attributes.items())},
-        "capacity": {MEMORY: {"value": text(slice_.claimable), "requestPolicy": policy}},
-        "allowMultipleAllocations": True,
-    }
-    if slice_.unhealthy:
-        key = f"{slice_.driver}/unhealthy"
-        found["taints"] = [{"key": key, "value": slice_.unhealthy, "effect": "NoSchedule"}]
-    return found
 
 
 def _attribute(value: str | int | bool) -> Document:

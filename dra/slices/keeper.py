@@ -1,7 +1,8 @@
-"""Keeps the node's slice as it should be: written when the memory for claims has changed, and no more often.
+"""Keeps the node's slice as it should be: written when its devices have changed, and no more often.
 
-A claim takes nothing away here: the scheduler subtracts what claims consume.  The slice changes with what
-zones without claims have, with the host's memory, and with protectd's absence.
+With one device for all claims a claim takes nothing away here: the scheduler subtracts what claims consume.
+The slice changes with what zones without claims have, with the host's memory, and with protectd's absence.
+With a device for each claim it changes with each of them, too.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, Unsupported
 from daemonkit.logs import fields
-from dra.config import ClaimSizes
-from dra.model import HostMemory
+from dra.config import DraConfig, SliceMode
+from dra.model import HostDevice, HostMemory, Promise
+from dra.slices import offer
 from dra.slices.document import (
     Attributes,
     Document,
@@ -28,6 +31,8 @@ from dra.slices.document import (
     devices,
     document,
     generation,
+    shared_device,
+    unclaimed_device,
 )
 
 log = logging.getLogger(__name__)
@@ -35,6 +40,7 @@ log = logging.getLogger(__name__)
 _LONGEST = 300.0
 _DEVICE = "memory-"
 _AWAY = "protectd-away"
+_REMEMBERED = 64
 
 
 class SliceStore(Protocol):
@@ -47,46 +53,63 @@ class SliceStore(Protocol):
     async def replace(self, wanted: NodeSlice, there: Document) -> Document: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Cadence:
-    """Seconds: the least time between two writes, and the time after which the slice is read again."""
+class Host(Protocol):
+    """protectd."""
 
-    write: float
-    check: float
+    async def all(self) -> Sequence[Promise]:
+        """Each reservation."""
+
+    async def devices(self) -> Sequence[HostDevice]:
+        """The devices of the host that have names and are there."""
 
 
 class SliceKeeper:
-    """The slice of one node.  ``told``: is given the device's name and why it is unhealthy, "" if not."""
+    """The slice of one node.  ``told``: is given the devices' names and why they are unhealthy, "" if not."""
 
     def __init__(
         self,
-        driver: str,
-        node: str,
-        sizes: ClaimSizes,
+        config: DraConfig,
         store: SliceStore,
-        cadence: Cadence,
-        told: Callable[[str, str], None],
+        host: Host,
+        told: Callable[[tuple[str, ...], str], None],
     ) -> None:
-        self._wanted = NodeSlice(driver, node, "", "", 1, 0, sizes, {})
+        self._config = config
         self._store = store
-        self._cadence = cadence
+        self._host = host
         self._told = told
+        self._wanted = NodeSlice(config.driver, config.node_name, "", 0, (), config.sizes, {})
+        self._mode: SliceMode | None = None
+        self._memory: HostMemory | None = None
+        self._held: Sequence[Promise] | None = None
+        self._devices: Sequence[HostDevice] = ()
+        self._device = ""
+        self._refused: deque[str] = deque(maxlen=_REMEMBERED)
         self._there: Document | None = None
+        self._sent: list[Document] | None = None
         self._changed = asyncio.Event()
-        self._known = False
 
     def show(self, memory: HostMemory | None, attributes: Attributes) -> None:
         """What protectd says now; None: it is away, and the memory is what it said last."""
-        step = self._wanted.sizes.step
-        wanted = replace(self._wanted, unhealthy=_AWAY)
-        if memory is not None:
-            claimable = max(memory.claimable, 0) // step * step
-            wanted = replace(self._wanted, unhealthy="", claimable=claimable, attributes=attributes)
-            self._known = True
-        self._wanted = wanted
+        if memory is None:
+            self._wanted = replace(self._wanted, unhealthy=_AWAY)
+        else:
+            self._memory = memory
+            self._wanted = replace(self._wanted, unhealthy="", attributes=attributes)
         self._changed.set()
-        if wanted.device:
-            self._told(wanted.device, wanted.unhealthy)
+        self._tell()
+
+    def claimed(self, device: str) -> None:
+        """A claim has this device, whether it was prepared or refused: the next claim gets another one."""
+        if self._mode is SliceMode.SPLIT:
+            if device == self._device:
+                self._refused.append(device)
+                self._device = _new_name()
+            self._changed.set()
+
+    def released(self) -> None:
+        """A claim has given back what it had."""
+        if self._mode is SliceMode.SPLIT:
+            self._changed.set()
 
     async def keep(self) -> None:
         """Write the slice for as long as the daemon runs; failures are tried again, later and later."""
@@ -95,7 +118,7 @@ class SliceKeeper:
         while True:
             self._changed.clear()
             try:
-                if self._known:
+                if self._memory is not None:
                     await self.once()
             except Fault as fault:
                 if str(fault) != said:
@@ -107,45 +130,86 @@ class SliceKeeper:
             said = ""
             backoff.reset()
             backoff.delay()
-            await asyncio.sleep(self._cadence.write * random.uniform(0.8, 1.2))
+            await asyncio.sleep(self._interval * random.uniform(0.8, 1.2))
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._cadence.check * random.uniform(0.8, 1.2)):
+                async with asyncio.timeout(self._config.check_interval * random.uniform(0.8, 1.2)):
                     await self._changed.wait()
                     continue
             self._there = None  # somebody else may have changed it
 
     async def once(self) -> None:
         """Write the slice if it is not as it should be.  Unsupported: the cluster cannot do that."""
+        if self._held is None or not self._wanted.unhealthy:
+            self._held, self._devices = await self._host.all(), await self._host.devices()
         if self._there is None:
             await self._adopt()
-        wanted = self._wanted
-        if self._there is not None and _says(self._there, wanted):
+        wanted = self._wanted = self._offered(self._held)
+        self._tell()
+        if self._there is not None and self._says(self._there, wanted):
             return
-        if self._there is None:
-            self._there = await self._store.create(wanted)
+        there = self._there
+        wanted = replace(wanted, generation=1 + max(wanted.generation, generation(there or {})))
+        self._there = await (self._store.replace(wanted, there) if there else self._store.create(wanted))
+        self._wanted = replace(self._wanted, generation=wanted.generation)
+        self._sent = devices(document(wanted, SliceVersion.V1))
+        log.info("slice written", extra=fields(slice=wanted.name, devices=len(wanted.devices)))
+
+    @property
+    def _interval(self) -> float:
+        split = self._mode is SliceMode.SPLIT
+        return self._config.split_interval if split else self._config.write_interval
+
+    def _offered(self, held: Sequence[Promise]) -> NodeSlice:
+        """What the slice should say now."""
+        claimable = self._memory.claimable if self._memory else 0
+        sizes, of_host = self._config.sizes, offer.of_host(self._devices, held)
+        if self._mode is SliceMode.SHARED:
+            found = offer.shared(self._device, claimable, held, sizes.step)
         else:
-            wanted = replace(wanted, generation=generation(self._there) + 1)
-            self._there = await self._store.replace(wanted, self._there)
-        log.info("slice written", extra=fields(slice=wanted.name, claimable=wanted.claimable))
+            if any(one.device == self._device for one in held):
+                self._device = _new_name()
+            found = offer.split(self._device, claimable, held, sizes, offer.MOST - len(of_host))
+        return replace(self._wanted, devices=found, host_devices=of_host)
 
     async def _adopt(self) -> None:
-        """Read what is there: the device keeps its name over restarts."""
+        """Read what is there: devices keep their names over restarts."""
         if not self._wanted.node_uid:
             uid = await self._store.node_uid(self._wanted.node)
             self._wanted = replace(self._wanted, node_uid=uid)
+        if self._mode is None:
+            self._mode = await self._choose()
+            log.info("memory is offered", extra=fields(mode=self._mode.value))
+        self._sent = None
         self._there = await self._store.slice(self._wanted.name)
-        found = devices(self._there) if self._there is not None else []
-        name = str(found[0].get("name")) if found else self._wanted.device or _DEVICE + secrets.token_hex(4)
-        if name != self._wanted.device:
-            self._wanted = replace(self._wanted, device=name)
-            self._told(name, self._wanted.unhealthy)
-        if self._there is None and not await self._store.shares_capacity(self._wanted):
+        named = shared_device if self._mode is SliceMode.SHARED else unclaimed_device
+        # Another instance of the driver may have written it: there is one name for both.
+        name = named(self._there) if self._there is not None else ""
+        if name and name not in self._refused:
+            self._device = name
+        self._device = self._device or _new_name()
+
+    async def _choose(self) -> SliceMode:
+        mode = self._config.mode
+        if mode is SliceMode.SPLIT:
+            return mode
+        trial = replace(self._wanted, devices=offer.shared(_new_name(), 1 << 30, (), 1 << 20))
+        if await self._store.shares_capacity(trial):
+            return SliceMode.SHARED
+        if mode is SliceMode.SHARED:
             cause = "several claims cannot consume one device's memory here"
-            hint = "turn on the feature gate DRAConsumableCapacity"
+            hint = "turn on the feature gate DRAConsumableCapacity, or set the mode to auto"
             raise Unsupported("publish", self._wanted.name, cause, hint)
+        return SliceMode.SPLIT
+
+    def _says(self, there: Document, wanted: NodeSlice) -> bool:
+        """Whether an object says what is wanted, or all of it that the cluster keeps."""
+        said = devices(document(wanted, SliceVersion.V1))
+        return said in (devices(there), self._sent)
+
+    def _tell(self) -> None:
+        if names := self._wanted.device_names:
+            self._told(names, self._wanted.unhealthy)
 
 
-def _says(there: Document, wanted: NodeSlice) -> bool:
-    """Whether an object says what is wanted, whatever its version and generation."""
-    version = SliceVersion(str(there.get("apiVersion")).rpartition("/")[2])
-    return devices(there) == devices(document(wanted, version))
+def _new_name() -> str:
+    return _DEVICE + secrets.token_hex(4)

@@ -10,10 +10,12 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, TooLate
+from daemonkit.observe.steps import step
+from protect.channel import counts
 from protect.channel.connection import AgentConnection
 from protect.channel.inputs import InputStream
 from protect.channel.table import StreamTable
@@ -70,7 +72,9 @@ class Link:
         """
         await self.close()
         opened: asyncio.Future[AgentHello] = asyncio.get_running_loop().create_future()
-        self._runner = asyncio.create_task(self._run(opened), name=f"link {self._zone_id}")
+        # In a context of its own: it outlasts the call, and with it the trace, that opens it.
+        name, own = f"link {self._zone_id}", Context()
+        self._runner = asyncio.create_task(self._run(opened), name=name, context=own)
         try:
             async with asyncio.timeout(timeout):
                 return await opened
@@ -95,8 +99,9 @@ class Link:
             raise self._down
         self._share.asked()
         try:
-            async with asyncio.timeout(timeout):
-                return await self._connection.call(operation, request, _connecting.get())
+            with step(f"agent.{operation}", zone=self._zone_id):
+                async with asyncio.timeout(timeout):
+                    return await self._connection.call(operation, request, _connecting.get())
         except TimeoutError as error:
             name = operation.replace("_", " ")
             raise TooLate(name, f"in zone {self._zone_id}", f"no answer within {timeout:g} s") from error
@@ -173,6 +178,7 @@ class Link:
         self._down = type(final)("reach", f"zone {self._zone_id}", final.cause)
         await self._forget(self._down)
         if isinstance(final, ProtocolViolation):
+            counts.VIOLATIONS.inc()
             log.warning("zone %s broke the channel's rules and is cut off: %s", self._zone_id, final.cause)
             self._events.violation(final.cause)
         if not opened.done():
@@ -184,6 +190,7 @@ class Link:
         try:
             wire = ChannelWire(transport, self._zone_id, self._share)
             hello = await wire.greet()
+            counts.CONNECTIONS.inc()
             new_boot = hello.boot_id != self._boot
             if new_boot:
                 await self._forget(LinkDown("reach", f"zone {self._zone_id}", "its agent started anew"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from daemonkit.faults import Missing
+from protect.channel import counts
 from protect.channel.allowance import IgnoredFrames
 from protect.channel.frames import Frame, credit_values, data_offset, violation
 from protect.channel.inputs import InputStream
@@ -108,12 +109,14 @@ class StreamTable:
     def _new_output(self, number: int, fresh: bool) -> OutputStream:
         output = OutputStream(number, fresh=fresh, credit=self._send_credit, share=self._share)
         output.forgotten = self.drop_output
+        counts.STREAMS.inc()
         self._used.add(number)
         self._outputs[number] = output
         return output
 
     def _new_input(self, number: int, fresh: bool) -> InputStream:
         source = InputStream(number, fresh=fresh, ready=self._ready)
+        counts.STREAMS.inc()
         self._used.add(number)
         self._inputs[number] = source
         early = self._early.pop(number, None)

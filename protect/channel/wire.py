@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from protect.channel import counts
 from protect.channel.frames import DATA_TURN, Frame, FrameDecoder, Side, credit, data, encode
 from protect.channel.messages import agent_hello, host_hello
 from protect.channel.reply_rules import longest
@@ -87,6 +88,7 @@ class ChannelWire:
         untrusted_bytes = await self._transport.read(READ_SIZE)
         if not untrusted_bytes:
             raise LinkDown("read", f"zone {self._zone_id}", "the agent closed the channel")
+        counts.RECEIVED.inc(len(untrusted_bytes))
         self._decoder.add(untrusted_bytes)
 
     def _longest_reply(self, call_id: int) -> int:
@@ -112,6 +114,7 @@ class ChannelWire:
             await self._work.wait()
             batch = self._batch()
             if batch:
+                counts.SENT.inc(len(batch))
                 await self._transport.write(batch)
             else:
                 self._work.clear()

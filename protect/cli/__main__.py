@@ -16,6 +16,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from daemonkit.observe.audit import command as audit
 from protect.cli import devices, generate, resize, show
 from protect.cli.commands import COMMANDS
 from protect.cli.errors import CheckFailed, CommandFailed
@@ -88,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
     _verb(nouns, common, "watch", "everything there is, then each change")
     _images(nouns)
     generate.add_parser(nouns, _CRI_SOCKET)
+    audit.add_parsers(nouns)
     return top
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 import grpc.aio
 
 from daemonkit.grpc_server import channel
+from daemonkit.observe.audit import command as audit
 from protect.cli import devices, find, generate, images, reservations, resize, show
-from protect.cli.errors import CommandFailed
+from protect.cli.errors import CheckFailed, CommandFailed
 from protect.cli.host import host
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
@@ -140,6 +142,12 @@ async def zone_shutdown(options: argparse.Namespace) -> None:
         raise CommandFailed(f"{len(answer.left)} zones could not be ended: {', '.join(answer.left)}")
 
 
+async def audit_verify(options: argparse.Namespace) -> None:
+    """Check audit logs, which needs no daemon."""
+    if not await asyncio.to_thread(audit.run, options):
+        raise CheckFailed
+
+
 COMMANDS: Mapping[str, images.Command] = {
     "zone list": zone_list,
     "zone inspect": zone_inspect,
@@ -155,6 +163,7 @@ COMMANDS: Mapping[str, images.Command] = {
     "host": host,
     "watch": watch,
     generate.COMMAND: generate.generate,
+    audit.COMMAND: audit_verify,
     **devices.COMMANDS,
     **images.COMMANDS,
 }

@@ -35,7 +35,9 @@ async def reservation_list(options: argparse.Namespace) -> None:
     rows = [
         (
             one.id,
+            one.claim,
             show.mib(one.memory_bytes),
+            show.mib(one.overhead_bytes),
             str(one.vcpus) if one.vcpus else "",
             " ".join(one.pod_uids),
             zones.get(one.zone_id, ""),
@@ -43,7 +45,7 @@ async def reservation_list(options: argparse.Namespace) -> None:
         )
         for one in answer.reservations
     ]
-    show.table(("RESERVATION", "MEMORY", "VCPUS", "PODS", "ZONE", "AGE"), rows)
+    show.table(("RESERVATION", "CLAIM", "MEMORY", "OVERHEAD", "VCPUS", "PODS", "ZONE", "AGE"), rows)
 
 
 async def reservation_make(options: argparse.Namespace) -> None:

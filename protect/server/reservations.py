@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -12,6 +13,7 @@ from daemonkit.faults import Invalid
 from daemonkit.interceptors import read_only
 from protect.model import checks
 from protect.model.room.reservation import Capacity, Reservation
+from protect.server import device_requests
 from protect.state.manager import ZoneManager
 from protect.zones.room import capacity, reservations
 from xenpod_proto.protect.v1 import reservations_pb2 as pb
@@ -19,6 +21,7 @@ from xenpod_proto.protect.v1 import reservations_pb2_grpc
 
 _MOST_MEMORY = 1 << 50
 _MOST_VCPUS = 1024
+_CLAIM = re.compile(r"[a-z0-9./-]{0,320}")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -65,21 +68,33 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
         """Read a reservation to make.  Invalid: it cannot be one."""
         operation = "make reservation"
         reservation_id = checks.identifier(operation, "reservation", request.id)
-        if request.memory_bytes and request.total_bytes:
-            raise Invalid(operation, reservation_id, "memory_bytes and total_bytes are both set")
-        if not 0 < (size := request.memory_bytes or request.total_bytes) <= _MOST_MEMORY:
-            raise Invalid(operation, reservation_id, f"{size} bytes are not 1 to {_MOST_MEMORY}")
+        devices = device_requests.names(operation, reservation_id, request.devices)
+        size = self._size(operation, reservation_id, request)
         if request.vcpus > _MOST_VCPUS:
             raise Invalid(operation, reservation_id, f"{request.vcpus} vCPUs are more than {_MOST_VCPUS}")
         if (count := len(request.pod_uids)) > reservations.PODS_LIMIT:
             raise Invalid(operation, reservation_id, f"{count} pods are more than {reservations.PODS_LIMIT}")
         pods = tuple(dict.fromkeys(checks.identifier(operation, "pod", uid) for uid in request.pod_uids))
+        origin = checks.identifier(operation, "origin", request.origin) if request.origin else ""
+        if not _CLAIM.fullmatch(request.claim):
+            raise Invalid(operation, reservation_id, "claim is not up to 320 of [a-z0-9./-]")
+        return Reservation(reservation_id, size, request.vcpus, pods, 0, origin, devices, request.claim)
+
+    def _size(self, operation: str, reservation_id: str, request: pb.MakeReservationRequest) -> int:
+        """Memory to reserve; 0 only beside devices."""
+        if request.memory_bytes and request.total_bytes:
+            raise Invalid(operation, reservation_id, "memory_bytes and total_bytes are both set")
+        size = request.memory_bytes or request.total_bytes
+        if request.devices and not size and not request.vcpus:
+            return 0
+        if not 0 < size <= _MOST_MEMORY:
+            raise Invalid(operation, reservation_id, f"{size} bytes are not 1 to {_MOST_MEMORY}")
         if request.total_bytes:
             size = reservations.memory_of(self._manager, reservation_id, size, request.vcpus)
         if not size:
             cause = f"{request.total_bytes} bytes leave nothing beside what the hypervisor takes"
             raise Invalid(operation, reservation_id, cause)
-        return Reservation(reservation_id, size, request.vcpus, pods, created_at_ns=0)
+        return size
 
     def _shown(self, one: Reservation) -> pb.Reservation:
         promise = capacity.reservation_promise(self._manager.toolstack, one.memory_bytes, one.vcpus)
@@ -91,6 +106,9 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
             created_at_ns=one.created_at_ns,
             overhead_bytes=promise - one.memory_bytes,
             zone_id=self._manager.ledger.holder(one.id),
+            origin=one.origin,
+            devices=one.devices,
+            claim=one.claim,
         )
 
 
@@ -103,4 +121,5 @@ def shown_capacity(value: Capacity) -> pb.Capacity:
         foreign_bytes=value.foreign,
         dom0_bytes=value.dom0,
         sharing_bytes=value.sharing,
+        reservation_count=value.reservation_count,
     )

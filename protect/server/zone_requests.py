@@ -62,7 +62,7 @@ def zone_spec(
     if request.interfaces > 1:
         raise Invalid(operation, zone_id, f"{request.interfaces} interfaces are more than 1")
     memory, vcpus = _size(operation, zone_id, profile, request.resources, reserved)
-    if config.memory.reservations_only and reserved is None:
+    if config.memory.reservations_only and not (reserved and reserved.memory_bytes):
         cause = "nothing is reserved for its pod, and memory.reservations_only of protectd.toml is set"
         raise Refused(operation, zone_id, cause, "give the pod a resource claim")
     wanted = _wanted(operation, zone_id, profile, request)
@@ -94,7 +94,9 @@ def zone_spec(
         memory_policy=_policy(operation, zone_id, request.resources) or MemoryPolicy.STATIC,
         memory_min_bytes=min(request.resources.memory_min_bytes or memory, memory),
         cpupool=checks.name(operation, request.cpupool),
-        device_names=device_requests.names(operation, zone_id, request.devices),
+        device_names=device_requests.names(
+            operation, zone_id, [*request.devices, *(reserved.devices if reserved else ())]
+        ),
         reservations=reserved.reservations if reserved else (),
         disk_rates=disk_rates(operation, zone_id, config, request.disk_rates, capabilities),
     )

@@ -88,6 +88,7 @@ class Ledger:
             promised=self.reserved_bytes,
             free=self.free_bytes,
             reservations=sum(self._reservations.values()),
+            reservation_count=len(self._reservations),
             foreign=sample.foreign,
             dom0=sample.dom0,
             sharing=sample.sharing,

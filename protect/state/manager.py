@@ -85,6 +85,13 @@ class ZoneManager:
             raise Missing(operation, f"workload {workload_id}", "there is none")
         return runtime
 
+    def pod_of(self, some_id: str) -> str:
+        """The name of the zone that an id is of, or that the workload with this id is in; ""."""
+        runtime = self.zones.get(some_id)
+        if runtime is None and (workload := self.workloads.get(some_id)) is not None:
+            runtime = workload.zone
+        return "" if runtime is None else runtime.zone.spec.name
+
     def visible_workloads(self, zone_id: str = "") -> list[Workload]:
         return [
             runtime.workload

@@ -115,6 +115,9 @@ def _json_converter() -> Converter:
         ),
     )
     converter.register_unstructure_hook(
+        Reservation, make_dict_unstructure_fn(Reservation, converter, origin=rare, devices=rare, claim=rare)
+    )
+    converter.register_unstructure_hook(
         Workload, make_dict_unstructure_fn(Workload, converter, start_error=rare, command=rare, files=rare)
     )
     return converter

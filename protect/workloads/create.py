@@ -13,6 +13,7 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault, Refused
 from daemonkit.logs import fields
+from daemonkit.observe.steps import step
 from daemonkit.tasks import complete_all, gather
 from protect.model.checks import printable
 from protect.model.container import ContainerSpec, MemoryVolume, WorkloadSpec
@@ -126,7 +127,8 @@ async def _attach_all(
 
 
 async def _attach(manager: ZoneManager, runtime: WorkloadRuntime, disk: DiskSpec) -> None:
-    await manager.toolstack.attach_disk(runtime.zone.zone.domain_id, disk)
+    with step("disk.attach", zone=runtime.zone.id, workload=runtime.id):
+        await manager.toolstack.attach_disk(runtime.zone.zone.domain_id, disk)
     checkpoint("workload-create.disk-attached")
 
 

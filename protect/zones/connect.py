@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Refused
+from daemonkit.observe.steps import step
 from protect.model.zone import ZoneState
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
@@ -40,7 +41,8 @@ async def finish(manager: ZoneManager, runtime: ZoneRuntime, intent: Intent) -> 
     host_interface = await manager.toolstack.host_interface(runtime.zone.domain_id, 0)
     # An earlier version, whose intent this may be, had no such key and no check.
     spoof_check = intent.data.get("spoof_check") != "no"
-    guest = await manager.splice(host_interface, netns, interface, spoof_check=spoof_check)
+    with step("network.splice", zone=runtime.id):
+        guest = await manager.splice(host_interface, netns, interface, spoof_check=spoof_check)
     checkpoint("zone-connect.spliced")
     await runtime.agent.configure_network(guest, interface)
     checkpoint("zone-connect.configured")

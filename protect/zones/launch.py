@@ -14,6 +14,7 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault, Refused
 from daemonkit.logs import fields
+from daemonkit.observe.steps import step
 from protect.model.toolstack import DomainSpec
 from protect.model.zone import SCRATCH_VDEV, Zone, ZoneSpec, ZoneState
 from protect.state.manager import ZoneManager, now_ns
@@ -43,7 +44,8 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
     find.check(manager, spec)
     if spec.kernel:
         await asyncio.to_thread(kernel.check, spec.id, spec.kernel)
-    runtime = await admit(manager, spec)
+    with step("zone.admit", zone=spec.id):
+        runtime = await admit(manager, spec)
     client, toolstack = runtime.client, manager.toolstack
     async with runtime.lock, AsyncExitStack() as undo:
         undo.push_async_callback(_undo, manager, runtime)
@@ -53,7 +55,8 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
             # A destroy may be waiting already: no domain is made for it.
             runtime.end.check("use", f"zone {spec.id}")
             shared, passthrough = manager.volumes.shared(spec.id), may_pass_functions(manager, spec)
-            domain = await toolstack.create(domain_spec(runtime.zone, shared, passthrough=passthrough))
+            with step("domain.create", zone=spec.id):
+                domain = await toolstack.create(domain_spec(runtime.zone, shared, passthrough=passthrough))
             # In memory only: should we die here, the domain is found again by its uuid.
             runtime.zone = replace(runtime.zone, domain_id=domain)
             checkpoint("zone-create.domain-created")
@@ -63,11 +66,13 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
                 await toolstack.set_disk_rates(domain, spec.disk_rates)
             checkpoint("zone-create.shared-out")
             await _attach_scratch(manager, runtime)
-            await toolstack.unpause(domain)
-            checkpoint("zone-create.unpaused")
-            hello = await client.connect(new_link(manager, runtime), manager.config.timeouts.boot)
+            with step("zone.boot", zone=spec.id):
+                await toolstack.unpause(domain)
+                checkpoint("zone-create.unpaused")
+                hello = await client.connect(new_link(manager, runtime), manager.config.timeouts.boot)
             checkpoint("zone-create.connected")
-            await client.configure_zone(spec)
+            with step("zone.configure", zone=spec.id):
+                await client.configure_zone(spec)
             checkpoint("zone-create.configured")
             if spec.shares.cap:
                 await toolstack.set_shares(domain, spec.shares)
@@ -121,7 +126,8 @@ async def _attach_scratch(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     if disk is None:
         return
     checkpoint("zone-create.scratch-made")
-    await manager.toolstack.attach_disk(runtime.zone.domain_id, disk)
+    with step("disk.attach", zone=runtime.id):
+        await manager.toolstack.attach_disk(runtime.zone.domain_id, disk)
     checkpoint("zone-create.scratch-attached")
 
 

@@ -40,6 +40,7 @@ from cri.images.store.store import ImageStore
 from cri.images.worker.layers import BuiltFilesystem, account_files, convert, convert_rest
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
+from daemonkit.observe.steps import step
 from daemonkit.tasks import complete
 
 log = logging.getLogger(__name__)
@@ -187,7 +188,8 @@ class FilesystemBuilder:
                     blobs = await self._threads.run(partial(self._checked, image, planned, planned.read()))
                     with meter.running(plan.file_bytes):
                         convert = partial(self._convert, image, planned, early, blobs, meter.add)
-                        await self._threads.run(convert)
+                        with step("image.build"):
+                            await self._threads.run(convert)
         await self._threads.run(lambda _: self._keep_tree(planned))
 
     def _begin(self, image: LayeredImage) -> BuildState:

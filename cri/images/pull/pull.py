@@ -34,7 +34,8 @@ from cri.images.store.store import ImageStore
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Refused
-from daemonkit.memory import give_back
+from daemonkit.host.memory import give_back
+from daemonkit.observe.steps import step
 from daemonkit.tasks import complete
 
 # Bytes of entries, after which it is worth while to give back what they took.
@@ -68,9 +69,10 @@ class Puller:
         """The image a name stands for at its registry now, in the store under that name."""
         self.policy.check_name(reference)
         candidates = await self.candidates(reference, credentials, progress)
-        target, document = await self.resolver.find(reference, candidates)
-        await self.policy.check_content(reference, target)
-        image = await self.resolver.resolve(document, candidates)
+        with step("image.resolve", image=str(reference)):
+            target, document = await self.resolver.find(reference, candidates)
+            await self.policy.check_content(reference, target)
+            image = await self.resolver.resolve(document, candidates)
         names = [reference.at(target.digest)]
         if reference.tag is not None:
             names.append(str(reference))
@@ -204,7 +206,8 @@ class Puller:
     async def _layer(self, wanted: WantedLayer, slots: asyncio.Semaphore, budget: LayerBudget) -> LayerIndex:
         """A layer's index, once the layer is in the store."""
         async with slots:
-            index = await self._layers.get(wanted)
+            with step("image.layer", digest=wanted.layer.digest):
+                index = await self._layers.get(wanted)
         budget.spend(index.cost)
         return index
 

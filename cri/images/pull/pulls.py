@@ -13,6 +13,7 @@ from cri.images.pull.progress import Progress, Snapshot
 from cri.images.settings import ImageSettings
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, TooLate, Unreachable
+from daemonkit.observe.steps import step
 from daemonkit.tasks import race
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,8 @@ class Pulls:
         started = loop.time()
         try:
             async with asyncio.timeout(seconds) as deadline, self._turns:
-                result = await race(work(progress), self._standstill(progress))
+                with step("image.pull", image=name):
+                    result = await race(work(progress), self._standstill(progress))
         except OSError as error:
             if deadline.expired():
                 raise TooLate("pull", name, f"it took longer than {seconds:.0f} s") from None

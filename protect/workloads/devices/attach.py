@@ -111,6 +111,9 @@ async def _attach(manager: ZoneManager, zone: ZoneRuntime, wanted: ZoneDevice, u
 
 
 def _refuse_taken(manager: ZoneManager, zone: ZoneRuntime, wanted: ZoneDevice) -> None:
+    for reservation in manager.reservations.values():
+        if wanted.name in reservation.devices and reservation.id not in zone.zone.spec.reservations:
+            raise Refused(_OPERATION, wanted.label, f"reservation {reservation.id} of other pods has it")
     for other in manager.zones.values():
         if other is zone or other.zone.state is ZoneState.DEAD:
             continue

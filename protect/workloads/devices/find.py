@@ -49,7 +49,7 @@ def _wanted(manager: ZoneManager, spec: ZoneSpec, request: DeviceRequest) -> Zon
 
 
 def _allowed(manager: ZoneManager, spec: ZoneSpec, name: str) -> NamedDevice:
-    named = _configured(manager, name)
+    named = configured(manager, name)
     if named.profiles and spec.profile not in named.profiles:
         cause = f"zone {spec.id} has the profile {spec.profile}, and it is for others"
         hint = f"host.devices.{name}.profiles in protectd.toml says for which"
@@ -57,7 +57,8 @@ def _allowed(manager: ZoneManager, spec: ZoneSpec, name: str) -> NamedDevice:
     return named
 
 
-def _configured(manager: ZoneManager, name: str) -> NamedDevice:
+def configured(manager: ZoneManager, name: str) -> NamedDevice:
+    """The device of this name.  Missing: the configuration has none."""
     try:
         return manager.config.host.devices[name]
     except KeyError:

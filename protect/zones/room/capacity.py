@@ -25,7 +25,9 @@ def zone_promise(toolstack: Toolstack, spec: ZoneSpec) -> int:
 
 
 def reservation_promise(toolstack: Toolstack, memory_bytes: int, vcpus: int) -> int:
-    """Bytes to promise by a reservation, whatever the mode of its zone will be."""
+    """Bytes to promise by a reservation, whatever the mode of its zone will be; 0 for one without memory."""
+    if not memory_bytes:
+        return 0
     overhead = max(toolstack.overhead_bytes(memory_bytes, max(vcpus, 1), mode) for mode in Mode)
     return memory_bytes + overhead
 

@@ -9,7 +9,9 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Missing, Refused
 from daemonkit.logs import fields
 from protect.model.room.reservation import Reservation
+from protect.model.zone import ZoneState
 from protect.state.manager import ZoneManager, now_ns
+from protect.workloads.devices.find import configured
 from protect.zones.room.capacity import memory_within, refresh, reservation_promise
 
 log = logging.getLogger(__name__)
@@ -27,9 +29,12 @@ class ReservedSize:
     memory_bytes: int
     vcpus: int
     reservations: tuple[str, ...]
+    devices: tuple[str, ...] = ()
 
     def fit(self, operation: str, zone_id: str, memory_bytes: int, vcpus: int) -> tuple[int, int]:
         """Memory and vCPUs of a zone for which these are asked, 0 for any.  Refused: that is more."""
+        if not self.memory_bytes:  # they are for devices
+            return memory_bytes, vcpus
         self._check(operation, zone_id, f"{_mib(memory_bytes)} of memory", memory_bytes, self.memory_bytes)
         if self.vcpus:
             self._check(operation, zone_id, f"{vcpus} vCPUs", vcpus, self.vcpus)
@@ -49,7 +54,8 @@ def of_pod(manager: ZoneManager, pod_uid: str) -> ReservedSize | None:
     if not found:
         return None
     memory, vcpus = sum(one.memory_bytes for one in found), sum(one.vcpus for one in found)
-    return ReservedSize(memory, vcpus, tuple(one.id for one in found))
+    devices = tuple(dict.fromkeys(name for one in found for name in one.devices))
+    return ReservedSize(memory, vcpus, tuple(one.id for one in found), devices)
 
 
 def memory_of(manager: ZoneManager, reservation_id: str, total_bytes: int, vcpus: int) -> int:
@@ -63,7 +69,8 @@ def memory_of(manager: ZoneManager, reservation_id: str, total_bytes: int, vcpus
 async def make(manager: ZoneManager, wanted: Reservation) -> Reservation:
     """Promise what is wanted; again, it adds pods.
 
-    Exists: there is one of other sizes; Exhausted, with the numbers: it does not fit, or there are too many.
+    Exists: there is one of other sizes or devices; Exhausted, with the numbers: it does not fit, or there are
+    too many.  Missing, Refused: a device is not there, or somebody else has it.
     """
     if wanted.id not in manager.reservations:
         await refresh(manager)
@@ -73,8 +80,10 @@ async def make(manager: ZoneManager, wanted: Reservation) -> Reservation:
     if (count := len(manager.reservations)) >= manager.config.limits.reservations:
         cause = f"there are {count} reservations, as many as limits.reservations"
         raise Exhausted(_MAKE, wanted.id, cause, "release reservations")
+    _check_devices(manager, wanted)
     made = replace(wanted, created_at_ns=now_ns())
-    manager.ledger.reserve(made.id, reservation_promise(manager.toolstack, made.memory_bytes, made.vcpus))
+    promise = reservation_promise(manager.toolstack, made.memory_bytes, made.vcpus)
+    manager.ledger.reserve(made.id, promise)
     try:
         manager.put_reservation(made)
     except BaseException:
@@ -110,18 +119,33 @@ def _again(manager: ZoneManager, found: Reservation, wanted: Reservation) -> Res
             f" asked are {wanted.memory_bytes} and {wanted.vcpus}"
         )
         raise Exists(_MAKE, wanted.id, cause, "release it first")
-    return _bound(manager, _MAKE, found, wanted.pod_uids)
+    if found.devices != wanted.devices:
+        have, asked = (", ".join(one.devices) or "none" for one in (found, wanted))
+        raise Exists(_MAKE, wanted.id, f"it has the devices {have}, asked are {asked}", "release it first")
+    return _bound(manager, _MAKE, found, wanted.pod_uids, wanted.origin)
+
+
+def _check_devices(manager: ZoneManager, wanted: Reservation) -> None:
+    for name in wanted.devices:
+        configured(manager, name)
+        for other in manager.reservations.values():
+            if name in other.devices:
+                raise Refused(_MAKE, wanted.id, f"reservation {other.id} has device {name}")
+        for zone in manager.zones.values():
+            has = zone.zone.state is not ZoneState.DEAD and name in [one.name for one in zone.zone.devices]
+            if has:
+                raise Refused(_MAKE, wanted.id, f"zone {zone.id} has device {name}")
 
 
 def _bound(
-    manager: ZoneManager, operation: str, found: Reservation, pod_uids: tuple[str, ...]
+    manager: ZoneManager, operation: str, found: Reservation, pod_uids: tuple[str, ...], origin: str = ""
 ) -> Reservation:
     pods = tuple(dict.fromkeys((*found.pod_uids, *pod_uids)))
     if len(pods) > PODS_LIMIT:
         raise Exhausted(operation, found.id, f"it would be for {len(pods)} pods, more than {PODS_LIMIT}")
-    if pods == found.pod_uids:
+    bound = replace(found, pod_uids=pods, origin=found.origin or origin)
+    if bound == found:
         return found
-    bound = replace(found, pod_uids=pods)
     manager.put_reservation(bound)
     checkpoint("reservation-bind.recorded")
     return bound

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dra.quantity import whole
+from dra.slices.document import devices
 from localnode import toml
 from tests.support.cluster.api import PATIENCE
 from tests.support.cluster.cluster import NODE, Cluster
@@ -52,6 +54,18 @@ class Driver:
         except TimeoutError:
             raise AssertionError(f"pods have the claims {wanted}, reserved are {found}") from None
 
+    async def published(self, size: int) -> None:
+        """Wait until the slice says that claims can have so many bytes in all."""
+        found = -1
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while found != size:
+                    (device,) = devices(await self.slice())
+                    found = whole(device["capacity"]["memory"]["value"])
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"the slice says {found}, not {size}") from None
+
     async def slice(self) -> Any:
         found = await self.cluster.api.get(f"{SLICES}?fieldSelector=spec.driver={DRIVER}")
         (only,) = found["items"]
@@ -73,7 +87,8 @@ async def driving(cluster: Cluster) -> AsyncIterator[Driver]:
     config = cluster.folder / "dra.toml"
     config.write_text(toml.dumps(settings))
     daemon = Daemon("dra", config, root / "plugins" / DRIVER / "dra.sock", cluster.folder / "dra.log")
-    selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+    kind = f'device.attributes["{DRIVER}"].kind == "memory"'
+    selector = {"cel": {"expression": f'device.driver == "{DRIVER}" && {kind}'}}
     await cluster.api.post(DEVICE_CLASSES, {"metadata": {"name": CLASS}, "spec": {"selectors": [selector]}})
     await daemon.start()
     try:

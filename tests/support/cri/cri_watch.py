@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,9 +68,12 @@ class Events:
 
 
 @contextlib.asynccontextmanager
-async def watched(folder: Path) -> AsyncIterator[Watched]:
-    """Start both daemons; everything is removed at the end."""
-    node = CriNode(folder)
+async def watched(
+    folder: Path, settings: Mapping[str, object] | None = None, protectd: Mapping[str, object] | None = None
+) -> AsyncIterator[Watched]:
+    """Start both daemons, with these settings; everything is removed at the end."""
+    node = CriNode(folder, settings=dict(settings or {}))
+    node.protectd.configure(**(protectd or {}))
     await node.start()
     try:
         async with pulled(node, folder / "registry") as image, node.client() as client:

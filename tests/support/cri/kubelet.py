@@ -58,6 +58,12 @@ class Kubelet:
 
     manifests: Path
     port: int
+    process: asyncio.subprocess.Process
+
+    async def crash(self) -> None:
+        """Kill it, and wait for its end."""
+        self.process.kill()
+        await self.process.wait()
 
     def run(self, name: str, script: str, image: str) -> None:
         """Have it run a pod of one container, once; the pod's name ends with the node's."""
@@ -138,12 +144,12 @@ async def kubelet(
     )
     output = Output(folder / "kubelet.log")
     try:
-        async with background(*command, output=output):
+        async with background(*command, output=output) as process:
             await output.line_with(_READY, _TIMEOUT)
             async with asyncio.timeout(_TIMEOUT):
                 while not await asyncio.to_thread(_listens, port):
                     pass
-            yield Kubelet(manifests, port)
+            yield Kubelet(manifests, port, process)
     finally:
         # It makes one for each container, and removes it with the container, which may outlive it.
         for link in _LINKS.glob("*"):

@@ -34,6 +34,7 @@ class Cluster:
     slices: dict[str, Json] = field(default_factory=dict)
     claims: dict[str, Json] = field(default_factory=dict)
     writes: list[tuple[str, Json]] = field(default_factory=list)
+    events: list[Json] = field(default_factory=list)
     refusal: tuple[int, str] | None = None
     _changes: int = 0
 
@@ -103,6 +104,9 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, {"kind": "Node", "metadata": {"name": NAME, "uid": NODE_UID}}
         if url.path in (_GROUP, f"{_GROUP}/") and self.model.versions:
             return 200, self._group()
+        if url.path == "/apis/events.k8s.io/v1/namespaces/default/events" and body is not None:
+            self.model.events.append(body)
+            return 201, body
         parts = url.path.removeprefix(f"{_GROUP}/").split("/")
         if not url.path.startswith(_GROUP) or parts[0] not in self.model.versions:
             return 404, "the server could not find the requested resource"
@@ -144,6 +148,6 @@ class _Handler(BaseHTTPRequestHandler):
         kept = copy.deepcopy(body)
         for device in kept["spec"]["devices"] if not self.model.consumable else ():
             fields = device.get("basic", device)
-            fields.pop("allowMultipleAllocations")
-            fields["capacity"]["memory"].pop("requestPolicy")
+            fields.pop("allowMultipleAllocations", None)
+            fields.get("capacity", {}).get("memory", {}).pop("requestPolicy", None)
         return kept

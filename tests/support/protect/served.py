@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.grpc_server import channel, serve_unix
+from protect.config import HostConfig
 from protect.server import services
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.daemons import Clients
@@ -74,11 +75,13 @@ class Served:
 
 
 @asynccontextmanager
-async def served(folder: Path, toolstack: MemoryToolstack) -> AsyncIterator[Served]:
+async def served(
+    folder: Path, toolstack: MemoryToolstack, host: HostConfig | None = None
+) -> AsyncIterator[Served]:
     """``folder`` has a short name: the socket is in it."""
     volumes = MemoryVolumes(folder / "volumes")
     path = folder / "protect.sock"
-    async with running(folder, toolstack, total=4096 * MIB, volumes=volumes) as node:
+    async with running(folder, toolstack, total=4096 * MIB, volumes=volumes, host=host) as node:
         async with (
             serve_unix(path, functools.partial(services.add, node), name="protectd"),
             channel(path) as link,

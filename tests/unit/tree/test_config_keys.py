@@ -28,7 +28,21 @@ PATTERNS = ["['']", "['two words']", "['busybox']", "['a/[b']", "['a/\u00e9']", 
 TEXT = ["3", "true"]
 TEXT_OR_NUMBER = ["'yes'", "1"]
 
+OBSERVED: Mapping[str, list[str]] = {
+    "metrics.address": ["'127.0.0.1'", "'localhost:1'", "'127.0.0.1:x'", "'127.0.0.1:70000'", "'0.0.0.0:1'",
+                        "'192.0.2.1:1'", "':9'", "3"],
+    "traces.endpoint": ["'127.0.0.1:4317'", "'http://'", "'http://h'", "'http://h:1/v1/traces'",
+                        "'ftp://h:1'", "'http://h:x'", "'http://u:p@h:1'", "3"],
+    "traces.sampling": ["-0.1", "1.1", "nan", "'all'"],
+    "audit.to": ["'disk'", "''", "true"],
+    "audit.dir": PATH,
+    "audit.file_size": [*SIZE, "'4KiB'"],
+    "audit.files": [*COUNT, "1", "1001"],
+    "audit.commands": TEXT_OR_NUMBER,
+}  # fmt: skip
+
 CRI: Mapping[str, list[str]] = {
+    **OBSERVED,
     "state_dir": PATH,
     "run_dir": SOCKET,
     "socket": SOCKET,
@@ -119,6 +133,7 @@ CRI: Mapping[str, list[str]] = {
 }  # fmt: skip
 
 PROTECTD: Mapping[str, list[str]] = {
+    **OBSERVED,
     "run_dir": SOCKET,
     "state_dir": PATH,
     "guest_dir": PATH,

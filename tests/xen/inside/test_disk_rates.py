@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from protect.model.domain.shares import DiskRates
 from protect.model.toolstack import DiskSpec, DomainDeath, DomainInfo, ShutdownReason
 from tests.contract.conftest import images, stage
 from tests.contract.test_toolstack_rates import in_devices
+from tests.support.images import busybox
 from tests.support.protect.stage import Agent, Stage, soon, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -23,7 +25,30 @@ RATES = DiskRates(read_bytes=MIB, write_bytes=MIB)
 XVDB = "vbd-51728"
 """As the guest's xenbus calls it: 202 << 8 | 16."""
 SYSFS = {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["rw"]}
-RECONNECT = f"cd /sys/bus/xen/drivers/vbd && echo {XVDB} > unbind && echo {XVDB} > bind"
+STATE = "device/vbd/51728/state"
+"""Its half of the connection, in the guest's own part of xenstore."""
+XS_WRITE = 11
+CONNECTED, CLOSED = 4, 6
+"""enum xenbus_state, xen/include/public/io/xenbus.h."""
+
+
+def says(state: int) -> str:
+    """A command that has xenstore write the state of the disk, past the guest's driver."""
+    body = f"{STATE}\0{state}".encode()
+    message = struct.pack("=IIII", XS_WRITE, 0, 0, len(body)) + body
+    octal = "".join(f"\\{byte:03o}" for byte in message)
+    return f"printf '{octal}' > /zone/xen/xenbus"
+
+
+CONNECT_ANEW = (
+    f"{says(CLOSED)} && "
+    f'until [ "$(cat /sys/bus/xen/devices/{XVDB}/state)" = Closed ]; do sleep 0.1; done && '
+    f"{says(CONNECTED)}"
+)
+"""The driver keeps its rings when their backend closes: whoever says so has them served by new threads.
+
+To unbind and bind the driver does not do: it waits for a backend that begins, and ours stays closed.
+"""
 
 
 @pytest.fixture
@@ -67,7 +92,8 @@ async def test_a_guest_that_connects_its_disk_anew_is_held_and_ended(
     assert first
     await until(lambda: first <= held(stage, info))
     deaths = stage.toolstack.deaths()
-    await agent.begin("hostile", "xvda", "sh", "-c", RECONNECT, mounts=[SYSFS])
+    mounts = [SYSFS, busybox.bind("/dev", "/zone", "bind", "rw")]
+    await agent.begin("hostile", "xvda", "sh", "-c", CONNECT_ANEW, mounts=mounts, devices=True)
     assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.RECONNECTED)
     # It is not destroyed yet, and its new threads have the rates already.
     new = threads(info, "xvdb") - first

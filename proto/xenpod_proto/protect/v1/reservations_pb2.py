@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*xenpod_proto/protect/v1/reservations.proto\x12\nprotect.v1\"\x90\x01\n\x0bReservation\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x02 \x01(\x04\x12\r\n\x05vcpus\x18\x03 \x01(\r\x12\x10\n\x08pod_uids\x18\x04 \x03(\t\x12\x15\n\rcreated_at_ns\x18\x05 \x01(\x03\x12\x16\n\x0eoverhead_bytes\x18\x06 \x01(\x04\x12\x0f\n\x07zone_id\x18\x07 \x01(\t\"p\n\x16MakeReservationRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x02 \x01(\x04\x12\r\n\x05vcpus\x18\x03 \x01(\r\x12\x10\n\x08pod_uids\x18\x04 \x03(\t\x12\x13\n\x0btotal_bytes\x18\x05 \x01(\x04\"5\n\x16\x42indReservationRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07pod_uid\x18\x02 \x01(\t\"\'\n\x19ReleaseReservationRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x1c\n\x1aReleaseReservationResponse\"\x19\n\x17ListReservationsRequest\"I\n\x18ListReservationsResponse\x12-\n\x0creservations\x18\x01 \x03(\x0b\x32\x17.protect.v1.Reservation\"\x16\n\x14WatchCapacityRequest\"\xa9\x01\n\x08\x43\x61pacity\x12\x13\n\x0btotal_bytes\x18\x01 \x01(\x04\x12\x16\n\x0ereserved_bytes\x18\x02 \x01(\x04\x12\x12\n\nfree_bytes\x18\x03 \x01(\x04\x12\x1a\n\x12reservations_bytes\x18\x04 \x01(\x04\x12\x15\n\rforeign_bytes\x18\x05 \x01(\x04\x12\x12\n\ndom0_bytes\x18\x06 \x01(\x04\x12\x15\n\rsharing_bytes\x18\x07 \x01(\x04\x32\xbd\x03\n\x0cReservations\x12N\n\x0fMakeReservation\x12\".protect.v1.MakeReservationRequest\x1a\x17.protect.v1.Reservation\x12N\n\x0f\x42indReservation\x12\".protect.v1.BindReservationRequest\x1a\x17.protect.v1.Reservation\x12\x63\n\x12ReleaseReservation\x12%.protect.v1.ReleaseReservationRequest\x1a&.protect.v1.ReleaseReservationResponse\x12]\n\x10ListReservations\x12#.protect.v1.ListReservationsRequest\x1a$.protect.v1.ListReservationsResponse\x12I\n\rWatchCapacity\x12 .protect.v1.WatchCapacityRequest\x1a\x14.protect.v1.Capacity0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*xenpod_proto/protect/v1/reservations.proto\x12\nprotect.v1\"\xc0\x01\n\x0bReservation\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x02 \x01(\x04\x12\r\n\x05vcpus\x18\x03 \x01(\r\x12\x10\n\x08pod_uids\x18\x04 \x03(\t\x12\x15\n\rcreated_at_ns\x18\x05 \x01(\x03\x12\x16\n\x0eoverhead_bytes\x18\x06 \x01(\x04\x12\x0f\n\x07zone_id\x18\x07 \x01(\t\x12\x0e\n\x06origin\x18\x08 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\t \x03(\t\x12\r\n\x05\x63laim\x18\n \x01(\t\"\xa0\x01\n\x16MakeReservationRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x02 \x01(\x04\x12\r\n\x05vcpus\x18\x03 \x01(\r\x12\x10\n\x08pod_uids\x18\x04 \x03(\t\x12\x13\n\x0btotal_bytes\x18\x05 \x01(\x04\x12\x0e\n\x06origin\x18\x06 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x07 \x03(\t\x12\r\n\x05\x63laim\x18\x08 \x01(\t\"5\n\x16\x42indReservationRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07pod_uid\x18\x02 \x01(\t\"\'\n\x19ReleaseReservationRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x1c\n\x1aReleaseReservationResponse\"\x19\n\x17ListReservationsRequest\"I\n\x18ListReservationsResponse\x12-\n\x0creservations\x18\x01 \x03(\x0b\x32\x17.protect.v1.Reservation\"\x16\n\x14WatchCapacityRequest\"\xc4\x01\n\x08\x43\x61pacity\x12\x13\n\x0btotal_bytes\x18\x01 \x01(\x04\x12\x16\n\x0ereserved_bytes\x18\x02 \x01(\x04\x12\x12\n\nfree_bytes\x18\x03 \x01(\x04\x12\x1a\n\x12reservations_bytes\x18\x04 \x01(\x04\x12\x15\n\rforeign_bytes\x18\x05 \x01(\x04\x12\x12\n\ndom0_bytes\x18\x06 \x01(\x04\x12\x15\n\rsharing_bytes\x18\x07 \x01(\x04\x12\x19\n\x11reservation_count\x18\x08 \x01(\r2\xbd\x03\n\x0cReservations\x12N\n\x0fMakeReservation\x12\".protect.v1.MakeReservationRequest\x1a\x17.protect.v1.Reservation\x12N\n\x0f\x42indReservation\x12\".protect.v1.BindReservationRequest\x1a\x17.protect.v1.Reservation\x12\x63\n\x12ReleaseReservation\x12%.protect.v1.ReleaseReservationRequest\x1a&.protect.v1.ReleaseReservationResponse\x12]\n\x10ListReservations\x12#.protect.v1.ListReservationsRequest\x1a$.protect.v1.ListReservationsResponse\x12I\n\rWatchCapacity\x12 .protect.v1.WatchCapacityRequest\x1a\x14.protect.v1.Capacity0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,23 +32,23 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'xenpod_proto.protect.v1.res
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RESERVATION']._serialized_start=59
-  _globals['_RESERVATION']._serialized_end=203
-  _globals['_MAKERESERVATIONREQUEST']._serialized_start=205
-  _globals['_MAKERESERVATIONREQUEST']._serialized_end=317
-  _globals['_BINDRESERVATIONREQUEST']._serialized_start=319
-  _globals['_BINDRESERVATIONREQUEST']._serialized_end=372
-  _globals['_RELEASERESERVATIONREQUEST']._serialized_start=374
-  _globals['_RELEASERESERVATIONREQUEST']._serialized_end=413
-  _globals['_RELEASERESERVATIONRESPONSE']._serialized_start=415
-  _globals['_RELEASERESERVATIONRESPONSE']._serialized_end=443
-  _globals['_LISTRESERVATIONSREQUEST']._serialized_start=445
-  _globals['_LISTRESERVATIONSREQUEST']._serialized_end=470
-  _globals['_LISTRESERVATIONSRESPONSE']._serialized_start=472
-  _globals['_LISTRESERVATIONSRESPONSE']._serialized_end=545
-  _globals['_WATCHCAPACITYREQUEST']._serialized_start=547
-  _globals['_WATCHCAPACITYREQUEST']._serialized_end=569
-  _globals['_CAPACITY']._serialized_start=572
-  _globals['_CAPACITY']._serialized_end=741
-  _globals['_RESERVATIONS']._serialized_start=744
-  _globals['_RESERVATIONS']._serialized_end=1189
+  _globals['_RESERVATION']._serialized_end=251
+  _globals['_MAKERESERVATIONREQUEST']._serialized_start=254
+  _globals['_MAKERESERVATIONREQUEST']._serialized_end=414
+  _globals['_BINDRESERVATIONREQUEST']._serialized_start=416
+  _globals['_BINDRESERVATIONREQUEST']._serialized_end=469
+  _globals['_RELEASERESERVATIONREQUEST']._serialized_start=471
+  _globals['_RELEASERESERVATIONREQUEST']._serialized_end=510
+  _globals['_RELEASERESERVATIONRESPONSE']._serialized_start=512
+  _globals['_RELEASERESERVATIONRESPONSE']._serialized_end=540
+  _globals['_LISTRESERVATIONSREQUEST']._serialized_start=542
+  _globals['_LISTRESERVATIONSREQUEST']._serialized_end=567
+  _globals['_LISTRESERVATIONSRESPONSE']._serialized_start=569
+  _globals['_LISTRESERVATIONSRESPONSE']._serialized_end=642
+  _globals['_WATCHCAPACITYREQUEST']._serialized_start=644
+  _globals['_WATCHCAPACITYREQUEST']._serialized_end=666
+  _globals['_CAPACITY']._serialized_start=669
+  _globals['_CAPACITY']._serialized_end=865
+  _globals['_RESERVATIONS']._serialized_start=868
+  _globals['_RESERVATIONS']._serialized_end=1313
 # @@protoc_insertion_point(module_scope)

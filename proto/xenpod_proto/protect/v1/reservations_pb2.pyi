@@ -36,6 +36,9 @@ class Reservation(_message.Message):
     CREATED_AT_NS_FIELD_NUMBER: _builtins.int
     OVERHEAD_BYTES_FIELD_NUMBER: _builtins.int
     ZONE_ID_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    CLAIM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     memory_bytes: _builtins.int
     vcpus: _builtins.int
@@ -45,8 +48,16 @@ class Reservation(_message.Message):
     """What the hypervisor may take for the zone's domain, which is promised beside memory_bytes."""
     zone_id: _builtins.str
     """The zone that has it now; "": none."""
+    origin: _builtins.str
+    """What it was made with."""
+    claim: _builtins.str
+    """For people: namespace and name of the resource claim that it was made for, as "default/web-zone"; "": of none."""
     @_builtins.property
     def pod_uids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names in [host.devices] of protectd.toml: the zone of its pod has them from the beginning."""
+
     def __init__(
         self,
         *,
@@ -57,10 +68,13 @@ class Reservation(_message.Message):
         created_at_ns: _builtins.int = ...,
         overhead_bytes: _builtins.int = ...,
         zone_id: _builtins.str = ...,
+        origin: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.str] | None = ...,
+        claim: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_ns", b"created_at_ns", "id", b"id", "memory_bytes", b"memory_bytes", "overhead_bytes", b"overhead_bytes", "pod_uids", b"pod_uids", "vcpus", b"vcpus", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "created_at_ns", b"created_at_ns", "devices", b"devices", "id", b"id", "memory_bytes", b"memory_bytes", "origin", b"origin", "overhead_bytes", b"overhead_bytes", "pod_uids", b"pod_uids", "vcpus", b"vcpus", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -75,17 +89,32 @@ class MakeReservationRequest(_message.Message):
     VCPUS_FIELD_NUMBER: _builtins.int
     POD_UIDS_FIELD_NUMBER: _builtins.int
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    CLAIM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the uid of a resource claim."""
     memory_bytes: _builtins.int
-    """At least 1, unless total_bytes is set."""
+    """At least 1, unless total_bytes or devices is set.  With devices alone it says nothing of the zone's size."""
     vcpus: _builtins.int
     """At most 1024."""
     total_bytes: _builtins.int
     """Instead of memory_bytes: so much with what the hypervisor takes for the zone's domain."""
+    origin: _builtins.str
+    """What the caller knows it by beside its id, such as the device of a resource claim: up to 64 of [a-z0-9-].  The
+    first one that is given stays.
+    """
+    claim: _builtins.str
+    """See Reservation.claim.  At most 320 of [a-z0-9./-]."""
     @_builtins.property
     def pod_uids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """At most 32, each 1 to 64 of [a-z0-9-]."""
+
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names in [host.devices] of protectd.toml, at most 32.  No other reservation has them, and no zone of another
+        pod gets them.  NOT_FOUND: there is none of that name; FAILED_PRECONDITION: somebody else has it.
+        """
 
     def __init__(
         self,
@@ -95,10 +124,13 @@ class MakeReservationRequest(_message.Message):
         vcpus: _builtins.int = ...,
         pod_uids: _abc.Iterable[_builtins.str] | None = ...,
         total_bytes: _builtins.int = ...,
+        origin: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.str] | None = ...,
+        claim: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "memory_bytes", b"memory_bytes", "pod_uids", b"pod_uids", "total_bytes", b"total_bytes", "vcpus", b"vcpus"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "devices", b"devices", "id", b"id", "memory_bytes", b"memory_bytes", "origin", b"origin", "pod_uids", b"pod_uids", "total_bytes", b"total_bytes", "vcpus", b"vcpus"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -223,6 +255,7 @@ class Capacity(_message.Message):
     FOREIGN_BYTES_FIELD_NUMBER: _builtins.int
     DOM0_BYTES_FIELD_NUMBER: _builtins.int
     SHARING_BYTES_FIELD_NUMBER: _builtins.int
+    RESERVATION_COUNT_FIELD_NUMBER: _builtins.int
     total_bytes: _builtins.int
     """What zones can have in all: reserved and free.  It follows what other domains and dom0 take, and is less
     than reserved while they have taken what was promised.
@@ -237,6 +270,8 @@ class Capacity(_message.Message):
     dom0_bytes: _builtins.int
     sharing_bytes: _builtins.int
     """What the file servers of zones may use of dom0's."""
+    reservation_count: _builtins.int
+    """Reservations that are there."""
     def __init__(
         self,
         *,
@@ -247,10 +282,11 @@ class Capacity(_message.Message):
         foreign_bytes: _builtins.int = ...,
         dom0_bytes: _builtins.int = ...,
         sharing_bytes: _builtins.int = ...,
+        reservation_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dom0_bytes", b"dom0_bytes", "foreign_bytes", b"foreign_bytes", "free_bytes", b"free_bytes", "reservations_bytes", b"reservations_bytes", "reserved_bytes", b"reserved_bytes", "sharing_bytes", b"sharing_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dom0_bytes", b"dom0_bytes", "foreign_bytes", b"foreign_bytes", "free_bytes", b"free_bytes", "reservation_count", b"reservation_count", "reservations_bytes", b"reservations_bytes", "reserved_bytes", b"reserved_bytes", "sharing_bytes", b"sharing_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from daemonkit.faults import Exhausted, Fault, Invalid, Missing, Refused
-from dra.claims.claim import Wanted, allocation
+from dra.claims.claim import Consumer, Wanted, allocation
 from dra.claims.prepare import Claims
-from dra.model import Promise
+from dra.config import DraConfig
+from dra.model import HostDevice, Promise
 
 DRIVER, NODE = "zones.xenpod.dev", "node-1"
-WANTED = Wanted("default", "memory", "uid-1", DRIVER, NODE)
+CONFIG = DraConfig(node=NODE)
+CARD = HostDevice("card", "0000:65:00.0", readonly=False, zone_id="")
+WANTED = Wanted("default", "memory", "uid-1", DRIVER, NODE, CONFIG.sizes)
 CLAIM: dict[str, Any] = {
     "metadata": {"name": "memory", "namespace": "default", "uid": "uid-1"},
     "status": {
@@ -71,6 +75,82 @@ def test_admin_access_takes_nothing() -> None:
     assert allocation(WANTED, claim).total_bytes == 0
 
 
+def with_parameters(*parameters: object, **result: object) -> dict[str, Any]:
+    """The claim without what the scheduler counts, unless ``result`` has it, and with opaque parameters."""
+    claim = changed(**({"consumedCapacity": None, "shareID": None} | result))
+    claim["status"]["allocation"]["devices"]["config"] = [
+        {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": one}} for one in parameters
+    ]
+    return claim
+
+
+def sized(memory: object, **more: object) -> dict[str, object]:
+    return {"apiVersion": "xenpod.dev/v1alpha1", "kind": "ZoneResources", "memory": memory, **more}
+
+
+@pytest.mark.parametrize(
+    ("claim", "size"),
+    [
+        (with_parameters(), 352 << 20),
+        (with_parameters(sized("512Mi")), 512 << 20),
+        (with_parameters(sized("1")), 32 << 20),
+        (with_parameters(sized("536870913")), 513 << 20),
+        (with_parameters(sized("1Gi"), sized("2Gi")), 2 << 30),
+        (with_parameters(sized("100Mi"), consumedCapacity={"memory": "200Mi"}), 200 << 20),
+    ],
+)
+def test_a_claim_that_has_its_device_alone_says_its_size(claim: dict[str, Any], size: int) -> None:
+    found = allocation(WANTED, claim)
+    assert (found.total_bytes, found.device) == (size, "memory-0")
+
+
+def test_parameters_of_a_class_yield_to_the_claims_and_others_do_not_count() -> None:
+    claim = with_parameters()
+    configs = [
+        {
+            "source": "FromClaim",
+            "requests": ["zone"],
+            "opaque": {"driver": DRIVER, "parameters": sized("1Gi")},
+        },
+        {
+            "source": "FromClaim",
+            "requests": ["gpu"],
+            "opaque": {"driver": DRIVER, "parameters": sized("9Gi")},
+        },
+        {
+            "source": "FromClass",
+            "requests": ["zone"],
+            "opaque": {"driver": DRIVER, "parameters": sized("3Gi")},
+        },
+        {"source": "FromClaim", "opaque": {"driver": "gpu.example", "parameters": "anything"}},
+    ]
+    claim["status"]["allocation"]["devices"]["config"] = configs
+    assert allocation(WANTED, claim).total_bytes == 1 << 30
+    claim["status"]["allocation"]["devices"]["results"][0]["request"] = "zone/first"
+    assert allocation(WANTED, claim).total_bytes == 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("parameters", "cause"),
+    [
+        ("text", "no object"),
+        ([], "no object"),
+        ({}, "apiVersion is 'None'"),
+        (sized("1Gi", vcpus=2), "unknown key 'vcpus'"),
+        (sized("1Gi") | {"kind": "Zone"}, "kind is 'Zone'"),
+        (sized("0"), "memory is 0"),
+        (sized("-5Mi"), "memory is -5242880"),
+        (sized("lots"), "no quantity"),
+        (sized(512), "no quantity"),
+        (sized("9" * 5000), "no quantity"),
+    ],
+)
+def test_parameters_that_are_none(parameters: object, cause: str) -> None:
+    with pytest.raises(Invalid, match=cause) as caught:
+        allocation(WANTED, with_parameters(parameters))
+    assert len(str(caught.value)) < 1024
+
+
 @pytest.mark.parametrize(
     ("claim", "kind", "cause"),
     [
@@ -81,8 +161,11 @@ def test_admin_access_takes_nothing() -> None:
         ({**CLAIM, "status": {"allocation": {"devices": {"results": "x"}}}}, Refused, "nothing of driver"),
         (changed(driver="gpu.example"), Refused, f"nothing of driver {DRIVER}"),
         (changed(pool="node-2"), Refused, "is of pool node-2, this node's is node-1"),
-        (changed(consumedCapacity=None), Refused, "DRAConsumableCapacity"),
-        (changed(consumedCapacity={}), Refused, "does not say how much memory"),
+        (
+            with_parameters(sized("2Gi"), consumedCapacity={"memory": "1Gi"}),
+            Refused,
+            "scheduler has counted 107374",
+        ),
         (changed(consumedCapacity={"memory": "much"}), Invalid, "'much' is no quantity"),
         (changed(consumedCapacity={"memory": "0"}), Invalid, "is 0"),
         (changed(consumedCapacity={"memory": "-1Gi"}), Invalid, "is -1073741824"),
@@ -117,17 +200,43 @@ class Host:
             raise Exhausted("reserve memory for claim", wanted.claim_uid, f"{self.size - others} are free")
         self.reserved[wanted.claim_uid] = wanted
 
+    async def devices(self) -> list[HostDevice]:
+        return [CARD]
+
     async def release(self, claim_uid: str) -> None:
         await asyncio.sleep(0)
         self.reserved.pop(claim_uid, None)
 
 
+class Heard:
+    """The slice, and those who are told of refusals."""
+
+    def __init__(self) -> None:
+        self.devices: list[str] = []
+        self.refusals: list[tuple[str, list[str], str]] = []
+
+    def claimed(self, device: str) -> None:
+        self.devices.append(device)
+
+    def released(self) -> None:
+        self.devices.append("released")
+
+    def tell(self, claim: Wanted, pods: Sequence[Consumer], cause: str) -> None:
+        self.refusals.append((str(claim), [pod.name for pod in pods], cause))
+
+
+def claims_of(host: Host, heard: Heard | None = None) -> Claims:
+    heard = heard or Heard()
+    return Claims(CONFIG, host, host, heard, heard)
+
+
 async def test_a_claim_is_reserved_once_and_given_back() -> None:
     host = Host(1 << 30)
-    claims = Claims(DRIVER, NODE, host, host)
+    claims = claims_of(host)
     for _ in range(2):
         found = await claims.prepare("default", "memory", "uid-1")
-        assert host.reserved == {"uid-1": Promise("uid-1", found.total_bytes, ("pod-1",))}
+        promise = Promise("uid-1", found.total_bytes, ("pod-1",), "memory-0", claim="default/memory")
+        assert host.reserved == {"uid-1": promise}
     host.claims.clear()  # it may be gone before the kubelet says so
     for _ in range(2):
         await claims.unprepare("uid-1")
@@ -137,19 +246,19 @@ async def test_a_claim_is_reserved_once_and_given_back() -> None:
 async def test_a_claim_that_does_not_fit_has_the_numbers() -> None:
     host = Host(1 << 20)
     with pytest.raises(Exhausted, match="1048576 are free"):
-        await Claims(DRIVER, NODE, host, host).prepare("default", "memory", "uid-1")
+        await claims_of(host).prepare("default", "memory", "uid-1")
     assert host.reserved == {}
 
 
 async def test_a_claim_that_is_gone_is_said() -> None:
     host = Host(1 << 30)
     with pytest.raises(Missing, match="no such claim"):
-        await Claims(DRIVER, NODE, host, host).prepare("default", "other", "uid-1")
+        await claims_of(host).prepare("default", "other", "uid-1")
 
 
 async def test_both_at_once_leave_what_the_later_one_says() -> None:
     host = Host(1 << 30)
-    claims = Claims(DRIVER, NODE, host, host)
+    claims = claims_of(host)
     await asyncio.gather(claims.prepare("default", "memory", "uid-1"), claims.unprepare("uid-1"))
     assert host.reserved == {}
     await asyncio.gather(claims.unprepare("uid-1"), claims.prepare("default", "memory", "uid-1"))
@@ -161,6 +270,42 @@ async def test_admin_access_reserves_nothing() -> None:
     claim = changed(consumedCapacity=None)
     claim["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
     host.claims["memory"] = claim
-    found = await Claims(DRIVER, NODE, host, host).prepare("default", "memory", "uid-1")
+    found = await claims_of(host).prepare("default", "memory", "uid-1")
     assert [part.device for part in found.parts] == ["memory-0"]
     assert host.calls == 0
+
+
+async def test_a_refusal_is_told_and_the_device_is_not_offered_again() -> None:
+    heard = Heard()
+    for host, claim, cause in (
+        (Host(0), CLAIM, "0 are free"),
+        (Host(1 << 40), with_parameters({}), "apiVersion"),
+    ):
+        host.claims["memory"] = claim
+        with pytest.raises(Fault):
+            await claims_of(host, heard).prepare("default", "memory", "uid-1")
+        assert heard.devices.pop() == "memory-0"
+        told, pods, said = heard.refusals.pop()
+        assert (told, pods) == ("default/memory", ["web"]) and cause in said
+    with pytest.raises(Missing):
+        await claims_of(Host(0), heard).prepare("default", "memory", "uid-2")
+    assert heard.devices == [] and len(heard.refusals) == 1
+
+
+async def test_a_claim_of_a_device_of_the_host_reserves_it() -> None:
+    host, name = Host(1 << 30), CARD.slice_name(NODE)
+    host.claims["memory"] = changed(device=name, consumedCapacity=None, shareID=None)
+    found = await claims_of(host).prepare("default", "memory", "uid-1")
+    assert [part.host_device for part in found.parts] == ["card"]
+    assert host.reserved == {"uid-1": Promise("uid-1", 0, ("pod-1",), "", ("card",), "default/memory")}
+    both = copy.deepcopy(CLAIM)
+    results = both["status"]["allocation"]["devices"]["results"]
+    results.append({"request": "card", "driver": DRIVER, "pool": NODE, "device": name})
+    host.claims["memory"] = both
+    host.reserved.clear()
+    await claims_of(host).prepare("default", "memory", "uid-1")
+    made = Promise("uid-1", 512 << 20, ("pod-1",), "memory-0", ("card",), "default/memory")
+    assert host.reserved == {"uid-1": made}
+    results[1]["device"] = HostDevice("other", "", readonly=False, zone_id="").slice_name(NODE)
+    with pytest.raises(Refused, match="has no device device-"):
+        await claims_of(host).prepare("default", "memory", "uid-1")

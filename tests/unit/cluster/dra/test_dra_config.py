@@ -20,10 +20,20 @@ PATH = ("'relative'", "''", "3")
         *(("instance", value) for value in ("'a/b'", f"'{'a' * 41}'", "true")),
         *((key, v) for key in ("kubeconfig", "protect_socket", "plugins_dir", "registry_dir") for v in PATH),
         *((key, f"'/{'x' * 200}'") for key in ("protect_socket", "plugins_dir", "registry_dir")),
-        *((key, v) for key in ("write_interval", "check_interval") for v in ("0", "-1", "'soon'", "nan")),
+        *(
+            (key, v)
+            for key in ("write_interval", "split_interval", "check_interval")
+            for v in ("0", "-1", "'soon'", "nan")
+        ),
         ("log_level", "'loud'"),
+        *(("metrics.address", value) for value in ("'9468'", "'localhost:9468'", "'10.0.0.1:9468'", "3")),
         ("node", "3"),
-        *((f"sizes.{key}", v) for key in ("minimum", "step", "default") for v in ("0", "-1", "'lots'")),
+        *(("mode", value) for value in ("'both'", "''", "3")),
+        *(
+            (f"sizes.{key}", v)
+            for key in ("minimum", "step", "default", "minimum_device")
+            for v in ("0", "-1", "'lots'")
+        ),
         ("sizes.default", "'16MiB'"),
         ("sizes.step", "'5MiB'"),
         ("sizes.minimum", "1048577"),

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from daemonkit.config import Seconds
 from dra.config import DraConfig
 from dra.daemon import serve
 from dra.quantity import whole
 from dra.slices.document import devices
+from protect.config import HostConfig, NamedDevice
 from tests.support.dra.api_server import Cluster, serving
 from tests.support.dra.kubelet import TIMEOUT, DraKubelet, kubelet
 from tests.support.labels.api_server import NAME, kubeconfig
@@ -80,8 +82,22 @@ async def driving(config: DraConfig) -> AsyncIterator[None]:
 @pytest.fixture
 async def node(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[DraNode]:
     """4096 MiB are for zones."""
+    async with driven(short_path, toolstack, Cluster()) as made:
+        yield made
+
+
+@pytest.fixture
+async def splitting(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[DraNode]:
+    """The same in a cluster where claims cannot share a device."""
+    async with driven(short_path, toolstack, Cluster(("v1beta1",), consumable=False)) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def driven(
+    short_path: Path, toolstack: MemoryToolstack, cluster: Cluster, host: HostConfig | None = None
+) -> AsyncIterator[DraNode]:
     toolstack.overhead = 8 * MIB
-    cluster = Cluster()
     with serving(cluster) as url:
         config = DraConfig(
             node=NAME,
@@ -89,9 +105,10 @@ async def node(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Dr
             protect_socket=short_path / "protect.sock",
             plugins_dir=short_path / "p",
             registry_dir=short_path / "r",
-            write_interval=0.001,  # type: ignore[arg-type]  # a NewType
+            write_interval=Seconds(0.001),
+            split_interval=Seconds(0.001),
         )
-        async with served(short_path, toolstack) as protectd, driving(config), kubelet(config) as asked:
+        async with served(short_path, toolstack, host) as protectd, driving(config), kubelet(config) as asked:
             yield DraNode(cluster, asked, protectd, config)
 
 
@@ -172,13 +189,61 @@ async def test_a_node_is_filled_and_not_overfilled(node: DraNode) -> None:
 
 async def test_claims_leave_the_slice_as_it_is_and_zones_without_one_do_not(node: DraNode) -> None:
     await published(node, 4096 * MIB)
-    await node.kubelet.prepare(node.claim("1Gi", "pod-1"))
+    device = devices(node.cluster.slice)[0]["name"]
+    await node.kubelet.prepare(node.claim("1Gi", "pod-1", device=device))
     await node.protectd.create_zone("z1")  # of a pod without a claim
     request = protect_pb2.GetZoneRequest(id="z1")
     zone = await node.protectd.clients.zones.GetZone(request, timeout=TIMEOUT)
     taken = node.protectd.toolstack.overhead + zone.resources.memory_bytes
     await published(node, (4096 * MIB - taken) // MIB * MIB)
     assert len(node.cluster.writes) == 2
+
+
+async def test_a_claim_that_has_its_device_alone(splitting: DraNode) -> None:
+    """As a cluster of 1.32 has it: the size is in the claim's parameters, the next device in the slice."""
+    node = splitting
+    await published(node, 4096 * MIB)
+    first = devices(node.cluster.slice)[0]["name"]
+    claim = node.claim(device=first, consumedCapacity=None, shareID=None)
+    assert (await node.kubelet.prepare(claim, version="v1beta1"))[claim[1]].error == ""
+    assert await node.reserved() == {claim[1]: 352 * MIB}
+    await published(node, (4096 - 352) * MIB)
+    found = {one["name"]: one["attributes"]["claimed"]["bool"] for one in devices(node.cluster.slice)}
+    assert found.pop(first) is True and list(found.values()) == [False]
+    await node.kubelet.unprepare(claim, version="v1beta1")
+    await published(node, 4096 * MIB)
+    assert [one["name"] for one in devices(node.cluster.slice)] == list(found)
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+async def test_a_claim_of_a_device_gives_its_pod_a_cdi_name_and_its_zone_the_device(
+    short_path: Path, toolstack: MemoryToolstack, version: str
+) -> None:
+    host = HostConfig(devices={"card": NamedDevice("/dev/null")})  # a device that every host has
+    async with driven(short_path, toolstack, Cluster(), host) as node:
+        await published(node, 4096 * MIB)
+        _, card = devices(node.cluster.slice)
+        claim = node.claim("512Mi", "pod-1", device=card["name"], consumedCapacity=None, shareID=None)
+        for _ in range(2):
+            answer = (await node.kubelet.prepare(claim, version=version))[claim[1]]
+            assert answer.error == ""
+            assert list(answer.devices[0].cdi_device_ids) == ["xenpod.dev/device=card"]
+        other = node.claim("512Mi", "pod-2", device=card["name"], consumedCapacity=None, shareID=None)
+        assert "has device card" in (await node.kubelet.prepare(other))[other[1]].error
+        await node.protectd.create_zone("z1", pod_uid="pod-1")
+        assert [str(one.path) for one in toolstack.of_zone("z1").disks.values() if one.exclusive] == [
+            "/dev/null"
+        ]
+
+
+async def test_refusals_are_events(node: DraNode) -> None:
+    claim = node.claim("64Gi", "pod-1")
+    error = (await node.kubelet.prepare(claim))[claim[1]].error
+    async with asyncio.timeout(TIMEOUT):
+        while len(node.cluster.events) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert {one["regarding"]["kind"] for one in node.cluster.events} == {"ResourceClaim", "Pod"}
+    assert {one["note"] for one in node.cluster.events} == {error}
 
 
 async def test_the_health_of_the_device(node: DraNode) -> None:
@@ -197,9 +262,9 @@ async def test_the_health_of_the_device(node: DraNode) -> None:
 
 async def test_restarts_of_the_driver_lose_and_double_nothing(node: DraNode) -> None:
     """A second instance begins before the first one ends, as a rolling update has it."""
-    claim = node.claim("512Mi")
-    await node.kubelet.prepare(claim)
     await published(node, 4096 * MIB)
+    claim = node.claim("512Mi", device=devices(node.cluster.slice)[0]["name"])
+    await node.kubelet.prepare(claim)
     other = DraConfig(
         node=NAME,
         kubeconfig=node.config.kubeconfig,

@@ -11,30 +11,38 @@ from typing import Any
 import pytest
 
 from daemonkit.faults import Denied, Unreachable, Unsupported
-from dra.config import ClaimSizes
+from dra.config import ClaimSizes, DraConfig, SliceMode
 from dra.kube.api import ClusterApi
 from dra.model import HostMemory
 from dra.quantity import whole
 from dra.slices.document import NodeSlice, SliceVersion, devices, document
-from dra.slices.keeper import Cadence, SliceKeeper
+from dra.slices.keeper import SliceKeeper
+from dra.slices.offer import MemoryDevice
 from tests.support.dra.api_server import NODE_UID, Cluster, serving
+from tests.support.dra.host import HeldHost
 from tests.support.labels.api_server import NAME, kubeconfig
 
 DRIVER = "zones.xenpod.dev"
 GIB = 1 << 30
-SLICE = NodeSlice(
-    DRIVER, NAME, NODE_UID, "memory-1", 3, 8 * GIB, ClaimSizes(), {"pv": True, "toolstack": "libxl"}
-)
-QUICK = Cadence(write=0.001, check=60.0)
+ONE = MemoryDevice("memory-1", 8 * GIB, shared=True)
+SLICE = NodeSlice(DRIVER, NAME, NODE_UID, 3, (ONE,), ClaimSizes(), {"pv": True, "toolstack": "libxl"})
 
 
 @contextlib.contextmanager
-def keeping(cluster: Cluster, folder: Path, cadence: Cadence = QUICK) -> Any:
-    """A keeper with the real client; what it tells of the device is in ``told``."""
+def keeping(
+    cluster: Cluster,
+    folder: Path,
+    mode: SliceMode = SliceMode.AUTO,
+    **more: float,
+) -> Any:
+    """A keeper with the real client; what it tells of the devices is in ``told``."""
     with serving(cluster) as url:
-        told: list[tuple[str, str]] = []
+        told: list[tuple[tuple[str, ...], str]] = []
         api = ClusterApi(kubeconfig(folder / "kubeconfig", url))
-        yield SliceKeeper(DRIVER, NAME, ClaimSizes(), api, cadence, lambda *what: told.append(what)), told
+        quick: Any = {"write_interval": 0.001, "split_interval": 0.001, "check_interval": 60.0, **more}
+        config = DraConfig(node=NAME, mode=mode, **quick)
+
+        yield SliceKeeper(config, api, HeldHost(), lambda *what: told.append(what)), told
 
 
 @contextlib.asynccontextmanager
@@ -70,7 +78,11 @@ def test_the_device_of_v1() -> None:
     assert found["metadata"]["ownerReferences"][0]["uid"] == NODE_UID
     (device,) = found["spec"]["devices"]
     assert device["allowMultipleAllocations"] is True
-    assert device["attributes"] == {"pv": {"bool": True}, "toolstack": {"string": "libxl"}}
+    assert device["attributes"] == {
+        "kind": {"string": "memory"},
+        "pv": {"bool": True},
+        "toolstack": {"string": "libxl"},
+    }
     assert device["capacity"]["memory"] == {
         "value": "8Gi",
         "requestPolicy": {"default": "352Mi", "validRange": {"min": "32Mi", "max": "8Gi", "step": "1Mi"}},
@@ -88,7 +100,7 @@ def test_all_versions_say_the_same(version: SliceVersion) -> None:
 @pytest.mark.parametrize("claimable", [0, 1 << 20, 33 << 20, 8 * GIB + 5])
 def test_sizes_that_can_be_asked_for_are_steps_above_the_least(claimable: int) -> None:
     sizes = ClaimSizes(step=3 << 20, minimum=33 << 20, default=66 << 20)
-    found = NodeSlice(DRIVER, NAME, "", "m", 1, claimable, sizes, {})
+    found = NodeSlice(DRIVER, NAME, "", 1, (MemoryDevice("m", claimable, shared=True),), sizes, {})
     (device,) = document(found, SliceVersion.V1)["spec"]["devices"]
     policy = device["capacity"]["memory"]["requestPolicy"]
     least, most = (whole(policy["validRange"][key]) for key in ("min", "max"))
@@ -107,7 +119,7 @@ async def test_it_is_written_in_the_newest_version_and_then_only_when_it_changes
         async with running(keeper):
             await until(lambda: bool(cluster.writes))
             (name,) = (device["name"] for device in devices(cluster.slice))
-            assert told[-1] == (name, "")
+            assert told[-1] == ((name,), "")
             for claimable in (4 * GIB, 4 * GIB + 100, 4 * GIB):
                 keeper.show(memory(claimable), {"pv": True})
             keeper.show(memory(3 * GIB), {"pv": True})
@@ -142,7 +154,7 @@ async def test_what_somebody_else_wrote_is_replaced(tmp_path: Path) -> None:
 
 async def test_a_slice_that_was_removed_comes_again(tmp_path: Path) -> None:
     cluster = Cluster()
-    with keeping(cluster, tmp_path, Cadence(write=0.001, check=0.02)) as (keeper, _told):
+    with keeping(cluster, tmp_path, check_interval=0.02) as (keeper, _told):
         keeper.show(memory(4 * GIB), {})
         async with running(keeper):
             await until(lambda: bool(cluster.slices))
@@ -164,18 +176,18 @@ async def test_while_protectd_is_away_the_device_takes_no_new_claims(tmp_path: P
                 {"key": f"{DRIVER}/unhealthy", "value": "protectd-away", "effect": "NoSchedule"}
             ]
             assert said(cluster) == 4 * GIB
-            assert told[-1] == (device["name"], "protectd-away")
+            assert told[-1] == ((device["name"],), "protectd-away")
             keeper.show(memory(4 * GIB), {})
             await until(lambda: "taints" not in devices(cluster.slice)[0])
 
 
 async def test_a_cluster_without_the_feature_is_named(tmp_path: Path) -> None:
     for cluster, cause in (
-        (Cluster(consumable=False), "DRAConsumableCapacity"),
+        (Cluster(consumable=False), "gate DRAConsumableCapacity, or set the mode"),
         (Cluster(versions=("v1alpha3",)), "the cluster serves v1alpha3"),
         (Cluster(versions=()), "the cluster serves none"),
     ):
-        with keeping(cluster, tmp_path) as (keeper, _told):
+        with keeping(cluster, tmp_path, SliceMode.SHARED) as (keeper, _told):
             keeper.show(memory(4 * GIB), {})
             with pytest.raises(Unsupported, match=cause):
                 await keeper.once()

@@ -152,7 +152,9 @@ async def test_watchers_are_told_the_newest_and_there_are_not_too_many() -> None
     assert await anext(watch) == Capacity(total=1000, free=1000)
     ledger.admit("a", 100)
     ledger.reserve("claim", 200)
-    assert await anext(watch) == Capacity(total=1000, promised=300, free=700, reservations=200)
+    assert await anext(watch) == Capacity(
+        total=1000, promised=300, free=700, reservations=200, reservation_count=1
+    )
     waiting = asyncio.ensure_future(anext(watch, None))
     ledger.sample(MemorySample(2000))
     ledger.release("nobody")

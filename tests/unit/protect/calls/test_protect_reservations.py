@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from protect.config import HostConfig, NamedDevice
 from protect.zones.room import capacity
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import TIMEOUT, Served, served
@@ -70,11 +71,12 @@ async def test_a_reservation_is_made_bound_and_released(node: Served) -> None:
 
 
 async def test_a_total_has_the_domains_own_memory_in_it(node: Served) -> None:
-    request = rpb.MakeReservationRequest(id=CLAIM, total_bytes=512 * MIB)
+    request = rpb.MakeReservationRequest(id=CLAIM, total_bytes=512 * MIB, claim="default/web-zone")
     for pods in ((), (POD,)):
         request.pod_uids[:] = pods
         made = await node.clients.reservations.MakeReservation(request, timeout=TIMEOUT)
         assert (made.memory_bytes, made.pod_uids) == (512 * MIB - OVERHEAD, list(pods))
+        assert made.claim == "default/web-zone"
     assert await free(node) == (4096 - 512) * MIB
     for total, memory in ((OVERHEAD, 0), (MIB, MIB), (0, 0)):
         request = rpb.MakeReservationRequest(id="other", total_bytes=total, memory_bytes=memory)
@@ -127,6 +129,8 @@ async def test_what_does_not_fit_is_refused_with_the_numbers(node: Served) -> No
         {"pod_uids": [""]},
         {"pod_uids": ["a b"]},
         {"pod_uids": [f"pod-{number}" for number in range(33)]},
+        {"claim": "default/a b"},
+        {"claim": "x" * 321},
     ],
 )
 async def test_nonsense_is_refused(node: Served, wrong: dict[str, object]) -> None:
@@ -221,6 +225,7 @@ async def _watched(node: Served, toolstack: MemoryToolstack) -> None:
     await make(node)
     made = await watch.read()
     assert (made.free_bytes, made.reservations_bytes) == (3576 * MIB, 520 * MIB)
+    assert (first.reservation_count, made.reservation_count) == (0, 1)
     toolstack.host_memory, toolstack.foreign_memory = 4096 * MIB, 3000 * MIB
     taken = await watch.read()
     assert (taken.foreign_bytes, taken.total_bytes, taken.free_bytes) == (3000 * MIB, 1096 * MIB, 576 * MIB)
@@ -236,3 +241,56 @@ async def test_what_others_took_since_is_seen_by_the_next_create(
     async with failing(grpc.StatusCode.RESOURCE_EXHAUSTED) as said:
         await node.create_zone("z2")
     assert "free are 232 MiB of 496 MiB" in said[0] and "other domains 3600 MiB" in said[0]
+
+
+async def test_what_a_reservation_was_made_from_is_kept(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async def made(node: Served, origin: str) -> str:
+        request = rpb.MakeReservationRequest(id=CLAIM, memory_bytes=64 * MIB, origin=origin)
+        return (await node.clients.reservations.MakeReservation(request, timeout=TIMEOUT)).origin
+
+    async with served(tmp_path, toolstack) as node:
+        assert [await made(node, origin) for origin in ("", "memory-1", "memory-2", "")] == [
+            "",
+            *["memory-1"] * 3,
+        ]
+        with pytest.raises(grpc.aio.AioRpcError, match="origin id"):
+            await made(node, "a b")
+    async with served(tmp_path, toolstack) as node:
+        assert [one.origin for one in await listed(node)] == ["memory-1"]
+
+
+async def test_devices_are_reserved_for_a_pod(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async def made(node: Served, reservation: str, *devices: str, **more: object) -> rpb.Reservation:
+        request = rpb.MakeReservationRequest(id=reservation, devices=devices, **more)  # type: ignore[arg-type]
+        return await node.clients.reservations.MakeReservation(request, timeout=TIMEOUT)
+
+    async def attach(node: Served) -> None:
+        request = pb.AttachDeviceRequest(zone_id="other", device="fast")
+        await node.clients.devices.AttachDevice(request, timeout=TIMEOUT)
+
+    host = HostConfig(devices={"fast": NamedDevice("/dev/nvme0n1"), "slow": NamedDevice("/dev/sda")})
+    async with served(tmp_path, toolstack, host) as node:
+        for _ in range(2):
+            assert list((await made(node, CLAIM, "fast", pod_uids=[POD])).devices) == ["fast"]
+        for name, devices, status in (
+            ("b", ["fast"], grpc.StatusCode.FAILED_PRECONDITION),
+            ("b", ["none"], grpc.StatusCode.NOT_FOUND),
+            (CLAIM, ["slow"], grpc.StatusCode.ALREADY_EXISTS),
+        ):
+            async with failing(status):
+                await made(node, name, *devices)
+        await node.create_zone("other")
+        async with failing(grpc.StatusCode.FAILED_PRECONDITION):
+            await attach(node)
+        # A reservation without memory says nothing of the zone's size.
+        await node.create_zone("z1", pod_uid=POD, resources=pb.ZoneResources(memory_bytes=128 * MIB))
+        assert [str(one.path) for one in toolstack.of_zone("z1").disks.values() if one.exclusive] == [
+            "/dev/nvme0n1"
+        ]
+        await release(node)
+        async with failing(grpc.StatusCode.FAILED_PRECONDITION):
+            await made(node, "b", "fast")  # the zone still has it
+        await node.clients.zones.DestroyZone(pb.DestroyZoneRequest(id="z1"), timeout=TIMEOUT)
+        assert (await made(node, "b", "fast", memory_bytes=64 * MIB)).memory_bytes == 64 * MIB
+    async with served(tmp_path, toolstack, host) as node:
+        assert [(one.id, list(one.devices)) for one in await listed(node)] == [("b", ["fast"])]

@@ -1,0 +1,64 @@
+"""Figures of xenpod-cri's pods, images and neighbours, as they are when Prometheus asks.
+
+Not those that the kubelet asks for by ListPodSandboxMetrics: those are of single pods, these of the daemon.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import Enum
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+
+from cri.delegate.link import Delegate
+from cri.runtime import Runtime
+from cri.state.container import ContainerPhase
+from cri.state.sandbox import SandboxPhase
+from daemonkit.faults import Fault
+
+
+class DaemonFigures:
+    """Reads them."""
+
+    def __init__(self, runtime: Runtime, delegate: Delegate | None) -> None:
+        self._runtime = runtime
+        self._delegate = delegate
+
+    async def read(self) -> list[Metric]:
+        """Everything of one moment."""
+        runtime = self._runtime
+        pods = (pod.phase for pod in runtime.sandboxes.all())
+        containers = (container.phase for container in runtime.containers.all())
+        found = [
+            _states("xenpod_pods", "Pods, by the phase of their record.", SandboxPhase, pods),
+            _states("xenpod_containers", "Containers, likewise.", ContainerPhase, containers),
+            GaugeMetricFamily("xenpod_pulls", "Pulls under way.", len(runtime.images.pulls())),
+            _truth("xenpod_protectd_up", "Whether protectd answers.", not runtime.follower.trouble),
+            _truth("xenpod_network_ready", "Whether pods get a network.", _attachable(runtime)),
+        ]
+        if self._delegate is not None:
+            answers = not self._delegate.trouble
+            found.append(_truth("xenpod_delegate_up", "Whether the delegate answers.", answers))
+        return found
+
+
+def _attachable(runtime: Runtime) -> bool:
+    try:
+        runtime.network.check()
+    except Fault:
+        return False
+    return True
+
+
+def _truth(name: str, text: str, value: bool) -> Metric:
+    return GaugeMetricFamily(name, text, int(value))
+
+
+def _states(name: str, text: str, states: type[Enum], seen: Iterable[Enum]) -> Metric:
+    """How many of each state, those that nothing is in too."""
+    found, family = Counter(seen), GaugeMetricFamily(name, text, labels=("phase",))
+    for state in states:
+        family.add_metric((str(state.value),), found[state])
+    return family

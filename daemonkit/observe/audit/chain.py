@@ -1,0 +1,98 @@
+"""Entries as lines, each with the hash of the one before: whatever is cut out, changed or moved is seen.
+
+A line is a JSON object that ends with its own hash: the SHA-256 of all that is before ``,"hash"`` in it.
+``seq`` counts from 1; ``prev`` is the hash of the line before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+GENESIS = "0" * 64
+"""``prev`` of the first entry."""
+LINE = 16 * 1024
+"""Most bytes of a line."""
+
+_MARK = b',"hash":"'
+_END = b'"}'
+_HASH = len(GENESIS)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One place in a chain: the number of an entry, and its hash."""
+
+    seq: int = 0
+    hash: str = GENESIS
+
+    def follow(self, entry: Mapping[str, object]) -> tuple[Link, bytes]:
+        """The next link, and the line of its entry, which ends with a newline."""
+        whole = {"seq": self.seq + 1, **entry, "prev": self.hash}
+        body = json.dumps(whole, separators=(",", ":")).encode()[:-1]
+        digest = hashlib.sha256(body).hexdigest()
+        return Link(self.seq + 1, digest), body + _MARK + digest.encode() + _END + b"\n"
+
+    def __str__(self) -> str:
+        return f"{self.seq}:{self.hash}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChainedLine:
+    """What a line says of its place."""
+
+    link: Link
+    prev: str
+
+
+@dataclass(slots=True)
+class Verified:
+    """What was found: the entries, the first and the last link, and everything that is wrong."""
+
+    entries: int = 0
+    first: int = 0
+    last: Link = field(default_factory=Link)
+    wrong: list[str] = field(default_factory=list)
+    seen: Link | None = None
+    """The entry that was asked for, if it is there."""
+
+
+def read(line: bytes) -> ChainedLine:
+    """The place of a line without its newline; ValueError: it is damaged."""
+    at = len(line) - len(_MARK) - _HASH - len(_END)
+    if at <= 0 or line[at : at + len(_MARK)] != _MARK or not line.endswith(_END):
+        raise ValueError("it does not end with a hash")
+    said = line[at + len(_MARK) : -len(_END)].decode("ascii", "replace")
+    if hashlib.sha256(line[:at]).hexdigest() != said:
+        raise ValueError("its hash is of another text: it was changed")
+    entry = json.loads(line[:at] + b"}")
+    return ChainedLine(Link(int(entry["seq"]), said), str(entry["prev"]))
+
+
+def verify(lines: Iterable[bytes], anchor: Link | None = None) -> Verified:
+    """Check a chain from its first line that is there.  ``anchor``: an entry that must be in it."""
+    found = Verified()
+    before: Link | None = None
+    for number, line in enumerate(lines, 1):
+        try:
+            one = read(line.rstrip(b"\n"))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            found.wrong.append(f"line {number}: {error}")
+            before = None
+            continue
+        if before is not None and (one.prev, one.link.seq) != (before.hash, before.seq + 1):
+            found.wrong.append(
+                f"between entries {before.seq} and {one.link.seq}: something is missing or moved"
+            )
+        if one.link.seq == 1 and one.prev != GENESIS:
+            found.wrong.append("entry 1: it does not begin a chain")
+        if anchor is not None and one.link == anchor:
+            found.seen = anchor
+        found.first = found.first or one.link.seq
+        found.entries += 1
+        before = found.last = one.link
+    if anchor is not None and found.seen is None:
+        found.wrong.append(f"entry {anchor.seq} with the hash {anchor.hash[:12]}... is not there")
+    return found

@@ -1,0 +1,177 @@
+"""The files of an audit log: ``audit.log``, which is written, ``audit.log.1`` before it, and so on.
+
+``audit.head`` has the last link and the number of the oldest entry that is kept, so that a cut at either end
+is seen, too.  It is written after the entries are on the disk, so it is never ahead of them by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemonkit.faults import Broken
+from daemonkit.observe.audit.chain import LINE, Link, Verified, read, verify
+
+NAME = "audit.log"
+HEAD = "audit.head"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The end of a chain, and the oldest entry that is kept of it."""
+
+    link: Link = Link()
+    first: int = 1
+
+    def write(self, folder: Path) -> None:
+        """Replace the file in one step."""
+        said = {"seq": self.link.seq, "hash": self.link.hash, "first": self.first}
+        fresh = folder / f"{HEAD}.new"
+        fresh.write_text(json.dumps(said) + "\n")
+        fresh.chmod(0o600)
+        fresh.replace(folder / HEAD)
+
+    @staticmethod
+    def read(folder: Path) -> Head | None:
+        """The head; None: there is none.  Broken: it cannot be read."""
+        try:
+            said = json.loads((folder / HEAD).read_text())
+            return Head(Link(int(said["seq"]), str(said["hash"])), int(said["first"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Broken("read", str(folder / HEAD), str(error) or type(error).__name__) from error
+
+
+class AuditFiles:
+    """Writes the files of one log; all calls are one thread's."""
+
+    def __init__(self, folder: Path, size: int, count: int) -> None:
+        """``size``: bytes after which a file is put aside; ``count``: files that are kept.
+
+        Broken: the folder cannot be used, or what is in it cannot be read.
+        """
+        self._folder, self._size, self._count = folder, size, count
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._path = folder / NAME
+            head = Head.read(folder)
+            last = _last_link(self._path) or _last_link(folder / f"{NAME}.1")
+            # What is lacking at the end shows as a gap before the next entry.
+            ahead = head is not None and (last is None or last.seq < head.link.seq)
+            self.link = head.link if head is not None and ahead else last or Link()
+            self._first = head.first if head is not None else _first(self._paths()) or 1
+            self._file = _open(self._path)
+        except OSError as error:
+            raise Broken("open audit log", str(folder), error.strerror or str(error)) from error
+
+    def append(self, entries: Iterable[dict[str, object]]) -> None:
+        """Write entries and wait until they are on the disk; OSError: none of them may be there."""
+        link, lines = self.link, []
+        for entry in entries:
+            link, line = link.follow(entry)
+            lines.append(line)
+        before = os.fstat(self._file).st_size
+        try:
+            _write(self._file, b"".join(lines))
+            os.fdatasync(self._file)
+        except OSError:
+            os.ftruncate(self._file, before)
+            raise
+        self.link = link
+        if os.fstat(self._file).st_size >= self._size:
+            self._rotate()
+        Head(self.link, self._first).write(self._folder)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _rotate(self) -> None:
+        os.close(self._file)
+        for number in range(self._count - 1, 0, -1):
+            older = self._folder / f"{NAME}.{number - 1}" if number > 1 else self._path
+            if older.exists():
+                older.replace(self._folder / f"{NAME}.{number}")
+        self._file = _open(self._path)
+        self._first = _first(self._paths()) or self._first
+
+    def _paths(self) -> list[Path]:
+        return paths(self._folder)
+
+
+def paths(folder: Path) -> list[Path]:
+    """The files of a log, the oldest first."""
+    numbered = [(int(p.suffix[1:]), p) for p in folder.glob(f"{NAME}.*") if p.suffix[1:].isdecimal()]
+    found = [path for _, path in sorted(numbered, reverse=True)]
+    return [*found, folder / NAME] if (folder / NAME).exists() else found
+
+
+def verify_folder(folder: Path, anchor: Link | None = None) -> Verified:
+    """Check all files of a log against each other and against its head."""
+    found = verify(_lines(paths(folder)), anchor)
+    try:
+        head = Head.read(folder)
+    except Broken as error:
+        found.wrong.append(str(error))
+        return found
+    if head is None:
+        if found.entries:
+            found.wrong.append(f"{HEAD} is missing: what was cut off the end cannot be seen")
+        return found
+    if found.last.seq < head.link.seq:
+        found.wrong.append(f"entries {found.last.seq + 1} to {head.link.seq} are missing at the end")
+    if found.entries and found.first > head.first:
+        found.wrong.append(f"entries {head.first} to {found.first - 1} are missing at the beginning")
+    return found
+
+
+def _lines(files: list[Path]) -> Iterator[bytes]:
+    for path in files:
+        with path.open("rb") as file:
+            while line := file.readline(4 * LINE):
+                yield line
+
+
+def _open(path: Path) -> int:
+    """Open a file to append to; half a line at its end, of a daemon that was killed, is cut off."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    size = os.fstat(file).st_size
+    tail = os.pread(file, 4 * LINE, max(0, size - 4 * LINE))
+    if tail and not tail.endswith(b"\n"):
+        os.ftruncate(file, size - len(tail) + tail.rfind(b"\n") + 1)
+    return file
+
+
+def _write(file: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def _last_link(path: Path) -> Link | None:
+    """The last whole line's link; None: there is no such line."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4 * LINE))
+            lines = file.read().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return None
+    for line in reversed(lines):
+        try:
+            return read(line).link
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return None
+
+
+def _first(files: list[Path]) -> int:
+    """The number of the oldest entry; 0: there is none."""
+    for line in _lines(files):
+        try:
+            return read(line.rstrip(b"\n")).link.seq
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return 0

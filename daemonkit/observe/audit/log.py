@@ -1,0 +1,149 @@
+"""The audit log of a daemon: entries wait in memory, and one thread writes them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from prometheus_client import Counter
+
+from daemonkit.observe.audit.chain import LINE
+from daemonkit.observe.audit.files import AuditFiles
+from daemonkit.observe.audit.journal import AuditJournal
+from daemonkit.observe.callers import Caller
+from daemonkit.observe.metrics import REGISTRY
+from daemonkit.observe.settings import AuditConfig, AuditDestination
+
+log = logging.getLogger(__name__)
+
+ENTRIES = Counter("xenpod_audit_entries", "Entries of the audit log.", registry=REGISTRY)
+LOST = Counter("xenpod_audit_lost", "Entries of the audit log that could not be written.", registry=REGISTRY)
+WAITING = 4096
+"""Most entries that wait to be written: some 10 MB of memory."""
+
+_BATCH = 256
+_LONGEST = LINE // 2
+
+
+class AuditSink(Protocol):
+    """Where entries go."""
+
+    def append(self, entries: Iterable[dict[str, object]]) -> None:
+        """OSError: they cannot be written."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class AuditLog:
+    """Takes entries; never waits for the disk."""
+
+    def __init__(self, daemon: str, sink: AuditSink, *, commands: bool = False) -> None:
+        self.commands = commands
+        self.pod_of: Callable[[str], str] = lambda _: ""
+        """The pod, as ``namespace/name``, that the object with this id belongs to; set by the daemon."""
+        self._daemon = daemon
+        self._sink = sink
+        self._waiting: deque[dict[str, object]] = deque()
+        self._changed = threading.Condition()
+        self._lost = 0
+        self._closing = False
+        self._told = False
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+        self._thread.start()
+
+    def add(
+        self, rpc: str, caller: Caller, pod: str, said: dict[str, object], code: str, seconds: float
+    ) -> None:
+        """Add the entry of a call that has ended; ``said``: ``request`` and ``reply``, redacted."""
+        now = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="microseconds")
+        entry: dict[str, object] = {
+            "time": now,
+            "daemon": self._daemon,
+            "rpc": rpc,
+            "caller": asdict(caller),
+            "pod": pod,
+            **said,
+            "code": code,
+            "us": round(seconds * 1e6),
+        }
+        if len(json.dumps(entry)) > _LONGEST:
+            entry |= dict.fromkeys(said, "<too long>")
+        with self._changed:
+            if len(self._waiting) >= WAITING:
+                self._lose(1)
+                return
+            self._waiting.append(entry)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+        self._sink.close()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closing:
+                    self._changed.wait()
+                batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+                if not batch:
+                    return
+                lost, self._lost = self._lost, 0
+            self._write(batch, lost)
+
+    def _write(self, batch: list[dict[str, object]], lost: int) -> None:
+        if lost:
+            batch[0]["lost"] = lost
+        try:
+            self._sink.append(batch)
+        except OSError as error:
+            with self._changed:
+                self._lose(len(batch))
+                self._lost += lost
+            if not self._told:
+                log.error("audit entries are lost: %s", error.strerror or error)
+            self._told = True
+            return
+        self._told = False
+        ENTRIES.inc(len(batch))
+
+    def _lose(self, count: int) -> None:
+        """Note it for the next entry that is written, which says how many are lacking before it."""
+        self._lost += count
+        LOST.inc(count)
+
+
+@asynccontextmanager
+async def auditing(config: AuditConfig, daemon: str, state_dir: Path) -> AsyncIterator[AuditLog | None]:
+    """The audit log while the block runs; None: it is off.
+
+    Broken: it cannot be opened, and the daemon should not serve without.
+    """
+    if config.to is AuditDestination.OFF:
+        yield None
+        return
+    folder = config.dir or state_dir / "audit"
+    sink: AuditSink
+    if config.to is AuditDestination.FILE:
+        sink = await asyncio.to_thread(AuditFiles, folder / daemon, config.file_size, config.files)
+    else:
+        sink = await asyncio.to_thread(AuditJournal, folder / daemon)
+    audit = AuditLog(daemon, sink, commands=config.commands)
+    try:
+        yield audit
+    finally:
+        await asyncio.to_thread(audit.close)

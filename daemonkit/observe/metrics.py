@@ -1,0 +1,74 @@
+"""The metrics that every daemon has, and the registry that all of a daemon's metrics are in.
+
+Labels have few values, which no caller can add to: methods that the server has, status codes, kinds of
+faults, names in our source.  Where a label names a zone, its values go when the zone does.
+
+Names are those of the field where it has some: ``grpc_server_*`` as go-grpc-prometheus has them,
+``process_*`` as all clients of Prometheus do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
+
+REGISTRY = CollectorRegistry()
+"""Of this daemon; the library's own default is not used, since its collectors are not all ours."""
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Bounds of histograms of what takes from milliseconds to a minute."""
+
+CALLS = Counter(
+    "grpc_server_handled",
+    "Calls that ended, by their status.",
+    ("grpc_service", "grpc_method", "grpc_code"),
+    registry=REGISTRY,
+)
+CALL_SECONDS = Histogram(
+    "grpc_server_handling_seconds",
+    "How long calls with one reply took.",
+    ("grpc_service", "grpc_method"),
+    buckets=SECONDS,
+    registry=REGISTRY,
+)
+CALLS_OPEN = Gauge("xenpod_calls_open", "Calls under way, streams too.", registry=REGISTRY)
+ERRORS = Counter("xenpod_errors", "Calls that failed, by the kind of fault.", ("reason",), registry=REGISTRY)
+LAG = Histogram(
+    "xenpod_event_loop_lag_seconds",
+    "How much later than asked for the event loop got to a timer.",
+    buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0),
+    registry=REGISTRY,
+)
+UNREAD = Counter("xenpod_figures_unread", "Figures that a scrape had to leave out.", registry=REGISTRY)
+_BUILD = Gauge("xenpod_build_info", "1; the version is a label.", ("daemon", "version"), registry=REGISTRY)
+
+_LAG_PERIOD = 0.5
+
+# Half of the series would be the times at which the other half began.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+ProcessCollector(registry=REGISTRY)
+GCCollector(registry=REGISTRY)
+
+
+def name_daemon(daemon: str) -> None:
+    """Show which daemon of which version this is."""
+    _BUILD.labels(daemon, version("xenpod")).set(1)
+
+
+async def watch_loop() -> None:
+    """Measure how late the event loop is, until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + _LAG_PERIOD
+        await asyncio.sleep(_LAG_PERIOD)
+        LAG.observe(max(0.0, loop.time() - due))

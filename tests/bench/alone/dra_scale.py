@@ -1,0 +1,342 @@
+"""What the DRA drivers of a large cluster ask of its API server: writes a second, and bytes of slices.
+
+``python -m tests.bench.alone.dra_scale`` runs the product's own keeper of slices for each of 5,000 nodes,
+with pods that come and go, against a model of the API server, in virtual time: a timer's end comes when
+nothing else is left to do, so that minutes of a cluster take as long as their work takes.  Requests take
+10 ms of virtual time.  What the model counts is what the keeper sends; what the API server makes of it
+(storage, watchers), and what Kubernetes itself asks for each pod and claim, it does not model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import random
+import selectors
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+
+from daemonkit.faults import Unreachable
+from dra.config import DraConfig, SliceMode
+from dra.model import HostDevice, HostMemory, Promise
+from dra.slices.document import (
+    Document,
+    NodeSlice,
+    SliceVersion,
+    document,
+    shared_device,
+    unclaimed_device,
+)
+from dra.slices.keeper import SliceKeeper
+
+GIB = 1 << 30
+_NODE = 256 * GIB
+_POD = 512 << 20
+_LIFETIME = 60.0
+"""Seconds that a pod lives, on average."""
+_PLACING = 0.2
+"""Seconds from a claim's finding a device to its preparation: scheduler and kubelet."""
+_LATENCY = 0.01
+_ATTRIBUTES = {"toolstack": "libxl", "hypervisorVersion": "4.17", "pv": True, "pvh": True, "iommu": True}
+
+
+class _NoFiles(selectors.SelectSelector):
+    """Waits for nothing: it sets the clock on by the time that it would have waited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise RuntimeError("nothing is left to happen")
+        self.now += max(0.0, timeout)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes only by its timers."""
+
+    def __init__(self) -> None:
+        self._clock = _NoFiles()
+        super().__init__(self._clock)
+
+    def time(self) -> float:
+        return self._clock.now
+
+
+def virtually(main: Coroutine[Any, Any, None]) -> float:
+    """Run it in virtual time: the seconds that have passed there."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(main)
+        return runner.get_loop().time()
+
+
+@dataclass
+class ModelServer:
+    """The slices, and what was asked for them.
+
+    ``shared``: claims can share a device here.  ``away``: it refuses everything now.  ``told``: those who
+    watch the slice of a node.
+    """
+
+    shared: bool
+    slices: dict[str, Document] = field(default_factory=dict)
+    told: dict[str, Callable[[Document], None]] = field(default_factory=dict)
+    writes: Counter[int] = field(default_factory=Counter)
+    reads: Counter[int] = field(default_factory=Counter)
+    refused: Counter[int] = field(default_factory=Counter)
+    written_bytes: int = 0
+    slice_bytes: int = 0
+    away: bool = False
+    _versions: int = 0
+
+    async def node_uid(self, node: str) -> str:
+        await self._asked(self.reads)
+        return f"uid-of-{node}"
+
+    async def shares_capacity(self, trial: NodeSlice) -> bool:
+        await self._asked(self.reads)  # a dry run: nothing is stored, nobody is told
+        return self.shared
+
+    async def slice(self, name: str) -> Document | None:
+        await self._asked(self.reads)
+        return self.slices.get(name)
+
+    async def create(self, wanted: NodeSlice) -> Document:
+        return await self._write(wanted)
+
+    async def replace(self, wanted: NodeSlice, there: Document) -> Document:
+        return await self._write(wanted)
+
+    async def _write(self, wanted: NodeSlice) -> Document:
+        await self._asked(self.writes)
+        body = document(wanted, SliceVersion.V1)
+        self._versions += 1
+        body["metadata"]["resourceVersion"] = str(self._versions)
+        size = len(json.dumps(body, separators=(",", ":")))
+        self.written_bytes += size
+        self.slice_bytes = max(self.slice_bytes, size)
+        self.slices[wanted.name] = body
+        self.told[wanted.node](body)
+        return body
+
+    async def _asked(self, count: Counter[int]) -> None:
+        second = int(asyncio.get_running_loop().time())
+        await asyncio.sleep(_LATENCY)
+        if self.away:
+            self.refused[second] += 1
+            raise Unreachable("ask", "the API server", "it is away")
+        count[second] += 1
+
+
+class SimulatedNode:
+    """A node's keeper, the ledger that it hears of, and the scheduler and kubelet that give it claims."""
+
+    def __init__(self, name: str, server: ModelServer, scenario: Scenario, seed: float) -> None:
+        self.keeper = SliceKeeper(DraConfig(node=name), server, self, lambda *_: None)
+        self.started = 0
+        self._scenario = scenario
+        self._random = random.Random(seed)
+        self._held: dict[str, Promise] = {}
+        self._beside = 0
+        """Bytes that zones without a claim have."""
+        self._waiting = 0
+        """Pods whose claims the scheduler has not placed yet."""
+        self._numbers = 0
+        self._device = ""
+        """For the next claim, or all of them; "": there is none."""
+        server.told[name] = self._seen
+        self._show()
+
+    async def live(self, pods_a_minute: float) -> None:
+        """Let pods come at random times."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._random.expovariate(pods_a_minute / 60))
+            if self._random.random() < self._scenario.without_claim:
+                self._zone(_POD)
+                loop.call_later(self._lifetime(), self._zone, -_POD)
+            else:
+                self._waiting += 1
+                self._place()
+
+    async def all(self) -> Sequence[Promise]:
+        """The ledger's reservations."""
+        return tuple(self._held.values())
+
+    async def devices(self) -> Sequence[HostDevice]:
+        """The host has none to offer."""
+        return ()
+
+    def _zone(self, size: int) -> None:
+        """A zone without a claim begins, or ends."""
+        self._beside += size
+        self._show()
+
+    def _seen(self, slice_: Document) -> None:
+        """The scheduler sees what the node offers."""
+        shared = shared_device(slice_)
+        offered = shared or unclaimed_device(slice_)
+        self._device = "" if offered in {one.device for one in self._held.values()} - {shared} else offered
+        self._place()
+
+    def _place(self) -> None:
+        """Place the claims of pods that wait: all on a shared device, else one on the one that is free."""
+        while self._waiting and self._device:
+            self._waiting -= 1
+            asyncio.get_running_loop().call_later(_PLACING, self._prepare, self._device)
+            if self._scenario.mode is SliceMode.SPLIT:
+                self._device = ""
+
+    def _prepare(self, device: str) -> None:
+        self._numbers += 1
+        self.started += 1
+        uid = str(self._numbers)
+        self._held[uid] = Promise(uid, _POD, (), device)
+        self.keeper.claimed(device)
+        self._show()
+        asyncio.get_running_loop().call_later(self._lifetime(), self._unprepare, uid)
+
+    def _unprepare(self, uid: str) -> None:
+        del self._held[uid]
+        self.keeper.released()
+        self._show()
+
+    def _show(self) -> None:
+        """protectd tells of every change of the ledger, also of those that take nothing from claims."""
+        self.keeper.show(HostMemory(_NODE, _NODE - self._beside), _ATTRIBUTES)
+
+    def _lifetime(self) -> float:
+        return self._random.expovariate(1 / _LIFETIME)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What the cluster does.
+
+    ``without_claim``: the part of its pods that have no claim.  ``away``: seconds that the API server is
+    away, in the middle.  ``part``: of the nodes, those that are simulated; the figures are for all, since
+    nodes do not wait for each other.
+    """
+
+    name: str
+    mode: SliceMode
+    without_claim: float = 0.0
+    away: float = 0.0
+    part: float = 1.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the model has counted, a second where nothing else is said."""
+
+    first_writes: float
+    first_reads: float
+    """The most in one of the first seconds, when all drivers start at once."""
+    writes: float
+    most_writes: float
+    reads: float
+    most_requests: float
+    """With those that were refused."""
+    written: float
+    """Bytes."""
+    slice_bytes: int
+    """The most of one node."""
+    node_writes: float
+    """Of a node, a minute."""
+    node_claims: float
+    """Claims that were prepared on a node, a minute."""
+
+
+def simulate(scenario: Scenario, nodes: int, pods_a_minute: float, seconds: float, seed: int = 1) -> Load:
+    """Run the scenario: what it asks of the API server at the start, and after it."""
+    server = ModelServer(scenario.mode is SliceMode.SHARED)
+    count = max(1, round(nodes * scenario.part))
+    warm = 2 * DraConfig().write_interval
+    started = [0, 0]
+
+    async def run() -> None:
+        draw = random.Random(seed)
+        made = [SimulatedNode(f"node-{one}", server, scenario, draw.random()) for one in range(count)]
+        lives = [node.live(pods_a_minute) for node in made]
+        tasks = [asyncio.create_task(one) for one in (*(node.keeper.keep() for node in made), *lives)]
+        await asyncio.sleep(warm)
+        assert len(server.slices) == count
+        server.written_bytes, started[0] = 0, sum(node.started for node in made)
+        await asyncio.sleep((seconds - scenario.away) / 2)
+        server.away = scenario.away > 0
+        await asyncio.sleep(scenario.away)
+        server.away = False
+        await asyncio.sleep((seconds - scenario.away) / 2)
+        started[1] = sum(node.started for node in made)
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in ended), ended
+
+    random.seed(seed)
+    virtually(run())
+    measured = range(int(warm) + 1, int(warm + seconds))
+    kinds = (server.writes, server.reads, server.refused)
+    writes, reads, refused = ([kind[second] for second in measured] for kind in kinds)
+    scale = nodes / count
+    return Load(
+        first_writes=max(server.writes[second] for second in range(int(warm))) * scale,
+        first_reads=max(server.reads[second] for second in range(int(warm))) * scale,
+        writes=sum(writes) / len(writes) * scale,
+        most_writes=max(writes) * scale,
+        reads=sum(reads) / len(reads) * scale,
+        most_requests=max(map(sum, zip(writes, reads, refused, strict=True))) * scale,
+        written=server.written_bytes / seconds * scale,
+        slice_bytes=server.slice_bytes,
+        node_writes=sum(writes) / len(writes) * 60 / count,
+        node_claims=(started[1] - started[0]) / seconds * 60 / count,
+    )
+
+
+SCENARIOS = (
+    Scenario("shared: all pods have claims", SliceMode.SHARED),
+    Scenario("shared: a fifth of the pods have none", SliceMode.SHARED, without_claim=0.2),
+    Scenario("shared: the same, API server away for 60 s", SliceMode.SHARED, without_claim=0.2, away=60.0),
+    Scenario("split: all pods have claims", SliceMode.SPLIT, part=0.05),
+    Scenario("split: the same, API server away for 60 s", SliceMode.SPLIT, away=60.0, part=0.05),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.bench.alone.dra_scale", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--pods", type=float, default=100.0, help="pods a minute on each node")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of virtual time")
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)  # of each of the keepers
+    say = Console(width=110, highlight=False).print
+    say(f"{options.nodes} nodes, {options.pods:g} pods a minute on each, {options.seconds:g} s")
+    for scenario in SCENARIOS:
+        begun = time.monotonic()
+        load = simulate(scenario, options.nodes, options.pods, options.seconds)
+        say(f"\n{scenario.name}")
+        say(
+            f"  at the start of all at once: {load.first_writes:.0f} writes/s, {load.first_reads:.0f} reads/s"
+        )
+        say(
+            f"  then {load.writes:.1f} writes/s (up to {load.most_writes:.0f}), {load.written / 1e3:.0f} kB/s"
+        )
+        say(f"  and {load.reads:.1f} reads/s; with those refused at most {load.most_requests:.0f} requests/s")
+        say(f"  a node: {load.node_writes:.2f} writes and {load.node_claims:.1f} claims a minute")
+        say(f"  the slice of a node: at most {load.slice_bytes} bytes")
+        say(f"  (of {scenario.part:.0%} of the nodes, in {time.monotonic() - begun:.0f} s)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""Claims of zone memory on a real cluster: a full node, daemons that are killed in every order, a reboot."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.support.cluster.api import PATIENCE
+from tests.support.cluster.claims import CLAIMS, DRIVER, TEMPLATES, Driver, claim, driving, request, template
+from tests.support.cluster.cluster import NODE, NODE_MEMORY, PODS, Cluster
+from tests.support.cluster.programs import needs_kubernetes
+from tests.support.cluster.reboot import killed, reboot, revived
+from tests.support.cri.cri_daemons import needs_node
+
+pytestmark = [
+    pytest.mark.root,
+    needs_node,
+    needs_kubernetes,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(900),
+]
+
+MIB = 1 << 20
+SIZE = 102 * MIB
+"""Of each claim: thirty fill the node."""
+FITS = NODE_MEMORY // SIZE
+LIMITS = {"resources": {"limits": {"memory": "6Mi"}, "requests": {"memory": "1Mi"}}}
+DAEMONS = ("kubelet", "driver", "protectd", "cri")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def driver(cluster: Cluster) -> AsyncIterator[Driver]:
+    async with driving(cluster) as made:
+        await cluster.api.post(TEMPLATES, template("each", request(f"{SIZE // MIB}Mi")))
+        yield made
+        await cluster.tidy()
+        await cluster.api.delete(CLAIMS)
+        await cluster.api.delete(f"{TEMPLATES}/each")
+        await made.agree()
+
+
+async def create(driver: Driver, name: str, **spec: Any) -> None:
+    """A pod that runs until it is removed, with a claim of its own."""
+    claims = [{"name": "zone", "resourceClaimTemplateName": "each"}]
+    spec = {"restartPolicy": "Always", "resourceClaims": claims, **spec}
+    await driver.cluster.create(name, "sleep", "100000", container=LIMITS, **spec)
+
+
+async def remove(driver: Driver, name: str) -> None:
+    await driver.cluster.api.delete(f"{PODS}/{name}?gracePeriodSeconds=1")
+
+
+async def gone(driver: Driver, *names: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while {pod["metadata"]["name"] for pod in await pods(driver)}.intersection(names):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
+async def pods(driver: Driver) -> list[Any]:
+    return list((await driver.cluster.api.get(PODS))["items"])
+
+
+async def containers(driver: Driver) -> dict[str, str]:
+    """The container of each pod, by the pod's name."""
+    found = await pods(driver)
+    return {pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["containerID"] for pod in found}
+
+
+async def in_agreement(driver: Driver, count: int) -> None:
+    """The claims of so many pods, the ledger and the slice say the same."""
+    await driver.agree()
+    found = (await driver.reservations()).values()
+    assert [one.memory_bytes + one.overhead_bytes for one in found] == [SIZE] * count
+    assert len({uid for one in found for uid in one.pod_uids}) == count
+    zones = {zone.id for zone in await driver.cluster.zones()}
+    assert {one.zone_id for one in found} == zones and len(zones) == count
+    await driver.published(NODE_MEMORY)
+
+
+async def unscheduled(driver: Driver, name: str) -> str:
+    """Why the scheduler does not place the pod."""
+
+    def reason(pod: Any) -> str:
+        conditions = pod["status"].get("conditions") or ()
+        said = [one["message"] for one in conditions if one.get("reason") == "Unschedulable"]
+        return str(said[0]) if said else ""
+
+    return reason(await driver.cluster.until(name, lambda pod: bool(reason(pod))))
+
+
+async def test_thirty_claims_fill_the_node_and_the_next_waits_for_one_to_end(driver: Driver) -> None:
+    names = [f"full-{number}" for number in range(FITS)]
+    assert FITS == 30
+    for name in names:
+        await create(driver, name)
+    await driver.cluster.started(*names)
+    await in_agreement(driver, FITS)
+    await create(driver, "waits")
+    assert "cannot allocate all claims" in await unscheduled(driver, "waits")
+    assert (await driver.cluster.api.get(f"{PODS}/waits"))["status"]["phase"] == "Pending"
+    await remove(driver, names[7])
+    await driver.cluster.started("waits")
+    await in_agreement(driver, FITS)
+
+
+async def test_no_order_of_kills_loses_or_doubles_a_reservation(driver: Driver) -> None:
+    """Twenty pods with claims; in each of the orders one more is on its way, and one is about to go."""
+    names = [f"kept-{number}" for number in range(19)]
+    for name in (*names, "coming-0"):
+        await create(driver, name)
+    await driver.cluster.started(*names, "coming-0")
+    before = await containers(driver)
+    orders = list(itertools.permutations(DAEMONS))
+    for number, order in enumerate(orders, 1):
+        await create(driver, f"coming-{number}")
+        await remove(driver, f"coming-{number - 1}")
+        for daemon in order:
+            await killed(driver, daemon)
+        await revived(driver, order)
+    last = f"coming-{len(orders)}"
+    await gone(driver, *(f"coming-{number}" for number in range(len(orders))))
+    await driver.cluster.started(*names, last)
+    await in_agreement(driver, 20)
+    after = await containers(driver)
+    assert {name: after[name] for name in names} == {name: before[name] for name in names}, "none restarted"
+
+
+async def test_reservations_survive_a_reboot(driver: Driver) -> None:
+    """All zones and all of /run are gone; the pods come again, in the memory that is theirs."""
+    names = [f"back-{number}" for number in range(20)]
+    for name in names:
+        await create(driver, name)
+    await driver.cluster.started(*names)
+    before, reserved = await containers(driver), await driver.reservations()
+    await reboot(driver)
+    for name in names:
+        await driver.cluster.until(name, lambda pod, was=before[name]: runs_anew(pod, was))  # type: ignore[misc]
+    await in_agreement(driver, 20)
+    after = await driver.reservations()
+    made = {uid: one.created_at_ns for uid, one in reserved.items()}
+    assert {uid: one.created_at_ns for uid, one in after.items()} == made, "they are the same ones"
+
+
+def runs_anew(pod: Any, container: str) -> bool:
+    """Whether the pod's container runs, and is another one."""
+    (status,) = pod["status"]["containerStatuses"]
+    return "running" in status["state"] and status["containerID"] != container
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({"driver": DRIVER, "pool": "node-2"}, "is of pool node-2, this node's is localhost"),
+        ({"driver": "gpu.example.com", "pool": NODE}, "gpu.example.com"),
+    ],
+    ids=["node", "driver"],
+)
+async def test_a_claim_that_was_bound_by_hand_elsewhere(
+    driver: Driver, result: dict[str, str], said: str
+) -> None:
+    await driver.cluster.api.post(CLAIMS, claim("astray", request("102Mi")))
+    claims = [{"name": "zone", "resourceClaimName": "astray"}]
+    await create(driver, "misled", nodeName=NODE, resourceClaims=claims)
+    uid = (await driver.cluster.api.get(f"{PODS}/misled"))["metadata"]["uid"]
+    allocated = {"request": "zone", "device": "memory", **result}
+    status = {
+        "allocation": {"devices": {"results": [allocated]}},
+        "reservedFor": [{"resource": "pods", "name": "misled", "uid": uid}],
+    }
+    await driver.cluster.api.patch(f"{CLAIMS}/astray/status", {"status": status})
+    await driver.cluster.event("misled", said)
+    assert await driver.reservations() == {}
+    assert await driver.cluster.zones() == []

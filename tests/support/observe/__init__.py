@@ -1,0 +1,1 @@
+"""What receives what the daemons tell about themselves."""

@@ -1,0 +1,77 @@
+"""Events of refused claims: on the claim and its pods, once, and no more than so many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from dra.claims.claim import Consumer, Wanted
+from dra.config import ClaimSizes
+from dra.kube.events import RefusalEvents
+from tests.support.dra.api_server import Cluster, serving
+from tests.support.labels.api_server import NAME, kubeconfig
+
+DRIVER = "zones.xenpod.dev"
+WANTED = Wanted("default", "zone", "uid-1", DRIVER, NAME, ClaimSizes())
+POD = Consumer("web", "uid-of-web")
+
+
+async def written(cluster: Cluster, events: RefusalEvents, count: int) -> None:
+    """Have events written until there are so many, and none waits."""
+    task = asyncio.ensure_future(events.run())
+    try:
+        async with asyncio.timeout(60):
+            while len(cluster.events) < count or not events._queue.empty():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_refusal_is_an_event_of_the_claim_and_of_its_pods(tmp_path: Path) -> None:
+    cluster = Cluster()
+    with serving(cluster) as url:
+        events = RefusalEvents(kubeconfig(tmp_path / "kubeconfig", url), DRIVER, NAME)
+        for _ in range(3):  # the kubelet tries again
+            events.tell(WANTED, [POD], "it is too large, \N{DEGREE SIGN}" + "x" * 2000)
+        events.tell(WANTED, [], "another cause")
+        await written(cluster, events, 3)
+    claim, pod, other = cluster.events
+    assert [one["regarding"]["kind"] for one in cluster.events] == ["ResourceClaim", "Pod", "ResourceClaim"]
+    assert (claim["regarding"]["uid"], pod["regarding"]["uid"]) == ("uid-1", "uid-of-web")
+    assert claim["type"] == "Warning" and claim["reportingController"] == DRIVER
+    assert claim["note"].startswith("it is too large") and len(claim["note"].encode()) <= 1024
+    assert other["note"] == "another cause"
+    assert len({one["metadata"]["name"] for one in cluster.events}) == 3
+
+
+async def test_who_makes_many_bad_claims_makes_no_more_events_than_so_many(tmp_path: Path) -> None:
+    cluster = Cluster()
+    with serving(cluster) as url:
+        events = RefusalEvents(kubeconfig(tmp_path / "kubeconfig", url), DRIVER, NAME)
+        for number in range(1000):
+            events.tell(WANTED, [POD] * 256, f"cause {number}")
+        await written(cluster, events, 25)
+    assert 25 <= len(cluster.events) < 60
+
+
+async def test_an_event_that_is_refused_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(refusal=(403, "no such right"))
+    with serving(cluster) as url:
+        events = RefusalEvents(kubeconfig(tmp_path / "kubeconfig", url), DRIVER, NAME)
+        events.tell(WANTED, [], "first")
+        task = asyncio.ensure_future(events.run())
+        async with asyncio.timeout(60):
+            while "the right to create events" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        cluster.refusal = None
+        events.tell(WANTED, [], "second")
+        async with asyncio.timeout(60):
+            while not cluster.events:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        task.cancel()
+    assert [one["note"] for one in cluster.events] == ["second"]
