@@ -10,10 +10,10 @@ TWO := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen demo demo-xen run folder bench soak proto manifests clean
+.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen test-packages install deb demo demo-xen run folder bench soak proto manifests clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 
 # Before anything is built or installed: what would keep the target from working, in one line.
 root-%:
@@ -47,7 +47,7 @@ $(BIN)/.xenbind: $(BIN)/.installed $(filter-out xenbind/_libxl%,$(wildcard xenbi
 
 # Daemons start in half the time; in an environment where Python writes no bytecode itself, too.
 compiled: $(BIN)/.installed
-	@$(PY) -m compileall -q cri protect daemonkit xenbind localnode labeller proto
+	@$(PY) -m compileall -q cri protect daemonkit xenbind localnode labeller nodesetup proto
 
 check: parts  ## linters, types, import rules, the order of the C, stub drift, sizes: all of them tests
 	$(PYTEST) -q tests/unit/tree
@@ -65,6 +65,18 @@ test-fake: root-test-fake setup  ## needs root: real daemons, agent, images, CNI
 
 test-xen: root-test-xen setup  ## needs root: the same story on real Xen, in QEMU
 	$(PYTEST) tests/xen
+
+test-packages: setup  ## needs root: the Debian packages in throw-away Debians, with systemd
+	@packaging/install-debian-packages deb
+	$(PYTEST) tests/packages
+
+# What goes where: packaging/Makefile.  DESTDIR and PREFIX are handed on.
+install:  ## install the daemons, commands, units and manual pages; DESTDIR=<root> PREFIX=/usr/local
+	@packaging/install-debian-packages run
+	@$(MAKE) --no-print-directory -f packaging/Makefile install
+
+deb:  ## make the Debian packages, in build/deb
+	@$(MAKE) --no-print-directory -f packaging/Makefile deb
 
 demo: root-demo parts  ## needs root: a real image runs as a pod, step by step, on the fake toolstack
 	@$(PY) -m localnode.demo --toolstack fake

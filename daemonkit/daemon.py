@@ -7,8 +7,9 @@ import asyncio
 import functools
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from daemonkit import checkpoints, lifecycle, logs
 from daemonkit.config import about, load
@@ -81,8 +82,21 @@ def _arm(kill_at: str) -> None:
         raise WrongKey("faults.kill_at", str(fault)) from fault
 
 
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """Give a command ``--version``: its name and the version of xenpod, which ``pyproject.toml`` has."""
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version, and exit")
+
+
+class _ShowVersion(argparse.Action):
+    """Like argparse's own, but the version is read, from files, only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        parser.exit(0, f"{parser.prog} {version('xenpod')}\n")
+
+
 def _parser(name: str, description: str, default_config: Path) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=name, description=description)
+    add_version(parser)
     parser.add_argument("--config", type=Path, default=default_config, metavar="FILE")
     parser.add_argument(
         "--list-checkpoints",

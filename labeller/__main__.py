@@ -16,6 +16,7 @@ from pathlib import Path
 
 from daemonkit import lifecycle, logs
 from daemonkit.config import duration
+from daemonkit.daemon import add_version
 from labeller import keeper, source
 from labeller.features import DIRECTORY, FeatureFile
 from labeller.keeper import LabelSink
@@ -50,6 +51,7 @@ async def _serve(options: argparse.Namespace, sink: LabelSink, stop: asyncio.Eve
 def parser() -> argparse.ArgumentParser:
     text = "Labels this node with what it can do, and keeps the labels up to date."
     top = argparse.ArgumentParser(prog="xenpod-labels", description=text)
+    add_version(top)
     common = argparse.ArgumentParser(add_help=False)
     text = "socket of xenpod-cri"
     common.add_argument("--cri-socket", type=Path, default=_CRI_SOCKET, metavar="PATH", help=text)

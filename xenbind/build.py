@@ -1,31 +1,86 @@
 """Compiles the raw module ``xenbind._libxl`` against the installed Xen headers: ``python -m xenbind.build``.
 
-Struct layouts differ between Xen releases, so the module belongs to the libraries of this machine.
-Without the headers nothing is built, and that is no error: xenbind says so when it is used.
+Struct layouts differ between Xen releases, so the module belongs to the libraries of this machine.  It is
+put beside this file, in an installed package as in a checkout.  Without the headers nothing is built, and
+that is no error: xenbind says so when it is used.  With ``--required`` it is one, and a module for the Xen
+that runs is kept until the host boots the Xen that the headers are of.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from cffi import FFI
+from cffi import FFI, VerificationError
 
 HERE = Path(__file__).parent
 SOURCES = (HERE / "binding.cdef.h", HERE / "binding.c", Path(__file__))
 HEADERS = tuple(Path("/usr/include") / name for name in ("libxl.h", "libxenvchan.h", "xenstore.h"))
 LIBRARIES = ["xenlight", "xenvchan", "xenstore", "xentoollog"]
+_HYPERVISOR = Path("/sys/hypervisor")
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
     missing = [str(header) for header in HEADERS if not header.exists()]
     if missing:
-        sys.stderr.write(f"xenbind is not built: {missing[0]} is missing (Debian package libxen-dev)\n")
+        _say(f"xenbind is not built: {missing[0]} is missing (Debian package libxen-dev)")
+        return 1 if options.required else 0
+    running, offered = running_xen(_HYPERVISOR), offered_xen(Path("/usr"))
+    if options.required and running and running == module_xen(HERE) != offered:
+        _say(f"xenbind is kept for Xen {running}, which runs; after a boot with Xen {offered} build it again")
         return 0
-    if not _stale():
+    if not options.force and not _stale():
         return 0
+    try:
+        _build()
+    except VerificationError as error:
+        _say(f"xenbind is not built: {error} (Debian packages gcc, libc6-dev, python3-dev)")
+        return 1
+    except OSError as error:
+        _say(f"xenbind is not built: {error} (the module goes where the package is: run this as its owner)")
+        return 1
+    if running and offered and running != offered:
+        _say(f"xenbind is built for Xen {offered}, and Xen {running} runs: it cannot be used before a boot")
+    return 0
+
+
+def running_xen(hypervisor: Path) -> str:
+    """Return the release of the Xen that runs, such as "4.17"; "": none does."""
+    try:
+        if (hypervisor / "type").read_text().strip() != "xen":
+            return ""
+        version = hypervisor / "version"
+        return ".".join((version / part).read_text().strip() for part in ("major", "minor"))
+    except OSError:
+        return ""
+
+
+def offered_xen(usr: Path) -> str:
+    """Return the release of the Xen that the headers are of; "": that cannot be told.
+
+    The package of the headers has a link to the library that they are for, libxenlight.so.4.17.
+    """
+    for link in (*usr.glob("lib/*/libxenlight.so"), *usr.glob("lib*/libxenlight.so")):
+        if found := re.search(r"\.so\.(\d+\.\d+)", link.resolve().name):
+            return found[1]
+    return ""
+
+
+def module_xen(folder: Path) -> str:
+    """Return the release of the Xen that the built module needs; "": there is none."""
+    for module in folder.glob("_libxl*.so"):
+        if found := re.search(rb"\0libxenlight\.so\.(\d+\.\d+)\0", module.read_bytes()):
+            return found[1].decode()
+    return ""
+
+
+def _build() -> None:
     ffi = FFI()
     ffi.cdef(SOURCES[0].read_text())
     ffi.set_source(
@@ -37,7 +92,6 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=HERE, prefix=".build-") as scratch:
         built = Path(ffi.compile(tmpdir=scratch))
         os.replace(built, HERE / built.name)  # in one step: others may be importing it
-    return 0
 
 
 def _stale() -> bool:
@@ -49,6 +103,19 @@ def _stale() -> bool:
         [source.stat().st_mtime for source in SOURCES] + [header.stat().st_ctime for header in HEADERS]
     )
     return newest > built[0].stat().st_mtime
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="xenbind.build", description="Compiles the libxl binding.")
+    parser.add_argument("--force", action="store_true", help="also if nothing has changed since it was built")
+    parser.add_argument(
+        "--required", action="store_true", help="fail without headers; keep the module of the Xen that runs"
+    )
+    return parser
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
 
 
 if __name__ == "__main__":

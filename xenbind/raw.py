@@ -17,7 +17,8 @@ class _Absent:
     def __getattr__(self, name: str) -> Any:
         raise Unavailable(
             f"the Xen binding is not there: {self._cause} "
-            "(install Debian's libxen-dev and run `make xenbind`; Xen itself need not run for that)"
+            "(install the package xenpod-libxl; without packages Debian's libxen-dev, and run "
+            "`make xenbind` in a checkout, else `python -m xenbind.build`; Xen itself need not run for that)"
         )
 
 

@@ -50,10 +50,11 @@ static int join_cgroups(const struct options *options, struct reason *reason)
 	return 0;
 }
 
-/* A read-only copy of the tree's mount, attached nowhere. */
+/* A read-only copy of the tree's mount, attached nowhere.  Private: where systemd is, mounts of the host are shared,
+   and pivot_root takes no shared one. */
 static int open_root(const char *root, struct reason *reason)
 {
-	struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
+	struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY, .propagation = MS_PRIVATE };
 	int fd = open_tree(AT_FDCWD, root, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
 
 	if (fd < 0)

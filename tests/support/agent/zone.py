@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -56,11 +56,12 @@ class Zone:
         root: Path,
         cgroups: list[Path],
         shared: Path | None = None,
+        through: Sequence[str] = (),
         **environment: str,
     ) -> None:
         self.directory = directory
         self.channel = directory / "channel.sock"
-        command = [str(BUILD / "fakedom"), "--root", str(root), "--dir", str(directory)]
+        command = [*through, str(BUILD / "fakedom"), "--root", str(root), "--dir", str(directory)]
         if shared:
             command += ["--shared", str(shared)]
         for cgroup in cgroups:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -76,7 +77,17 @@ def test_the_recipe_copies_what_the_project_is_made_of() -> None:
 def test_the_wheel_has_our_packages_and_nothing_else(built: Path) -> None:
     with zipfile.ZipFile(wheel(built)) as found:
         names = {name for name in found.namelist() if ".dist-info/" not in name}
-    ours = {"cri", "daemonkit", "dra", "kubeclient", "labeller", "protect", "xenbind", "xenpod_proto"}
+    ours = {
+        "cri",
+        "daemonkit",
+        "dra",
+        "kubeclient",
+        "labeller",
+        "nodesetup",
+        "protect",
+        "xenbind",
+        "xenpod_proto",
+    }
     assert {name.partition("/")[0] for name in names} == ours
     known = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.py"],
@@ -92,8 +103,25 @@ def test_the_wheel_has_our_packages_and_nothing_else(built: Path) -> None:
     assert names - code - stubs == {
         "cri/oci/seccomp-default.json",
         "cri/streaming/spdy/header-dictionary.bin",
+        "xenbind/binding.c",
+        "xenbind/binding.cdef.h",
         "xenpod_proto/py.typed",
     }
+
+
+def test_the_binding_is_built_from_the_wheel(built: Path, tmp_path: Path) -> None:
+    """In a place without the checkout; cffi comes from the environment of the tests."""
+    with zipfile.ZipFile(wheel(built)) as found:
+        found.extractall(tmp_path)
+    # -S: the checkout is on the path of the environment; -P: and the current folder is not.
+    environment = {"PYTHONPATH": f"{tmp_path}:{Path(pytest.__file__).parents[1]}", "PATH": os.environ["PATH"]}
+    python = [sys.executable, "-S", "-P"]
+    build = [*python, "-m", "xenbind.build", "--required"]
+    done = subprocess.run(build, env=environment, cwd="/", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    show = "from xenbind import raw; print(raw.available(), raw.__file__)"
+    shown = subprocess.run([*python, "-c", show], env=environment, cwd="/", capture_output=True, text=True)
+    assert shown.stdout.split() == ["True", str(tmp_path / "xenbind" / "raw.py")]
 
 
 def test_what_the_recipe_runs_gives_a_program_that_runs(built: Path, tmp_path: Path) -> None:

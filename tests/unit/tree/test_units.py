@@ -1,12 +1,15 @@
-"""The systemd units: both daemons see the host's mounts, and the host sees theirs."""
+"""The systemd units: what they say is valid, both daemons see the host's mounts, and the host sees theirs."""
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-UNITS = Path(__file__).parents[3] / "packaging/systemd"
+ROOT = Path(__file__).parents[3]
+UNITS = ROOT / "packaging/systemd"
 
 # systemd.exec(5): each of these gives the unit a mount namespace of its own.
 APART = {
@@ -37,20 +40,71 @@ APART = {
     "TemporaryFileSystem",
 }
 
+DAEMONS = ("protectd", "xenpod-cri")
+EXPOSURE = {
+    "protectd": 81,
+    "xenpod-cri": 86,
+    "xenpod-dra": 41,
+    "xenpod-labels": 41,
+    "xenpod-libxl": 24,
+    "xenpod-zones": 40,
+}
+"""The most that ``systemd-analyze security`` may find, times ten.  docs/operations.md has the reasons."""
 
-@pytest.mark.parametrize("unit", sorted(UNITS.glob("*.service")), ids=lambda path: path.name)
-def test_no_unit_has_mounts_of_its_own(unit: Path) -> None:
+SYSTEMD = Path("/lib/systemd/system")
+
+
+def sections(unit: Path) -> dict[str, dict[str, list[str]]]:
+    """What a unit says: the values of each key, by section."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for line in unit.read_text().splitlines():
+        if heading := re.fullmatch(r"\[(\w+)\]", line):
+            keys = found.setdefault(heading[1], {})
+        elif line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            keys.setdefault(key, []).append(value)
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with the units as they are installed, the targets of systemd, and programs that do nothing."""
+    root = tmp_path_factory.mktemp("root")
+    command = ["make", "-s", "-f", "packaging/Makefile", "units", f"DESTDIR={root}", "PREFIX=/usr"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    units = root / "usr/lib/systemd/system"
+    for target in SYSTEMD.glob("*.target"):
+        (units / target.name).write_bytes(target.read_bytes())
+    text = "".join(unit.read_text() for unit in units.glob("*.service"))
+    for program in {"/bin/sh", *re.findall(r"(?:/usr|/bin)/[\w/-]+", text)}:
+        path = root / program.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_dir():
+            path.write_text("#!/bin/sh\n")
+            path.chmod(0o755)
+    return root
+
+
+@pytest.mark.parametrize("unit", [*DAEMONS, "xenpod-dra", "xenpod-labels", "xenpod-zones"])
+def test_no_daemon_has_mounts_of_its_own(unit: str) -> None:
     """It would see other volumes than the kubelet, and lose what it has mounted when it is restarted."""
-    keys = {line.split("=", 1)[0].strip() for line in unit.read_text().splitlines() if "=" in line}
-    assert "ExecStart" in keys and not keys & APART
+    for path in (UNITS / f"{unit}.service", *UNITS.glob(f"{unit}.service.d/*")):
+        assert not sections(path)["Service"].keys() & APART, path
 
 
-@pytest.mark.parametrize("daemon", ["protectd", "xenpod-cri"])
+@pytest.mark.parametrize("daemon", DAEMONS)
 def test_a_daemon_that_hangs_is_ended_and_one_whose_child_the_kernel_ends_is_not(daemon: str) -> None:
     lines = (UNITS / f"{daemon}.service").read_text().splitlines()
     assert {"Type=notify", "NotifyAccess=main", "WatchdogSec=60", "Restart=always"} <= set(lines)
     # Else systemd stops the daemon when the kernel has ended one of its converters.
     assert {"OOMScoreAdjust=-999", "OOMPolicy=continue", "Delegate=yes"} <= set(lines)
+
+
+@pytest.mark.parametrize("unit", [*DAEMONS, "xenpod-dra", "xenpod-labels"])
+def test_no_daemon_is_given_up(unit: str) -> None:
+    """systemd's default is five starts within ten seconds, which what is missing at a boot outlasts."""
+    said = sections(UNITS / f"{unit}.service")
+    assert said["Unit"]["StartLimitIntervalSec"] == ["0"] and said["Service"]["Restart"] == ["always"]
 
 
 def test_zones_end_with_the_host_and_not_with_their_daemon() -> None:
@@ -65,7 +119,31 @@ def test_zones_end_with_the_host_and_not_with_their_daemon() -> None:
     assert "DefaultDependencies" not in keys, "the conflict with shutdown.target is what stops it"
 
 
-@pytest.mark.parametrize("daemon", ["protectd", "xenpod-cri"])
+@pytest.mark.parametrize("unit", ["protectd", "xenpod-zones"])
+def test_what_needs_xen_comes_after_it_by_every_name(unit: str) -> None:
+    """Debian 12 and 13 have xen.service, of an init script or for it; Xen's own units are two."""
+    after = " ".join(sections(UNITS / f"{unit}.service")["Unit"]["After"]).split()
+    assert {"xen.service", "xenstored.service", "xenconsoled.service"} <= set(after)
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
 def test_no_daemon_ends_zones_when_it_is_stopped(daemon: str) -> None:
     text = (UNITS / f"{daemon}.service").read_text()
     assert "KillMode=process" in text and "ExecStop" not in text
+
+
+def test_systemd_finds_nothing_wrong(installed: Path) -> None:
+    units = sorted(UNITS.glob("*.service"))
+    command = ["systemd-analyze", "verify", f"--root={installed}", "--man=no", *(unit.name for unit in units)]
+    done = subprocess.run(command, cwd=installed / "usr/lib/systemd/system", capture_output=True, text=True)
+    # Of units that are not there, which is no fault, it says nothing.
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_systemd_finds_no_more_exposed_than_is_said(installed: Path) -> None:
+    assert EXPOSURE.keys() == {unit.stem for unit in UNITS.glob("*.service")}
+    for unit, most in EXPOSURE.items():
+        command = ["systemd-analyze", "security", "--offline=true", f"--root={installed}"]
+        command += [f"--threshold={most}", f"{unit}.service"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{unit}: {done.stdout.splitlines()[-1]}"

@@ -1,4 +1,4 @@
-"""The zone's root tree: what crun loads there."""
+"""The zone's root tree: what crun loads there, and how it becomes a zone's root."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.support.agent.zone import Zone
 
 
 def _loaded(tree: Path) -> dict[str, Path]:
@@ -40,3 +42,10 @@ def test_what_stands_in_for_libsystemd_refuses(root: Path) -> None:
     assert "NEEDED" not in needed
     # Each of its functions is asked for by crun, which the loader has just found to be whole.
     assert ctypes.CDLL(str(path)).sd_notify(0, None) == -errno.ENOSYS
+
+
+@pytest.mark.root
+def test_mounts_of_the_host_may_be_shared(tmp_path: Path, parts: Path) -> None:
+    """As systemd makes all of them: pivot_root(2) takes no shared one, and the tree's is a copy of such."""
+    shared = ("unshare", "--mount", "--propagation", "shared")
+    Zone(tmp_path, parts / "root", [], through=shared).destroy()

@@ -30,6 +30,7 @@ _MAPPED_TWICE = 2
 DEFAULT_NODES = 1000
 
 _OXENSTORED = Path("/etc/xen/oxenstored.conf")
+_DEBIAN_SCRIPT = Path("/etc/init.d/xen")
 _XENDOMAINS = (Path("/etc/default/xendomains"), Path("/etc/sysconfig/xendomains"))
 _ENABLED = ("/etc/rc[2-5].d/S*xendomains", "/etc/systemd/system/*.wants/xendomains.service")
 
@@ -149,8 +150,11 @@ def consoles(running: Mapping[str, list[str]]) -> HostNotice | None:
     logs = next((word.partition("=")[2] for word in arguments or () if word.startswith("--log=")), "")
     if logs in ("guest", "all"):
         return None
-    place = "/etc/default/xen; xenconsoled --log=guest"
     effect = "consoles of zones are not kept" if arguments else "xenconsoled does not run"
+    # Debian's script reads the former alone, whatever its /etc/default/xen says; Xen's own units the latter.
+    if _DEBIAN_SCRIPT.exists():
+        return HostNotice("XENCONSOLED_ARGS", "/etc/default/xen", logs, "--log=guest", effect)
+    place = "/etc/default/xencommons; xenconsoled --log=guest"
     return HostNotice("XENCONSOLED_TRACE", place, logs, "guest", effect)
 
 
