@@ -10,10 +10,14 @@ TWO := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen test-packages install deb demo demo-xen run bench soak proto manifests clean
+.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen test-packages install deb demo demo-xen run folder bench soak proto manifests clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-13s %s\n", $$1, $$2 }'
+
+# Before anything is built or installed: what would keep the target from working, in one line.
+root-%:
+	@DIR="$(DIR)" packaging/check-machine $* root
 
 setup: debian-all parts  ## install what is missing: Debian packages (as root), .venv, the C parts
 
@@ -48,7 +52,7 @@ compiled: $(BIN)/.installed
 check: parts  ## linters, types, import rules, the order of the C, stub drift, sizes: all of them tests
 	$(PYTEST) -q tests/unit/tree
 
-test: setup  ## every tier; of nested Xen what is not slow (all of it: test-xen)
+test: root-test setup  ## every tier; of nested Xen what is not slow (all of it: test-xen)
 	$(PYTEST_AGAIN) $(TWO) tests/unit tests/contract tests/zone tests/integration tests/hostile tests/conformance tests/cluster
 	$(PYTEST_AGAIN) --xen=quick tests/xen
 
@@ -56,10 +60,10 @@ test-unit: $(BIN)/.installed  ## needs no more than a C compiler: pure logic, ch
 	@$(MAKE) --silent -C zone build/lookup
 	$(PYTEST) tests/unit
 
-test-fake: setup  ## needs root: real daemons, agent, images, CNI on the fake toolstack
+test-fake: root-test-fake setup  ## needs root: real daemons, agent, images, CNI on the fake toolstack
 	$(PYTEST) $(TWO) tests/contract tests/zone tests/integration tests/hostile tests/conformance tests/cluster
 
-test-xen: setup  ## needs root: the same story on real Xen, in QEMU
+test-xen: root-test-xen setup  ## needs root: the same story on real Xen, in QEMU
 	$(PYTEST) tests/xen
 
 test-packages: setup  ## needs root: the Debian packages in throw-away Debians, with systemd
@@ -74,20 +78,22 @@ install:  ## install the daemons, commands, units and manual pages; DESTDIR=<roo
 deb:  ## make the Debian packages, in build/deb
 	@$(MAKE) --no-print-directory -f packaging/Makefile deb
 
-demo: parts  ## needs root: a real image runs as a pod, step by step, on the fake toolstack
+demo: root-demo parts  ## needs root: a real image runs as a pod, step by step, on the fake toolstack
 	@$(PY) -m localnode.demo --toolstack fake
 
-demo-xen: setup  ## needs root: the same on Xen, in QEMU
+demo-xen: root-demo-xen setup  ## needs root: the same on Xen, in QEMU
 	@$(PY) -m tests.xen.demo
 
-run: parts  ## needs root: both daemons in the foreground; DIR=<folder> holds all of their files
-	@test -n "$(DIR)" || { echo "usage: make run DIR=<folder>" >&2; exit 2; }
+run: folder root-run parts  ## needs root: both daemons in the foreground; DIR=<folder> holds all of their files
 	@exec $(PY) -m localnode.run "$(DIR)"
 
-bench: setup  ## needs root: figures beside containerd and runc; BENCH="--pods 20 --profile"
+folder:
+	@test -n "$(DIR)" || { echo "usage: make run DIR=<folder>" >&2; exit 2; }
+
+bench: root-bench setup  ## needs root: figures beside containerd and runc; BENCH="--pods 20 --profile"
 	@$(PY) -m tests.bench $(BENCH)
 
-soak: setup  ## needs root: 500 pods on the fake and 30 on nested Xen, with faults at random; SOAK="--seed 7"
+soak: root-soak setup  ## needs root: 500 pods on the fake and 30 on nested Xen, with faults at random; SOAK="--seed 7"
 	$(PY) -m tests.soak --pods 500 $(SOAK)
 	$(PY) -m tests.soak --pods 30 --at-once 4 --nested $(SOAK)
 
@@ -102,6 +108,9 @@ MANIFESTS := $(PY) -m protect.cli generate --config packaging/cri.toml
 manifests: $(BIN)/.installed  ## write deploy/kustomize anew, as "protect generate" makes it
 	$(MANIFESTS) classes assign-class keep-off-host labeller --to deploy/kustomize/base
 	$(MANIFESTS) assign-class --kyverno 1.17 --to deploy/kustomize/components/kyverno
+	$(MANIFESTS) driver --to deploy/kustomize/components/driver
+	$(MANIFESTS) claims --to deploy/kustomize/components/claims
+	$(MANIFESTS) claim-templates --to deploy/kustomize/claim-templates
 
 clean:  ## remove what was built, keep .venv
 	@$(MAKE) --no-print-directory -C zone clean

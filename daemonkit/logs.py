@@ -14,9 +14,14 @@ from collections.abc import Mapping
 LEVELS = ("debug", "info", "warning", "error")
 _FIELDS = "xenpod_fields"
 _VALUE_LIMIT = 2048
+# These repeat themselves for as long as something is away.
+_SPARSE = frozenset({"opentelemetry"})
+_SPARSE_PERIOD = 60.0
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 # These say too much at info, and repeat what we log about connections.
 _QUIET = frozenset({"urllib3", "oras", "pyroute2", "asyncio", "grpc"})
+_told: dict[str, float] = {}
+"""When each logger of those was last heard."""
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:@+,%")
 
 
@@ -38,7 +43,13 @@ def setup(level: str = "info") -> None:
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.WARNING or record.name.partition(".")[0] not in _QUIET
+    top = record.name.partition(".")[0]
+    if top in _SPARSE:
+        last = _told.get(record.name, -_SPARSE_PERIOD)
+        if record.levelno < logging.WARNING or record.created - last < _SPARSE_PERIOD:
+            return False
+        _told[record.name] = record.created
+    return record.levelno >= logging.WARNING or top not in _QUIET
 
 
 class LineFormatter(logging.Formatter):

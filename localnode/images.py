@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TIMEOUT = 60
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ def push_packed(
     repository, _, tag = name.partition(":")
     config = json.dumps(
         {
-            "architecture": "amd64",
+            "architecture": _ARCHITECTURES[os.uname().machine],  # whose busybox it is
             "os": "linux",
             "config": {"Env": [_PATH], **run},
             "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},

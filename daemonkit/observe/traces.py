@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
@@ -33,7 +34,9 @@ TEXT = 256
 """Most characters of an attribute or of an error in a span."""
 
 _EXPORT = 3.0
-"""Seconds that one export may take, and so at most the end of the daemon if the collector is gone."""
+"""Seconds that one export may take."""
+_LAST = 4.0
+"""Seconds for which the end of the daemon waits for the collector."""
 _QUEUE = 4096
 """Most spans that wait for the collector; further ones are dropped, and the library says so."""
 
@@ -57,7 +60,25 @@ async def tracing(config: TracesConfig, daemon: str) -> AsyncIterator[None]:
         yield
     finally:
         _tracer = None
-        await asyncio.to_thread(provider.shutdown)
+        await _send_rest(provider)
+
+
+async def _send_rest(provider: TracerProvider) -> None:
+    """Send what waits, for as long as ``_LAST``: a collector that is gone must not keep the daemon."""
+    loop, sent = asyncio.get_running_loop(), asyncio.Event()
+
+    def send() -> None:
+        provider.shutdown()
+        with contextlib.suppress(RuntimeError):  # the loop has been closed since
+            loop.call_soon_threadsafe(sent.set)
+
+    # Not in a thread of the loop's own, for whose end it would wait.
+    threading.Thread(target=send, name="last traces", daemon=True).start()
+    try:
+        async with asyncio.timeout(_LAST):
+            await sent.wait()
+    except TimeoutError:
+        log.warning("traces that were not sent are lost: the collector does not answer")
 
 
 def on() -> bool:

@@ -115,6 +115,8 @@ class SliceKeeper:
         """Write the slice for as long as the daemon runs; failures are tried again, later and later."""
         backoff, said = Backoff(1.0, _LONGEST), ""
         backoff.delay()
+        # Those of a whole cluster may start at once, as after an outage of power or an update.
+        await asyncio.sleep(self._interval * random.random())
         while True:
             self._changed.clear()
             try:

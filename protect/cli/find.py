@@ -1,27 +1,36 @@
-"""Finds whole ids from what a user types: an id, or an unambiguous prefix."""
+"""Finds whole ids from what a user types: an id, a name, or an unambiguous prefix of either."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from protect.cli.errors import CommandFailed
+from protect.cli.output import plain
 
 SHORT = 12
 _MAX_SHOWN = 10
 
 
-def one_of(ids: Sequence[str], text: str, noun: str) -> str:
-    """The only id with this prefix.  If there is none, the text itself, which the daemon will refuse.
+def one_of(ids: Sequence[str], text: str, noun: str, names: Mapping[str, str] | None = None) -> str:
+    """The id that ``text`` means.  If there is none, the text itself, which the daemon will refuse.
 
-    CommandFailed: several ids have this prefix.
+    A whole id goes before a whole name, and that before prefixes.  ``names``: of ids, if they have any.
+    CommandFailed: several have this name or prefix.
     """
-    fitting = sorted(one for one in ids if one.startswith(text))
-    if not text or not fitting or text in fitting:
+    if not text or text in ids:
         return text
-    if len(fitting) == 1:
-        return fitting[0]
-    shown = ", ".join(fitting[:_MAX_SHOWN]) + (", ..." if len(fitting) > _MAX_SHOWN else "")
-    raise CommandFailed(f"{text!r} is the beginning of {len(fitting)} {noun}s: {shown}: give more of it")
+    names = names or {}
+    named = [one for one in ids if names.get(one) == text]
+    fitting = sorted(
+        named or (one for one in ids if one.startswith(text) or names.get(one, "").startswith(text))
+    )
+    if len(fitting) <= 1:
+        return fitting[0] if fitting else text
+    shown = [f"{one} ({plain(names[one])})" if names.get(one) else one for one in fitting[:_MAX_SHOWN]]
+    more = ", ..." if len(fitting) > _MAX_SHOWN else ""
+    what = "name" if named else "beginning"
+    cause = f"{text!r} is the {what} of {len(fitting)} {noun}s: {', '.join(shown)}{more}"
+    raise CommandFailed(f"{cause}: give {'the id' if named else 'more of it'}")
 
 
 def short(ids: Sequence[str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from daemonkit.grpc_server import channel
 from protect.cli import manifests, show
 from protect.cli.errors import CommandFailed
 from protect.generate import nodes, output, platforms, policies, syntax
+from protect.generate.claims import templates
 from protect.generate.output import GenerateOptions
 from protect.generate.platforms import NodePlatform
 from protect.generate.versions import version
@@ -29,7 +30,9 @@ _DEFAULTS = GenerateOptions()
 _WHAT = (
     "classes: RuntimeClasses. assign-class: the policy that gives pods of labelled namespaces a class. "
     "keep-off-host: the policy that keeps pods with zones off the host. labeller: the DaemonSet that "
-    "labels nodes with what they can do. labels: kubectl commands for labels and taints of nodes. "
+    "labels nodes with what they can do. driver: the DaemonSet that has the scheduler know of zone memory, "
+    "and the class of it. claims: the policy that claims it for pods. claim-templates: what that policy "
+    "chooses from, in each namespace. labels: kubectl commands for labels and taints of nodes. "
     "kubelet-flags: the same as flags of the kubelet. cluster-api, cloud-init: the same for new nodes. "
     "chart-values: values of the Helm chart. "
     f"Default: {' '.join(output.FOR_CLUSTER)}"
@@ -65,11 +68,12 @@ def add_parser(nouns: argparse._SubParsersAction[argparse.ArgumentParser], cri_s
     text = "name of a node in the commands of labels; may be repeated"
     node = _text(syntax.dns_subdomain)
     verb.add_argument("--node", action="append", type=node, default=[], metavar="NAME", help=text)
-    text = "image of the labeller, with its registry and tag"
+    text = "image of the labeller and the driver, with its registry and tag"
     verb.add_argument("--image", type=_text(syntax.image), default=_DEFAULTS.image, metavar="NAME", help=text)
-    text = "namespace of the labeller"
+    text = "namespace of the labeller and the driver"
     name = _text(syntax.dns_label)
     verb.add_argument("--namespace", type=name, default=_DEFAULTS.namespace, metavar="NAME", help=text)
+    _claims(verb)
     verb.add_argument("--output", choices=("yaml", "json"), default="yaml", help="format of objects")
     text = "write a file for each kind of object into this folder"
     verb.add_argument("--to", type=Path, metavar="DIR", help=text)
@@ -86,6 +90,14 @@ def _releases(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--cluster-api", choices=nodes.CLUSTER_API, default=nodes.CLUSTER_API[0], help=text)
 
 
+def _claims(verb: argparse.ArgumentParser) -> None:
+    text = "size of a template of claims, such as 512Mi; may be repeated; default: 128Mi to 64Gi"
+    verb.add_argument("--claim-size", action="append", type=_mebibytes, metavar="SIZE", help=text)
+    text = "namespace of claim-templates; may be repeated; default: default"
+    name = _text(syntax.dns_label)
+    verb.add_argument("--claim-namespace", action="append", type=name, metavar="NAME", help=text)
+
+
 async def generate(options: argparse.Namespace) -> None:
     """Make what the command line asks for, or change manifests.
 
@@ -99,6 +111,8 @@ async def generate(options: argparse.Namespace) -> None:
         nodes=options.node,
         image=options.image,
         namespace=options.namespace,
+        claim_sizes=_sizes(options),
+        claim_namespaces=options.claim_namespace or _DEFAULTS.claim_namespaces,
     )
     _check_usage(options, wanted.what)
     changing = manifests.check_usage(options)
@@ -120,6 +134,14 @@ async def generate(options: argparse.Namespace) -> None:
     else:
         sys.stdout.write(output.stream(objects, options.output))
     _warn(wanted)
+
+
+def _sizes(options: argparse.Namespace) -> Sequence[int]:
+    try:
+        return templates.sizes(options.claim_size or _DEFAULTS.claim_sizes)
+    except ValueError as error:
+        options.refuse(f"argument --claim-size: {error}")
+        raise
 
 
 def _check_usage(options: argparse.Namespace, what: Sequence[str]) -> None:
@@ -224,6 +246,14 @@ def _text(check: Callable[[str], None]) -> Callable[[str], str]:
         return text
 
     return _typed(checked)
+
+
+@_typed
+def _mebibytes(text: str) -> int:
+    whole, rest = divmod(syntax.quantity(text), 1 << 20)
+    if rest or whole < 1:
+        raise ValueError(f"{text!r:.80} is not a whole number of Mi")
+    return int(whole)
 
 
 @_typed

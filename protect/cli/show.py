@@ -1,4 +1,4 @@
-"""Prints answers as tables for people, or as JSON for programs (``--output json``)."""
+"""Prints answers as tables for people; for programs by ``output``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from google.protobuf import json_format
-from google.protobuf.message import Message
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from protect.cli import find
+from protect.cli.output import event as print_event
+from protect.cli.output import plain as plain
+from protect.cli.output import structured
 from xenpod_proto.protect.v1 import protect_pb2 as pb
+from xenpod_proto.protect.v1 import reservations_pb2 as reservations
 
 _NS = 1_000_000_000
 _KIB, _MIB = 1 << 10, 1 << 20
@@ -22,8 +24,8 @@ _STATE_STYLES = {"running": "green", "dead": "red", "creating": "yellow", "destr
 
 
 def zones(answer: pb.ListZonesResponse, output: str) -> None:
-    if output == "json":
-        return json(answer)
+    if structured(output, answer, names=(zone.id for zone in answer.zones)):
+        return
     short = find.short([zone.id for zone in answer.zones])
     rows = [
         (short[zone.id], zone.name, _zone_state(zone.state), mib(zone.resources.memory_bytes),
@@ -34,8 +36,8 @@ def zones(answer: pb.ListZonesResponse, output: str) -> None:
 
 
 def strangers(answer: pb.ListStrangersResponse, output: str) -> None:
-    if output == "json":
-        return json(answer)
+    if structured(output, answer, names=(one.uuid for one in answer.strangers)):
+        return
     rows = [
         (one.uuid, one.zone_id, plain(one.name), "ended" if one.ended else "lives", mib(one.memory_bytes),
          str(one.vcpus), str(one.domain_id))
@@ -47,8 +49,8 @@ def strangers(answer: pb.ListStrangersResponse, output: str) -> None:
 def zone(
     answer: pb.Zone, facts: pb.ZoneFactsResponse | None, stats: pb.ZoneStatsResponse | None, output: str
 ) -> None:
-    if output == "json":
-        return json(answer, facts, stats)
+    if structured(output, answer, facts, stats, names=[answer.id]):
+        return
     rows = [
         ("id", answer.id),
         ("name", answer.name),
@@ -105,8 +107,8 @@ def _is_dynamic(zone: pb.Zone) -> bool:
 
 
 def workloads(answer: pb.ListWorkloadsResponse, output: str) -> None:
-    if output == "json":
-        return json(answer)
+    if structured(output, answer, names=(one.id for one in answer.workloads)):
+        return
     short = find.short([one.id for one in answer.workloads])
     zones_of = find.short([one.zone_id for one in answer.workloads])
     rows = [
@@ -123,8 +125,8 @@ def workloads(answer: pb.ListWorkloadsResponse, output: str) -> None:
 
 
 def workload(answer: pb.Workload, output: str) -> None:
-    if output == "json":
-        return json(answer)
+    if structured(output, answer, names=[answer.id]):
+        return
     pairs(
         [
             ("id", answer.id),
@@ -142,22 +144,29 @@ def workload(answer: pb.Workload, output: str) -> None:
 
 def event(answer: pb.WatchEvent, output: str) -> None:
     """Print an event as one line, and flush: readers wait for it."""
-    if output == "json":
-        line = json_format.MessageToJson(answer, indent=None, preserving_proto_field_name=True)
-    else:
-        line = _event_line(answer)
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    print_event(output, answer, lambda: _event_line(answer), _event_names(answer))
+
+
+def capacity(answer: reservations.Capacity, output: str) -> None:
+    """Print what zones can have of the host's memory."""
+    if structured(output, answer, names=[mib(answer.free_bytes)]):
+        return
+    pairs(
+        [
+            ("zone memory", mib(answer.total_bytes)),
+            ("promised", mib(answer.reserved_bytes)),
+            ("of it by reservations", mib(answer.reservations_bytes)),
+            ("free", mib(answer.free_bytes)),
+            ("other domains", mib(answer.foreign_bytes)),
+            ("dom0", mib(answer.dom0_bytes)),
+            ("file servers may use", mib(answer.sharing_bytes)),
+        ]
+    )
 
 
 def note(text: str) -> None:
     """Print a note on stderr."""
     sys.stderr.write(f"{plain(text)}\n")
-
-
-def plain(untrusted: str) -> str:
-    """The text with control characters escaped: text from zones and registries could control a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in untrusted)
 
 
 class ConsoleText:
@@ -205,25 +214,19 @@ def _event_line(answer: pb.WatchEvent) -> str:
             return "synced"
 
 
-def json(*messages: Message | None) -> None:
-    """Print each message as a JSON object, with the field names of the contract."""
-    for message in messages:
-        if message is not None:
-            sys.stdout.write(json_text(message, indent=2) + "\n")
-
-
-def json_text(message: Message, indent: int | None) -> str:
-    """All fields of a message as JSON, with the names of the contract; on one line without ``indent``."""
-    return json_format.MessageToJson(
-        message,
-        indent=indent,
-        preserving_proto_field_name=True,
-        always_print_fields_with_no_presence=True,
-    )
+def _event_names(answer: pb.WatchEvent) -> list[str]:
+    """The id of the zone or workload; none of an event of the host."""
+    ids = (answer.zone.id, answer.workload.id, answer.zone_gone, answer.workload_gone)
+    return [found for found in ids if found]
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], fold: str = "") -> None:
     """Print a table.  On a narrow terminal the column ``fold`` is folded, and all others are cut."""
+    console().print(table_of(heads, rows, fold))
+
+
+def table_of(heads: Sequence[str], rows: Sequence[Sequence[str]], fold: str = "") -> Table:
+    """As ``table``, to be printed by the caller."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in heads:
         if head == fold:
@@ -233,7 +236,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], fold: str = "") -
     for row in rows:
         # As text, not as markup: names are untrusted.
         table.add_row(*(Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in row))
-    console().print(table)
+    return table
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:

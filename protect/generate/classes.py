@@ -12,20 +12,27 @@ Object = dict[str, Any]
 """A Kubernetes object as JSON or YAML has it.  It is written with its keys in their order here."""
 
 
-def runtime_classes(platforms: Iterable[NodePlatform]) -> list[Object]:
-    """The RuntimeClasses (``node.k8s.io/v1``), from which pods get their node selector and overhead."""
-    return [_class(name, handler, one) for one in platforms for name, handler in one.classes.items()]
+def runtime_classes(platforms: Iterable[NodePlatform], *, claimed: bool = False) -> list[Object]:
+    """The RuntimeClasses (``node.k8s.io/v1``), from which pods get their node selector and overhead.
+
+    ``claimed``: the memory of zones is claimed, so none of it is counted where dom0's is.
+    """
+    made = [(name, handler, one) for one in platforms for name, handler in one.classes.items()]
+    return [_class(name, handler, one, claimed) for name, handler, one in made]
 
 
-def _class(name: str, handler: str, platform: NodePlatform) -> Object:
+def _class(name: str, handler: str, platform: NodePlatform, claimed: bool) -> Object:
     made: Object = {
         "apiVersion": "node.k8s.io/v1",
         "kind": "RuntimeClass",
         "metadata": {"name": name},
         "handler": handler,
     }
-    if overhead := platform.overheads.get(handler, platform.overhead):
-        made["overhead"] = {"podFixed": dict(overhead)}
+    overhead = dict(platform.overheads.get(handler, platform.overhead))
+    if claimed:
+        overhead.pop("memory", None)
+    if overhead:
+        made["overhead"] = {"podFixed": overhead}
     scheduling: Object = {"nodeSelector": dict(platform.labels)}
     if platform.taints:
         scheduling["tolerations"] = [toleration(taint) for taint in platform.taints]

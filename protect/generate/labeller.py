@@ -133,7 +133,7 @@ def _pod(platforms: Sequence[NodePlatform], image: str) -> Object:
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
         "priorityClassName": "system-node-critical",
-        "affinity": {"nodeAffinity": _affinity(platforms)},
+        "affinity": {"nodeAffinity": affinity(platforms)},
         "tolerations": [
             {"key": TAINT, "operator": "Exists"},
             *(toleration(taint) for taint in taints),
@@ -163,7 +163,7 @@ def _pod(platforms: Sequence[NodePlatform], image: str) -> Object:
     }
 
 
-def _affinity(platforms: Sequence[NodePlatform]) -> Object:
+def affinity(platforms: Sequence[NodePlatform]) -> Object:
     """The nodes of all platforms, preferably those kept for add-ons."""
     key, _, value = DEFAULT_LABEL.partition("=")
     addons = [{"key": key, "operator": "In", "values": [value]}]

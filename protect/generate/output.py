@@ -6,7 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from protect.generate import chart, classes, kyverno, labeller, nodes, policies, yamltext
+from protect.generate import chart, classes, driver, kyverno, labeller, nodes, policies, yamltext
+from protect.generate.claims import templates
+from protect.generate.claims.policy import claim_policy
 from protect.generate.classes import Object
 from protect.generate.platforms import NodePlatform
 from protect.generate.versions import Version
@@ -14,8 +16,8 @@ from protect.generate.versions import Version
 FOR_CLUSTER = ("classes", "assign-class", "keep-off-host")
 """Objects for ``kubectl apply`` that every cluster can have."""
 
-FOR_SOME = ("labeller", "cluster-api")
-"""Objects for clusters that have what these need: the labeller's image, or Cluster API."""
+FOR_SOME = ("labeller", "driver", "claims", "claim-templates", "cluster-api")
+"""Objects for clusters that have what these need: our image, claims of resources, or Cluster API."""
 
 FOR_NODES = ("labels", "kubelet-flags", "cloud-init", "chart-values")
 """Texts for shells, kubelets, new machines and Helm."""
@@ -34,13 +36,15 @@ class GenerateOptions:
     nodes: Sequence[str] = field(default=())
     image: str = field(default_factory=labeller.image)
     namespace: str = labeller.NAMESPACE
+    claim_sizes: Sequence[int] = templates.SIZES
+    claim_namespaces: Sequence[str] = ("default",)
 
 
 def objects(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> list[Object]:
     """The wanted objects, in the order of ``WHAT``.  Invalid: the release does not have such an object."""
     found: list[Object] = []
     if "classes" in wanted.what:
-        found += classes.runtime_classes(platforms)
+        found += classes.runtime_classes(platforms, claimed="claims" in wanted.what)
     if "assign-class" in wanted.what and wanted.kyverno:
         found.append(kyverno.assign(wanted.kyverno))
     elif "assign-class" in wanted.what:
@@ -49,8 +53,21 @@ def objects(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> list[
         found += policies.keep_off_host(platforms)
     if "labeller" in wanted.what:
         found += labeller.labeller(platforms, wanted.image, wanted.namespace)
+    found += _claims(platforms, wanted)
     if "cluster-api" in wanted.what:
         found += [nodes.kubeadm_config_template(one, wanted.cluster_api) for one in platforms]
+    return found
+
+
+def _claims(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> list[Object]:
+    found: list[Object] = []
+    if "driver" in wanted.what:
+        found += driver.driver(platforms, wanted.image, wanted.namespace)
+        found.append(templates.device_class(wanted.kubernetes))
+    if "claims" in wanted.what:
+        found += claim_policy(platforms, wanted.claim_sizes, wanted.kubernetes, wanted.kyverno)
+    if "claim-templates" in wanted.what:
+        found += templates.claim_templates(wanted.kubernetes, wanted.claim_namespaces, wanted.claim_sizes)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from daemonkit.faults import Invalid
 from protect.generate.classes import Object
@@ -54,8 +54,8 @@ def assign(kubernetes: Version) -> list[Object]:
         "mutations": [SET_CLASS],
     }
     return [
-        _object(version, "MutatingAdmissionPolicy", ASSIGN, spec),
-        _object(version, "MutatingAdmissionPolicyBinding", ASSIGN, {"policyName": ASSIGN}),
+        policy_object(version, "MutatingAdmissionPolicy", ASSIGN, spec),
+        policy_object(version, "MutatingAdmissionPolicyBinding", ASSIGN, {"policyName": ASSIGN}),
     ]
 
 
@@ -76,18 +76,16 @@ def switches(kubernetes: Version) -> str:
     return f"--feature-gates=MutatingAdmissionPolicy=true --runtime-config={_GROUP}/{version}=true"
 
 
-def keep_off_host(platforms: Iterable[NodePlatform]) -> list[Object]:
+def keep_off_host(platforms: Sequence[NodePlatform]) -> list[Object]:
     """A ValidatingAdmissionPolicy (v1 since Kubernetes 1.30) and its binding, which keep pods off the host.
 
     A pod with one of our classes that asks for namespaces or paths of the host is refused when it is created,
     so that its author sees the message.  Pods of handlers in ``own_namespaces`` may ask for hostPID and
     hostIPC, since they get those of their zone.
     """
-    found = [
-        (name, handler in one.own_namespaces) for one in platforms for name, handler in one.classes.items()
+    harmless = [
+        name for one in platforms for name, handler in one.classes.items() if handler in one.own_namespaces
     ]
-    ours = f"has(object.spec.runtimeClassName) && {_one_of([name for name, _ in found])}"
-    harmless = [name for name, own in found if own]
     unless = f" || {_one_of(harmless)}" if harmless else ""
     asked = [
         _namespace(*_NETWORK),
@@ -97,14 +95,20 @@ def keep_off_host(platforms: Iterable[NodePlatform]) -> list[Object]:
     spec: Object = {
         "failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": [NEW_PODS]},
-        "matchConditions": [{"name": "has-a-zone", "expression": ours}],
+        "matchConditions": [{"name": "has-a-zone", "expression": has_class_of(platforms)}],
         "validations": [*asked, _validation(volumes, "does not get files of the host (hostPath)")],
     }
     binding = {"policyName": KEEP_OFF_HOST, "validationActions": ["Deny"]}
     return [
-        _object("v1", "ValidatingAdmissionPolicy", KEEP_OFF_HOST, spec),
-        _object("v1", "ValidatingAdmissionPolicyBinding", KEEP_OFF_HOST, binding),
+        policy_object("v1", "ValidatingAdmissionPolicy", KEEP_OFF_HOST, spec),
+        policy_object("v1", "ValidatingAdmissionPolicyBinding", KEEP_OFF_HOST, binding),
     ]
+
+
+def has_class_of(platforms: Sequence[NodePlatform]) -> str:
+    """CEL: whether a pod has one of the platforms' classes."""
+    names = [name for one in platforms for name in one.classes]
+    return f"has(object.spec.runtimeClassName) && {_one_of(names)}"
 
 
 def _one_of(classes: list[str]) -> str:
@@ -123,5 +127,6 @@ def _validation(expression: str, cause: str) -> Object:
     }
 
 
-def _object(version: str, kind: str, name: str, spec: Object) -> Object:
+def policy_object(version: str, kind: str, name: str, spec: Object) -> Object:
+    """An object of the API server's policies."""
     return {"apiVersion": f"{_GROUP}/{version}", "kind": kind, "metadata": {"name": name}, "spec": spec}

@@ -16,8 +16,10 @@ from tests.support.cluster.api import PATIENCE, Api, ApiRefused, Object
 from tests.support.cluster.control_plane import Serving, api_server
 from tests.support.cluster.programs import needs_kubernetes
 from tests.support.manifests import schemas
+from tests.support.manifests.applied import apply
 from tests.support.manifests.sources import (
     BASE,
+    COMPONENTS,
     DEPLOY,
     NAMESPACE,
     chart,
@@ -25,6 +27,7 @@ from tests.support.manifests.sources import (
     kustomized,
     needs_helm,
     needs_kubectl,
+    read,
 )
 
 pytestmark = [needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
@@ -34,22 +37,9 @@ OWN = "xenpod.dev/can.hvm"
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "gone", "uid": "0"}
 """An owner that does not exist: the garbage collection removes objects that have it."""
 
-PLURALS = {"RuntimeClass": "runtimeclasses"}
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 ADMISSION = "admissionregistration.k8s.io"
 VALUES = Path(__file__).resolve().parents[1] / "data" / "chart-values"
-
-
-async def apply(api: Api, objects: Sequence[Object], query: str = "") -> None:
-    """Apply objects, except custom resources, which are not defined here."""
-    for one in objects:
-        if schemas.group_of(one["apiVersion"]) in schemas.CUSTOM:
-            continue
-        kind = one["kind"].lower()
-        plural = PLURALS.get(one["kind"], f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s")
-        root = "/api" if one["apiVersion"] == "v1" else "/apis"
-        where = one["metadata"].get("namespace")
-        scope = f"/namespaces/{where}" if where else ""
-        await api.post(f"{root}/{one['apiVersion']}{scope}/{plural}?fieldValidation=Strict{query}", one)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -68,18 +58,27 @@ async def serving(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def labeller(serving: Serving) -> Api:
     """A client with the token of a pod of the DaemonSet, which runs on ``HERE``."""
-    [daemon_set] = [one for one in kustomized(BASE) if one["kind"] == "DaemonSet"]
-    template = daemon_set["spec"]["template"]
-    body = {"metadata": template["metadata"] | {"name": "one"}, "spec": template["spec"] | {"nodeName": HERE}}
-    pod = await serving.api.post(f"/api/v1/namespaces/{NAMESPACE}/pods?fieldValidation=Strict", body)
-    bound = {"apiVersion": "v1", "kind": "Pod", "name": "one", "uid": pod["metadata"]["uid"]}
-    account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/xenpod-labels/token"
-    asked = {"spec": {"boundObjectRef": bound, "expirationSeconds": 3600}}
-    client = Api(serving.api.port, (await serving.api.post(account, asked))["status"]["token"])
+    client = await _of_pod(serving, kustomized(BASE))
     async with asyncio.timeout(PATIENCE):  # RBAC and policies act a moment after they are there
         while not await _bounded(client):  # noqa: ASYNC110 - the API has no event of it
             await asyncio.sleep(0.1)
     return client
+
+
+async def _of_pod(serving: Serving, objects: Sequence[Object]) -> Api:
+    """A client with the token of a pod of the only DaemonSet, on ``HERE``."""
+    [daemon_set] = [one for one in objects if one["kind"] == "DaemonSet"]
+    template = daemon_set["spec"]["template"]
+    account = template["spec"]["serviceAccountName"]
+    body = {
+        "metadata": template["metadata"] | {"name": account},
+        "spec": template["spec"] | {"nodeName": HERE},
+    }
+    pod = await serving.api.post(f"/api/v1/namespaces/{NAMESPACE}/pods?fieldValidation=Strict", body)
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": account, "uid": pod["metadata"]["uid"]}
+    asked = {"spec": {"boundObjectRef": bound, "expirationSeconds": 3600}}
+    at = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+    return Api(serving.api.port, (await serving.api.post(at, asked))["status"]["token"])
 
 
 async def _bounded(client: Api) -> bool:
@@ -179,6 +178,54 @@ async def test_the_labeller_has_no_other_rights(labeller: Api, method: str, path
     body: Any = None if method in ("GET", "DELETE") else {}
     with pytest.raises(ApiRefused, match="403: .*xenpod-labels.* cannot"):
         await labeller.call(method, path, body)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def driver(serving: Serving) -> Api:
+    """A client with the token of a pod of the driver's DaemonSet, which runs on ``HERE``."""
+    files = (path for path in sorted((COMPONENTS / "driver").iterdir()) if path.name != "kustomization.yaml")
+    objects = [one for path in files for one in read(path.read_text())]
+    await apply(serving.api, objects)
+    client = await _of_pod(serving, objects)
+    async with asyncio.timeout(PATIENCE):  # RBAC and policies act a moment after they are there
+        while "ValidatingAdmissionPolicy" not in await _slice(client, ELSEWHERE):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    return client
+
+
+async def _slice(client: Api, node: str, name: str = "zones.xenpod.dev") -> str:
+    """Write a slice as a dry run: why it is refused, or ""."""
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": name, "nodeName": node, "pool": pool, "devices": [{"name": "a"}]}
+    try:
+        await client.post(f"{SLICES}?dryRun=All", {"metadata": {"name": f"{node}-a"}, "spec": spec})
+    except ApiRefused as refused:
+        return str(refused)
+    return ""
+
+
+async def test_the_driver_writes_its_own_slices_of_its_node(driver: Api) -> None:
+    assert await _slice(driver, HERE) == ""
+    assert "xenpod-dra writes only slices of the node that it runs on" in await _slice(driver, ELSEWHERE)
+    assert "xenpod-dra writes only its own slices" in await _slice(driver, HERE, "other.example.com")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/v1/nodes"),
+        ("PATCH", f"/api/v1/nodes/{HERE}"),
+        ("GET", SLICES),
+        ("DELETE", f"{SLICES}/any"),
+        ("GET", f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"),
+        ("GET", "/apis/resource.k8s.io/v1/resourceclaims"),
+        ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets"),
+        ("GET", f"/api/v1/namespaces/{NAMESPACE}/pods"),
+    ],
+)
+async def test_the_driver_has_no_other_rights(driver: Api, method: str, path: str) -> None:
+    with pytest.raises(ApiRefused, match="403: .*xenpod-dra.* cannot"):
+        await driver.call(method, path, {} if method == "PATCH" else None)
 
 
 def _kubeconfig(serving: Serving, client: Api, folder: Path) -> Path:

@@ -22,18 +22,18 @@ _HASH = len(GENESIS)
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ChainLink:
     """One place in a chain: the number of an entry, and its hash."""
 
     seq: int = 0
     hash: str = GENESIS
 
-    def follow(self, entry: Mapping[str, object]) -> tuple[Link, bytes]:
+    def follow(self, entry: Mapping[str, object]) -> tuple[ChainLink, bytes]:
         """The next link, and the line of its entry, which ends with a newline."""
         whole = {"seq": self.seq + 1, **entry, "prev": self.hash}
         body = json.dumps(whole, separators=(",", ":")).encode()[:-1]
         digest = hashlib.sha256(body).hexdigest()
-        return Link(self.seq + 1, digest), body + _MARK + digest.encode() + _END + b"\n"
+        return ChainLink(self.seq + 1, digest), body + _MARK + digest.encode() + _END + b"\n"
 
     def __str__(self) -> str:
         return f"{self.seq}:{self.hash}"
@@ -43,7 +43,7 @@ class Link:
 class ChainedLine:
     """What a line says of its place."""
 
-    link: Link
+    link: ChainLink
     prev: str
 
 
@@ -53,9 +53,9 @@ class Verified:
 
     entries: int = 0
     first: int = 0
-    last: Link = field(default_factory=Link)
+    last: ChainLink = field(default_factory=ChainLink)
     wrong: list[str] = field(default_factory=list)
-    seen: Link | None = None
+    seen: ChainLink | None = None
     """The entry that was asked for, if it is there."""
 
 
@@ -68,13 +68,13 @@ def read(line: bytes) -> ChainedLine:
     if hashlib.sha256(line[:at]).hexdigest() != said:
         raise ValueError("its hash is of another text: it was changed")
     entry = json.loads(line[:at] + b"}")
-    return ChainedLine(Link(int(entry["seq"]), said), str(entry["prev"]))
+    return ChainedLine(ChainLink(int(entry["seq"]), said), str(entry["prev"]))
 
 
-def verify(lines: Iterable[bytes], anchor: Link | None = None) -> Verified:
+def verify(lines: Iterable[bytes], anchor: ChainLink | None = None) -> Verified:
     """Check a chain from its first line that is there.  ``anchor``: an entry that must be in it."""
     found = Verified()
-    before: Link | None = None
+    before: ChainLink | None = None
     for number, line in enumerate(lines, 1):
         try:
             one = read(line.rstrip(b"\n"))

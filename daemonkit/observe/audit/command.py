@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from daemonkit.observe.audit.chain import Link, Verified, verify
+from daemonkit.observe.audit.chain import ChainLink, Verified, verify
 from daemonkit.observe.audit.files import verify_folder
 
 COMMAND = "audit verify"
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> bool:
     return all([_one(folder, options.contains) for folder in folders])
 
 
-def _one(folder: Path, anchor: Link | None) -> bool:
+def _one(folder: Path, anchor: ChainLink | None) -> bool:
     if folder == _STDIN:
         found = verify(sys.stdin.buffer, anchor)
     elif folder.is_dir():
@@ -51,8 +51,8 @@ def _one(folder: Path, anchor: Link | None) -> bool:
     return not found.wrong
 
 
-def _link(text: str) -> Link:
+def _link(text: str) -> ChainLink:
     seq, _, digest = text.partition(":")
     if not (seq.isdecimal() and len(digest) == 64):
         raise argparse.ArgumentTypeError(f"{text!r} is not SEQ:HASH, as audit verify shows it")
-    return Link(int(seq), digest)
+    return ChainLink(int(seq), digest)

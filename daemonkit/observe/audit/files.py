@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.faults import Broken
-from daemonkit.observe.audit.chain import LINE, Link, Verified, read, verify
+from daemonkit.observe.audit.chain import LINE, ChainLink, Verified, read, verify
 
 NAME = "audit.log"
 HEAD = "audit.head"
@@ -23,7 +23,7 @@ HEAD = "audit.head"
 class Head:
     """The end of a chain, and the oldest entry that is kept of it."""
 
-    link: Link = Link()
+    link: ChainLink = ChainLink()
     first: int = 1
 
     def write(self, folder: Path) -> None:
@@ -39,7 +39,7 @@ class Head:
         """The head; None: there is none.  Broken: it cannot be read."""
         try:
             said = json.loads((folder / HEAD).read_text())
-            return Head(Link(int(said["seq"]), str(said["hash"])), int(said["first"]))
+            return Head(ChainLink(int(said["seq"]), str(said["hash"])), int(said["first"]))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -62,7 +62,7 @@ class AuditFiles:
             last = _last_link(self._path) or _last_link(folder / f"{NAME}.1")
             # What is lacking at the end shows as a gap before the next entry.
             ahead = head is not None and (last is None or last.seq < head.link.seq)
-            self.link = head.link if head is not None and ahead else last or Link()
+            self.link = head.link if head is not None and ahead else last or ChainLink()
             self._first = head.first if head is not None else _first(self._paths()) or 1
             self._file = _open(self._path)
         except OSError as error:
@@ -109,7 +109,7 @@ def paths(folder: Path) -> list[Path]:
     return [*found, folder / NAME] if (folder / NAME).exists() else found
 
 
-def verify_folder(folder: Path, anchor: Link | None = None) -> Verified:
+def verify_folder(folder: Path, anchor: ChainLink | None = None) -> Verified:
     """Check all files of a log against each other and against its head."""
     found = verify(_lines(paths(folder)), anchor)
     try:
@@ -151,7 +151,7 @@ def _write(file: int, data: bytes) -> None:
         left = left[os.write(file, left) :]
 
 
-def _last_link(path: Path) -> Link | None:
+def _last_link(path: Path) -> ChainLink | None:
     """The last whole line's link; None: there is no such line."""
     try:
         with path.open("rb") as file:

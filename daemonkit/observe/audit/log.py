@@ -28,10 +28,12 @@ log = logging.getLogger(__name__)
 
 ENTRIES = Counter("xenpod_audit_entries", "Entries of the audit log.", registry=REGISTRY)
 LOST = Counter("xenpod_audit_lost", "Entries of the audit log that could not be written.", registry=REGISTRY)
-WAITING = 4096
-"""Most entries that wait to be written: some 10 MB of memory."""
+WAITING = 1024
+"""Most entries that wait to be written, of some 16 KiB at most in memory."""
 
 _BATCH = 256
+_GATHER = 0.1
+"""Seconds for which an entry waits for others; a daemon that is killed loses as much."""
 _LONGEST = LINE // 2
 
 
@@ -97,8 +99,9 @@ class AuditLog:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._waiting and not self._closing:
-                    self._changed.wait()
+                self._changed.wait_for(lambda: self._waiting or self._closing)
+                # What comes with it is written with it: a write waits for the disk, and nobody for the write.
+                self._changed.wait_for(lambda: len(self._waiting) >= _BATCH or self._closing, _GATHER)
                 batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
                 if not batch:
                     return

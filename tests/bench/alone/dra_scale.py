@@ -306,7 +306,9 @@ def simulate(scenario: Scenario, nodes: int, pods_a_minute: float, seconds: floa
 SCENARIOS = (
     Scenario("shared: all pods have claims", SliceMode.SHARED),
     Scenario("shared: a fifth of the pods have none", SliceMode.SHARED, without_claim=0.2),
-    Scenario("shared: the same, API server away for 60 s", SliceMode.SHARED, without_claim=0.2, away=60.0),
+    Scenario(
+        "shared: the same, API server away for 60 s", SliceMode.SHARED, without_claim=0.2, away=60.0, part=0.2
+    ),
     Scenario("split: all pods have claims", SliceMode.SPLIT, part=0.05),
     Scenario("split: the same, API server away for 60 s", SliceMode.SPLIT, away=60.0, part=0.05),
 )

@@ -24,7 +24,7 @@ from cri.images.store.db import ImageDb
 from cri.images.verify import Verification
 from daemonkit.grpc_server import channel, serve_unix
 from protect.cli.__main__ import main
-from protect.cli.bars import Bars
+from protect.cli.image.bars import Bars
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed, write_layout
 from tests.support.images.registry import Answer, LyingRegistry

@@ -38,13 +38,13 @@ def folders(stage: Watched) -> tuple[Path, Path]:
     )
 
 
-async def said(folder: Path, count: int) -> list[dict[str, Any]]:
-    """The entries of a log, once there are so many."""
+async def said(folder: Path, rpc: str, pod: str = "default/web") -> list[dict[str, Any]]:
+    """The entries of a log, once the call of this name, about the pod, is there."""
     async with asyncio.timeout(60):
         while True:
-            lines = [line for path in paths(folder) for line in path.read_text().splitlines()]
-            if len(lines) >= count:
-                return [json.loads(line) for line in lines]
+            found = [json.loads(line) for path in paths(folder) for line in path.read_text().splitlines()]
+            if any(one["rpc"].endswith(f"/{rpc}") and one["pod"] == pod for one in found):
+                return found
             await asyncio.sleep(0.05)
 
 
@@ -52,7 +52,6 @@ async def test_a_pods_life_in_both_logs(stage: Watched) -> None:
     ours, theirs = folders(stage)
     runtime = stage.client.runtime
     await stage.client.pods()
-    before = len(await said(ours, 0))
     pod = await stage.client.run_pod("web")
     config = cri.ContainerConfig(
         metadata=cri.ContainerMetadata(name="main"),
@@ -76,7 +75,9 @@ async def test_a_pods_life_in_both_logs(stage: Watched) -> None:
     await runtime.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=pod.id), timeout=60)
     await runtime.RemovePodSandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=pod.id), timeout=60)
 
-    entries = (await said(ours, before + 7))[before:]
+    whole = await said(ours, "RemovePodSandbox")
+    begun = next(n for n, one in enumerate(whole) if one["rpc"].endswith("/RunPodSandbox"))
+    entries = whole[begun:]
     assert [one["rpc"].partition("/")[2] for one in entries] == [
         "RunPodSandbox", "CreateContainer", "StartContainer", "ExecSync", "PullImage",
         "StopPodSandbox", "RemovePodSandbox",
@@ -86,7 +87,7 @@ async def test_a_pods_life_in_both_logs(stage: Watched) -> None:
     assert [one["code"] for one in entries].count("OK") == 6
     assert entries[0]["reply"] == {"pod_sandbox_id": pod.id}
     assert {one["caller"]["pid"] for one in entries} == {os.getpid()}
-    of_zone = [one for one in await said(theirs, 6) if one["pod"] == "default/web"]
+    of_zone = [one for one in await said(theirs, "DestroyZone") if one["pod"] == "default/web"]
     calls = [one["rpc"].partition("/")[2] for one in of_zone]
     assert calls[:4] == ["CreateZone", "ConnectNetwork", "CreateWorkload", "StartWorkload"]
     assert "Exec" in calls and calls[-1] == "DestroyZone"
@@ -109,6 +110,7 @@ async def test_a_chain_survives_a_killed_daemon(stage: Watched) -> None:
         await daemon.start()
     async with stage.node.client() as client:
         await client.run_pod("two")
+    await said(ours, "RunPodSandbox", "default/two")
+    await said(theirs, "ConnectNetwork", "default/two")
     for folder in (ours, theirs):
         assert verify_folder(folder).wrong == []
-    assert "default/two" in {one["pod"] for one in await said(theirs, 4)}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +96,70 @@ async def remove_pods(folder: Path) -> str:
     return out.decode()
 
 
+async def protect(folder: Path, *words: str, stdin: bytes = b"") -> tuple[int, str]:
+    """Status and output of the protect command on the node in the folder."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "protect.cli", *words, cwd=ROOT, stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    out, _ = await asyncio.wait_for(process.communicate(stdin), 120)
+    assert process.returncode is not None
+    return process.returncode, out.decode()
+
+
+async def operate(folder: Path, pod: str, container: str) -> None:
+    """What an operator does with a zone that runs: by the pod's name, from another process."""
+    sockets = ("--socket", str(folder / "run/protect/protect.sock"))
+    both = (*sockets, "--cri-socket", str(folder / "run/xenpod/cri.sock"))
+    (name,) = [
+        line.split()[1] for line in (await protect(folder, "zone", "list", *sockets))[1].splitlines()[1:]
+    ]
+    assert await protect(folder, "zone", "logs", name, *both) == (0, "it runs\n")
+    script = 'read line; echo "$line from $MINE"; echo oops >&2; exit 7'
+    status, said = await protect(
+        folder,
+        "zone",
+        "exec",
+        *sockets,
+        "-i",
+        "-e",
+        "MINE=here",
+        name,
+        "--",
+        "sh",
+        "-c",
+        script,
+        stdin=b"hello\n",
+    )
+    assert status == 7 and sorted(said.splitlines()) == ["hello from here", "oops"]
+    assert await protect(folder, "workload", "exec", *sockets, container[:8], "--", "id", "-u") == (0, "0\n")
+    words = [*sockets, "-i", "-t", name, "--", "sh", "-c", "test -t 0 && echo $TERM here; exit 4"]
+    on_terminal = " ".join(map(shlex.quote, [sys.executable, "-m", "protect.cli", "zone", "exec", *words]))
+    typed = await asyncio.create_subprocess_exec(
+        "script", "--quiet", "--return", "--command", f"TERM=vt52 {on_terminal}", "/dev/null",
+        cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert b"vt52 here" in (await asyncio.wait_for(typed.communicate(), 120))[0] and typed.returncode == 4
+    top = await protect(folder, "zone", "top", *sockets, "--interval", "0.1", "-o", "name")
+    assert top == (0, f"{pod}\n")
+    status, said = await protect(folder, "host", "overhead", *sockets, "--zones", "1", "--idle", "0.1")
+    assert status == 0 and "podFixed:" in said, said
+    assert len((await protect(folder, "zone", "list", *sockets, "-o", "name"))[1].split()) == 1
+    await diagnose(folder, both, pod)
+
+
+async def diagnose(folder: Path, sockets: tuple[str, ...], pod: str) -> None:
+    """A node that runs pods is healthy, and its bundle has them."""
+    files = ("--config", str(folder / "protectd.toml"), "--cri-config", str(folder / "cri.toml"))
+    bundle = folder / "bundle.tar.gz"
+    said = await protect(folder, "doctor", *sockets, *files, "--all", "--bundle", str(bundle))
+    assert said[0] == 0 and "FAILED" not in said[1], said[1]
+    with tarfile.open(bundle) as tar:
+        zones = tar.extractfile("xenpod-doctor/state/zones.json")
+        assert zones is not None and [one["id"] for one in json.load(zones)["zones"]] == [pod]
+        assert {f"xenpod-doctor/consoles/{pod}", "xenpod-doctor/state/cri-status.json"} <= set(tar.getnames())
+
+
 async def test_pods_go_on_between_runs_and_are_removed_when_asked(short_path: Path) -> None:
     folder = short_path / "n"
     async with registry.serve(short_path / "registry") as address:
@@ -101,8 +168,14 @@ async def test_pods_go_on_between_runs_and_are_removed_when_asked(short_path: Pa
         async with running(folder, "first") as run:
             image = await run.client.pull(IMAGE)
             pod = await run.client.run_pod("goes-on")
-            container = await run.client.create(pod, image, ["sleep", "1000"])
+            command = ["sh", "-c", "echo it runs; exec sleep 1000"]
+            container = await run.client.create(pod, image, command)
             await run.client.start(container)
+            await operate(folder, pod.id, container)
+            asked = ("grep", "CapEff", "/proc/self/status")
+            theirs = (await run.client.exec(container, *asked)).stdout.decode()
+            socket = ("--socket", str(folder / "run/protect/protect.sock"))
+            assert await protect(folder, "workload", "exec", *socket, container, "--", *asked) == (0, theirs)
             said = await run.interrupt()
     assert "stopped both daemons" in said and "1 pod(s) go on" in said
     assert any("fakedom" in line for line in processes_of(folder).values())

@@ -73,8 +73,11 @@ class Driver:
 
 
 @contextlib.asynccontextmanager
-async def driving(cluster: Cluster) -> AsyncIterator[Driver]:
-    """Run the driver while the block runs, known to the kubelet, and have a class for its devices."""
+async def driving(cluster: Cluster, **more: object) -> AsyncIterator[Driver]:
+    """Run the driver while the block runs, known to the kubelet, and have a class for its devices.
+
+    ``more``: of its settings.
+    """
     root = cluster.folder / "root"
     settings: Mapping[str, object] = {
         "node": NODE,
@@ -83,6 +86,7 @@ async def driving(cluster: Cluster) -> AsyncIterator[Driver]:
         "plugins_dir": str(root / "plugins"),
         "registry_dir": str(root / "plugins_registry"),
         "write_interval": "200ms",
+        **more,
     }
     config = cluster.folder / "dra.toml"
     config.write_text(toml.dumps(settings))
@@ -112,3 +116,19 @@ def claim(name: str, *requests: Mapping[str, object]) -> dict[str, object]:
 
 def template(name: str, *requests: Mapping[str, object]) -> dict[str, object]:
     return {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": list(requests)}}}}
+
+
+async def unscheduled(driver: Driver, name: str) -> str:
+    """Why the scheduler does not place the pod."""
+    seen = await driver.cluster.until(name, lambda pod: bool(_reason(pod)))
+    return _reason(seen)
+
+
+def _reason(pod: Any) -> str:
+    conditions = pod["status"].get("conditions") or ()
+    (text,) = [
+        one.get("message", "")
+        for one in conditions
+        if one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable"
+    ] or [""]
+    return str(text)

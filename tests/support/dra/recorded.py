@@ -24,7 +24,7 @@ from urllib.error import HTTPError
 from dra.claims.claim import Allocation, Wanted, allocation
 from dra.config import DraConfig
 from dra.kube.api import ClusterApi
-from dra.model import HostMemory, Promise
+from dra.model import HostDevice, HostMemory, Promise
 from dra.slices.document import devices, shared_device, unclaimed_device
 from dra.slices.keeper import SliceKeeper
 from tests.support.cluster.api import Api
@@ -35,7 +35,7 @@ from tests.support.labels.api_server import NAME, TOKEN, kubeconfig
 
 Json = Any
 GIB = 1 << 30
-CLAIM_UID = "uid-of-claim"
+CARD = HostDevice("card.0", "0000:65:00.0", readonly=False, zone_id="")
 _DEVICE = re.compile(r"memory-[0-9a-f]{8}")
 _KEPT = {"name", "namespace", "resourceVersion", "ownerReferences"}
 _ALL = "resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2={},resource.k8s.io/v1={}"
@@ -162,7 +162,7 @@ class Story:
 
     def _keeper(self) -> SliceKeeper:
         api = ClusterApi(self.config.kubeconfig)
-        return SliceKeeper(self.config, api, HeldHost(self.held), lambda *_: None)
+        return SliceKeeper(self.config, api, HeldHost(self.held, [CARD]), lambda *_: None)
 
     async def _once(self) -> dict[str, Json]:
         await self.keeper.once()

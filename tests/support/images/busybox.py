@@ -35,6 +35,8 @@ APPLETS = (
     "umount",
     "stat",
     "touch",
+    "nproc",
+    "grep",
 )
 USERS = {"type": "user", "path": "/run/xenpod/ns/user"}
 NAMESPACES = [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}]

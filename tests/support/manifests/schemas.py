@@ -40,6 +40,13 @@ _MUTATING: Mapping[str, tuple[str, ...]] = {
     "1.36": ("v1", "v1beta1", "v1alpha1"),
 }
 """Versions of MutatingAdmissionPolicy that an API server knows.  All but v1 have to be enabled on it."""
+_CLAIMS: Mapping[str, tuple[str, ...]] = {
+    "1.33": ("v1beta2",),
+    "1.34": ("v1", "v1beta2"),
+    "1.35": ("v1", "v1beta2"),
+    "1.36": ("v1", "v1beta2"),
+}
+"""Versions of resource.k8s.io that an API server knows, and we use.  All but v1 have to be enabled on it."""
 CUSTOM = {"policies.kyverno.io", "kyverno.io", "bootstrap.cluster.x-k8s.io"}
 """Groups of custom resources: an API server has them where somebody installed them, whatever its version."""
 
@@ -48,7 +55,9 @@ def served(version: str) -> set[tuple[str, str]]:
     """API versions and kinds that a Kubernetes of this version accepts, except custom resources."""
     both = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
     mutating = ((f"{_ADMISSION}/{api}", kind) for api in _MUTATING[version] for kind in both)
-    return {*_ALWAYS, *mutating}
+    kinds = ("DeviceClass", "ResourceClaimTemplate")
+    claims = ((f"resource.k8s.io/{api}", kind) for api in _CLAIMS[version] for kind in kinds)
+    return {*_ALWAYS, *mutating, *claims}
 
 
 def needs_enabling(found: Object) -> bool:

@@ -34,11 +34,27 @@ logging.getLogger("pyroute2").info("late chat")
     ]
 
 
+def test_a_library_that_repeats_itself_is_heard_once() -> None:
+    code = """
+import logging
+from daemonkit import logs
+logs.setup("debug")
+exporter = logging.getLogger("opentelemetry.exporter.otlp")
+for _ in range(3):
+    exporter.info("sent")
+    exporter.warning("the collector is away")
+logging.getLogger("opentelemetry.sdk").warning("the queue is full")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    messages = [text.partition(": ")[2] for text in done.stderr.splitlines()]
+    assert messages == ["the collector is away", "the queue is full"]
+
+
 @pytest.mark.parametrize(
     ("program", "late"),
     [
-        ("protect", {"rich", "cffi", "xenbind"}),
-        ("cri", {"pyroute2", "rich", "cffi"}),
+        ("protect", {"rich", "cffi", "xenbind", "opentelemetry"}),
+        ("cri", {"pyroute2", "rich", "cffi", "opentelemetry"}),
     ],
 )
 def test_an_idle_daemon_loads_no_large_library(program: str, late: set[str]) -> None:

@@ -40,6 +40,7 @@ OVERLAY_IS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kubernetes-1.33": (("--kubernetes", "1.33"), ("1.33",)),
     "kubernetes-1.34": (("--kubernetes", "1.34"), ("1.34", "1.35")),
     "kyverno": (("--kyverno", "1.17"), schemas.VERSIONS),
+    "claims": (("driver", "claims"), ("1.36",)),
 }
 """Arguments of ``protect generate`` for the same objects, and the releases of Kubernetes they fit."""
 
@@ -73,6 +74,13 @@ def defaults(*arguments: str) -> list[Object]:
     return read(generate(*SHIPPED, *ALL, *arguments))
 
 
+def _unlabel(found: Object) -> None:
+    """Remove the label that two-platforms.yaml gives every object."""
+    assert found["metadata"]["labels"].pop("app.kubernetes.io/part-of") == "zones"
+    if not found["metadata"]["labels"]:
+        del found["metadata"]["labels"]
+
+
 def of_platforms(*arguments: str) -> list[Object]:
     """The objects that ``protect generate`` makes for two platforms."""
     return read(generate("--platforms", str(PLATFORMS), *arguments))
@@ -90,7 +98,14 @@ def test_the_base_is_what_generate_makes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "arguments"), [(BASE, ALL), (COMPONENTS / "kyverno", ("assign-class", "--kyverno", "1.17"))]
+    ("folder", "arguments"),
+    [
+        (BASE, ALL),
+        (COMPONENTS / "kyverno", ("assign-class", "--kyverno", "1.17")),
+        (COMPONENTS / "driver", ("driver",)),
+        (COMPONENTS / "claims", ("claims",)),
+        (DEPLOY / "kustomize" / "claim-templates", ("claim-templates",)),
+    ],
 )
 def test_the_files_are_as_generate_writes_them(
     folder: Path, arguments: tuple[str, ...], tmp_path: Path
@@ -109,6 +124,13 @@ def test_the_base_is_right_in_the_newest_release() -> None:
 def test_what_generate_makes_is_right(version: str) -> None:
     assert_right(defaults("--kubernetes", version), version)
     assert_right(of_platforms(*ALL, "--kubernetes", version), version)
+
+
+@each_release
+def test_what_generate_makes_of_claims_is_right(version: str) -> None:
+    claimed = ("driver", "claims", "claim-templates")
+    assert_right(read(generate(*SHIPPED, *claimed, "--kubernetes", version)), version)
+    assert_right(of_platforms(*claimed, "--kyverno", "1.17", "--kubernetes", version), version)
 
 
 @each_kyverno
@@ -160,12 +182,31 @@ def test_the_chart_is_what_generate_makes_for_kyverno(kyverno: str) -> None:
 
 
 @needs_helm
+@pytest.mark.parametrize("by", ["policy", "kyverno"])
+@each_release
+def test_the_chart_is_what_generate_makes_of_claims(version: str, by: str) -> None:
+    sets = ("driver.enabled=true", f"claims.by={by}", "claims.namespaces={one}", "claims.sizes={256,512}")
+    more = ("--claim-namespace", "one", "--claim-size", "256Mi")
+    claimed = ("driver", "claims", "claim-templates", *more, "--claim-size", "512Mi", "--kubernetes", version)
+    made = chart(VALUES / "two-platforms.yaml", kubernetes=version, sets=sets)
+    for one in made:
+        _unlabel(one)
+    kyverno = ("--kyverno", "1.17") if by == "kyverno" else ()
+    wanted = [
+        one
+        for one in of_platforms(*ALL, *claimed, *kyverno)
+        if by == "policy" or one["metadata"]["name"] != "xenpod-assign-class"
+    ]
+    assigned = [one for one in made if one["metadata"]["name"] == "xenpod-assign-class"]
+    rest = made if by == "policy" else [one for one in made if one not in assigned]
+    assert by_name(rest) == by_name(wanted)
+
+
+@needs_helm
 def test_platforms_are_the_same_to_the_chart_and_to_generate() -> None:
     made = chart(VALUES / "two-platforms.yaml")
     for one in made:
-        assert one["metadata"]["labels"].pop("app.kubernetes.io/part-of") == "zones"
-        if not one["metadata"]["labels"]:
-            del one["metadata"]["labels"]
+        _unlabel(one)
     assert by_name(made) == by_name(of_platforms(*ALL))
 
 

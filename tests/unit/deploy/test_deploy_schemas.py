@@ -116,6 +116,28 @@ metadata: {{name: "zones:agent"}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "zones:agent"}}
 subjects: [{{kind: ServiceAccount, name: agent, namespace: zones}}]
 ---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {{name: zones}}
+spec: {{selectors: [{{cel: {{expression: device.driver == "a.b"}}}}]}}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {{name: zone, namespace: zones}}
+spec:
+  spec:
+    devices:
+      requests:
+      - name: zone
+        exactly:
+          deviceClassName: zones
+          selectors: [{{cel: {{expression: "true"}}}}]
+          capacity: {{requests: {{memory: 1Gi}}}}
+      config:
+      - opaque:
+          driver: a.b
+          parameters: {{apiVersion: xenpod.dev/v1alpha1, kind: ZoneResources, memory: 1Gi}}
+---
 apiVersion: policies.kyverno.io/v1
 kind: MutatingPolicy
 metadata: {{name: assign}}
@@ -223,6 +245,11 @@ WRONG: list[tuple[str, str, Any]] = [
     ("ClusterRole", "metadata/name", "a/b"),
     ("ClusterRoleBinding", "roleRef/kind", "Role"),
     ("ClusterRoleBinding", "subjects/0/kind", "Robot"),
+    ("DeviceClass", "metadata/namespace", "zones"),
+    ("DeviceClass", "spec/selectors/0", {}),
+    ("ResourceClaimTemplate", "apiVersion", "resource.k8s.io/v1alpha3"),
+    ("ResourceClaimTemplate", "spec/spec/devices/requests", []),
+    ("ResourceClaimTemplate", "spec/spec/devices/requests/0/exactly/capacity/requests", {"memory": "lots"}),
     ("MutatingPolicy", "apiVersion", "policies.kyverno.io/v1beta1"),
     ("MutatingPolicy", "spec/evaluation/mode", "Both"),
     ("ClusterPolicy", "spec/rules", []),

@@ -40,7 +40,8 @@ def _followed(schema: Any) -> Any:
 
 
 def test_the_schema_names_every_value_and_no_other() -> None:
-    without_default = {("platforms", "*", "overhead", "cpu"), ("labeller", "resources", "limits", "cpu")}
+    limits = {(name, "resources", "limits", "cpu") for name in ("labeller", "driver")}
+    without_default = {("platforms", "*", "overhead", "cpu"), *limits}
     assert set(keys(VALUES)) == set(_written(VALUES)) | without_default
 
 
@@ -104,6 +105,14 @@ def test_the_defaults_are_right() -> None:
         ("assignClass/more", 1),
         ("keepOffHost/enabled", "no"),
         ("keepOffHost/more", 1),
+        ("driver/enabled", "yes"),
+        ("driver/kubeletDir", "var/lib/kubelet"),
+        ("driver/config", {"sizes": 1}),
+        ("claims/by", "webhook"),
+        ("claims/sizes", []),
+        ("claims/sizes", ["512Mi"]),
+        ("claims/sizes", [7]),
+        ("claims/namespaces", ["A"]),
         ("labeller/enabled", "yes"),
         ("labeller/to", "nowhere"),
         ("labeller/image/repository", "localhost/xenpod:1"),

@@ -278,6 +278,9 @@ def test_every_kind_has_a_file_and_every_platform_its_texts() -> None:
         "clusterrole.yaml",
         "clusterrolebinding.yaml",
         "daemonset.yaml",
+        "configmap.yaml",
+        "deviceclass.yaml",
+        "resourceclaimtemplate.yaml",
         "kubeadmconfigtemplate.yaml",
     ]
     assert files["runtimeclass.yaml"].count("\n---\n") == 1

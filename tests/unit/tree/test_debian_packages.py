@@ -1,7 +1,8 @@
-"""The installer of Debian packages, with stand-ins for dpkg-query, id and apt-get."""
+"""The installer of Debian packages, and what is said first, with stand-ins for dpkg-query and its like."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -56,3 +57,61 @@ def test_without_root_it_says_what_to_install(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sections", [[], ["nope"]])
 def test_a_wrong_section_is_an_error(tmp_path: Path, sections: list[str]) -> None:
     assert run(tmp_path, *sections)[0] == 2
+
+
+def said_first(
+    folder: Path, *words: str, machine: str = "x86_64", root: bool = True, has: tuple[str, ...] = ()
+) -> tuple[int, str]:
+    """Exit status and stderr of check-machine where only the programs of ``has`` are there."""
+    for name, body in {"uname": f"echo {machine}", "id": f"echo {0 if root else 1000}"}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        (folder / name).chmod(0o755)
+    for name in (*has, "sed"):
+        (folder / name).symlink_to(shutil.which(name) or "/bin/true")
+    (folder / "os-release").write_text('NAME=Fedora\nPRETTY_NAME="Fedora Linux 42"\n')
+    environment = {"PATH": str(folder), "OS_RELEASE": str(folder / "os-release"), "DIR": "/tmp/node"}
+    command = ["/bin/sh", str(PACKAGING / "check-machine"), *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stderr.count("\n") <= 1
+    return done.returncode, done.stderr
+
+
+def test_without_root_it_says_what_to_type(tmp_path: Path) -> None:
+    status, said = said_first(tmp_path, "run", "root", root=False, has=("dpkg-query",))
+    assert status == 1 and "make run needs root" in said and "su -c 'make run DIR=/tmp/node'" in said
+    (tmp_path / "sudo").symlink_to("/bin/true")
+    done = subprocess.run(
+        ["/bin/sh", str(PACKAGING / "check-machine"), "test", "root"],
+        env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and "type sudo make test, or make test-unit" in done.stderr
+
+
+def test_elsewhere_it_names_what_is_missing(tmp_path: Path) -> None:
+    status, said = said_first(tmp_path, "demo", "root", has=("python3", "cc"))
+    assert status == 1 and "Fedora Linux 42" in said
+    assert "crun (Debian: crun)" in said and "tar2sqfs (Debian: squashfs-tools-ng)" in said
+    assert "python3 (" not in said and "cc (" not in said
+
+
+@pytest.mark.parametrize(
+    ("machine", "target", "status", "text"),
+    [
+        ("x86_64", "demo", 0, ""),
+        ("aarch64", "demo", 0, "the fake toolstack"),
+        ("aarch64", "test", 1, "make test-fake"),
+        ("riscv64", "demo", 1, "riscv64"),
+    ],
+)
+def test_other_processors(tmp_path: Path, machine: str, target: str, status: int, text: str) -> None:
+    found = said_first(tmp_path, target, "root", machine=machine, has=("dpkg-query",))
+    assert found[0] == status and text in found[1] and bool(found[1]) is bool(text)
+
+
+def test_targets_that_need_root_ask_first() -> None:
+    """All whose line in ``make help`` says so; nothing is built or installed before."""
+    lines = (PACKAGING.parent / "Makefile").read_text().splitlines()
+    targets = {line.partition(":")[0]: line for line in lines if "## needs root" in line}
+    assert set(targets) >= {"demo", "run", "test-fake", "test-xen", "bench"}
+    asking = {name for name, line in targets.items() if f" root-{name} " in line}
+    assert asking == set(targets)

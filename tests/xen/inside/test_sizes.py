@@ -39,15 +39,19 @@ class OneZone:
     async def make(self) -> None:
         request = pb.CreateZoneRequest(id="z1", name="web", resources=BEGIN)
         await self._clients.zones.CreateZone(request, timeout=PATIENCE)
-        self.own = BEGIN.memory_bytes - (await self._stats()).memory_total_bytes
+        row = await self._stats()
+        assert row is not None
+        self.own = BEGIN.memory_bytes - row.memory_total_bytes
 
     async def resize(self, wanted: pb.ZoneResources) -> list[str]:
         asks = pb.ResizeZoneRequest(id="z1", resources=wanted)
         return list((await self._clients.zones.ResizeZone(asks, timeout=PATIENCE)).not_done)
 
-    async def _stats(self) -> pb.ZoneStatsRow:
+    async def _stats(self) -> pb.ZoneStatsRow | None:
+        """None: the zone has not answered in time, as it may right after protectd's start."""
         request = pb.ZoneStatsRequest(ids=["z1"])
-        return (await self._clients.zones.ZoneStats(request, timeout=PATIENCE)).rows[0]
+        rows = (await self._clients.zones.ZoneStats(request, timeout=PATIENCE)).rows
+        return rows[0] if rows else None
 
     async def is_settled(self, wanted: pb.ZoneResources) -> bool:
         """Recorded, held by Xen and seen by the guest, as soon as it is connected."""
@@ -56,6 +60,8 @@ class OneZone:
         if not zone.channel_connected:
             return False
         row, facts = await self._stats(), await self._facts()
+        if row is None:
+            return False
         shown = zone.resources
         recorded = all(
             getattr(shown, one) == getattr(wanted, one) for one in ("memory_bytes", "vcpus", "cap")
@@ -78,7 +84,7 @@ class OneZone:
 async def zone(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OneZone]:
     folder: Path = tmp_path_factory.mktemp("sizes")
     protectd = Protectd(folder)
-    limits = {"boot": f"{PATIENCE:.0f}s", "resize": "120s"}
+    limits = {"boot": f"{PATIENCE:.0f}s", "resize": "120s", "stats": "20s"}
     protectd.configure(toolstack="libxl", profiles={"default": {"mode": MODE}}, timeouts=limits)
     await protectd.daemon.start()
     try:

@@ -31,7 +31,9 @@ async def test_what_each_release_serves(tmp_path: Path, release: str, version: s
     assert (allocated.total_bytes, allocated.device, story.mode) == (512 * MIB, device, mode)
     written = {one["path"].split("/")[3] for one in content["exchanges"] if one["body"]}
     assert written == {version}
-    last = {one["name"]: whole(one["capacity"]["memory"]["value"]) // MIB for one in story.slices[-1]}
+    *memory, card = story.slices[-1]
+    assert card["attributes"]["device"] == {"string": "card.0"} and "capacity" not in card
+    last = {one["name"]: whole(one["capacity"]["memory"]["value"]) // MIB for one in memory}
     if mode == "shared":
         assert last == {device: 4096} and len(story.slices) == 5
     else:

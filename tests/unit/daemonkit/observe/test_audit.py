@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -23,12 +24,13 @@ from daemonkit.config import Bytes
 from daemonkit.grpc_server import channel, serve_unix
 from daemonkit.interceptors import read_only
 from daemonkit.observe.audit import command, log
-from daemonkit.observe.audit.chain import Link
+from daemonkit.observe.audit.chain import ChainLink
 from daemonkit.observe.audit.files import AuditFiles, paths, verify_folder
 from daemonkit.observe.audit.journal import AuditJournal
 from daemonkit.observe.audit.log import AuditLog, auditing
 from daemonkit.observe.audit.redaction import COMMANDS, NAMES, redacted
-from daemonkit.observe.callers import unit
+from daemonkit.observe.callers import NOBODY, Callers, unit
+from daemonkit.observe.calls import CallObserver
 from daemonkit.observe.settings import AuditConfig, AuditDestination
 from protect.cli.__main__ import main
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -101,6 +103,50 @@ async def test_calls_that_change_something_have_an_entry_each(tmp_path: Path) ->
         assert caller["executable"] == os.path.realpath(sys.executable) and caller["unit"] == unit(
             os.getpid()
         )
+
+
+async def test_callers_are_told_apart_and_forgotten(tmp_path: Path) -> None:
+    code = (
+        "import sys, grpc; from xenpod_proto.protect.v1 import protect_pb2 as pb, protect_pb2_grpc as rpc;"
+        "link = grpc.insecure_channel(sys.argv[1]);"
+        "rpc.ZonesStub(link).CreateZone(pb.CreateZoneRequest(id='other'), wait_for_ready=True)"
+    )
+    proto = Path(pb.__file__).resolve().parents[3]
+    async with audited(tmp_path) as link:
+        await protect_pb2_grpc.ZonesStub(link).CreateZone(pb.CreateZoneRequest(id="own"))
+        other = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, f"unix:{tmp_path / 's'}", cwd=proto
+        )
+        assert await other.wait() == 0
+        await protect_pb2_grpc.ZonesStub(link).CreateZone(pb.CreateZoneRequest(id="own again"))
+    found = {one["request"]["id"]: one["caller"]["pid"] for one in entries(tmp_path / "audit" / "p")}
+    assert found == {"own": os.getpid(), "other": other.pid, "own again": os.getpid()}
+
+
+def test_a_connection_that_has_ended_has_no_caller() -> None:
+    callers = Callers()
+    callers.add(b"\0ab12f", 0, os.getpid())
+    assert callers.of("unix-abstract:ab12f").pid == os.getpid()
+    callers.remove(b"\0ab12f")
+    assert callers.of("unix-abstract:ab12f") == callers.of("unix:") == NOBODY
+
+
+async def test_requests_that_come_encoded_are_read(tmp_path: Path) -> None:
+    async with auditing(ON, "p", tmp_path) as audit:
+        method = CallObserver(audit).method(
+            "/runtime.v1.RuntimeService/StopPodSandbox", timed=True, reads=False
+        )
+        sent = cri.StopPodSandboxRequest(pod_sandbox_id="p1")
+        assert method.parsed(sent.SerializeToString()) == sent
+        assert method.parsed(b"\xff\xff") is None
+
+
+@pytest.mark.parametrize("rpc", ["ListPodSandbox", "Status", "PodSandboxStatus", "ContainerStats", "Version"])
+async def test_what_reads_is_not_audited(tmp_path: Path, rpc: str) -> None:
+    async with auditing(ON, "p", tmp_path) as audit:
+        for name, kept in ((rpc, None), ("Exec", audit), ("UpdateRuntimeConfig", audit)):
+            full = f"/runtime.v1.RuntimeService/{name}"
+            assert CallObserver(audit).method(full, timed=True, reads=False).audit is kept
 
 
 async def test_a_stream_is_known_by_its_first_message(tmp_path: Path) -> None:
@@ -254,7 +300,7 @@ def damage_swap(all_lines: list[bytes]) -> list[bytes]:
 
 def damage_forge(all_lines: list[bytes]) -> list[bytes]:
     """An entry in the place of another, with a right hash of its own."""
-    place = Link(2, json.loads(all_lines[1])["hash"])
+    place = ChainLink(2, json.loads(all_lines[1])["hash"])
     return [*all_lines[:2], place.follow({"rpc": "forged"})[1], *all_lines[3:]]
 
 

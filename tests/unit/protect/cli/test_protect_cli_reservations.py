@@ -10,7 +10,7 @@ import pytest
 
 from protect.cli.__main__ import main
 from protect.cli.errors import CommandFailed
-from protect.cli.reservations import size
+from protect.cli.host.reservations import size
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import served
 from xenpod_proto.protect.v1 import reservations_pb2 as pb

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
 
 from daemonkit.grpc_server import channel
-from protect.cli import export, passwords, show, show_images
-from protect.cli.bars import Bars
-from protect.cli.errors import CheckFailed, CommandFailed
+from protect.cli import show
+from protect.cli.errors import CheckFailed, Command, CommandFailed
+from protect.cli.image import export, passwords
+from protect.cli.image import show as show_images
+from protect.cli.image.bars import Bars
 from xenpod_proto.images.v1 import images_pb2 as pb
 from xenpod_proto.images.v1 import images_pb2_grpc
 
 _TIMEOUT = 60.0
 _LONG = 3600.0
-
-Command = Callable[[argparse.Namespace], Coroutine[Any, Any, None]]
 
 
 @contextlib.asynccontextmanager

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
+import platform
 from collections.abc import Mapping
 from typing import Any
 
 import grpc.aio
-from google.protobuf import json_format
 
 from daemonkit.grpc_server import channel
 from protect.cli import show
+from protect.cli.output import as_dict, structured
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as cri_grpc
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -30,12 +30,8 @@ async def host(options: argparse.Namespace) -> None:
         stub = protect_pb2_grpc.HostStub(link)
         answer = await stub.Info(pb.InfoRequest(), timeout=_TIMEOUT)
     handlers = await _handlers(options)
-    if options.output == "json":
-        whole = json_format.MessageToDict(
-            answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
-        sys.stdout.write(json.dumps(whole | {"handlers": handlers}, indent=2) + "\n")
-    else:
+    document = as_dict(answer) | {"handlers": handlers}
+    if not structured(options.output, document, names=[platform.node()]):
         show.pairs([*_rows(answer), *_handler_rows(handlers or {})])
 
 

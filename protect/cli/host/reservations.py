@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 
-from daemonkit.grpc_server import channel
-from protect.cli import find, show
-from protect.cli.errors import CommandFailed
-from protect.cli.images import Command
+from protect.cli import daemons, find, selector, show
+from protect.cli.errors import Command, CommandFailed
+from protect.cli.output import structured
 from xenpod_proto.protect.v1 import reservations_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2_grpc
 
@@ -18,19 +16,13 @@ _TIMEOUT = 60.0
 _UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 
 
-@contextlib.asynccontextmanager
-async def _service(
-    options: argparse.Namespace,
-) -> AsyncIterator[reservations_pb2_grpc.ReservationsAsyncStub]:
-    async with channel(options.socket) as link:
-        yield reservations_pb2_grpc.ReservationsStub(link)
-
-
 async def reservation_list(options: argparse.Namespace) -> None:
-    async with _service(options) as service:
+    async with daemons.reservations(options) as service:
         answer = await service.ListReservations(pb.ListReservationsRequest(), timeout=_TIMEOUT)
-    if options.output == "json":
-        return show.json(answer)
+    chosen = options.selector.select(selector.RESERVATION, answer.reservations)
+    answer = pb.ListReservationsResponse(reservations=chosen)
+    if structured(options.output, answer, names=(one.id for one in answer.reservations)):
+        return
     zones = find.short([one.zone_id for one in answer.reservations if one.zone_id])
     rows = [
         (
@@ -52,12 +44,12 @@ async def reservation_make(options: argparse.Namespace) -> None:
     request = pb.MakeReservationRequest(
         id=options.id, memory_bytes=size(options.memory), vcpus=options.vcpus, pod_uids=options.pod
     )
-    async with _service(options) as service:
+    async with daemons.reservations(options) as service:
         await service.MakeReservation(request, timeout=_TIMEOUT)
 
 
 async def reservation_bind(options: argparse.Namespace) -> None:
-    async with _service(options) as service:
+    async with daemons.reservations(options) as service:
         reservation_id = await _find(service, options.id)
         request = pb.BindReservationRequest(id=reservation_id, pod_uid=options.pod)
         await service.BindReservation(request, timeout=_TIMEOUT)
@@ -65,7 +57,7 @@ async def reservation_bind(options: argparse.Namespace) -> None:
 
 async def reservation_release(options: argparse.Namespace) -> None:
     """Release reservations, once all of them have been found."""
-    async with _service(options) as service:
+    async with daemons.reservations(options) as service:
         for reservation_id in [await _find(service, text) for text in options.ids]:
             request = pb.ReleaseReservationRequest(id=reservation_id)
             await service.ReleaseReservation(request, timeout=_TIMEOUT)

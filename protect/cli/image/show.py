@@ -1,16 +1,16 @@
-"""Prints answers of xenpod.images.v1 as tables for people, or as JSON for programs."""
+"""Prints answers of xenpod.images.v1 as tables for people; for programs by ``output``."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from protect.cli import find, show
+from protect.cli.output import as_dict, structured
+from protect.cli.output import event as print_event
 from xenpod_proto.images.v1 import images_pb2 as pb
 
 _OUTCOMES = {
@@ -28,8 +28,8 @@ _STAGES = {
 
 def images(answer: Message, listed: Sequence[pb.Image], output: str) -> None:
     """Print images as a table, or ``answer`` as JSON."""
-    if output == "json":
-        return show.json(answer)
+    if structured(output, answer, names=(one.id for one in listed)):
+        return
     short = find.short([one.id for one in listed])
     rows = [
         (short[one.id], show.mib(one.size_bytes), str(len(one.containers) + len(one.zones) or ""),
@@ -55,23 +55,23 @@ def collected(answer: pb.CollectResponse, dry_run: bool, output: str) -> None:
 
 
 def tagged(answer: pb.TagResponse, output: str) -> None:
-    if output == "json":
-        return show.json(answer)
+    if structured(output, answer, names=[answer.name]):
+        return
     before = f", no longer of {_short(answer.taken_from)}" if answer.taken_from else ""
     _line(f"{answer.name} is now a name of {_short(answer.image.id)}{before}")
 
 
 def untagged(answer: pb.UntagResponse, output: str) -> None:
-    if output == "json":
-        return show.json(answer)
+    if structured(output, answer, names=[answer.name]):
+        return
     left = "" if answer.image.tags else ", which has no tag now"
     _line(f"{answer.name} is no longer a name of {_short(answer.image.id)}{left}")
 
 
 def kernels(answer: pb.ListKernelsResponse, output: str) -> None:
     """Print kernel images; the digest is that of the manifest, as in a name with a digest."""
-    if output == "json":
-        return show.json(answer)
+    if structured(output, answer, names=(one.image.id for one in answer.kernels)):
+        return
     rows = []
     for one in answer.kernels:
         size = one.image_bytes + one.addons_bytes + one.initramfs_bytes
@@ -84,16 +84,16 @@ def kernels(answer: pb.ListKernelsResponse, output: str) -> None:
 
 
 def imported(answer: pb.ImportResponse, output: str) -> None:
-    if output == "json":
-        return show.json(answer)
+    if structured(output, answer, names=(one.id for one in answer.images)):
+        return
     short = find.short([one.id for one in answer.images])
     rows = [(short[one.id], show.mib(one.size_bytes), one.name) for one in answer.images]
     show.table(("ID", "SIZE", _NAMES), rows, fold=_NAMES)
 
 
 def removed(answer: pb.RemoveResponse, output: str) -> None:
-    if output == "json":
-        return show.json(answer)
+    if structured(output, answer, names=[answer.image.id]):
+        return
     for name in (*answer.image.tags, *answer.image.digests):
         _line(f"removed {name}")
     users = len(answer.image.containers) + len(answer.image.zones)
@@ -103,13 +103,8 @@ def removed(answer: pb.RemoveResponse, output: str) -> None:
 
 def inspected(answer: pb.InspectResponse, output: str) -> None:
     """Print an image.  In JSON its own documents are nested as JSON, not as base64."""
-    if output == "json":
-        document: dict[str, Any] = json_format.MessageToDict(
-            answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
-        for key in ("config", "manifest"):
-            document[key] = json.loads(getattr(answer, key))
-        _line(json.dumps(document, indent=2))
+    document = as_dict(answer) | {key: json.loads(getattr(answer, key)) for key in ("config", "manifest")}
+    if structured(output, document, names=[answer.image.id]):
         return
     one = answer.image
     untrusted = json.loads(answer.config)
@@ -139,33 +134,35 @@ def inspected(answer: pb.InspectResponse, output: str) -> None:
 
 def verified(event: pb.VerifyEvent, output: str) -> None:
     """Print a line or an object for each image, and flush: readers wait for it."""
-    if output == "json":
-        _json_line(event)
-        return
+    print_event(output, event, lambda: "\n".join(_verdict(event)), [event.image.id])
+
+
+def _verdict(event: pb.VerifyEvent) -> Iterator[str]:
     repaired = event.repairs and not event.remaining
     verdict = "sound  " if not event.faults else "REPAIRED" if repaired else "DAMAGED"
-    _line(f"{verdict} {_name(event.image)} {_short(event.image.id)} {show.mib(event.read_bytes)}")
+    yield f"{verdict} {_name(event.image)} {_short(event.image.id)} {show.mib(event.read_bytes)}"
     for fault in event.faults:
-        _line(f"  {fault}")
+        yield f"  {fault}"
     for repair in event.repairs:
         how = f": {repair.detail}" if repair.detail else ""
-        _line(f"  {_OUTCOMES.get(repair.outcome, 'not known')} {repair.object}{how}")
+        yield f"  {_OUTCOMES.get(repair.outcome, 'not known')} {repair.object}{how}"
     if event.repairs:
         for fault in event.remaining:
-            _line(f"  still, {fault}")
+            yield f"  still, {fault}"
 
 
 def pulls(event: pb.WatchPullsEvent, output: str) -> None:
     """Print a line for each pull."""
-    if output == "json":
-        _json_line(event)
-        return
+    print_event(output, event, lambda: "\n".join(_under_way(event)), (pull.name for pull in event.pulls))
+
+
+def _under_way(event: pb.WatchPullsEvent) -> Iterator[str]:
     for pull in event.pulls:
         done = sum(layer.bytes for layer in pull.layers)
         total = sum(layer.total_bytes for layer in pull.layers)
-        _line(f"{pull.name} {_STAGES.get(pull.stage, '')} {show.mib(done)} of {show.mib(total)}")
+        yield f"{pull.name} {_STAGES.get(pull.stage, '')} {show.mib(done)} of {show.mib(total)}"
     if not event.pulls:
-        _line("nothing is being pulled")
+        yield "nothing is being pulled"
 
 
 def _name(image: pb.Image) -> str:
@@ -190,10 +187,6 @@ def _short(image_id: str) -> str:
 def _text(untrusted: object) -> str:
     """The text on one line, with control characters escaped."""
     return untrusted if isinstance(untrusted, str) and untrusted.isprintable() else json.dumps(untrusted)
-
-
-def _json_line(message: Message) -> None:
-    _line(show.json_text(message, indent=None))
 
 
 def _line(text: str) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-import grpc.aio
-
 from daemonkit.grpc_server import channel
-from protect.cli import find, show
+from protect.cli import daemons, find, selector, show
 from protect.cli.errors import CommandFailed
+from protect.cli.output import structured
+from protect.cli.selector import add_selector
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
 _TIMEOUT = 120.0
 """A guest that does not let go has its time first."""
-_ID = "the zone's id, or an unambiguous prefix of it"
+_ID = "the zone's id or name, or an unambiguous prefix of it"
 _DEVICE = "its name in [host.devices] of protectd.toml, or the path of a block device"
 
 Verb = Callable[[str, str], argparse.ArgumentParser]
@@ -23,7 +23,8 @@ Verb = Callable[[str, str], argparse.ArgumentParser]
 
 
 def add_parsers(verb: Verb) -> None:
-    verb("device list", "devices that the configuration names, and those that zones have")
+    listing = verb("device list", "devices that the configuration names, and those that zones have")
+    add_selector(listing, selector.DEVICE)
     attaching = verb("device attach", "give a running zone a device until it ends, or the device is detached")
     detaching = verb("device detach", "take a device from a zone")
     for one in (attaching, detaching):
@@ -38,8 +39,10 @@ async def device_list(options: argparse.Namespace) -> None:
         answer = await protect_pb2_grpc.DevicesStub(link).ListDevices(
             pb.ListDevicesRequest(), timeout=_TIMEOUT
         )
-    if options.output == "json":
-        return show.json(answer)
+    chosen = options.selector.select(selector.DEVICE, answer.devices)
+    answer = pb.ListDevicesResponse(devices=chosen)
+    if structured(options.output, answer, names=(one.name or one.place for one in answer.devices)):
+        return
     short = find.short([one.zone_id for one in answer.devices])
     rows = [
         (one.name, one.place, _kind(one), _state(one), short.get(one.zone_id, ""), one.disk,
@@ -51,29 +54,21 @@ async def device_list(options: argparse.Namespace) -> None:
 
 async def device_attach(options: argparse.Namespace) -> None:
     async with channel(options.socket) as link:
-        zone_id = find.one_of(await _zones(link), options.id, "zone")
+        zone_id = await daemons.zone_id(protect_pb2_grpc.ZonesStub(link), options.id)
         request = pb.AttachDeviceRequest(zone_id=zone_id, device=options.device, readonly=options.readonly)
         given = await protect_pb2_grpc.DevicesStub(link).AttachDevice(request, timeout=_TIMEOUT)
-    if options.output == "json":
-        show.json(given)
-    elif given.disk:
+    if not structured(options.output, given, names=[given.name or given.place]) and given.disk:
         show.note(f"the zone has it as /dev/{given.disk}")
 
 
 async def device_detach(options: argparse.Namespace) -> None:
     """Exit status 1 when the zone has not confirmed it."""
     async with channel(options.socket) as link:
-        zone_id = find.one_of(await _zones(link), options.id, "zone")
+        zone_id = await daemons.zone_id(protect_pb2_grpc.ZonesStub(link), options.id)
         request = pb.DetachDeviceRequest(zone_id=zone_id, device=options.device, force=options.force)
         answer = await protect_pb2_grpc.DevicesStub(link).DetachDevice(request, timeout=_TIMEOUT)
     if not answer.confirmed:
         raise CommandFailed("the host has it back, but the zone has not confirmed that it is gone")
-
-
-async def _zones(link: grpc.aio.Channel) -> list[str]:
-    zones = protect_pb2_grpc.ZonesStub(link)
-    answer = await zones.ListZones(pb.ListZonesRequest(), timeout=_TIMEOUT)
-    return [zone.id for zone in answer.zones]
 
 
 def _kind(one: pb.Device) -> str:

@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-from protect.cli.show import plain
+from protect.cli.output import plain
 from xenpod_proto.images.v1 import images_pb2 as pb
 
 _STATES = {

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from daemonkit import config
-from daemonkit.grpc_server import channel
-from protect.cli import find, show
+from protect.cli import daemons, show
 from protect.cli.errors import CommandFailed
+from protect.cli.usage.values import memory, positive
 from xenpod_proto.protect.v1 import protect_pb2 as pb
-from xenpod_proto.protect.v1 import protect_pb2_grpc
 
 COMMAND = "zone resize"
 _TIMEOUT = 120.0
@@ -19,9 +17,9 @@ _POLICIES = {"static": pb.MEMORY_POLICY_STATIC, "dynamic": pb.MEMORY_POLICY_DYNA
 def add_arguments(verb: argparse.ArgumentParser, id_help: str) -> None:
     """Add what the verb takes; what is left out stays as it is."""
     verb.add_argument("id", help=id_help)
-    verb.add_argument("--memory", type=_memory, default=0, metavar="SIZE", help="such as 512MiB")
-    verb.add_argument("--vcpus", type=_positive, default=0, metavar="N")
-    verb.add_argument("--weight", type=_positive, metavar="N", help="share of CPUs: 256 stands for one CPU")
+    verb.add_argument("--memory", type=memory, default=0, metavar="SIZE", help="such as 512MiB")
+    verb.add_argument("--vcpus", type=positive, default=0, metavar="N")
+    verb.add_argument("--weight", type=positive, metavar="N", help="share of CPUs: 256 stands for one CPU")
     verb.add_argument(
         "--cap", type=int, metavar="PERCENT", help="most of it, in percent of one CPU; 0: no cap"
     )
@@ -37,25 +35,10 @@ async def resize(options: argparse.Namespace) -> None:
             setattr(resources, name, value)
     if options.policy:
         resources.memory_policy = _POLICIES[options.policy]
-    async with channel(options.socket) as link:
-        zones = protect_pb2_grpc.ZonesStub(link)
-        known = [zone.id for zone in (await zones.ListZones(pb.ListZonesRequest(), timeout=_TIMEOUT)).zones]
-        zone_id = find.one_of(known, options.id, "zone")
+    async with daemons.zones(options) as zones:
+        zone_id = await daemons.zone_id(zones, options.id)
         request = pb.ResizeZoneRequest(id=zone_id, resources=resources)
         answer = await zones.ResizeZone(request, timeout=_TIMEOUT)
     if answer.not_done:
         raise CommandFailed(f"zone {zone_id} stays as it was: {'; '.join(answer.not_done)}")
     show.zone(answer.zone, None, None, options.output)
-
-
-def _memory(text: str) -> int:
-    try:
-        return config.size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
-    return int(text)

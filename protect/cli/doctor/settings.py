@@ -1,0 +1,48 @@
+"""What the configuration says, as far as checks go by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from protect.config import ProtectdConfig
+from protect.model.room.host import HostNotice
+
+
+@dataclass(frozen=True, slots=True)
+class CniFolders:
+    """``[cni]`` of cri.toml."""
+
+    conf_dir: Path = Path("/etc/cni/net.d")
+    bin_dirs: tuple[Path, ...] = (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
+    conf_template: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CriFolders:
+    """The keys of cri.toml that matter here; the others are xenpod-cri's own."""
+
+    state_dir: Path = Path("/var/lib/xenpod")
+    run_dir: Path = Path("/run/xenpod")
+    socket: Path | None = None
+    cni: CniFolders = CniFolders()
+
+    @property
+    def listen(self) -> Path:
+        return self.socket or self.run_dir / "cri.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorSettings:
+    """``notices``: what the preflight found, protectd's own where it answers; None: nobody could tell."""
+
+    protectd: ProtectdConfig = field(default_factory=ProtectdConfig)
+    cri: CriFolders = CriFolders()
+    protectd_file: Path = Path("/etc/protect/protectd.toml")
+    cri_file: Path = Path("/etc/xenpod/cri.toml")
+    protect_socket: Path = Path("/run/protect/protect.sock")
+    cri_socket: Path = Path("/run/xenpod/cri.sock")
+    kubelet_file: Path = Path("/var/lib/kubelet/config.yaml")
+    kubelet_dir: Path = Path("/etc/kubernetes/kubelet.conf.d")
+    notices: Sequence[HostNotice] | None = None

@@ -1,0 +1,1 @@
+"""``protect host`` and its neighbours: what this host is, has, and lacks."""

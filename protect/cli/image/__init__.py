@@ -1,0 +1,1 @@
+"""``protect image``: the images of xenpod-cri."""

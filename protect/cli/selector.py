@@ -1,0 +1,98 @@
+"""``--selector``: which of those that are listed are meant, by fields: ``state=running,name=web/*``."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+from xenpod_proto.protect.v1 import reservations_pb2 as reservations
+
+T = TypeVar("T")
+
+Fields = Mapping[str, Callable[[T], str]]
+"""What can be selected by: a word, and how it is read."""
+
+
+def _word(kind: type[object], prefix: str, value: int) -> str:
+    name: str = kind.Name(value)  # type: ignore[attr-defined]  # an enum of protobuf
+    return name.removeprefix(prefix).lower()
+
+
+ZONE: Fields[pb.Zone] = {
+    "id": lambda one: one.id,
+    "name": lambda one: one.name,
+    "state": lambda one: _word(pb.ZoneState, "ZONE_STATE_", one.state),
+    "profile": lambda one: one.profile,
+    "mode": lambda one: _word(pb.ZoneMode, "ZONE_MODE_", one.mode),
+    "kernel": lambda one: one.kernel,
+    "cpupool": lambda one: one.cpupool,
+    "death": lambda one: one.death_kind,
+    "channel": lambda one: "connected" if one.channel_connected else "lost",
+}
+WORKLOAD: Fields[pb.Workload] = {
+    "id": lambda one: one.id,
+    "zone": lambda one: one.zone_id,
+    "state": lambda one: _word(pb.WorkloadState, "WORKLOAD_STATE_", one.state),
+    "reason": lambda one: one.reason,
+    "exit": lambda one: str(one.exit_code) if one.state == pb.WORKLOAD_STATE_EXITED else "",
+}
+DEVICE: Fields[pb.Device] = {
+    "name": lambda one: one.name,
+    "place": lambda one: one.place,
+    "kind": lambda one: _word(pb.DeviceKind, "DEVICE_KIND_", one.kind),
+    "zone": lambda one: one.zone_id,
+    "state": lambda one: "attached" if one.attached else "free" if one.present else "absent",
+}
+RESERVATION: Fields[reservations.Reservation] = {
+    "id": lambda one: one.id,
+    "zone": lambda one: one.zone_id,
+    "state": lambda one: "used" if one.zone_id else "waiting",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    field: str
+    pattern: str
+    is_wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Terms that all have to hold; without any, everything is selected."""
+
+    terms: tuple[_Term, ...] = ()
+
+    def select(self, fields: Fields[T], listed: Sequence[T]) -> list[T]:
+        return [one for one in listed if self._holds(fields, one)]
+
+    def _holds(self, fields: Fields[T], one: T) -> bool:
+        return all(
+            fnmatch.fnmatchcase(fields[term.field](one), term.pattern) is term.is_wanted
+            for term in self.terms
+        )
+
+
+def add_selector(verb: argparse.ArgumentParser, fields: Mapping[str, object]) -> None:
+    """Add ``--selector`` for those fields."""
+
+    def parse(text: str) -> Selector:
+        return Selector(tuple(_term(fields, word) for word in text.split(",")))
+
+    text = f"only those that fit: KEY=GLOB or KEY!=GLOB, with commas between; keys: {', '.join(fields)}"
+    verb.add_argument("--selector", "-l", type=parse, default=Selector(), metavar="TERMS", help=text)
+
+
+def _term(fields: Mapping[str, object], word: str) -> _Term:
+    field, equals, pattern = word.partition("=")
+    key = field.removesuffix("!").strip()
+    if not equals or key not in fields:
+        known = ", ".join(fields)
+        raise argparse.ArgumentTypeError(
+            f"{word!r:.80} is not KEY=GLOB or KEY!=GLOB, with KEY one of {known}"
+        )
+    return _Term(key, pattern.strip(), not field.endswith("!"))

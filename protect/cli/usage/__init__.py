@@ -1,0 +1,1 @@
+"""How the command is used: its arguments, completion of them, and what its documents are like."""

@@ -1,0 +1,1 @@
+"""``protect zone`` and ``protect workload``: verbs on zones and on what runs in them."""

@@ -1,0 +1,98 @@
+"""``protect zone`` and ``protect workload``: list, inspect, destroy, consoles; ``protect watch``."""
+
+from __future__ import annotations
+
+import argparse
+
+import grpc.aio
+
+from protect.cli import daemons, find, selector, show
+from protect.cli.daemons import TIMEOUT
+from protect.cli.errors import Command
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+
+async def zone_list(options: argparse.Namespace) -> None:
+    async with daemons.zones(options) as zones:
+        if options.strangers:
+            strangers = await zones.ListStrangers(pb.ListStrangersRequest(), timeout=TIMEOUT)
+            return show.strangers(strangers, options.output)
+        listed = options.selector.select(selector.ZONE, await daemons.zone_list(zones))
+    show.zones(pb.ListZonesResponse(zones=listed), options.output)
+
+
+async def zone_inspect(options: argparse.Namespace) -> None:
+    """Show a zone, and what it says of itself if it answers."""
+    async with daemons.zones(options) as zones:
+        zone_id = await daemons.zone_id(zones, options.id)
+        zone = await zones.GetZone(pb.GetZoneRequest(id=zone_id), timeout=TIMEOUT)
+        facts: pb.ZoneFactsResponse | None = None
+        stats: pb.ZoneStatsResponse | None = None
+        if zone.state == pb.ZONE_STATE_RUNNING:
+            try:
+                facts = await zones.ZoneFacts(pb.ZoneFactsRequest(id=zone_id), timeout=TIMEOUT)
+                stats = await zones.ZoneStats(pb.ZoneStatsRequest(ids=[zone_id]), timeout=TIMEOUT)
+            except grpc.aio.AioRpcError as error:
+                show.note(f"the zone says nothing of itself: {error.details()}")
+        show.zone(zone, facts, stats, options.output)
+
+
+async def zone_console(options: argparse.Namespace) -> None:
+    """Show a zone's console, with ``--follow`` until the zone ends."""
+    async with daemons.zones(options) as zones:
+        zone_id = await daemons.zone_id(zones, options.id)
+        request = pb.ZoneConsoleRequest(id=zone_id, lines=options.lines, follow=options.follow)
+        shown = show.ConsoleText()
+        async for piece in zones.ZoneConsole(request, timeout=None if options.follow else TIMEOUT):
+            shown.write(piece.data)
+        shown.end()
+
+
+async def zone_destroy(options: argparse.Namespace) -> None:
+    """Destroy zones, once all of them have been found."""
+    if bool(options.ids) is bool(options.selector.terms):
+        options.refuse("name zones, or select some with --selector")
+    async with daemons.zones(options) as zones:
+        known = await daemons.zone_list(zones)
+        found = [daemons.one_zone(known, text) for text in options.ids]
+        if not found:
+            found = [one.id for one in options.selector.select(selector.ZONE, known)]
+        for zone_id in found:
+            await zones.DestroyZone(pb.DestroyZoneRequest(id=zone_id), timeout=TIMEOUT)
+
+
+async def workload_list(options: argparse.Namespace) -> None:
+    zone_id = options.zone
+    if zone_id:
+        async with daemons.zones(options) as zones:
+            zone_id = await daemons.zone_id(zones, zone_id)
+    async with daemons.workloads(options) as workloads:
+        listed = await daemons.workload_list(workloads, zone_id)
+    chosen = options.selector.select(selector.WORKLOAD, listed)
+    show.workloads(pb.ListWorkloadsResponse(workloads=chosen), options.output)
+
+
+async def workload_inspect(options: argparse.Namespace) -> None:
+    async with daemons.workloads(options) as workloads:
+        known = [one.id for one in await daemons.workload_list(workloads)]
+        workload_id = find.one_of(known, options.id, "workload")
+        workload = await workloads.GetWorkload(pb.GetWorkloadRequest(id=workload_id), timeout=TIMEOUT)
+        show.workload(workload, options.output)
+
+
+async def watch(options: argparse.Namespace) -> None:
+    """Show events until interrupted, or until protectd ends."""
+    async with daemons.host(options) as service:
+        async for event in service.Watch(pb.WatchRequest()):
+            show.event(event, options.output)
+
+
+COMMANDS: dict[str, Command] = {
+    "zone list": zone_list,
+    "zone inspect": zone_inspect,
+    "zone console": zone_console,
+    "zone destroy": zone_destroy,
+    "workload list": workload_list,
+    "workload inspect": workload_inspect,
+    "watch": watch,
+}

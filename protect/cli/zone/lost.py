@@ -1,0 +1,51 @@
+"""Verbs for when records of zones are lost, and for when the host goes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from protect.cli import daemons, find, show
+from protect.cli.daemons import TIMEOUT
+from protect.cli.errors import Command, CommandFailed
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+from xenpod_proto.protect.v1 import protect_pb2_grpc
+
+
+async def zone_adopt(options: argparse.Namespace) -> None:
+    """Adopt zones whose records are lost."""
+    async with daemons.zones(options) as zones:
+        for uuid in await _strangers(zones, options.uuids):
+            zone = await zones.AdoptZone(pb.AdoptZoneRequest(uuid=uuid), timeout=TIMEOUT)
+            show.note(f"{uuid} is zone {zone.id} again; what ran in it, and is not known, ends")
+
+
+async def zone_remove(options: argparse.Namespace) -> None:
+    """Remove zones whose records are lost."""
+    async with daemons.zones(options) as zones:
+        for uuid in await _strangers(zones, options.uuids):
+            await zones.RemoveStranger(pb.RemoveStrangerRequest(uuid=uuid), timeout=TIMEOUT)
+
+
+async def _strangers(zones: protect_pb2_grpc.ZonesAsyncStub, wanted: Sequence[str]) -> list[str]:
+    """The uuids, once all of them have been found."""
+    listed = (await zones.ListStrangers(pb.ListStrangersRequest(), timeout=TIMEOUT)).strangers
+    known = [stranger.uuid for stranger in listed]
+    names = {stranger.uuid: stranger.name for stranger in listed}
+    return [find.one_of(known, text, "stranger", names) for text in wanted]
+
+
+async def zone_shutdown(options: argparse.Namespace) -> None:
+    """End all zones, in order, for a host that shuts down."""
+    async with daemons.zones(options) as zones:
+        request = pb.ShutdownZonesRequest(deadline_ns=int(options.deadline * 1e9))
+        answer = await zones.ShutdownZones(request, timeout=options.deadline + TIMEOUT)
+    if answer.left:
+        raise CommandFailed(f"{len(answer.left)} zones could not be ended: {', '.join(answer.left)}")
+
+
+COMMANDS: dict[str, Command] = {
+    "zone adopt": zone_adopt,
+    "zone remove": zone_remove,
+    "zone shutdown": zone_shutdown,
+}

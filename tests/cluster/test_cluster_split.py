@@ -1,0 +1,96 @@
+"""docs/dra.md, Modes: what a real scheduler and kubelet make of a device for each claim."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from dra.quantity import whole
+from dra.slices.document import Document, devices
+from tests.support.cluster.claims import CLAIMS, DRIVER, TEMPLATES, Driver, driving, request
+from tests.support.cluster.cluster import NODE_MEMORY, PODS, Cluster
+from tests.support.cluster.programs import needs_kubernetes
+from tests.support.cri.cri_daemons import needs_node
+
+pytestmark = [pytest.mark.root, needs_node, needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
+
+MIB = 1 << 20
+SIZE = 512 * MIB
+FITS = NODE_MEMORY // SIZE
+LIMITS = {"resources": {"limits": {"memory": "128Mi"}, "requests": {"memory": "1Mi"}}}
+
+
+def spec(**parameters: str) -> dict[str, object]:
+    """Of a claim of 512 MiB, in the words of both modes."""
+    enough = f'device.capacity["{DRIVER}"].memory.compareTo(quantity("512Mi")) >= 0'
+    kind = {"apiVersion": "xenpod.dev/v1alpha1", "kind": "ZoneResources", "memory": "512Mi"}
+    opaque = {"driver": DRIVER, "parameters": kind | parameters}
+    wanted = request("512Mi", selectors=[{"cel": {"expression": enough}}])
+    return {"devices": {"requests": [wanted], "config": [{"opaque": opaque}]}}
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def driver(cluster: Cluster) -> AsyncIterator[Driver]:
+    async with driving(cluster, mode="split", split_interval="200ms") as made:
+        await cluster.api.post(TEMPLATES, {"metadata": {"name": "half"}, "spec": {"spec": spec()}})
+        yield made
+        await cluster.tidy()
+        await cluster.api.delete(CLAIMS)
+        await cluster.api.delete(f"{TEMPLATES}/half")
+        await made.agree()
+
+
+async def create(driver: Driver, name: str, **claim: str) -> None:
+    """A pod that runs until it is removed, with a claim from the template, or the one that is named."""
+    claims = [{"name": "zone", **(claim or {"resourceClaimTemplateName": "half"})}]
+    await driver.cluster.create(name, "sleep", "1000", container=LIMITS, resourceClaims=claims)
+
+
+def claimed(found: Document) -> dict[str, int]:
+    return {
+        one["name"]: whole(one["capacity"]["memory"]["value"])
+        for one in devices(found)
+        if one["attributes"]["claimed"]["bool"]
+    }
+
+
+async def test_each_claim_gets_its_own_device_until_the_node_is_full(driver: Driver) -> None:
+    names = [f"split-{number}" for number in range(FITS + 1)]
+    for name in names:
+        await create(driver, name)
+    async with asyncio.timeout(120):
+        while len(found := await driver.reservations()) < FITS:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    assert [one.memory_bytes + one.overhead_bytes for one in found.values()] == [SIZE] * FITS
+    async with asyncio.timeout(60):
+        while len(there := claimed(await driver.slice())) < FITS:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    assert there == {one.origin: SIZE for one in found.values()}
+    assert len(devices(await driver.slice())) == FITS  # nothing is left for another
+    allocated = {
+        uid: result["device"]
+        for uid, one in (await driver.claims()).items()
+        for result in one.get("status", {}).get("allocation", {}).get("devices", {}).get("results", ())
+    }
+    assert allocated == {uid: one.origin for uid, one in found.items()}
+    pods = (await driver.cluster.api.get(PODS))["items"]
+    (waiting,) = [pod["metadata"]["name"] for pod in pods if not pod["spec"].get("nodeName")]
+    running = next(name for name in names if name != waiting)
+    await driver.cluster.started(*(name for name in names if name != waiting))
+    await driver.cluster.api.delete(f"{PODS}/{running}?gracePeriodSeconds=0")
+    await driver.cluster.started(waiting)
+    await driver.agree()
+
+
+async def test_a_bad_claim_is_told_and_keeps_nobody_from_the_node(driver: Driver) -> None:
+    await driver.cluster.api.post(CLAIMS, {"metadata": {"name": "bad"}, "spec": spec(colour="red")})
+    await create(driver, "bad-pod", resourceClaimName="bad")
+    for about in ("bad", "bad-pod"):
+        assert "unknown key 'colour'" in await driver.cluster.event(about, "read parameters of claim")
+    assert await driver.reservations() == {}
+    await create(driver, "good-pod")
+    await driver.cluster.started("good-pod")
+    await driver.cluster.api.delete(f"{PODS}/bad-pod?gracePeriodSeconds=0")
