@@ -1,0 +1,157 @@
+"""A throw-away Debian: a tree that debootstrap made, where packages are installed and systemd boots."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+KEPT = ROOT / "build" / "machine"
+SUITE = "bookworm"
+_DEADLINE = 120.0
+_PERIOD = 0.1
+# What would change this kernel, or wait for devices.
+_MASKED = ("systemd-sysctl", "systemd-modules-load", "systemd-udevd", "systemd-timesyncd", "console-getty")
+
+
+class Machine:
+    """One such tree; ``boot`` makes it a running system, whose programs ``run`` runs."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, *command: str, fails: bool = False, seconds: float = 300.0) -> str:
+        """Standard output and error of a program in it; AssertionError: it failed, or did not (``fails``)."""
+        done = subprocess.run(
+            [*self._enter(), *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=seconds,
+            check=False,
+            env={
+                "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                "DEBIAN_FRONTEND": "noninteractive",
+                "LC_ALL": "C.UTF-8",
+            },
+        )
+        assert bool(done.returncode) is fails, f"{' '.join(command)}: {done.returncode}\n{done.stdout}"
+        return done.stdout
+
+    def files(self) -> dict[str, str]:
+        """Each file's kind and the target of each link, but of what lives for one boot."""
+        found = {}
+        for folder, names, files in os.walk(self.root):
+            here = Path(folder)
+            if here == self.root:
+                names[:] = [name for name in names if name not in ("proc", "sys", "dev", "run", "tmp")]
+            for name in (*names, *files):
+                path = here / name
+                what = f"-> {path.readlink()}" if path.is_symlink() else "folder" if path.is_dir() else "file"
+                found[f"/{path.relative_to(self.root)}"] = what
+        return found
+
+    def boot(self) -> None:
+        """Boot; returns when systemd has started everything, or says what it could not start."""
+        for unit in _MASKED:
+            link = self.root / "etc/systemd/system" / f"{unit}.service"
+            link.unlink(missing_ok=True)
+            link.symlink_to("/dev/null")
+        self._process = subprocess.Popen([HERE / "boot.sh", self.root], stdin=subprocess.DEVNULL)
+        self.until("systemctl is-system-running --wait | grep -Eq 'running|degraded'", "the boot")
+
+    def shut_down(self) -> None:
+        """As at a shutdown of the host: systemd stops everything in order."""
+        assert self._process
+        os.kill(self._init(), signal.SIGRTMIN + 4)  # systemd(1): poweroff.target
+        self._process.wait(_DEADLINE)
+        self._process = None
+
+    def close(self) -> None:
+        """End it, in order or not, and remove its control groups and its tree."""
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+        for group in Path("/sys/fs/cgroup").glob(f"**/xenpod-machine-{self.root.name}"):
+            for folder, _, _ in os.walk(group, topdown=False):
+                _remove_group(Path(folder))
+        shutil.rmtree(self.root)
+
+    def until(self, script: str, what: str, seconds: float = _DEADLINE) -> None:
+        """Wait until a shell script succeeds."""
+        end = time.monotonic() + seconds
+        while subprocess.run(
+            [*self._enter(), "sh", "-c", script], capture_output=True, check=False
+        ).returncode:
+            assert time.monotonic() < end, f"{what} did not come: {self.run('journalctl', '-n', '80')}"
+            time.sleep(_PERIOD)
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file in it."""
+        file = self.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def _enter(self) -> Sequence[str]:
+        if self._process is None:
+            return ("unshare", "--mount", "--fork", "--kill-child", HERE / "enter.sh", str(self.root))  # type: ignore[return-value]
+        return ("nsenter", f"--target={self._init()}", "--all", "--root", "--wd=/")
+
+    def _init(self) -> int:
+        """The process that is 1 in it; AssertionError: it has ended."""
+        end = time.monotonic() + _DEADLINE
+        while True:
+            assert self._process and self._process.poll() is None, "the machine has ended"
+            children = (
+                Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+            )
+            if children and Path(f"/proc/{children[0]}/comm").read_text() == "systemd\n":
+                return int(children[0])
+            assert time.monotonic() < end, "systemd does not begin"
+            time.sleep(_PERIOD)
+
+
+def _remove_group(folder: Path) -> None:
+    """Remove a control group, whose processes have been killed and may take a moment."""
+    end = time.monotonic() + 10
+    while folder.exists():
+        try:
+            folder.rmdir()
+        except OSError:
+            assert time.monotonic() < end, f"{folder} is not empty"
+            time.sleep(_PERIOD)
+
+
+def bare() -> Path:
+    """The archive of a small Debian with systemd; made once, and kept in the checkout's build folder."""
+    archive = KEPT / f"{SUITE}.tar"
+    if not archive.exists():
+        tree = KEPT / SUITE
+        shutil.rmtree(tree, ignore_errors=True)
+        KEPT.mkdir(parents=True, exist_ok=True)
+        packages = "systemd,systemd-sysv,dbus,iproute2,python3,zstd,crun"
+        command = ["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, str(tree)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        draft = archive.with_suffix(".new")
+        subprocess.run(["tar", "-C", str(tree), "-cf", str(draft), "."], check=True)
+        draft.rename(archive)
+        shutil.rmtree(tree)
+    return archive
+
+
+def unpack(to: Path) -> Machine:
+    """A machine of its own in the folder ``to``."""
+    to.mkdir()
+    subprocess.run(["tar", "-C", str(to), "-xpf", str(bare())], check=True)
+    # No service is started but by systemd.
+    (to / "usr/sbin/policy-rc.d").write_text("#!/bin/sh\n[ -d /run/systemd/system ] || exit 101\n")
+    (to / "usr/sbin/policy-rc.d").chmod(0o755)
+    shutil.copy("/etc/resolv.conf", to / "etc/resolv.conf")
+    return Machine(to)
