@@ -86,6 +86,7 @@ class SliceKeeper:
         self._refused: deque[str] = deque(maxlen=_REMEMBERED)
         self._there: Document | None = None
         self._sent: list[Document] | None = None
+        self._written = ""
         self._changed = asyncio.Event()
 
     def show(self, memory: HostMemory | None, attributes: Attributes) -> None:
@@ -153,7 +154,7 @@ class SliceKeeper:
         wanted = replace(wanted, generation=1 + max(wanted.generation, generation(there or {})))
         self._there = await (self._store.replace(wanted, there) if there else self._store.create(wanted))
         self._wanted = replace(self._wanted, generation=wanted.generation)
-        self._sent = devices(document(wanted, SliceVersion.V1))
+        self._sent, self._written = devices(document(wanted, SliceVersion.V1)), _version(self._there)
         log.info("slice written", extra=fields(slice=wanted.name, devices=len(wanted.devices)))
 
     @property
@@ -181,8 +182,9 @@ class SliceKeeper:
         if self._mode is None:
             self._mode = await self._choose()
             log.info("memory is offered", extra=fields(mode=self._mode.value))
-        self._sent = None
         self._there = await self._store.slice(self._wanted.name)
+        if _version(self._there) != self._written:
+            self._sent = None
         named = shared_device if self._mode is SliceMode.SHARED else unclaimed_device
         # Another instance of the driver may have written it: there is one name for both.
         name = named(self._there) if self._there is not None else ""
@@ -211,6 +213,12 @@ class SliceKeeper:
     def _tell(self) -> None:
         if names := self._wanted.device_names:
             self._told(names, self._wanted.unhealthy)
+
+
+def _version(there: Document | None) -> str:
+    """The resourceVersion of an object; "": it has none."""
+    metadata = (there or {}).get("metadata")
+    return str(metadata.get("resourceVersion", "")) if isinstance(metadata, dict) else ""
 
 
 def _new_name() -> str:

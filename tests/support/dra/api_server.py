@@ -31,6 +31,7 @@ class Cluster:
 
     versions: tuple[str, ...] = ("v1", "v1beta2", "v1beta1")
     consumable: bool = True
+    taints: bool = True
     slices: dict[str, Json] = field(default_factory=dict)
     claims: dict[str, Json] = field(default_factory=dict)
     writes: list[tuple[str, Json]] = field(default_factory=list)
@@ -146,8 +147,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _dropped(self, body: Json) -> Json:
         kept = copy.deepcopy(body)
-        for device in kept["spec"]["devices"] if not self.model.consumable else ():
+        for device in kept["spec"]["devices"]:
             fields = device.get("basic", device)
-            fields.pop("allowMultipleAllocations", None)
-            fields.get("capacity", {}).get("memory", {}).pop("requestPolicy", None)
+            if not self.model.taints:
+                fields.pop("taints", None)
+            if not self.model.consumable:
+                fields.pop("allowMultipleAllocations", None)
+                fields.get("capacity", {}).get("memory", {}).pop("requestPolicy", None)
         return kept

@@ -181,6 +181,25 @@ async def test_while_protectd_is_away_the_device_takes_no_new_claims(tmp_path: P
             await until(lambda: "taints" not in devices(cluster.slice)[0])
 
 
+async def test_what_the_cluster_drops_is_not_written_again(tmp_path: Path) -> None:
+    """Device taints, which it need not have: protectd is away, and each try to reach it shows that again."""
+    cluster = Cluster(taints=False)
+    with keeping(cluster, tmp_path) as (keeper, _told):
+        keeper.show(memory(4 * GIB), {})
+        await keeper.once()
+        for _ in range(3):
+            keeper.show(None, {})
+            await keeper.once()
+            keeper._there = None  # it is read again now and then
+            await keeper.once()
+        assert len(cluster.writes) == 2
+        cluster.slice["spec"]["devices"][0]["capacity"]["memory"]["value"] = "900Gi"
+        cluster.slice["metadata"]["resourceVersion"] = "another"
+        keeper._there = None
+        await keeper.once()
+    assert said(cluster) == 4 * GIB
+
+
 async def test_a_cluster_without_the_feature_is_named(tmp_path: Path) -> None:
     for cluster, cause in (
         (Cluster(consumable=False), "gate DRAConsumableCapacity, or set the mode"),
