@@ -24,7 +24,6 @@ from daemonkit.observe.settings import MetricsConfig
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")  # RFC 1123 subdomain
 _NAME_LONGEST = 63  # of a driver's name: resource.k8s.io/v1, ResourceSliceSpec
-_RESOURCE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,48}[A-Za-z0-9])?")
 _SOCKET_NAMES = 40
 
 
@@ -65,31 +64,6 @@ class ClaimSizes:
 
 
 @dataclass(frozen=True, slots=True)
-class GranulesConfig:
-    """Zone memory by the device-plugin API, for clusters without claims.
-
-    A pod asks for so many of ``resource``, each ``size`` bytes.
-    """
-
-    enabled: bool = False
-    resource: str = "xenpod.dev/zone-memory"
-    size: Bytes = Bytes(64 << 20)
-    plugins_dir: Path = Path("/var/lib/kubelet/device-plugins")
-    pod_resources_socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-    check_interval: Seconds = Seconds(10.0)
-    """Between two looks at what the kubelet has taken back, of which it tells nobody."""
-
-    def __post_init__(self) -> None:
-        absolute(self, "plugins_dir", "pod_resources_socket")
-        at_least(1 << 20, self, "size")
-        longer_than_nothing(self, "check_interval")
-        domain, _, name = self.resource.partition("/")
-        if not _NAME.fullmatch(domain) or not _RESOURCE.fullmatch(name) or domain.endswith("kubernetes.io"):
-            raise WrongKey("resource", f"{self.resource!r:.80} is not a name such as xenpod.dev/zone-memory")
-        socket_path("pod_resources_socket", self.pod_resources_socket)
-
-
-@dataclass(frozen=True, slots=True)
 class DraConfig:
     """The whole file."""
 
@@ -114,7 +88,6 @@ class DraConfig:
     log_level: str = "info"
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     sizes: ClaimSizes = field(default_factory=ClaimSizes)
-    granules: GranulesConfig = field(default_factory=GranulesConfig)
     faults: FaultInjection = field(default_factory=FaultInjection)
 
     def __post_init__(self) -> None:
@@ -128,7 +101,6 @@ class DraConfig:
         socket_path("protect_socket", self.protect_socket)
         socket_path("plugins_dir", self.plugin_socket)
         socket_path("registry_dir", self.registration_socket)
-        socket_path("granules.plugins_dir", self.granules_socket)
 
     @property
     def node_name(self) -> str:
@@ -144,11 +116,6 @@ class DraConfig:
     def registration_socket(self) -> Path:
         """Where the kubelet finds the driver."""
         return self.registry_dir / f"{self._socket(self.driver)}-reg.sock"
-
-    @property
-    def granules_socket(self) -> Path:
-        """Where the device plugin serves."""
-        return self.granules.plugins_dir / f"{self._socket(self.driver)}.sock"
 
     def _socket(self, name: str) -> str:
         instance = self.instance or os.environ.get("POD_UID", "")

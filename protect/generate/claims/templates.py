@@ -88,5 +88,5 @@ def _object(kubernetes: Version, kind: str, metadata: Object, spec: Object) -> O
     version = next((name for since, name in _VERSIONS if kubernetes >= since), None)
     if version is None:
         cause = f"its {_GROUP} is older than {_VERSIONS[-1][1]}, which came with {_VERSIONS[-1][0]}"
-        raise Invalid(f"make the {kind} for", f"Kubernetes {kubernetes}", cause, "use the device plugin")
+        raise Invalid(f"make the {kind} for", f"Kubernetes {kubernetes}", cause, "use a newer one")
     return {"apiVersion": f"{_GROUP}/{version}", "kind": kind, "metadata": metadata, "spec": spec}

@@ -37,11 +37,6 @@ PATH = ("'relative'", "''", "3")
         ("sizes.default", "'16MiB'"),
         ("sizes.step", "'5MiB'"),
         ("sizes.minimum", "1048577"),
-        ("granules.enabled", "'yes'"),
-        *(("granules.resource", v) for v in ("''", "'zone-memory'", "'a_b/c'", "'kubernetes.io/x'", "3")),
-        *(("granules.size", v) for v in ("0", "-1", "'lots'", "1024")),
-        *((f"granules.{key}", v) for key in ("plugins_dir", "pod_resources_socket") for v in PATH),
-        *(("granules.check_interval", v) for v in ("0", "-1", "'soon'", "nan")),
         ("other", "1"),
     ],
 )

@@ -1,1 +1,0 @@
-"""Zone memory as devices of a device plugin, for clusters without claims: so many granules of one size."""
