@@ -75,9 +75,12 @@ def fix(machine: CheckedMachine, notice: HostNotice) -> str:
         file = machine.path("/etc/default/grub.d/xenpod.cfg")
         setting = f'GRUB_CMDLINE_XEN="$GRUB_CMDLINE_XEN {notice.setting}={notice.wanted}"'
         return f"echo {shlex.quote(setting)} >>{file} && update-grub && reboot"
+    if notice.setting == "XENCONSOLED_ARGS":
+        line = f'XENCONSOLED_ARGS="$XENCONSOLED_ARGS {notice.wanted}"'
+        return f"echo {shlex.quote(line)} >>{machine.path(notice.place)} && systemctl restart xen.service"
     if notice.setting == "XENCONSOLED_TRACE":
-        file = machine.path("/etc/default/xen")
-        return f"echo XENCONSOLED_TRACE={notice.wanted} >>{file} && systemctl restart xen.service"
+        file = machine.path("/etc/default/xencommons")
+        return f"echo XENCONSOLED_TRACE={notice.wanted} >>{file} && systemctl restart xenconsoled.service"
     if notice.setting == "XENDOMAINS_SAVE":
         return f"echo 'XENDOMAINS_SAVE=\"\"' >>{machine.path(notice.place)}"
     if notice.setting == "quota-maxentity":

@@ -138,7 +138,9 @@ def xen_settings(host: ThrowAway) -> dict[str, str]:
     return preflight.settings(subprocess.check_output(["sh", "-ec", script], text=True))
 
 
-def test_fixes_of_the_preflight_satisfy_the_preflight(host: ThrowAway) -> None:
+def test_fixes_of_the_preflight_satisfy_the_preflight(
+    host: ThrowAway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same functions that protectd looks with, before and after."""
     dom0, maptrack = preflight.dom0_memory({}, 1024 * MIB), preflight.maptrack({}, WANTS)
     assert dom0 and maptrack
@@ -157,10 +159,18 @@ def test_fixes_of_the_preflight_satisfy_the_preflight(host: ThrowAway) -> None:
     host.apply(hypervisor.fix(host.machine, replace(saving, place="/etc/default/xendomains")))
     assert preflight.saved_domains(host.root) is None
 
-    consoles = preflight.consoles({"xenconsoled": ["xenconsoled"]})
-    assert consoles is not None
-    host.apply(hypervisor.fix(host.machine, consoles))
-    assert preflight.shell_variable(host.root / "etc/default/xen", "XENCONSOLED_TRACE") == "guest"
+    for debian, file, setting in (
+        (True, "etc/default/xen", 'XENCONSOLED_ARGS="$XENCONSOLED_ARGS --log=guest"'),
+        (False, "etc/default/xencommons", "XENCONSOLED_TRACE=guest"),
+    ):
+        script = host.root / "etc/init.d/xen"
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.touch() if debian else script.unlink()
+        monkeypatch.setattr(preflight, "_DEBIAN_SCRIPT", script)
+        consoles = preflight.consoles({"xenconsoled": ["xenconsoled"]})
+        assert consoles is not None
+        host.apply(hypervisor.fix(host.machine, consoles))
+        assert setting in (host.root / file).read_text().splitlines()
 
 
 def test_nobody_knows_the_settings_of_xen(host: ThrowAway) -> None:
