@@ -38,7 +38,8 @@ from dra.slices.document import (
 log = logging.getLogger(__name__)
 
 _LONGEST = 300.0
-_DEVICE = "memory-"
+_DEVICE, _SHARED = "memory-", "memory-shared-"
+"""What names of devices begin with: of those for one claim each, and of those that claims share."""
 _AWAY = "protectd-away"
 _REMEMBERED = 64
 
@@ -190,7 +191,18 @@ class SliceKeeper:
         name = named(self._there) if self._there is not None else ""
         if name and name not in self._refused:
             self._device = name
+        if self._mode is SliceMode.SHARED:
+            self._device = self._device or self._shared_already() or _new_name(_SHARED)
         self._device = self._device or _new_name()
+
+    def _shared_already(self) -> str:
+        """The device that claims share; "": none does.
+
+        A kubelet that starts removes the slices of its node (kubernetes/pkg/kubelet/cm/dra/plugin), and the
+        driver may be restarted before it has written another one.  By another name, what these claims have
+        would be subtracted here and by the scheduler.
+        """
+        return next((one.device for one in self._held or () if one.device.startswith(_SHARED)), "")
 
     async def _choose(self) -> SliceMode:
         mode = self._config.mode
@@ -221,5 +233,5 @@ def _version(there: Document | None) -> str:
     return str(metadata.get("resourceVersion", "")) if isinstance(metadata, dict) else ""
 
 
-def _new_name() -> str:
-    return _DEVICE + secrets.token_hex(4)
+def _new_name(prefix: str = _DEVICE) -> str:
+    return prefix + secrets.token_hex(4)

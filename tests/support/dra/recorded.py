@@ -36,7 +36,7 @@ from tests.support.labels.api_server import NAME, TOKEN, kubeconfig
 Json = Any
 GIB = 1 << 30
 CARD = HostDevice("card.0", "0000:65:00.0", readonly=False, zone_id="")
-_DEVICE = re.compile(r"memory-[0-9a-f]{8}")
+_DEVICE = re.compile(r"memory-(?:shared-)?[0-9a-f]{8}")
 _KEPT = {"name", "namespace", "resourceVersion", "ownerReferences"}
 _ALL = "resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2={},resource.k8s.io/v1={}"
 _EMULATED = ("--emulated-version=kube=1.33", "--feature-gates=kube:DynamicResourceAllocation=true")

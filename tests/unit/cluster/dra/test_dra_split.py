@@ -224,3 +224,14 @@ async def test_a_cluster_that_learns_to_share_counts_nothing_twice(node: Node) -
     node.config = replace(node.config, mode=SliceMode.SPLIT)
     await node.keeper().once()
     assert list(node.unclaimed.values()) == [2 * GIB] and len(node.claimed) == 2
+
+
+async def test_a_shared_device_keeps_its_name_when_kubelet_and_driver_restart(tmp_path: Path) -> None:
+    """The kubelet removes the slice; what claims have of the device is the scheduler's to subtract."""
+    with running(tmp_path, Cluster()) as node:
+        await node.keeper().once()
+        (device,) = devices(node.cluster.slice)
+        node.reserve(device["name"], GIB)
+        node.cluster.slices.clear()
+        await node.keeper().once()
+        assert devices(node.cluster.slice) == [device]
