@@ -59,19 +59,25 @@ class Follower:
     async def _follow(self) -> None:
         # Taken before the call: what is made later may be missing in the snapshot without being gone.
         zones, workloads = (set(ids) for ids in self._changes.known())
+        found: list[pb.Zone] = []
         async for event in self._zones.watch():
             kind = event.WhichOneof("event")
             if not self.synced.is_set():
                 zones.discard(event.zone.id)
                 workloads.discard(event.workload.id)
             if kind == "synced":
-                await self._finish_snapshot(zones, workloads)
+                await self._finish_snapshot(found, zones, workloads)
+            elif kind == "zone" and not self.synced.is_set():
+                found.append(event.zone)
             elif kind is not None:
                 await self._apply(kind, event)
 
-    async def _finish_snapshot(self, zones: set[str], workloads: set[str]) -> None:
+    async def _finish_snapshot(self, found: Sequence[pb.Zone], zones: set[str], workloads: set[str]) -> None:
         for workload_id in workloads:
             await self._changes.workload_gone(workload_id)
+        # After the workloads, which have ends of their own: a zone that is dead ends what is left.
+        for zone in found:
+            await self._changes.zone(zone)
         for zone_id in zones:
             await self._changes.zone_gone(zone_id)
         self.syncs += 1

@@ -200,4 +200,5 @@ def test_pods_outlive_restart_hang_upgrade_and_removal(machine: Machine, package
     assert re.search(
         "host_?shut_?down", machine.run("protect", "zone", "list", "--output", "json"), re.IGNORECASE
     )
-    assert json.loads(machine.run("crictl", "inspect", box))["status"]["state"] == "CONTAINER_EXITED"
+    ended = json.loads(machine.run("crictl", "inspect", box))["status"]
+    assert (ended["state"], ended["exitCode"]) == ("CONTAINER_EXITED", 3)

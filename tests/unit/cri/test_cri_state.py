@@ -217,6 +217,21 @@ async def test_a_host_that_rebooted_has_pods_that_are_not_ready(tmp_path: Path) 
     assert not network.attached
 
 
+async def test_a_container_that_ended_before_its_zone_keeps_its_exit_code(tmp_path: Path) -> None:
+    """As when a host is shut down: xenpod-cri ends first, then the container, then its zone."""
+    protect = FakeProtect()
+    async with rig(tmp_path, protect) as node:
+        pod = await node.pod()
+        container = await node.started(pod)
+        killed = await node.started(pod, "killed")
+    await protect.exit(container, 3, "Error")
+    await protect.crash_zone(pod, "the host was shut down")
+    async with rig(tmp_path, protect, node.network, node.images) as node:
+        assert (await node.pod_status(pod)).state == cri.SANDBOX_NOTREADY
+        assert (await node.status(container)).exit_code == 3
+        assert (await node.status(killed)).state == cri.CONTAINER_EXITED
+
+
 async def test_news_is_heard_again_after_protectd_was_away(tmp_path: Path) -> None:
     protect = FakeProtect()
     async with rig(tmp_path, protect, serve=True) as node:
