@@ -46,11 +46,13 @@ def main(
     default_config: Path,
     serve: Callable[[C, asyncio.Event], Awaitable[None]],
     arguments: Sequence[str] | None = None,
+    imports: Callable[[C], None] | None = None,
 ) -> int:
     """Run ``serve(config, stop)`` with the configuration that the command line names; the exit status.
 
     0: stopped in order; 1: ended by a fault, which is logged; 2: the configuration is wrong, which is said on
-    stderr.  ``arguments`` are those of the process by default.
+    stderr.  ``arguments`` are those of the process by default.  ``imports`` loads the modules that this
+    configuration alone needs, before a step of them is armed.
     """
     options = _parser(name, description, default_config).parse_args(arguments)
     if options.list_checkpoints:
@@ -59,6 +61,8 @@ def main(
     try:
         config = load(config_class, options.config)
         logs.setup(config.log_level)
+        if imports is not None:
+            imports(config)
         with about(options.config):
             _arm(config.faults.kill_at)
     except (Fault, ValueError) as fault:

@@ -52,7 +52,13 @@ _WAL_PERIOD = 30.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script."""
     description = "Keeps zones: one Xen virtual machine each."
-    return daemon.main("protectd", description, ProtectdConfig, _DEFAULT_CONFIG, serve, arguments)
+    return daemon.main("protectd", description, ProtectdConfig, _DEFAULT_CONFIG, serve, arguments, _imports)
+
+
+def _imports(config: ProtectdConfig) -> None:
+    """The fake does without libxl, which takes 2 MiB."""
+    if config.toolstack is ToolstackKind.LIBXL:
+        import protect.toolstack.libxl.toolstack  # noqa: F401
 
 
 async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
