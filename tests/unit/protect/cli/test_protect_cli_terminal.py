@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -60,6 +61,12 @@ class Images(images_pb2_grpc.ImagesServicer):
         yield pb.PullEvent(image=IMAGE)
 
 
+def _on_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    # What a shell runs in the background ignores it, and so would this program.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """A program on a terminal of its own, which is also its controlling one."""
 
@@ -71,7 +78,7 @@ class Terminal:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "protect.cli", *arguments],
             cwd=ROOT, stdin=other, stdout=other, stderr=other, env=environment | {"TERM": "dumb"},
-            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            start_new_session=True, preexec_fn=_on_terminal,
         )  # fmt: skip
         os.close(other)
 
@@ -83,6 +90,9 @@ class Terminal:
 
     def type(self, text: bytes) -> None:
         os.write(self._end, text)
+
+    def kill(self) -> None:
+        self._process.kill()
 
     def end(self) -> tuple[int, str]:
         """Wait for its end: the status and all output."""
@@ -107,10 +117,11 @@ async def run(tmp_path: Path, images: Images) -> AsyncIterator[Callable[..., Any
         images_pb2_grpc.add_ImagesServicer_to_server(images, server)
 
     async def script(work: Callable[[Terminal], tuple[int, str]], *arguments: str) -> tuple[int, str]:
-        def here() -> tuple[int, str]:
-            return work(Terminal("image", *arguments, "--cri-socket", str(socket)))
-
-        return await asyncio.wait_for(asyncio.to_thread(here), PATIENCE)
+        terminal = await asyncio.to_thread(Terminal, "image", *arguments, "--cri-socket", str(socket))
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(work, terminal), PATIENCE)
+        finally:
+            terminal.kill()  # else its thread waits for it for ever, and the tests' end for that thread
 
     async with serve_unix(socket, add, name="test", grace=0.1):
         yield script
