@@ -16,8 +16,8 @@ from cri.cni.conf import ConfDir
 from cri.cni.plugin import Call, Plugins
 from cri.state.attachment import UNLIMITED, Attachment, BandwidthLimits, Chain, Json, Plugin, addresses_of
 from daemonkit.checkpoints import checkpoint
-from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Exhausted, TooLate
+from daemonkit.host.disk_space import is_full
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 
 from cri.checks.fields import CREATE
-from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Exhausted, Invalid, Refused
+from daemonkit.host.disk_space import is_full
 from daemonkit.host.paths import HostPaths
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 

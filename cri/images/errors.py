@@ -91,5 +91,5 @@ def oversized(operation: str, subject: str, cause: str, key: str, table: str = "
 
 
 def disk_full(operation: str, subject: str) -> DiskFull:
-    """The fault for a full disk (see ``daemonkit.disk_space.is_full``)."""
+    """The fault for a full disk (see ``daemonkit.host.disk_space.is_full``)."""
     return DiskFull(operation, subject, "the disk is full", "free space under the state directory")

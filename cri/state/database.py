@@ -19,8 +19,8 @@ from typing import TypeVar
 from cri.state import rows
 from cri.state.container import Container, ContainerPhase
 from cri.state.sandbox import Sandbox, SandboxPhase
-from daemonkit import disk_space
 from daemonkit.faults import Broken, Exhausted
+from daemonkit.host import disk_space
 from daemonkit.lifecycle import private_database
 from daemonkit.tasks import complete
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from daemonkit import disk_space
 from daemonkit.faults import Broken, Exhausted, Refused
+from daemonkit.host import disk_space
 from daemonkit.lifecycle import private_database
 from protect.model.room.reservation import Reservation
 from protect.model.workload import Workload

@@ -18,8 +18,8 @@ from cri.images.settings import KernelSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint
-from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Fault, Refused
+from daemonkit.host.disk_space import is_full
 
 ZONE = "zone:"
 """Prefix of a pod's id: the holder of the image its zone boots from.  Other holders are containers."""

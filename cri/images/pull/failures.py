@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cri.images.errors import Corrupt, DiskFull, Oversized, Unpackable
-from daemonkit.disk_space import is_full
+from daemonkit.host.disk_space import is_full
 
 
 def is_disk_full(error: BaseException) -> bool:

@@ -30,8 +30,8 @@ from cri.images.registry.sources import ImageSource
 from cri.images.rootfs.begun import BegunFilesystem
 from cri.images.worker.layers import read_layer
 from cri.images.worker.workers import LayerWorkers
-from daemonkit.disk_space import is_full
 from daemonkit.faults import Fault
+from daemonkit.host.disk_space import is_full
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 from cri.images.errors import disk_full
 from cri.images.pull.progress import Progress, Snapshot
 from cri.images.settings import ImageSettings
-from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, TooLate, Unreachable
+from daemonkit.host.disk_space import is_full
 from daemonkit.observe.steps import step
 from daemonkit.tasks import race
 

@@ -14,9 +14,9 @@ from cri.images.bounds.cancel import CancelToken
 from cri.images.errors import disk_full
 from cri.images.rootfs.stream import PIPE_BYTES
 from cri.images.settings import ImageSettings
-from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Refused
 from daemonkit.host.children import make_way, settle
+from daemonkit.host.disk_space import is_full
 
 TOOL = "tar2sqfs"
 BLOCK_BYTES = 128 << 10

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from cri.images.errors import disk_full
 from cri.images.store import schema
-from daemonkit import disk_space
 from daemonkit.faults import Broken
+from daemonkit.host import disk_space
 from daemonkit.lifecycle import private_database
 
 log = logging.getLogger(__name__)

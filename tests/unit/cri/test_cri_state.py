@@ -20,8 +20,8 @@ from cri.state.names import Locks
 from cri.state.records import Records
 from cri.state.sandbox import NEXT as SANDBOX_NEXT
 from cri.state.sandbox import Sandbox, SandboxPhase
-from daemonkit import disk_space
 from daemonkit.faults import Broken, Exhausted
+from daemonkit.host import disk_space
 from tests.support.cri.cri_node import (
     FakeImages,
     FakeNetwork,

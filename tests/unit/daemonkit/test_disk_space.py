@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from daemonkit import disk_space
 from daemonkit.faults import Exhausted
+from daemonkit.host import disk_space
 
 SIZE = 256 * 1024
 
