@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 
 from cri.checks.fields import RUN
-from cri.checks.quantity import quantity
 from cri.state.attachment import UNLIMITED, Attachment, BandwidthLimits, Chain, Json
 from daemonkit.faults import Denied, Invalid, Refused
 from daemonkit.logs import fields
+from daemonkit.quantity import within
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def _annotated(config: cri.PodSandboxConfig, way: str, limit: int, handler: str)
     if key not in config.annotations:
         return 0
     try:
-        rate = quantity(config.annotations[key], _MAX_RATE)
+        rate = within(config.annotations[key], _MAX_RATE)
     except ValueError as error:
         raise Invalid("read annotation", key, str(error)) from None
     if 0 < limit < rate:

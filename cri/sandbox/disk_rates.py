@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cri.checks.fields import RUN
-from cri.checks.quantity import quantity
 from cri.config import DISK_RATES, MOST_RATE, HandlerConfig
 from daemonkit.faults import Denied, Invalid
+from daemonkit.quantity import within
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -37,7 +37,7 @@ def _annotated(config: cri.PodSandboxConfig, key: str, name: str, limit: int) ->
     if key not in config.annotations:
         return 0
     try:
-        rate = quantity(config.annotations[key], MOST_RATE)
+        rate = within(config.annotations[key], MOST_RATE)
     except ValueError as error:
         raise Invalid("read annotation", key, str(error), 'e.g. "50Mi" bytes, or "1000" operations') from None
     if 0 < limit < rate:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cri.checks.fields import RUN
-from cri.checks.quantity import quantity
 from cri.config import MEMORY, VCPUS, HandlerConfig, HandlerMemoryPolicy, Reserve
 from daemonkit.faults import Denied, Invalid
+from daemonkit.quantity import within
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -143,7 +143,7 @@ def _annotation(config: cri.PodSandboxConfig, key: str, limit: int) -> int:
     if key not in notes:
         return 0
     try:
-        value = quantity(notes[key], limit)
+        value = within(notes[key], limit)
         if key == VCPUS and not notes[key].isdigit():
             raise ValueError(f"{notes[key]!r:.80} is not a whole number")
     except ValueError as error:

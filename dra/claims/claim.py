@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from daemonkit.faults import Invalid, Missing, Refused
+from daemonkit.quantity import whole
 from dra.claims.parameters import ClaimParameters
 from dra.config import ClaimSizes
 from dra.model import HOST_DEVICE
-from dra.quantity import whole
 
 PREPARE = "prepare claim"
 MEMORY = "memory"

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from daemonkit.faults import Invalid
-from dra.quantity import whole
+from daemonkit.quantity import whole
 
 _OPERATION = "read parameters of claim"
 _VERSION, _KIND = "xenpod.dev/v1alpha1", "ZoneResources"

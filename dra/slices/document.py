@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from daemonkit.quantity import text
 from dra.claims.claim import MEMORY
 from dra.config import ClaimSizes
 from dra.model import HostDevice
-from dra.quantity import text
 from dra.slices.offer import MemoryDevice
 
 GROUP = "resource.k8s.io"

@@ -22,6 +22,7 @@ from typing import TypeVar
 from daemonkit.config import Bytes, absolute, load, parse
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
+from daemonkit.quantity import text as quantity_of
 from protect.generate import syntax
 from protect.generate.syntax import Taint
 
@@ -240,7 +241,7 @@ def _json(info: Mapping[str, str], key: str) -> dict[str, object]:
 
 
 def _memory(size: int) -> dict[str, str]:
-    return {"memory": syntax.bytes_quantity(size)}
+    return {"memory": quantity_of(size)}
 
 
 def _default_first(handlers: Iterable[str]) -> tuple[str, ...]:

@@ -11,24 +11,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+from daemonkit.quantity import LARGEST, exact
+
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 _LABEL_LIMIT = 63
 _SUBDOMAIN_LIMIT = 253
-_QUANTITY_LIMIT = 2**63
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"{_DNS_LABEL.pattern}(\.{_DNS_LABEL.pattern})*")
 _WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 _IMAGE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._/:-]{{0,254}}(:{_TAG}|@[a-z0-9]+:[a-f0-9]{{32,128}})")
-_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?")
-_SCALE = {
-    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
-    "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9),
-    "T": Decimal(10**12), "P": Decimal(10**15), "E": Decimal(10**18),
-    "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30),
-    "Ti": Decimal(2**40), "Pi": Decimal(2**50), "Ei": Decimal(2**60),
-}  # fmt: skip
 _FINEST = {"memory": Decimal(1), "cpu": Decimal("1e-3")}
 """The resources that an overhead may have, and the smallest step of each."""
 
@@ -137,24 +130,15 @@ def overhead(found: Mapping[str, str]) -> None:
 
 def quantity(text: str) -> Decimal:
     """Read a quantity that is not negative, such as ``96Mi``, ``100m``, ``0.5`` or ``1e3``."""
-    match = _QUANTITY.fullmatch(text)
-    if match is None:
+    try:
+        number = exact(text)
+    except ValueError:
+        number = Decimal(-1)
+    if number < 0:
         raise ValueError(f"{text!r:.80} is not a quantity of Kubernetes such as 96Mi or 250m")
-    suffix = match[2] or ""
-    scale = _SCALE[suffix] if suffix in _SCALE else Decimal(f"1{suffix}")
-    number = Decimal(match[1]) * scale
-    if number >= _QUANTITY_LIMIT:
+    if number > LARGEST:
         raise ValueError(f"{text!r:.80} is more than Kubernetes can count")
     return number
-
-
-def bytes_quantity(number: int) -> str:
-    """Write a number of bytes as a quantity, in the largest unit in which it is a whole number."""
-    for unit in ("Gi", "Mi", "Ki"):
-        whole, rest = divmod(number, int(_SCALE[unit]))
-        if whole and not rest:
-            return f"{whole}{unit}"
-    return str(number)
 
 
 def kubelet_label(key: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from dra.quantity import whole
+from daemonkit.quantity import whole
 from dra.slices.document import Document, devices
 from tests.support.cluster.claims import CLAIMS, DRIVER, TEMPLATES, Driver, driving, request
 from tests.support.cluster.cluster import NODE_MEMORY, PODS, Cluster

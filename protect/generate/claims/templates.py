@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from daemonkit.faults import Invalid
+from daemonkit.quantity import text as quantity_of
 from protect.generate.classes import Object
-from protect.generate.syntax import bytes_quantity
 from protect.generate.versions import Version
 
 DRIVER = "zones.xenpod.dev"
@@ -64,7 +64,7 @@ def claim_templates(kubernetes: Version, namespaces: Sequence[str], found: Seque
             kubernetes,
             "ResourceClaimTemplate",
             {"name": template_name(size), "namespace": namespace},
-            {"spec": {"devices": _devices(kubernetes, bytes_quantity(size * _MIB))}},
+            {"spec": {"devices": _devices(kubernetes, quantity_of(size * _MIB))}},
         )
         for namespace in namespaces
         for size in found

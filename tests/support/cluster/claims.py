@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dra.quantity import whole
+from daemonkit.quantity import whole
 from dra.slices.document import devices
 from localnode import toml
 from tests.support.cluster.api import PATIENCE

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.checks.quantity import quantity
 from cri.config import ContainerDefaults
 from cri.container.signals import cri_signal, number, stop_signal
 from cri.oci.capabilities import ALL, DEFAULT, capabilities, grantable
@@ -20,6 +19,7 @@ from cri.oci.resources import resources
 from cri.oci.spec import spec
 from cri.oci.user import User, user
 from daemonkit.faults import Invalid
+from daemonkit.quantity import within
 from tests.support.cri.cri_node import IMAGE, container_config
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -267,12 +267,12 @@ QUANTITIES = [("1", 1), ("512Mi", 512 << 20), ("1.5Gi", 3 << 29), ("2k", 2000), 
 
 @pytest.mark.parametrize(("text", "expected"), QUANTITIES)
 def test_quantities(text: str, expected: int) -> None:
-    assert quantity(text, 10**16) == expected
+    assert within(text, 10**16) == expected
 
 
 @given(st.text(max_size=30))
 def test_quantities_are_numbers_in_bounds_or_refused(text: str) -> None:
     try:
-        assert 1 <= quantity(text, 1000) <= 1000
+        assert 1 <= within(text, 1000) <= 1000
     except ValueError:
         pass

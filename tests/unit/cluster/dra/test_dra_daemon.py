@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from daemonkit.config import Seconds
+from daemonkit.quantity import whole
 from dra.config import DraConfig
 from dra.daemon import serve
-from dra.quantity import whole
 from dra.slices.document import devices
 from protect.config import HostConfig, NamedDevice
 from tests.support.dra.api_server import Cluster, serving

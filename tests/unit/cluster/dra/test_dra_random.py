@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from daemonkit.config import Seconds
 from daemonkit.faults import Exhausted, Fault, Unreachable
 from daemonkit.grpc_server import channel
+from daemonkit.quantity import text, whole
 from dra.claims.claim import Consumer, Wanted
 from dra.claims.prepare import Claims
 from dra.config import DraConfig
 from dra.model import HostMemory
-from dra.quantity import text, whole
 from dra.reservations import ProtectdReservations
 from dra.slices.document import Document, NodeSlice, SliceVersion, devices, document
 from dra.slices.keeper import SliceKeeper

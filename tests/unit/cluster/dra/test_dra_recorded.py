@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from daemonkit.quantity import whole
 from dra.config import DraConfig
-from dra.quantity import whole
 from tests.support.dra.recorded import Recording, Story, served
 from tests.support.labels.api_server import NAME
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from daemonkit.faults import Denied, Unreachable, Unsupported
+from daemonkit.quantity import whole
 from dra.config import ClaimSizes, DraConfig, SliceMode
 from dra.kube.api import ClusterApi
 from dra.model import HostMemory
-from dra.quantity import whole
 from dra.slices.document import NodeSlice, SliceVersion, devices, document
 from dra.slices.keeper import SliceKeeper
 from dra.slices.offer import MemoryDevice

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from daemonkit.faults import Exists
+from daemonkit.quantity import whole
 from dra.config import ClaimSizes, DraConfig, SliceMode
 from dra.kube.api import ClusterApi
 from dra.model import HostDevice, HostMemory, Promise
-from dra.quantity import whole
 from dra.slices.document import devices
 from dra.slices.keeper import SliceKeeper
 from tests.support.dra.api_server import Cluster, serving

@@ -1,4 +1,4 @@
-"""Quantities of Kubernetes (apimachinery, resource.Quantity) as whole numbers of bytes."""
+"""Quantities of Kubernetes (apimachinery, resource.Quantity): ``512Mi``, ``1.5G``, ``250m``, ``1e3``."""
 
 from __future__ import annotations
 
@@ -8,27 +8,41 @@ from decimal import ROUND_CEILING, Decimal
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?\d+))?", re.ASCII)
 _BINARY = {"Ei": 2**60, "Pi": 2**50, "Ti": 2**40, "Gi": 2**30, "Mi": 2**20, "Ki": 2**10}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+LARGEST = 2**63 - 1
+"""What Kubernetes can count to."""
+
 _LONGEST = 64
-_LARGEST = 2**63 - 1
 _EXPONENTS = 18
 
 
-def whole(untrusted_text: object) -> int:
-    """The number, rounded up; ValueError for what is no quantity, and beyond 2**63."""
+def exact(untrusted_text: object) -> Decimal:
+    """The number itself; ValueError for what is no quantity."""
     if not isinstance(untrusted_text, str) or len(untrusted_text) > _LONGEST:
-        raise ValueError(f"{str(untrusted_text)[:_LONGEST]!r} is no quantity")
+        raise ValueError(f"{str(untrusted_text)[:_LONGEST]!r} is no quantity such as 512Mi")
     match = _QUANTITY.fullmatch(untrusted_text)
     if match is None:
-        raise ValueError(f"{untrusted_text!r} is no quantity")
+        raise ValueError(f"{untrusted_text!r} is no quantity such as 512Mi")
     number, unit, exponent = match.groups()
     if exponent and abs(int(exponent)) > _EXPONENTS:
         raise ValueError(f"{untrusted_text!r} is out of range")
     scale = _DECIMAL.get(unit or "", int(exponent or 0))
-    value = Decimal(number) * (_BINARY[unit] if unit in _BINARY else Decimal(10) ** scale)
-    found = int(value.to_integral_value(ROUND_CEILING))
-    if abs(found) > _LARGEST:
+    return Decimal(number) * (_BINARY[unit] if unit in _BINARY else Decimal(10) ** scale)
+
+
+def whole(untrusted_text: object) -> int:
+    """As ``exact``, rounded up; ValueError beyond 2**63, too."""
+    value = int(exact(untrusted_text).to_integral_value(ROUND_CEILING))
+    if abs(value) > LARGEST:
         raise ValueError(f"{untrusted_text!r} is out of range")
-    return found
+    return value
+
+
+def within(untrusted_text: object, limit: int) -> int:
+    """As ``whole``, from 1 to ``limit``; ValueError otherwise."""
+    value = whole(untrusted_text)
+    if not 1 <= value <= limit:
+        raise ValueError(f"{untrusted_text!r} is not between 1 and {limit}")
+    return value
 
 
 def text(size: int) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.quantity import text, whole
+from daemonkit.quantity import text, whole
 
 
 @pytest.mark.parametrize(
