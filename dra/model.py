@@ -56,5 +56,5 @@ class HostDevice:
     zone_id: str
 
     def slice_name(self, node: str) -> str:
-        """Its name in the slice, always the same: the configuration's may be no DNS label."""
+        """Its name in the slice.  A hash, since the name in the configuration need not be a DNS label."""
         return HOST_DEVICE + hashlib.sha256(f"{node}/{self.name}".encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Pods that only say limits, on a real cluster: the generated policy claims the memory of their zones."""
+"""On a real cluster, pods that only set limits get claims for their zones' memory from the policy."""
 
 from __future__ import annotations
 

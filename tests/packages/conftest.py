@@ -1,4 +1,4 @@
-"""What the tests of packages share: the packages, built once, and those of a later version."""
+"""Fixtures: the Debian packages, built once a session, and the same packages with a later version."""
 
 from __future__ import annotations
 

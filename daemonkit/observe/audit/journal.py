@@ -18,7 +18,7 @@ class AuditJournal:
     """Sends entries to journald; all calls are one thread's."""
 
     def __init__(self, folder: Path, path: Path = SOCKET) -> None:
-        """``folder``: where the end of the chain is kept, over restarts."""
+        """``folder``: keeps the number and hash of the last entry, so that a restart continues the chain."""
         self._folder, self._path = folder, str(path)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

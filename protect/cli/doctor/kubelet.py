@@ -1,4 +1,4 @@
-"""The kubelet's configuration: the settings without which its node does not work, or shows no figures.
+"""Checks the kubelet's configuration: some settings a node needs to work, others to show statistics.
 
 The kubelet reads its file, then the drop-ins (``*.conf``) of its ``--config-dir`` by name; the last one that
 has a key counts.  Source: kubernetes.io, "Set Kubelet Parameters Via A Configuration File".

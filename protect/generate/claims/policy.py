@@ -100,7 +100,7 @@ def _pods() -> Object:
 
 
 def _variables(platforms: Sequence[NodePlatform], sizes: Sequence[int]) -> list[Object]:
-    """What both policies compute: sizes in bytes, but ``need`` and ``rooms`` in MiB."""
+    """CEL variables of both policies.  Sizes are in bytes; only ``need`` and ``rooms`` are in MiB."""
     overheads = {name: one.overhead.get("memory", _OVERHEAD) for one in platforms for name in one.classes}
     unlimited = {
         name: one.overheads.get(handler, {}).get("memory", _UNLIMITED)

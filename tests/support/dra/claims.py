@@ -13,9 +13,11 @@ PARAMETERS = {"apiVersion": "xenpod.dev/v1alpha1", "kind": "ZoneResources"}
 def allocated(
     name: str, uid: str, size: str, *pods: str, device: str = "memory", shared: bool = True
 ) -> dict[str, Any]:
-    """A claim of the default namespace that has so much of a device of this node, for pods.
+    """A claim in the namespace ``default`` that was allocated ``size`` of one of this node's devices.
 
-    ``shared``: the scheduler has counted it; else the claim has the device alone, and says its size.
+    ``pods``: for whom it is reserved.  ``shared``: several claims may have parts of the device, and the
+    scheduler has noted this one's part; else the claim has the whole device, and its configuration says the
+    size.
     """
     result: dict[str, Any] = {
         "request": "zone",

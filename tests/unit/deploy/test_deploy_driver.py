@@ -1,4 +1,4 @@
-"""The driver's manifests: no right more than it needs, and a program that takes what they say."""
+"""The driver's manifests give it the rights that it needs and no others, and arguments that it accepts."""
 
 from __future__ import annotations
 

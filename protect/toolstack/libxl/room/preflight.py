@@ -151,7 +151,7 @@ def consoles(running: Mapping[str, list[str]]) -> HostNotice | None:
     if logs in ("guest", "all"):
         return None
     effect = "consoles of zones are not kept" if arguments else "xenconsoled does not run"
-    # Debian's script reads the former alone, whatever its /etc/default/xen says; Xen's own units the latter.
+    # Debian's init script reads XENCONSOLED_ARGS only; Xen's own units read XENCONSOLED_TRACE.
     if _DEBIAN_SCRIPT.exists():
         return HostNotice("XENCONSOLED_ARGS", "/etc/default/xen", logs, "--log=guest", effect)
     place = "/etc/default/xencommons; xenconsoled --log=guest"

@@ -299,7 +299,7 @@ def damage_swap(all_lines: list[bytes]) -> list[bytes]:
 
 
 def damage_forge(all_lines: list[bytes]) -> list[bytes]:
-    """An entry in the place of another, with a right hash of its own."""
+    """The third entry is replaced by another one, whose own hash is right."""
     place = ChainLink(2, json.loads(all_lines[1])["hash"])
     return [*all_lines[:2], place.follow({"rpc": "forged"})[1], *all_lines[3:]]
 
