@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
+
+import grpc
 
 from daemonkit.grpc_server import channel
 from protect.cli import find
@@ -15,31 +19,24 @@ from xenpod_proto.protect.v1 import protect_pb2_grpc, reservations_pb2_grpc
 TIMEOUT = 60.0
 """Seconds that a call may take."""
 
-
-@contextlib.asynccontextmanager
-async def zones(options: argparse.Namespace) -> AsyncIterator[protect_pb2_grpc.ZonesAsyncStub]:
-    async with channel(options.socket) as link:
-        yield protect_pb2_grpc.ZonesStub(link)
+Stub = TypeVar("Stub")
 
 
-@contextlib.asynccontextmanager
-async def workloads(options: argparse.Namespace) -> AsyncIterator[protect_pb2_grpc.WorkloadsAsyncStub]:
-    async with channel(options.socket) as link:
-        yield protect_pb2_grpc.WorkloadsStub(link)
+def _of_protectd(
+    stub: Callable[[grpc.aio.Channel], Stub],
+) -> Callable[[argparse.Namespace], AbstractAsyncContextManager[Stub]]:
+    @contextlib.asynccontextmanager
+    async def service(options: argparse.Namespace) -> AsyncIterator[Stub]:
+        async with channel(options.socket) as link:
+            yield stub(link)
+
+    return service
 
 
-@contextlib.asynccontextmanager
-async def host(options: argparse.Namespace) -> AsyncIterator[protect_pb2_grpc.HostAsyncStub]:
-    async with channel(options.socket) as link:
-        yield protect_pb2_grpc.HostStub(link)
-
-
-@contextlib.asynccontextmanager
-async def reservations(
-    options: argparse.Namespace,
-) -> AsyncIterator[reservations_pb2_grpc.ReservationsAsyncStub]:
-    async with channel(options.socket) as link:
-        yield reservations_pb2_grpc.ReservationsStub(link)
+zones = _of_protectd(protect_pb2_grpc.ZonesStub)
+workloads = _of_protectd(protect_pb2_grpc.WorkloadsStub)
+host = _of_protectd(protect_pb2_grpc.HostStub)
+reservations = _of_protectd(reservations_pb2_grpc.ReservationsStub)
 
 
 @contextlib.asynccontextmanager
