@@ -109,23 +109,32 @@ def interceptors() -> list[Any]:
 
 @contextlib.contextmanager
 def _within(name: str, attributes: dict[str, str]) -> Iterator[None]:
+    assert _tracer is not None
+    with (
+        _tracer.start_as_current_span(
+            name, attributes=_clipped(attributes), record_exception=False, set_status_on_exception=False
+        ) as current,
+        _status(current),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _status(current: Any) -> Iterator[None]:
+    """Note on the span how the block failed, in a few words and without its stack."""
     from opentelemetry.trace import Status, StatusCode
 
-    assert _tracer is not None
-    with _tracer.start_as_current_span(
-        name, attributes=_clipped(attributes), record_exception=False, set_status_on_exception=False
-    ) as current:
-        try:
-            yield
-        except BaseException as error:
-            current.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"[:TEXT]))
-            raise
+    try:
+        yield
+    except BaseException as error:
+        current.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"[:TEXT]))
+        raise
 
 
 @contextlib.contextmanager
 def _served(full_name: str, metadata: Metadata) -> Iterator[None]:
     from opentelemetry import context
-    from opentelemetry.trace import SpanKind, Status, StatusCode
+    from opentelemetry.trace import SpanKind
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     assert _tracer is not None
@@ -133,19 +142,18 @@ def _served(full_name: str, metadata: Metadata) -> Iterator[None]:
     parent = TraceContextTextMapPropagator().extract(untrusted, context.Context())
     service, _, rpc = full_name.strip("/").rpartition("/")
     attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": rpc}
-    with _tracer.start_as_current_span(
-        f"{service}/{rpc}",
-        parent,
-        SpanKind.SERVER,
-        attributes,
-        record_exception=False,
-        set_status_on_exception=False,
-    ) as current:
-        try:
-            yield
-        except BaseException as error:
-            current.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"[:TEXT]))
-            raise
+    with (
+        _tracer.start_as_current_span(
+            f"{service}/{rpc}",
+            parent,
+            SpanKind.SERVER,
+            attributes,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as current,
+        _status(current),
+    ):
+        yield
 
 
 class _TracedCalls(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]  # not generic at run time
