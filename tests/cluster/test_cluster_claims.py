@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from daemonkit.quantity import whole
 from dra.config import ClaimSizes
-from dra.quantity import whole
 from dra.slices.document import devices
 from tests.support.cluster.api import ApiRefused
 from tests.support.cluster.claims import (
@@ -22,6 +21,7 @@ from tests.support.cluster.claims import (
     driving,
     request,
     template,
+    unscheduled,
 )
 from tests.support.cluster.cluster import NODE_MEMORY, PODS, Cluster
 from tests.support.cluster.programs import needs_kubernetes
@@ -62,22 +62,6 @@ async def memory_of(driver: Driver, name: str) -> int:
         (zone_id,) = {one.zone_id for one in answer.reservations if uid in one.pod_uids}
     (zone,) = [zone for zone in await driver.cluster.zones() if zone.id == zone_id]
     return zone.resources.memory_bytes
-
-
-async def unscheduled(driver: Driver, name: str) -> str:
-    """Why the scheduler does not place the pod."""
-    seen = await driver.cluster.until(name, lambda pod: bool(reason(pod)))
-    return reason(seen)
-
-
-def reason(pod: Any) -> str:
-    conditions = pod["status"].get("conditions") or ()
-    (text,) = [
-        one.get("message", "")
-        for one in conditions
-        if one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable"
-    ] or [""]
-    return str(text)
 
 
 async def test_the_node_is_filled_and_what_does_not_fit_waits_for_one_to_end(driver: Driver) -> None:
