@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from protect.generate import chart, classes, driver, kyverno, labeller, nodes, policies, yamltext
+from protect.generate import chart, classes, daemonset, driver, kyverno, labeller, nodes, policies, yamltext
 from protect.generate.claims import templates
 from protect.generate.claims.policy import claim_policy
 from protect.generate.classes import Object
@@ -35,7 +35,7 @@ class GenerateOptions:
     cluster_api: str = nodes.CLUSTER_API[0]
     nodes: Sequence[str] = field(default=())
     image: str = field(default_factory=labeller.image)
-    namespace: str = labeller.NAMESPACE
+    namespace: str = daemonset.NAMESPACE
     claim_sizes: Sequence[int] = templates.SIZES
     claim_namespaces: Sequence[str] = ("default",)
 
