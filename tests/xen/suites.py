@@ -97,6 +97,7 @@ SUITES = (
     Suite("clock", ("tests/xen/inside/test_clock.py",), 250),
     Suite("deaths", ("tests/xen/inside/test_deaths.py",), 250),
     Suite("host", ("tests/xen/inside/test_host.py",), 180, hypervisor="gnttab_max_maptrack_frames=10"),
+    Suite("crowd", ("tests/xen/inside/test_crowd.py",), 700),
     Suite("kernel", ("tests/xen/inside/test_kernel.py",), 240),
     Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 1500),
     Suite("story", (*_STORY, "-k", _STORY_FIRST), 320, tiers=_EVERY),
