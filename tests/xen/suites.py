@@ -15,7 +15,7 @@ _SIZES = ("tests/contract/test_toolstack_sizes.py", "tests/xen/inside/test_sizes
 _SIZES_PVH = "grows or come_and_go or container_sees or up_and_down or cannot_give"
 _STORY = ("tests/xen/inside/test_story.py",)
 _AGENT = ("tests/xen/inside/test_agent.py",)
-_KILLED = ("tests/xen/inside/test_killed.py",)
+_KILLED = ("tests/xen/inside/protectd/test_killed.py",)
 _FAKE = (
     "tests/contract/test_toolstack.py",
     "tests/contract/test_toolstack_fake.py",
@@ -95,9 +95,9 @@ SUITES = (
     Suite("agent", (*_AGENT, "-k", "not pvh"), 80, tiers=_EVERY),
     Suite("agent-pvh", (*_AGENT, "-k", "pvh"), 100),
     Suite("clock", ("tests/xen/inside/test_clock.py",), 250),
-    Suite("deaths", ("tests/xen/inside/test_deaths.py",), 250),
+    Suite("deaths", ("tests/xen/inside/protectd/test_deaths.py",), 250),
     Suite("host", ("tests/xen/inside/test_host.py",), 180, hypervisor="gnttab_max_maptrack_frames=10"),
-    Suite("crowd", ("tests/xen/inside/test_crowd.py",), 700),
+    Suite("crowd", ("tests/xen/inside/protectd/test_crowd.py",), 700),
     Suite("kernel", ("tests/xen/inside/test_kernel.py",), 240),
     Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 1500),
     Suite("story", (*_STORY, "-k", _STORY_FIRST), 320, tiers=_EVERY),
@@ -105,5 +105,5 @@ SUITES = (
     Suite("killed-create", (*_KILLED, "-k", "create_zone"), 400),
     Suite("killed-destroy", (*_KILLED, *_rest("create_zone")), 350),
     # The last on its machine: a dom0 whose xenstored was restarted is of no more use.
-    Suite("lost", ("tests/xen/inside/test_lost.py",), 250),
+    Suite("lost", ("tests/xen/inside/protectd/test_lost.py",), 250),
 )

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.images import busybox
 from tests.support.protect.zones import Zones
-from tests.xen.inside.zones import (
+from tests.xen.inside.protectd.zones import (
     PATIENCE,
     create,
     destroy,
