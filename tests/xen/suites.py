@@ -22,6 +22,12 @@ _FAKE = (
     "tests/contract/test_toolstack_rates.py",
     "--toolstack=fake",
 )
+_IOMMU = (
+    *("-machine", "q35", "-device", "intel-iommu,intremap=on"),
+    *("-blockdev", "driver=null-co,node-name=spare,size=16777216,read-zeroes=on"),
+    *("-device", "nvme,serial=spare,drive=spare,addr=0x10"),
+)
+"""A machine with an IOMMU, and a function that nobody needs and that can be reset by itself."""
 _EVERY, _FULL = frozenset({"quick", "full"}), frozenset({"full"})
 _PVH = "paused or crash or seen or spliced or clock"
 """What the mode can make a difference for."""
@@ -45,8 +51,16 @@ class Suite:
     environment: Mapping[str, str] = field(default_factory=dict)
     hypervisor: str = ""
     """More words for Xen's command line, on a machine of its own."""
+    hardware: tuple[str, ...] = ()
+    """More arguments for QEMU, on a machine of its own."""
+    store: str = "xenstored"
+    """The program that is Xenstore.  Another one is on a machine of its own."""
     tiers: frozenset[str] = _FULL
     """``--xen`` settings with which it runs: ``make test`` is quick, ``make test-xen`` full."""
+
+    @property
+    def wants_own_machine(self) -> bool:
+        return bool(self.hypervisor or self.hardware or self.store != "xenstored")
 
     @property
     def deadline(self) -> float:
@@ -98,12 +112,21 @@ SUITES = (
     Suite("deaths", ("tests/xen/inside/protectd/test_deaths.py",), 250),
     Suite("host", ("tests/xen/inside/test_host.py",), 180, hypervisor="gnttab_max_maptrack_frames=10"),
     Suite("crowd", ("tests/xen/inside/protectd/test_crowd.py",), 700),
+    Suite("pci", ("tests/xen/inside/test_pci.py",), 200, hardware=_IOMMU),
     Suite("kernel", ("tests/xen/inside/test_kernel.py",), 240),
     Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 1500),
     Suite("story", (*_STORY, "-k", _STORY_FIRST), 320, tiers=_EVERY),
     Suite("story-rest", (*_STORY, *_rest(_STORY_FIRST)), 400),
     Suite("killed-create", (*_KILLED, "-k", "create_zone"), 400),
     Suite("killed-destroy", (*_KILLED, *_rest("create_zone")), 350),
+    Suite("killed-changes", ("tests/xen/inside/protectd/test_killed_changes.py",), 700),
+    # What Debian starts by default; the C one, which the other suites have, needs less of an emulated CPU.
+    Suite(
+        "oxenstored",
+        ("tests/xen/inside/protectd/test_deaths.py", "tests/xen/inside/protectd/test_lost.py"),
+        450,
+        store="oxenstored",
+    ),
     # The last on its machine: a dom0 whose xenstored was restarted is of no more use.
     Suite("lost", ("tests/xen/inside/protectd/test_lost.py",), 250),
 )
