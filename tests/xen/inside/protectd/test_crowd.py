@@ -18,6 +18,8 @@ pytestmark = pytest.mark.timeout(7200)
 MANY = 20
 BOOT = 1800.0
 """Seconds: all of them share one emulated processor."""
+_CONTAINERS = 4
+"""At a time: an agent waits 20 s for a disk, which emulation does not give to twenty within that time."""
 NAMES = [f"z{number}" for number in range(MANY)]
 
 
@@ -31,7 +33,8 @@ async def zones(tmp_path: Path) -> AsyncIterator[Zones]:
 async def test_all_of_them_start_run_and_end(zones: Zones) -> None:
     await asyncio.gather(*(_create(zones, name) for name in NAMES))
     assert {zone.state for zone in (await listed(zones)).values()} == {pb.ZONE_STATE_RUNNING}
-    await asyncio.gather(*(_runs(zones, name) for name in NAMES))
+    for first in range(0, MANY, _CONTAINERS):
+        await asyncio.gather(*(_runs(zones, name) for name in NAMES[first : first + _CONTAINERS]))
     zones.protectd.daemon.kill()
     await zones.protectd.daemon.restart()
     await settled(zones, *NAMES)
