@@ -88,11 +88,14 @@ class DraConfig:
     log_level: str = "info"
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     sizes: ClaimSizes = field(default_factory=ClaimSizes)
+    dom0_memory: Bytes = Bytes(4 << 20)
+    """What a claim's zone costs dom0, counted against the node's own memory where the cluster can."""
     faults: FaultInjection = field(default_factory=FaultInjection)
 
     def __post_init__(self) -> None:
         absolute(self, "kubeconfig", "protect_socket", "plugins_dir", "registry_dir")
         log_level(self)
+        at_least(0, self, "dom0_memory")
         longer_than_nothing(self, "write_interval", "split_interval", "check_interval")
         if len(self.driver) > _NAME_LONGEST or not _NAME.fullmatch(self.driver):
             raise WrongKey("driver", f"{self.driver!r} is not the name of a driver, such as zones.xenpod.dev")

@@ -43,7 +43,7 @@ _EMULATED = ("--emulated-version=kube=1.33", "--feature-gates=kube:DynamicResour
 SERVERS = {
     "1.32": (*_EMULATED, f"--runtime-config={_ALL.format('false', 'false')}"),
     "1.33": (*_EMULATED, f"--runtime-config={_ALL.format('true', 'false')}"),
-    "1.36": ("--feature-gates=DRAConsumableCapacity=true,DRADeviceTaints=true",),
+    "1.36": ("--feature-gates=DRAConsumableCapacity=true,DRADeviceTaints=true,DRANodeAllocatableResources=true",),
 }
 """Flags of kube-apiserver, by the release whose answers they make."""
 
