@@ -88,8 +88,11 @@ class DraConfig:
     log_level: str = "info"
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     sizes: ClaimSizes = field(default_factory=ClaimSizes)
-    dom0_memory: Bytes = Bytes(4 << 20)
-    """What a claim's zone costs dom0, counted against the node's own memory where the cluster can."""
+    dom0_memory: Bytes = Bytes(0)
+    """What a claim's zone costs dom0, counted against the node's own memory where the cluster can.
+
+    Such a cluster schedules only pods of which a container names the claim (KEP-5517); so it is off.
+    """
     faults: FaultInjection = field(default_factory=FaultInjection)
 
     def __post_init__(self) -> None:
