@@ -10,7 +10,7 @@ TWO := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen test-packages install deb demo demo-xen run folder bench soak proto manifests clean
+.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen test-packages install deb demo demo-xen run folder bench soak proto manifests reference docs clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -33,7 +33,7 @@ debian-all:
 $(BIN)/.installed: pyproject.toml | debian
 	@echo "installing the Python packages into .venv"
 	@test -x $(PY) || $(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
 	@touch $@
 
 zone: debian  ## build the guest side: the agent, the fake's launcher, the zone's root tree
@@ -111,6 +111,12 @@ manifests: $(BIN)/.installed  ## write deploy/kustomize anew, as "protect genera
 	$(MANIFESTS) driver --to deploy/kustomize/components/driver
 	$(MANIFESTS) claims --to deploy/kustomize/components/claims
 	$(MANIFESTS) claim-templates --to deploy/kustomize/claim-templates
+
+reference: $(BIN)/.installed  ## write docs/configuration.md anew, from the code and the examples
+	@$(PY) -m docgen.configuration
+
+docs: $(BIN)/.installed  ## the documentation's site, in build/site
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
 clean:  ## remove what was built, keep .venv
 	@$(MAKE) --no-print-directory -C zone clean

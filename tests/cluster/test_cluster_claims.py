@@ -1,4 +1,4 @@
-"""docs/dra.md on a real cluster: what a real scheduler and kubelet make of claims of zone memory."""
+"""docs/cluster/dra.md on a real cluster: what a real scheduler and kubelet make of claims of zone memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The end-to-end cases of kubernetes-sigs/dra-example-driver 0.36 that apply to zone memory (docs/dra.md)."""
+"""End-to-end cases of kubernetes-sigs/dra-example-driver 0.36 that apply to zone memory.
+
+See docs/cluster/dra.md.
+"""
 
 from __future__ import annotations
 

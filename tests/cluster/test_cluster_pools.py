@@ -1,4 +1,4 @@
-"""docs/dedicated-pool.md: what a real scheduler does with a pool of zone nodes and one for add-ons.
+"""docs/cluster/dedicated-pool.md: what a real scheduler does with a pool of zone nodes and one for add-ons.
 
 The nodes are objects without a kubelet: a pod counts as placed when it is bound.
 """

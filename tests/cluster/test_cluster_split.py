@@ -1,4 +1,4 @@
-"""docs/dra.md, Modes: what a real scheduler and kubelet make of a device for each claim."""
+"""docs/cluster/dra.md, Modes: what a real scheduler and kubelet make of a device for each claim."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def claim_templates(kubernetes: Version, namespaces: Sequence[str], found: Seque
 
 
 def _devices(kubernetes: Version, memory: str) -> Object:
-    """So much of a device that several claims consume, or a device that has so much (docs/dra.md, Modes)."""
+    """A share of a device for several claims, or a device that has so much (docs/cluster/dra.md, Modes)."""
     large_enough = f'device.capacity["{DRIVER}"].memory.compareTo(quantity("{memory}")) >= 0'
     request: Object = {"deviceClassName": CLASS, "selectors": [{"cel": {"expression": large_enough}}]}
     if kubernetes >= _CAPACITY:

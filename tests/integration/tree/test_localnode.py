@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import shlex
@@ -11,89 +10,17 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from localnode import images, network, registry
-from localnode.client import Client, connect
-from localnode.processes import Output, background
+from tests.support.local_run import ROOT, nothing_left, processes_of, remove_pods, running
 
 pytestmark = pytest.mark.root
 
-ROOT = Path(__file__).resolve().parents[3]
 HOST = "registry.run.example"
 IMAGE = f"{HOST}/busybox:1"
-READY = 120.0
-
-
-@dataclass(frozen=True)
-class Run:
-    """A ``make run`` that serves."""
-
-    process: asyncio.subprocess.Process
-    client: Client
-    log: Path
-
-    async def interrupt(self) -> str:
-        """Ctrl-C; everything it said."""
-        self.process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(60):
-            assert await self.process.wait() == 0
-        return self.log.read_text()
-
-
-@contextlib.asynccontextmanager
-async def running(folder: Path, name: str) -> AsyncIterator[Run]:
-    output = Output(folder.parent / f"{name}.log")
-    command = (sys.executable, "-m", "localnode.run", str(folder))
-    async with background(*command, output=output, folder=ROOT) as process:
-        await output.line_with("CRI endpoint: unix://", READY)
-        line = next(line for line in output.path.read_text().splitlines() if "CRI endpoint" in line)
-        socket = Path(line.partition("unix://")[2])
-        assert socket.is_relative_to(folder)
-        async with connect(socket, folder / "log" / "pods") as client:
-            yield Run(process, client, output.path)
-
-
-def processes_of(folder: Path) -> dict[int, str]:
-    """Command lines that name the folder, by pid."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError, NotADirectoryError):
-            if entry.name.isdigit():
-                line = (entry / "cmdline").read_text(errors="replace").replace("\0", " ")
-                if f"{folder}/" in line or line.strip().endswith(str(folder)):
-                    found[int(entry.name)] = line
-    return found
-
-
-def leftovers(folder: Path) -> list[str]:
-    """Processes, mounts, and the bridge of a node in ``folder``."""
-    mounts = Path("/proc/self/mounts").read_text().splitlines()
-    bridge = Path("/sys/class/net", network.bridge_for(str(folder)).name)
-    links = [str(bridge)] if bridge.exists() else []
-    return [*processes_of(folder).values(), *(line for line in mounts if str(folder) in line), *links]
-
-
-async def nothing_left(folder: Path) -> None:
-    """Wait until nothing is left; the kernel takes its time."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(60):
-            while leftovers(folder):  # noqa: ASYNC110 - see above
-                await asyncio.sleep(0.02)
-    assert leftovers(folder) == []
-
-
-async def remove_pods(folder: Path) -> str:
-    """What the hint of an interrupted run says to do."""
-    command = (sys.executable, "-m", "localnode.run", "--remove-pods", str(folder))
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
-    out, _ = await asyncio.wait_for(process.communicate(), 120)
-    assert process.returncode == 0
-    return out.decode()
 
 
 async def protect(folder: Path, *words: str, stdin: bytes = b"") -> tuple[int, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 PAGE = ROOT / "docs/architecture.md"
 MOST_FRAMES = 14
 """Of ours, from the servicer of RunPodSandbox to libxl."""
