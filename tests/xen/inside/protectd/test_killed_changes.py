@@ -6,6 +6,7 @@ One zone for all: whatever a test leaves, the next one begins with it.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import protect.toolstack.libxl.toolstack  # noqa: F401 - imports its steps
 from tests.support.images import busybox
 from tests.support.protect.block_device import block_device, is_free, written
 from tests.support.protect.crashes import armed, killed, steps
-from tests.support.protect.zones import Zones
+from tests.support.protect.zones import Zones, stack
 from tests.xen.inside.protectd.zones import PATIENCE, create, destroy, nothing_left, on_xen, settled
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -28,6 +29,7 @@ BEGIN = pb.ZoneResources(
 )
 MORE = pb.ZoneResources(memory_bytes=176 * MIB, vcpus=3, weight=128, cap=150)
 LESS = pb.ZoneResources(memory_bytes=128 * MIB, vcpus=1, weight=128, cap=50)
+OTHER = "other.squashfs"
 Shown = tuple[int, int, int, int]
 
 
@@ -41,6 +43,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 async def zones(tmp_path_factory: pytest.TempPathFactory, device: Path) -> AsyncIterator[Zones]:
     folder = tmp_path_factory.mktemp("changes")
     image = busybox.build(folder / "busybox.squashfs", folder / "scratch")
+    shutil.copy(image, folder / OTHER)
     async with on_xen(folder, image, host={"devices": {"fast": str(device)}}) as zones:
         await create(zones, "z1", resources=BEGIN)
         await zones.run("/bin/sleep", "1000000")
@@ -152,7 +155,9 @@ async def test_a_workload_with_a_disk_and_a_device(zones: Zones, device: Path, s
 async def _workload(zones: Zones, device: Path) -> None:
     wanted = [pb.WorkloadDevice(host_path=str(device), container_path="/dev/data")]
     config = busybox.config("w2", ["/bin/sleep", "1000000"])
-    request = zones.request([], "w2", oci_config=config, devices=wanted)
+    # Of its own: the zone has the disk of the other workload's image already.
+    filesystems = stack(zones.folder / OTHER)
+    request = zones.request([], "w2", oci_config=config, devices=wanted, filesystems=filesystems)
     await zones.clients.workloads.CreateWorkload(request, timeout=PATIENCE)
 
 
