@@ -36,8 +36,11 @@ _CONTRACT_FIRST = (
     "or spliced_interface or connection_replaces or after_a_restart or nobody_watched"
 )
 """A domain's life, its end, a disk, an interface, its channel, and finding all of it again."""
-_STORY_FIRST = "remove[xenpod] or each_other or both_daemons_killed or consoles"
-"""A pod from run to remove, two that meet, and the daemons' death."""
+_STORY_FIRST = "remove[xenpod] or both_daemons_killed"
+"""A pod from run to remove, and the daemons' death."""
+_BINDING = ("tests/xen/inside/test_binding.py",)
+_BINDING_FIRST = "physical or ends or errors or failed_create or xenstore or disks or bytes"
+"""What libxl's structures, events and errors become, xenstore, and a vchan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,8 @@ def _rest(chosen: str) -> tuple[str, str]:
 
 
 SUITES = (
-    Suite("binding", ("tests/xen/inside/test_binding.py",), 210, tiers=_EVERY),
+    Suite("binding", (*_BINDING, "-k", _BINDING_FIRST), 110, tiers=_EVERY),
+    Suite("binding-rest", (*_BINDING, *_rest(_BINDING_FIRST)), 110),
     Suite("toolstack", ("tests/xen/inside/test_toolstack.py",), 250),
     Suite("contract-pv", (*_CONTRACT, "-k", _CONTRACT_FIRST), 190, tiers=_EVERY),
     Suite("contract-pv-rest", (*_CONTRACT, *_rest(_CONTRACT_FIRST)), 300),
@@ -115,8 +119,8 @@ SUITES = (
     Suite("pci", ("tests/xen/inside/test_pci.py",), 200, hardware=_IOMMU),
     Suite("kernel", ("tests/xen/inside/test_kernel.py",), 240),
     Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 1500),
-    Suite("story", (*_STORY, "-k", _STORY_FIRST), 320, tiers=_EVERY),
-    Suite("story-rest", (*_STORY, *_rest(_STORY_FIRST)), 400),
+    Suite("story", (*_STORY, "-k", _STORY_FIRST), 220, tiers=_EVERY),
+    Suite("story-rest", (*_STORY, *_rest(_STORY_FIRST)), 500),
     Suite("killed-create", (*_KILLED, "-k", "create_zone"), 400),
     Suite("killed-destroy", (*_KILLED, *_rest("create_zone")), 350),
     Suite("killed-changes", ("tests/xen/inside/protectd/test_killed_changes.py",), 700),

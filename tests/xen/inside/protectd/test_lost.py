@@ -135,7 +135,10 @@ async def test_zones_end_in_order_with_their_host(zones: Zones) -> None:
     answer = await zones.clients.zones.ShutdownZones(request, timeout=PATIENCE)
     assert list(answer.left) == []
     zone = (await listed(zones))["z1"]
-    assert (zone.state, zone.death_reason) == (pb.ZONE_STATE_DEAD, "the host was shut down")
+    assert (zone.state, zone.death_reason) == (
+        pb.ZONE_STATE_DEAD,
+        "HostShutDown: the host was shut down",
+    )
     assert (await zones.get()).exit_code == 3
     assert domains() == {}
     await destroy(zones, "z1")
