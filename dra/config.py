@@ -88,11 +88,17 @@ class DraConfig:
     log_level: str = "info"
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     sizes: ClaimSizes = field(default_factory=ClaimSizes)
+    dom0_memory: Bytes = Bytes(0)
+    """What a claim's zone costs dom0, counted against the node's own memory where the cluster can.
+
+    Such a cluster schedules only pods of which a container names the claim (KEP-5517); so it is off.
+    """
     faults: FaultInjection = field(default_factory=FaultInjection)
 
     def __post_init__(self) -> None:
         absolute(self, "kubeconfig", "protect_socket", "plugins_dir", "registry_dir")
         log_level(self)
+        at_least(0, self, "dom0_memory")
         longer_than_nothing(self, "write_interval", "split_interval", "check_interval")
         if len(self.driver) > _NAME_LONGEST or not _NAME.fullmatch(self.driver):
             raise WrongKey("driver", f"{self.driver!r} is not the name of a driver, such as zones.xenpod.dev")

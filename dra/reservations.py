@@ -88,8 +88,9 @@ class ProtectdReservations:
             "pv": can.pv,
             "pvh": can.hvm and can.hap,
             "iommu": can.iommu,
+            "numaNodes": can.numa_nodes,
         }
-        return {name: value for name, value in found.items() if value != ""}
+        return {name: value for name, value in found.items() if value or isinstance(value, bool)}
 
     async def watch(self) -> AsyncIterator[HostMemory]:
         """The host's memory now, then each time it is another; ends with a fault."""

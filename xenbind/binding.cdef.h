@@ -130,7 +130,7 @@ int libxl_device_nic_getinfo(libxl_ctx *ctx, uint32_t domid, const libxl_device_
 
 /* ---- the host ---- */
 typedef struct {
-	uint32_t nr_cpus;
+	uint32_t nr_cpus, nr_nodes;
 	uint64_t total_pages, free_pages, scrub_pages, outstanding_pages;
 	bool cap_hvm, cap_pv, cap_hap, cap_hvm_directio;
 	...;

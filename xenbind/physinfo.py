@@ -21,6 +21,7 @@ class PhysInfo:
     total_bytes: int
     free_bytes: int
     cpus: int
+    numa_nodes: int
     version: str
     release: str
     pv: bool
@@ -42,6 +43,7 @@ def physinfo(context: Context) -> PhysInfo:
             total_bytes=info.total_pages * version.pagesize,
             free_bytes=max(0, info.free_pages + info.scrub_pages - info.outstanding_pages) * version.pagesize,
             cpus=info.nr_cpus,
+            numa_nodes=info.nr_nodes,
             version=f"Xen {release}{text(version.xen_version_extra)}",
             release=release,
             pv=info.cap_pv,

@@ -18,7 +18,7 @@ from daemonkit.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
 
-_BOOT = 120.0
+_BOOT = 3600.0  # protectd ends a boot after timeouts.boot; whoever asked for the pod may give up before
 _CHANGE = 60.0
 _RESIZE = 120.0  # a zone has timeouts.resize for its memory, and again for its vCPUs
 _READ = 10.0

@@ -22,6 +22,8 @@ Document = dict[str, Any]
 Attributes = Mapping[str, str | int | bool]
 CLAIMED = "claimed"
 """The attribute of a device that one claim has as a whole, or none yet."""
+MAPPINGS = "nodeAllocatableResourceMappings"
+"""What a device takes of the node's own resources (KEP-5517)."""
 _PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 """The standard attribute of PCI devices (KEP-4381)."""
 _LONGEST_TEXT = 64  # DeviceAttribute.string
@@ -50,6 +52,8 @@ class NodeSlice:
     devices: tuple[MemoryDevice, ...]
     sizes: ClaimSizes
     attributes: Attributes
+    dom0_memory: int = 0
+    """Bytes of the node's own memory that each claim of a device takes (KEP-5517)."""
     unhealthy: str = ""
     host_devices: tuple[HostDevice, ...] = ()
 
@@ -136,6 +140,10 @@ def _device(slice_: NodeSlice, device: MemoryDevice) -> Document:
         attributes[CLAIMED] = device.claimed
     found["attributes"] = {name: _attribute(value) for name, value in sorted(attributes.items())}
     found["capacity"] = {MEMORY: capacity}
+    if slice_.dom0_memory:
+        # A cluster without the feature drops it.
+        taken = {"allocationMultiplier": text(slice_.dom0_memory)}
+        found[MAPPINGS] = {"memory": taken}
     return found
 
 

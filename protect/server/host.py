@@ -153,4 +153,5 @@ async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabil
         kernel_lacks=[translate.ZONE_MODES[mode] for mode in Mode if mode not in can.kernel_modes],
         flask=can.flask,
         disk_rates=can.disk_rates,
+        numa_nodes=can.numa_nodes,
     )

@@ -1,13 +1,15 @@
-"""Reads the resident memory of a runtime's processes from /proc."""
+"""Reads the resident memory and the CPU time of a runtime's processes from /proc."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+_TICKS = os.sysconf("SC_CLK_TCK")
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 _ROLLUP = re.compile(r"^(Rss|Pss):\s+(\d+) kB$", re.MULTILINE)
 
@@ -44,6 +46,12 @@ class Peak:
 def of(pids: Iterable[int]) -> Memory:
     """The memory of processes together; those that have ended do not count."""
     return sum(map(_of_one, pids), Memory())
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """CPU time of processes together."""
+    fields = (_read(pid, "stat").rpartition(")")[2].split() for pid in pids)
+    return sum(int(one[11]) + int(one[12]) for one in fields) / _TICKS
 
 
 def with_argument(text: str, program: str) -> set[int]:

@@ -161,6 +161,7 @@ async def test_another_kernel_or_a_word_about_it(stage: Stage, tmp_path: Path) -
 async def test_it_runs_the_modes_that_it_says(stage: Stage) -> None:
     can = stage.toolstack.capabilities()
     assert can.hvm or not can.hap
+    assert can.numa_nodes >= 1
     assert can.hypervisor_version in (await stage.toolstack.physical_info()).version
     for mode, possible in ((Mode.PV, can.pv), (Mode.PVH, can.hvm)):
         wanted = stage.spec(mode=mode)

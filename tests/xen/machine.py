@@ -63,11 +63,14 @@ def run(
     environment: Mapping[str, str] | None = None,
     size: Size | None = None,
     hypervisor: str = "",
+    hardware: Sequence[str] = (),
+    store: str = "xenstored",
 ) -> Outcome:
     """Run ``command`` in dom0, its output going to our standard output.
 
     ``folder`` (made when absent) keeps ``console.log`` and ``results/``.  After ``deadline`` seconds
     the machine is switched off.  ``hypervisor``: more words for Xen's command line.
+    ``hardware``: more arguments for QEMU.  ``store``: the program that is Xenstore, of Debian's two.
     """
     parts = find_parts()
     _check_visible(CHECKOUT)
@@ -77,6 +80,7 @@ def run(
     (job / "status").unlink(missing_ok=True)
     console = folder / "console.log"
     _write_job(job, command, environment or {})
+    (job / "store").write_text(store)
     program = folder / "xen"
     program.write_bytes(gzip.decompress(parts.hypervisor.read_bytes()))
     images = snapshot.build(CHECKOUT, folder)
@@ -85,7 +89,7 @@ def run(
     cause = ""
     with _relayed(folder / "output.log") as output:
         arguments = _arguments(parts, program, initramfs, job, console, output, size or Size(), hypervisor)
-        arguments += _drives(images)
+        arguments += [*_drives(images), *hardware]
         with subprocess.Popen(arguments, stdin=subprocess.DEVNULL, pass_fds=[output]) as machine:
             try:
                 machine.wait(deadline)

@@ -7,6 +7,7 @@ The exit code is the command's; 125 when the machine failed.  Results that the c
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
 import sys
 import tempfile
@@ -31,6 +32,7 @@ def main() -> int:
                 deadline=arguments.deadline,
                 environment=dict(pair.split("=", 1) for pair in arguments.env),
                 hypervisor=arguments.xen,
+                hardware=shlex.split(arguments.qemu),
             )
         except NotInstalled as error:
             sys.stderr.write(f"{error}\n")
@@ -56,6 +58,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--deadline", type=float, default=600.0, metavar="SECONDS")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--xen", default="", metavar="WORDS", help="more of Xen's command line")
+    parser.add_argument("--qemu", default="", metavar="ARGUMENTS", help="more of the machine's hardware")
     parser.add_argument("command", nargs="+")
     return parser.parse_args()
 

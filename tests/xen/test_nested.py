@@ -69,6 +69,8 @@ def _run(suites: Sequence[Suite], folder: Path) -> Runs:
         environment={name: value for name, value in os.environ.items() if name == "CI"},
         size=machine.Size(cpus=1),
         hypervisor=suites[0].hypervisor,
+        hardware=suites[0].hardware,
+        store=suites[0].store,
     )
     return Runs(outcome, folder / "job" / "results")
 
@@ -82,12 +84,14 @@ def _wanted(items: Sequence[pytest.Item]) -> list[Suite]:
 def shared_out(suites: Sequence[Suite]) -> list[list[Suite]]:
     """Among as many machines as there are to be, the longest first to whichever has least to do.
 
-    Those that want another Xen have machines of their own.
+    Those that want another Xen, other hardware or another Xenstore have machines of their own.
     """
     shares: list[list[Suite]] = [[] for _ in range(_MACHINES)]
-    own = [[suite] for suite in suites if suite.hypervisor]
+    own = [[suite] for suite in suites if suite.wants_own_machine]
     for suite in sorted(
-        (suite for suite in suites if not suite.hypervisor), key=lambda suite: suite.seconds, reverse=True
+        (suite for suite in suites if not suite.wants_own_machine),
+        key=lambda suite: suite.seconds,
+        reverse=True,
     ):
         min(shares, key=lambda share: sum(suite.seconds for suite in share)).append(suite)
     return [share for share in [*shares, *own] if share]

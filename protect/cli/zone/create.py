@@ -11,8 +11,8 @@ from protect.cli.output import structured
 from protect.cli.usage.values import memory, positive
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-_TIMEOUT = 300.0
-"""A boot may take as long as ``timeouts.boot`` says."""
+_TIMEOUT = 3600.0
+"""protectd ends a boot after ``timeouts.boot``."""
 _MODES = {"pv": pb.ZONE_MODE_PV, "pvh": pb.ZONE_MODE_PVH, "auto": pb.ZONE_MODE_AUTO}
 
 

@@ -42,7 +42,7 @@ class Capabilities:
     paging; ``iommu``: one is in use, so devices can be handed out safely.  ``hypervisor_version`` is
     "<major>.<minor>" of Xen, "" where there is none.  ``kernel_modes``: in which the toolstack's own kernel
     can boot.  ``flask``: the hypervisor has that security module, so domains can have labels.
-    ``disk_rates``: those of disks can be held.
+    ``disk_rates``: those of disks can be held.  ``numa_nodes``: how many there are; 0: nobody says.
     """
 
     pv: bool = True
@@ -53,6 +53,7 @@ class Capabilities:
     kernel_modes: frozenset[Mode] = frozenset(Mode)
     flask: bool = False
     disk_rates: bool = False
+    numa_nodes: int = 0
     own_clocks: bool = False
     """Each guest has its own clock, which its agent may set; false: it is the host's, which nobody sets."""
 

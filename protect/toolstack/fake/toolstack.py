@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 NOTICE = "the fake toolstack has NO SECURITY BOUNDARY: zones are namespaces of the host's own kernel"
 _END_SECONDS = 10.0
 
+_NODES = Path("/sys/devices/system/node")
+
 
 class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
     """A ``Toolstack`` on namespaces; ``run_dir`` keeps what must outlive the daemon."""
@@ -117,7 +119,9 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
         return physical_info(total, (await self.memory()).free, NOTICE)
 
     def capabilities(self) -> Capabilities:
-        return replace(self._settings.capabilities, disk_rates=self._home.cgroups.can_throttle)
+        return replace(
+            self._settings.capabilities, disk_rates=self._home.cgroups.can_throttle, numa_nodes=_numa_nodes()
+        )
 
     async def has_seclabel(self, label: str) -> bool:
         return label in self._settings.seclabels
@@ -274,3 +278,8 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
     def _info(self, domain: Domain) -> DomainInfo:
         name, cgroups = str(domain.spec.uuid), self._home.cgroups
         return domain.info(cgroups.cpu_time_ns(name), cgroups.memory_limit(name))
+
+
+def _numa_nodes() -> int:
+    """Those of the host's kernel, which is the zones' too; 1 where it is built without them."""
+    return len(list(_NODES.glob("node[0-9]*"))) or 1

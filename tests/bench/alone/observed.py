@@ -7,7 +7,6 @@ CPU time and memory; nothing is asserted.  Traces go to a collector in this proc
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import statistics
 import sys
@@ -27,7 +26,6 @@ from tests.support.observe.prometheus import metrics_address
 _HOST = "bench.example"
 _IMAGE = f"{_HOST}/debian/busybox:1"
 _WARM_UP = 3
-_TICKS = os.sysconf("SC_CLK_TCK")
 _STEPS = ("RunPodSandbox", "CreateContainer", "StartContainer", FULL)
 PLAIN = "none"
 
@@ -73,10 +71,10 @@ async def _in_turns(running: Mapping[str, Side], pods: int) -> tuple[dict[str, S
     for number in range(-_WARM_UP, pods):
         for name in names[number % len(names) :] + names[: number % len(names)]:
             side = running[name]
-            begun = _cpu(side)
+            begun = memory.cpu_seconds(side.daemons)
             kept = samples[name] if number >= 0 else Samples()
             await one_pod(side.client, pulled[name], f"pod-{number + _WARM_UP}", kept)
-            cpu[name] += _cpu(side) - begun if number >= 0 else 0.0
+            cpu[name] += memory.cpu_seconds(side.daemons) - begun if number >= 0 else 0.0
     return samples, cpu
 
 
@@ -96,12 +94,6 @@ def show(
         used = memory.of(running[name].daemons).pss / (1 << 20)
         parts.append(f"CPU of a pod's life {cpu[name] / pods * 1000:.0f} ms, daemons {used:.0f} MiB")
         sys.stdout.write(f"{name}: {'; '.join(parts)}\n")
-
-
-def _cpu(side: Side) -> float:
-    """Seconds of CPU time of both daemons."""
-    fields = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in side.daemons)
-    return sum(int(one[11]) + int(one[12]) for one in fields) / _TICKS
 
 
 def _scrape(logs: list[Path]) -> str:

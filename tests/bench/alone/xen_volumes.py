@@ -58,7 +58,7 @@ def _nested(rounds: int) -> int:
 
 
 async def _measure(folder: Path, rounds: int) -> None:
-    image = busybox.build(folder / "image.squashfs", folder)
+    image = busybox.build(folder / "image.squashfs", folder / "scratch")
     area = Area(folder / "volumes/z")
     area.make()
     stage = LibxlStage(folder / "stage")

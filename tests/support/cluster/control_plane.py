@@ -32,9 +32,9 @@ class Serving:
         output = Output(self.folder / f"{name}.log")
         return await self.running.enter_async_context(background(*command, output=output)), output
 
-    async def schedule(self) -> None:
+    async def schedule(self, *flags: str) -> None:
         """Run the scheduler."""
-        await self.run("kube-scheduler", program("kube-scheduler"), *self.follows)
+        await self.run("kube-scheduler", program("kube-scheduler"), *self.follows, *flags)
 
     @property
     def follows(self) -> tuple[str, ...]:

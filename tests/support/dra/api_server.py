@@ -31,6 +31,7 @@ class Cluster:
 
     versions: tuple[str, ...] = ("v1", "v1beta2", "v1beta1")
     consumable: bool = True
+    mapped: bool = False
     taints: bool = True
     slices: dict[str, Json] = field(default_factory=dict)
     claims: dict[str, Json] = field(default_factory=dict)
@@ -151,6 +152,8 @@ class _Handler(BaseHTTPRequestHandler):
             fields = device.get("basic", device)
             if not self.model.taints:
                 fields.pop("taints", None)
+            if not self.model.mapped:
+                fields.pop("nodeAllocatableResourceMappings", None)
             if not self.model.consumable:
                 fields.pop("allowMultipleAllocations", None)
                 fields.get("capacity", {}).get("memory", {}).pop("requestPolicy", None)

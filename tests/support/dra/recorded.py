@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
+from daemonkit.config import Bytes
 from dra.claims.claim import Allocation, Wanted, allocation
 from dra.config import DraConfig
 from dra.kube.api import ClusterApi
@@ -35,6 +36,7 @@ from tests.support.labels.api_server import NAME, TOKEN, kubeconfig
 
 Json = Any
 GIB = 1 << 30
+DOM0_MEMORY = Bytes(4 << 20)
 CARD = HostDevice("card.0", "0000:65:00.0", readonly=False, zone_id="")
 _DEVICE = re.compile(r"memory-(?:shared-)?[0-9a-f]{8}")
 _KEPT = {"name", "namespace", "resourceVersion", "ownerReferences"}
@@ -43,7 +45,9 @@ _EMULATED = ("--emulated-version=kube=1.33", "--feature-gates=kube:DynamicResour
 SERVERS = {
     "1.32": (*_EMULATED, f"--runtime-config={_ALL.format('false', 'false')}"),
     "1.33": (*_EMULATED, f"--runtime-config={_ALL.format('true', 'false')}"),
-    "1.36": ("--feature-gates=DRAConsumableCapacity=true,DRADeviceTaints=true",),
+    "1.36": (
+        "--feature-gates=DRAConsumableCapacity=true,DRADeviceTaints=true,DRANodeAllocatableResources=true",
+    ),
 }
 """Flags of kube-apiserver, by the release whose answers they make."""
 
@@ -206,7 +210,7 @@ async def _record(release: str, flags: tuple[str, ...], to: Path, folder: Path) 
         version = group["versions"][0]["version"]
         await api.post("/api/v1/nodes", {"metadata": {"name": NAME}})
         with served(recording, folder, api) as path:
-            story = Story(DraConfig(node=NAME, kubeconfig=path))
+            story = Story(DraConfig(node=NAME, kubeconfig=path, dom0_memory=DOM0_MEMORY))
             device = await story.first()
             uid = await _allocate(api, version, device)
             await story.second(uid)

@@ -138,7 +138,7 @@ def test_found_by_the_initramfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = boot.find(LibxlSettings(), tmp_path, tmp_path / "cache")
     assert found.initramfs.name == "initramfs-6.1.0-9-cloud-amd64.cpio"
     assert found.kernel.read_bytes() == ELF
-    assert found.minimum_bytes == len(ELF) + 2000 + (12 << 20)
+    assert found.minimum_bytes == len(ELF) + 2000 + (16 << 20)
     with pytest.raises(Missing, match="find initramfs"):
         boot.find(LibxlSettings(initramfs=tmp_path / "none"), tmp_path, tmp_path / "cache")
 

@@ -17,7 +17,9 @@ from protect.toolstack.completion import Completing, completed
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.workers import Workers, xen_faults
 from xenbind import disk as functions
+from xenbind import domain as domains
 from xenbind import errors
+from xenbind.context import Context
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,8 @@ class PciFunctions:
             raise Refused(_OPERATION, address, cause, 'mode = "pv" for its profile or handler')
         if not await asyncio.to_thread(_PCIBACK.exists):
             raise Refused(_OPERATION, address, "dom0 has no pciback", "modprobe xen-pciback")
+        if holder := await self._workers.ask(_holder, address):
+            raise Refused(_OPERATION, address, f"{holder} has it")
 
     async def _withdraw(self, domid: int, address: str, *, fresh: bool) -> None:
         """Leave nothing of an attach that failed; libxl's own undo may have done some of it."""
@@ -96,6 +100,15 @@ class PciFunctions:
         with suppress(errors.DomainNotFound):
             return await self._workers.ask(functions.functions, domid)
         return []
+
+
+def _holder(context: Context, address: str) -> str:
+    """The name of the domain that has a function; "" for none."""
+    for info in domains.domains(context):
+        with suppress(errors.DomainNotFound):
+            if address in functions.functions(context, info.domid):
+                return info.name or f"domain {info.domid}"
+    return ""
 
 
 class PciVerbs(Completing):

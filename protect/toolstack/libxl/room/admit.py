@@ -37,6 +37,7 @@ async def capabilities(workers: Workers, boot: Boot) -> Capabilities:
         boot.modes,
         enforcing is not None,
         disk_rates=can_hold_rates(),
+        numa_nodes=host.numa_nodes,
         own_clocks=True,
     )
 

@@ -2642,6 +2642,7 @@ class HostCapabilities(_message.Message):
     KERNEL_LACKS_FIELD_NUMBER: _builtins.int
     FLASK_FIELD_NUMBER: _builtins.int
     DISK_RATES_FIELD_NUMBER: _builtins.int
+    NUMA_NODES_FIELD_NUMBER: _builtins.int
     pv: _builtins.bool
     """Guests without and with hardware-assisted virtualisation, and the latter with hardware-assisted paging."""
     hvm: _builtins.bool
@@ -2654,6 +2655,8 @@ class HostCapabilities(_message.Message):
     """The hypervisor has FLASK, so zones can have labels."""
     disk_rates: _builtins.bool
     """The host's kernel can hold rates of zones' disks."""
+    numa_nodes: _builtins.int
+    """NUMA nodes of the host, as the hypervisor counts them; 0: nobody says."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names in [host.devices] of protectd.toml: those that are there now, and those that are not."""
@@ -2682,10 +2685,11 @@ class HostCapabilities(_message.Message):
         kernel_lacks: _abc.Iterable[Global___ZoneMode.ValueType] | None = ...,
         flask: _builtins.bool = ...,
         disk_rates: _builtins.bool = ...,
+        numa_nodes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_devices", b"absent_devices", "devices", b"devices", "disk_rates", b"disk_rates", "flask", b"flask", "hap", b"hap", "hvm", b"hvm", "hypervisor_version", b"hypervisor_version", "iommu", b"iommu", "kernel_lacks", b"kernel_lacks", "labels", b"labels", "pv", b"pv"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_devices", b"absent_devices", "devices", b"devices", "disk_rates", b"disk_rates", "flask", b"flask", "hap", b"hap", "hvm", b"hvm", "hypervisor_version", b"hypervisor_version", "iommu", b"iommu", "kernel_lacks", b"kernel_lacks", "labels", b"labels", "numa_nodes", b"numa_nodes", "pv", b"pv"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -18,6 +18,7 @@ from dra.config import DraConfig
 from dra.daemon import serve
 from dra.slices.document import devices
 from protect.config import HostConfig, NamedDevice
+from protect.model.room.host import Capabilities
 from tests.support.dra.api_server import Cluster, serving
 from tests.support.dra.kubelet import TIMEOUT, DraKubelet, kubelet
 from tests.support.labels.api_server import NAME, kubeconfig
@@ -132,6 +133,16 @@ async def test_it_says_what_it_is(node: DraNode) -> None:
     ]
     await node.kubelet.registered()
     await node.kubelet.registered("another driver has that name")
+
+
+async def test_what_the_host_is(short_path: Path, toolstack: MemoryToolstack) -> None:
+    toolstack.can = Capabilities(hvm=True, hap=True, hypervisor_version="4.17", numa_nodes=2)
+    async with driven(short_path, toolstack, Cluster()) as node:
+        await published(node, 4096 * MIB)
+        said = devices(node.cluster.slice)[0]["attributes"]
+    expected = {"numaNodes": {"int": 2}, "hypervisorVersion": {"string": "4.17"}, "pvh": {"bool": True}}
+    assert expected.items() <= said.items()
+    assert said["iommu"] == {"bool": False}
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])

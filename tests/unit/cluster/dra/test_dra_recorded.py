@@ -9,7 +9,7 @@ import pytest
 
 from daemonkit.quantity import whole
 from dra.config import DraConfig
-from tests.support.dra.recorded import Recording, Story, served
+from tests.support.dra.recorded import DOM0_MEMORY, Recording, Story, served
 from tests.support.labels.api_server import NAME
 
 DATA = Path(__file__).resolve().parents[3] / "data" / "apiservers"
@@ -24,7 +24,7 @@ async def test_what_each_release_serves(tmp_path: Path, release: str, version: s
     content = json.loads((DATA / f"apiserver-{release}.json").read_text())
     recording = Recording(content["exchanges"])
     with served(recording, tmp_path) as path:
-        story = Story(DraConfig(node=NAME, kubeconfig=path))
+        story = Story(DraConfig(node=NAME, kubeconfig=path, dom0_memory=DOM0_MEMORY))
         device = await story.first()
         allocated = await story.second(content["claim"])
     assert recording.complete, recording.unexpected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,13 @@ def test_the_device_of_v1() -> None:
         "value": "8Gi",
         "requestPolicy": {"default": "352Mi", "validRange": {"min": "32Mi", "max": "8Gi", "step": "1Mi"}},
     }
+
+
+def test_what_each_claim_takes_of_dom0() -> None:
+    (device,) = document(replace(SLICE, dom0_memory=4 << 20), SliceVersion.V1)["spec"]["devices"]
+    assert device["nodeAllocatableResourceMappings"] == {"memory": {"allocationMultiplier": "4Mi"}}
+    (device,) = document(SLICE, SliceVersion.V1)["spec"]["devices"]
+    assert "nodeAllocatableResourceMappings" not in device
 
 
 @pytest.mark.parametrize("version", SliceVersion)

@@ -28,7 +28,7 @@ from tests.support.protect.zones import failing
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
 
-WHOLE = Capabilities(pv=True, hvm=True, hap=True, iommu=True, hypervisor_version="4.17")
+WHOLE = Capabilities(pv=True, hvm=True, hap=True, iommu=True, hypervisor_version="4.17", numa_nodes=2)
 NO_HARDWARE = Capabilities()
 PV_KERNEL = replace(WHOLE, kernel_modes=frozenset({Mode.PV}))
 LABEL = "system_u:system_r:tenant_a_t"
@@ -62,6 +62,7 @@ async def test_it_tells_what_the_host_can(tmp_path: Path) -> None:
         devices=["null"],
         absent_devices=["lost"],
         labels=["sev-snp"],
+        numa_nodes=2,
     )
 
 

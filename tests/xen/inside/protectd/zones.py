@@ -24,13 +24,16 @@ PATIENCE = 300.0
 
 
 @asynccontextmanager
-async def on_xen(folder: Path, image: Path) -> AsyncIterator[Zones]:
-    """A running protectd; whoever uses it sees to what it leaves."""
+async def on_xen(
+    folder: Path, image: Path, boot: float = PATIENCE, **settings: object
+) -> AsyncIterator[Zones]:
+    """A running protectd; whoever uses it sees to what it leaves.  ``boot``: seconds that one may take."""
     protectd = Protectd(folder)
     protectd.configure(
         toolstack="libxl",
         profiles={"default": {"memory": "96MiB", "mode": "pv"}},
-        timeouts={"boot": f"{PATIENCE:.0f}s", "call": "120s", "reconcile": "2s"},
+        timeouts={"boot": f"{boot:.0f}s", "call": "120s", "reconcile": "2s"},
+        **settings,
     )
     own_image = Path(shutil.copy(image, folder / "image.squashfs"))
     await protectd.daemon.start()

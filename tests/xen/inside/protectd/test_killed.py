@@ -14,8 +14,10 @@ import protect.toolstack.libxl.toolstack  # noqa: F401 - imports its steps
 from tests.support.images import busybox
 from tests.support.protect.crashes import armed, killed, steps
 from tests.support.protect.zones import Zones
-from tests.xen.inside.zones import create, destroy, listed, nothing_left, on_xen, settled
+from tests.xen.inside.protectd.zones import create, destroy, listed, nothing_left, on_xen, settled
 from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+SCRATCH = 64 << 20
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,8 @@ async def zones(tmp_path: Path, image: Path) -> AsyncIterator[Zones]:
 @pytest.mark.parametrize("step", steps("zone-create", "libxl-create"))
 async def test_create_zone(zones: Zones, step: str) -> None:
     await armed(zones, step)
-    await killed(zones, create(zones, "z1", interfaces=1))
+    scratch = SCRATCH if ".scratch-" in step else 0
+    await killed(zones, create(zones, "z1", interfaces=1, scratch_bytes=scratch))
     if step == "zone-create.running":
         await settled(zones, "z1")
     else:

@@ -16,7 +16,8 @@ import pytest
 
 from tests.support.images import busybox
 from tests.support.protect.zones import Zones
-from tests.xen.inside.zones import (
+from tests.xen import machine
+from tests.xen.inside.protectd.zones import (
     PATIENCE,
     create,
     destroy,
@@ -134,7 +135,10 @@ async def test_zones_end_in_order_with_their_host(zones: Zones) -> None:
     answer = await zones.clients.zones.ShutdownZones(request, timeout=PATIENCE)
     assert list(answer.left) == []
     zone = (await listed(zones))["z1"]
-    assert (zone.state, zone.death_reason) == (pb.ZONE_STATE_DEAD, "the host was shut down")
+    assert (zone.state, zone.death_reason) == (
+        pb.ZONE_STATE_DEAD,
+        "HostShutDown: the host was shut down",
+    )
     assert (await zones.get()).exit_code == 3
     assert domains() == {}
     await destroy(zones, "z1")
@@ -147,13 +151,14 @@ async def test_xenstored_is_restarted(zones: Zones) -> None:
         await create(zones, zone_id)
     await zones.run("/bin/sleep", "100000")
     numbers = {zone.id: zone.domain_id for zone in (await listed(zones)).values()}
-    await _ended(_pid("xenstored"))
+    store = (machine.SHARE / "store").read_text()
+    await _ended(_pid(store))
     await says(zones, "xenstored does not answer")
     assert (await zones.exec("/bin/echo", "here"))[0] == b"here\n"
     assert "xenstored" in await refused(
         zones.clients.zones.CreateZone(pb.CreateZoneRequest(id="z3"), timeout=PATIENCE)  # type: ignore[arg-type]
     )
-    run(_program("xenstored"))
+    run(_program(store))
     run(_program("xen-init-dom0"))
     await says(zones, "xenstored was restarted")
     await settled(zones, "z1", "z2")

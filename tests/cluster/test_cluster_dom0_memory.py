@@ -1,0 +1,101 @@
+"""What a claim's zone takes of dom0 is counted by a real scheduler that has the feature (KEP-5517)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from daemonkit.quantity import whole
+from dra.config import ClaimSizes
+from dra.slices.document import NodeSlice, SliceVersion, document
+from dra.slices.offer import MemoryDevice
+from tests.support.cluster.api import Api, Object
+from tests.support.cluster.claims import CLAIMS, CLASS, DEVICE_CLASSES, DRIVER, SLICES, claim, request
+from tests.support.cluster.cluster import NODE, NODES, PODS, pod
+from tests.support.cluster.control_plane import api_server
+from tests.support.cluster.programs import needs_kubernetes
+
+pytestmark = [needs_kubernetes, pytest.mark.asyncio(loop_scope="module")]
+
+MIB, GIB = 1 << 20, 1 << 30
+DOM0 = 100 * MIB
+"""Of the node's own memory, and what each claim takes of it: three fit, and no fourth."""
+TAKEN = 30 * MIB
+GATE = "--feature-gates=DRANodeAllocatableResources=true"
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
+    """A node with 8 GiB for zones and 100 MiB of its own, and nobody who runs pods on it."""
+    async with api_server(tmp_path_factory.mktemp("dom0") / "control", GATE) as serving:
+        await serving.schedule(GATE)
+        account = {"metadata": {"name": "default"}}
+        await serving.api.post("/api/v1/namespaces/default/serviceaccounts", account)
+        capacity = {"memory": str(DOM0), "cpu": "8", "pods": "100"}
+        node = await serving.api.post(NODES, {"metadata": {"name": NODE}})
+        node["status"] = {
+            "capacity": capacity,
+            "allocatable": capacity,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        await serving.api.call("PUT", f"{NODES}/{NODE}/status", node)
+        await _untainted(serving.api)
+        device = MemoryDevice("memory-one", 8 * GIB, shared=True)
+        uid = node["metadata"]["uid"]
+        slice_ = NodeSlice(DRIVER, NODE, uid, 1, (device,), ClaimSizes(), {}, TAKEN)
+        await serving.api.post(SLICES, document(slice_, SliceVersion.V1))
+        selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+        made = {"metadata": {"name": CLASS}, "spec": {"selectors": [selector]}}
+        await serving.api.post(DEVICE_CLASSES, made)
+        yield serving.api
+
+
+async def _untainted(api: Api) -> None:
+    """Nobody else takes off what a new node is marked with."""
+    node = await api.get(f"{NODES}/{NODE}")
+    node["spec"].pop("taints", None)
+    await api.call("PUT", f"{NODES}/{NODE}", node)
+
+
+async def started(api: Api, name: str, *, by_container: bool = True) -> None:
+    await api.post(CLAIMS, claim(name, request("512Mi")))
+    claims = [{"name": "zone", "resourceClaimName": name}]
+    named = {"resources": {"claims": [{"name": "zone"}]}} if by_container else {}
+    await api.post(PODS, pod(name, "true", container=named, resourceClaims=claims))
+
+
+def _placed(found: Object) -> bool:
+    conditions = found["status"].get("conditions") or ()
+    return any(one["type"] == "PodScheduled" for one in conditions)
+
+
+async def placed(api: Api, name: str) -> Object:
+    """The pod once the scheduler has looked at it."""
+    return await api.until(PODS, f"metadata.name={name}", _placed)
+
+
+async def test_a_claim_that_no_container_names_is_not_scheduled(api: Api) -> None:
+    """Why this is off unless dra.toml says otherwise."""
+    await started(api, "unnamed", by_container=False)
+    assert "not referenced by any container" in _why(await placed(api, "unnamed"))
+
+
+async def test_as_many_claims_fit_as_dom0_has_memory_for(api: Api) -> None:
+    """There is memory for sixteen zones, but not for what more than three would take of dom0."""
+    for name in ("one", "two", "three"):
+        await started(api, name)
+        found = await placed(api, name)
+        assert found["spec"].get("nodeName") == NODE, _why(found)
+        (counted,) = found["status"]["nodeAllocatableResourceClaimStatuses"]
+        assert whole(counted["resources"]["memory"]) == TAKEN
+    await started(api, "four")
+    found = await placed(api, "four")
+    assert "nodeName" not in found["spec"]
+    assert "Insufficient memory" in _why(found)
+
+
+def _why(found: Object) -> str:
+    conditions = found["status"]["conditions"]
+    return next(str(one.get("message")) for one in conditions if one["type"] == "PodScheduled")

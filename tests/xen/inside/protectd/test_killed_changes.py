@@ -1,0 +1,166 @@
+"""SIGKILL of protectd while a running zone changes: its size, and the devices that it has.
+
+One zone for all: whatever a test leaves, the next one begins with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+import protect.toolstack.libxl.toolstack  # noqa: F401 - imports its steps
+from tests.support.images import busybox
+from tests.support.protect.block_device import block_device, is_free, written
+from tests.support.protect.crashes import armed, killed, steps
+from tests.support.protect.zones import Zones, stack
+from tests.xen.inside.protectd.zones import PATIENCE, create, destroy, nothing_left, on_xen, settled
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
+
+MIB = 1 << 20
+BEGIN = pb.ZoneResources(
+    memory_bytes=144 * MIB, memory_max_bytes=192 * MIB, vcpus=2, vcpus_max=3, weight=256, cap=0
+)
+MORE = pb.ZoneResources(memory_bytes=176 * MIB, vcpus=3, weight=128, cap=150)
+LESS = pb.ZoneResources(memory_bytes=128 * MIB, vcpus=1, weight=128, cap=50)
+OTHER = "other.squashfs"
+Shown = tuple[int, int, int, int]
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with block_device(tmp_path_factory.mktemp("device")) as device:
+        yield device
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def zones(tmp_path_factory: pytest.TempPathFactory, device: Path) -> AsyncIterator[Zones]:
+    folder = tmp_path_factory.mktemp("changes")
+    image = busybox.build(folder / "busybox.squashfs", folder / "scratch")
+    shutil.copy(image, folder / OTHER)
+    async with on_xen(folder, image, host={"devices": {"fast": str(device)}}) as zones:
+        await create(zones, "z1", resources=BEGIN)
+        await zones.run("/bin/sleep", "1000000")
+        yield zones
+        await destroy(zones, "z1")
+        await nothing_left(zones)
+
+
+def numbers(resources: pb.ZoneResources) -> Shown:
+    return resources.memory_bytes // MIB, resources.vcpus, resources.weight, resources.cap
+
+
+async def resize(zones: Zones, wanted: pb.ZoneResources) -> None:
+    request = pb.ResizeZoneRequest(id="z1", resources=wanted)
+    answer = await zones.clients.zones.ResizeZone(request, timeout=PATIENCE)
+    assert list(answer.not_done) == []
+
+
+async def shown(zones: Zones) -> tuple[Shown, int]:
+    """What is recorded, and how many CPUs the zone says that it has."""
+    zone = await zones.clients.zones.GetZone(pb.GetZoneRequest(id="z1"), timeout=PATIENCE)
+    facts = await zones.clients.zones.ZoneFacts(pb.ZoneFactsRequest(id="z1"), timeout=PATIENCE)
+    return numbers(zone.resources), facts.cpus
+
+
+@pytest.mark.parametrize("step", steps("zone-resize"))
+async def test_a_resize(zones: Zones, step: str) -> None:
+    """All of it or nothing, as recorded and as the zone sees it; then it can be resized as before."""
+    await armed(zones, step)
+    await killed(zones, resize(zones, LESS if step.endswith("-taken") else MORE))
+    await settled(zones, "z1")
+    expected = numbers(MORE if step == "zone-resize.done" else BEGIN)
+    found: tuple[Shown, int] | None = None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while found != (expected, expected[1]):
+                found = await shown(zones)
+                await asyncio.sleep(0.5)
+    except TimeoutError:
+        raise AssertionError(f"{found}, not {expected}") from None
+    assert (await zones.get()).state == pb.WORKLOAD_STATE_RUNNING
+    await resize(zones, LESS)
+    await resize(zones, BEGIN)
+
+
+async def held(zones: Zones) -> dict[str, bool]:
+    answer = await zones.clients.devices.ListDevices(pb.ListDevicesRequest(), timeout=PATIENCE)
+    return {one.name: one.attached for one in answer.devices if one.zone_id}
+
+
+async def has(zones: Zones, *names: str) -> None:
+    """Wait until the zone has just these devices."""
+    await settled(zones, "z1")
+    async with asyncio.timeout(PATIENCE):
+        while await held(zones) != dict.fromkeys(names, True):  # noqa: ASYNC110 - the list tells no changes
+            await asyncio.sleep(0.5)
+
+
+async def attach(zones: Zones) -> None:
+    request = pb.AttachDeviceRequest(zone_id="z1", device="fast")
+    await zones.clients.devices.AttachDevice(request, timeout=PATIENCE)
+
+
+async def detach(zones: Zones) -> None:
+    request = pb.DetachDeviceRequest(zone_id="z1", device="fast")
+    await zones.clients.devices.DetachDevice(request, timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("step", steps("device-attach"))
+async def test_an_attach(zones: Zones, device: Path, step: str) -> None:
+    await armed(zones, step)
+    await killed(zones, attach(zones))
+    await has(zones, *(["fast"] if step == "device-attach.done" else []))
+    await attach(zones)
+    await has(zones, "fast")
+    await detach(zones)
+    await has(zones)
+    assert is_free(device)
+
+
+@pytest.mark.parametrize("step", steps("device-detach"))
+async def test_a_detach(zones: Zones, device: Path, step: str) -> None:
+    await attach(zones)
+    await armed(zones, step)
+    await killed(zones, detach(zones))
+    await has(zones)
+    assert is_free(device)
+
+
+@pytest.mark.parametrize("step", steps("workload-create"))
+async def test_a_workload_with_a_disk_and_a_device(zones: Zones, device: Path, step: str) -> None:
+    """Nothing of it is left; the next one has its image's disk and the device, and writes to it."""
+    await armed(zones, step)
+    await killed(zones, _workload(zones, device))
+    await has(zones)
+    async with asyncio.timeout(PATIENCE):
+        while "w2" in await _workloads(zones):  # noqa: ASYNC110 - undone in the background
+            await asyncio.sleep(0.5)
+    await _workload(zones, device)
+    await zones.start("w2")
+    script = "echo there | dd of=/dev/data bs=512 conv=notrunc,fsync 2>/dev/null"
+    assert (await zones.exec("/bin/sh", "-c", script, workload_id="w2"))[2] == 0
+    assert written(device) == b"there\n"
+    await zones.delete("w2")
+    await has(zones)
+    assert is_free(device)
+
+
+async def _workload(zones: Zones, device: Path) -> None:
+    wanted = [pb.WorkloadDevice(host_path=str(device), container_path="/dev/data")]
+    config = busybox.config("w2", ["/bin/sleep", "1000000"])
+    # Of its own: the zone has the disk of the other workload's image already.
+    filesystems = stack(zones.folder / OTHER)
+    request = zones.request([], "w2", oci_config=config, devices=wanted, filesystems=filesystems)
+    await zones.clients.workloads.CreateWorkload(request, timeout=PATIENCE)
+
+
+async def _workloads(zones: Zones) -> set[str]:
+    answer = await zones.clients.workloads.ListWorkloads(pb.ListWorkloadsRequest(), timeout=PATIENCE)
+    return {one.id for one in answer.workloads}
