@@ -176,10 +176,16 @@ def _named(pod: Pod) -> str:
     return f"-{pod.config.metadata.name}."
 
 
-def crash_zone(node: CriNode, pod: Pod) -> None:
-    """Crash the agent of a pod's zone on the fake."""
+def zone_folder(node: CriNode, pod: Pod) -> Path:
+    """What the fake keeps of a pod's zone."""
     specs = (node.protectd.run_dir / "fake" / "domains").glob("*/spec.json")
     (folder,) = [spec.parent for spec in specs if _named(pod) in spec.read_text()]
+    return folder
+
+
+def crash_zone(node: CriNode, pod: Pod) -> None:
+    """Crash the agent of a pod's zone on the fake."""
+    folder = zone_folder(node, pod)
     crash_agent(int((folder / "pid").read_text().split()[0]), folder)
 
 

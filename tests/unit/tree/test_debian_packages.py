@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -100,6 +101,9 @@ def test_elsewhere_it_names_what_is_missing(tmp_path: Path) -> None:
         ("x86_64", "demo", 0, ""),
         ("aarch64", "demo", 0, "the fake toolstack"),
         ("aarch64", "test", 1, "make test-fake"),
+        ("aarch64", "test-xen", 1, "which need no Xen"),
+        ("aarch64", "demo-xen", 1, "make demo"),
+        ("aarch64", "run", 0, "Xen needs x86_64"),
         ("riscv64", "demo", 1, "riscv64"),
     ],
 )
@@ -115,3 +119,17 @@ def test_targets_that_need_root_ask_first() -> None:
     assert set(targets) >= {"demo", "run", "test-fake", "test-xen", "bench"}
     asking = {name for name, line in targets.items() if f" root-{name} " in line}
     assert asking == set(targets)
+
+
+@pytest.mark.parametrize("target", ["demo", "run", "test", "test-fake", "test-xen", "demo-xen", "bench"])
+def test_make_without_root_says_so_and_does_nothing_else(tmp_path: Path, target: str) -> None:
+    (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
+    (tmp_path / "id").chmod(0o755)
+    done = subprocess.run(
+        ["make", target, "DIR=/tmp/node"], cwd=PACKAGING.parent, capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    said, error = done.stderr.splitlines()
+    assert done.returncode == 2 and done.stdout == ""
+    assert f"make {target} needs root" in said and ": type " in said and f"make {target}" in said
+    assert error.startswith("make: *** ")

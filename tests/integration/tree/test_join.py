@@ -1,0 +1,90 @@
+"""docs/cluster/join.md: its files are what the product makes and checks, and a kubelet takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from cri.config import CriConfig
+from docgen.blocks import blocks
+from protect.cli.__main__ import main
+from protect.cli.doctor.kubelet import kubelet as doctor
+from protect.cli.doctor.machine import CheckedMachine, CheckVerdict
+from protect.cli.doctor.settings import DoctorSettings
+from tests.support.cri.cri_daemons import IMAGE, needs_node
+from tests.support.cri.cri_watch import watched
+from tests.support.cri.kubelet import SHIPPED, kubelet, needs_kubelet
+from tests.support.local_run import ROOT
+
+EXAMPLES = ROOT / "docs/examples"
+CONFIG = str(ROOT / "packaging/cri.toml")
+OF_THE_HOST = {"authentication", "authorization", "cgroupDriver", "evictionHard", "rotateCertificates"}
+"""Keys for which a test's kubelet has values of its own: it has no cluster, and shares its host."""
+
+
+def yaml(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = YAML(typ="safe").load(text)
+    return found
+
+
+def example(name: str) -> dict[str, Any]:
+    return yaml((EXAMPLES / name).read_text())
+
+
+def generated(capsys: pytest.CaptureFixture[str], what: str) -> dict[str, Any]:
+    assert main(["generate", what, "--config", CONFIG]) == 0
+    return yaml(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", ["kubelet.yaml", "kubeadm-join.yaml", "runtimeclass.yaml"])
+def test_the_page_shows_the_files(name: str) -> None:
+    page = (ROOT / "docs/cluster/join.md").read_text()
+    assert (EXAMPLES / name).read_text() in blocks(page, "yaml")
+
+
+def test_the_kubelets_file_has_all_of_the_drop_in() -> None:
+    shipped: Mapping[str, object] = yaml(SHIPPED.read_text())
+    assert example("kubelet.yaml").items() >= shipped.items()
+
+
+def test_the_doctor_finds_nothing_amiss_in_it(tmp_path: Path) -> None:
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    settings = DoctorSettings(kubelet_file=EXAMPLES / "kubelet.yaml", kubelet_dir=tmp_path / "none")
+    machine = CheckedMachine(tmp_path)
+    (tmp_path / str(settings.kubelet_file).lstrip("/")).parent.mkdir(parents=True)
+    (tmp_path / str(settings.kubelet_file).lstrip("/")).write_text((EXAMPLES / "kubelet.yaml").read_text())
+    found = list(doctor(machine, settings))
+    assert len(found) == 4 and {one.verdict for one in found} == {CheckVerdict.OK}, found
+
+
+def test_its_class_is_the_one_that_is_generated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert example("runtimeclass.yaml") == generated(capsys, "classes")
+
+
+def test_a_node_joins_with_what_is_generated(capsys: pytest.CaptureFixture[str]) -> None:
+    join = example("kubeadm-join.yaml")["nodeRegistration"]
+    template = generated(capsys, "cluster-api")["spec"]["template"]["spec"]
+    wanted = template["joinConfiguration"]["nodeRegistration"]
+    assert join["criSocket"] == wanted["criSocket"] == f"unix://{CriConfig().listen}"
+    assert join["taints"] == wanted["taints"]
+    assert all(flag in join["kubeletExtraArgs"] for flag in wanted["kubeletExtraArgs"])
+    assert {"name": "config-dir", "value": "/etc/kubernetes/kubelet.conf.d"} in join["kubeletExtraArgs"]
+
+
+@pytest.mark.root
+@needs_node
+@needs_kubelet
+async def test_a_kubelet_runs_pods_with_it(tmp_path: Path) -> None:
+    settings = {name: value for name, value in example("kubelet.yaml").items() if name not in OF_THE_HOST}
+    async with (
+        watched(tmp_path) as stage,
+        kubelet(stage.node, tmp_path / "k", shipped=False, settings=settings) as node,
+    ):
+        node.run("hello", "while :; do sleep 1; done", IMAGE)
+        while not (pod := await node.summary("hello")).get("process_stats", {}).get("process_count"):
+            pass
+        assert pod["memory"]["usageBytes"] > 0, "figures of the pod's zone, by the feature gate"
