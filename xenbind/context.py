@@ -14,6 +14,7 @@ from types import TracebackType
 
 from xenbind import errors
 from xenbind.raw import CData, ffi, lib
+from xenbind.xenstore import check_served
 
 _LOG_BYTES = 4096
 log = logging.getLogger(__name__)
@@ -23,7 +24,8 @@ class Context:
     """An open context; errors of libxl become :class:`errors.XenError` with what libxl logged."""
 
     def __init__(self) -> None:
-        """Raises XenError where there is no Xen, and Unavailable where there is no binding."""
+        """XenError: there is no Xen.  StoreError: xenstored is dead.  Unavailable: there is no binding."""
+        check_served()
         self.binding: CData = lib.binding_new()
         if self.binding == ffi.NULL:
             raise MemoryError("binding_new")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from pathlib import Path
 from types import TracebackType
 
@@ -14,12 +15,24 @@ _NO_TRANSACTION = 0
 _SOCKETS = (Path("/run/xenstored/socket"), Path("/var/run/xenstored/socket"))
 
 
+def check_served() -> None:
+    """Check that somebody serves the daemon's socket, if there is one; StoreError otherwise.
+
+    libxenstore would turn to the kernel's device, which waits for a dead daemon for ever.
+    """
+    for path in _SOCKETS:
+        with socket.socket(socket.AF_UNIX) as probe:
+            code = probe.connect_ex(str(path))
+            if code == errno.ECONNREFUSED:
+                raise StoreError(code, f"connect to xenstore: {os.strerror(code)}", str(path))
+
+
 class Xenstore:
     """A connection.  Safe for use by several threads; values are bytes, of a guest's nodes untrusted."""
 
     def __init__(self) -> None:
         # Where the daemon has a socket, the kernel's device would wait for a dead one for ever.
-        here = any(socket.exists() for socket in _SOCKETS)
+        here = any(path.exists() for path in _SOCKETS)
         self._handle = lib.xs_open(lib.XS_OPEN_SOCKETONLY if here else 0)
         if self._handle == ffi.NULL:
             raise _error("connect to", "xenstored")

@@ -88,6 +88,7 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
         undo.push_async_callback(self._sharing.close)
         self._workers = Workers(self._settings.threads)
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
+        await self._workers.open()
         self._capabilities = await capabilities(self._workers, self._boot)
         self._admission = Admission(self._workers, self._capabilities)
         self._host = XenHost(self._workers, self._boot, self._sharing, self._capabilities)

@@ -29,6 +29,10 @@ class Workers:
         self._changes = _Pool(threads, "libxl")
         self._questions = _Pool(_QUESTIONS, "libxl question")
 
+    async def open(self) -> None:
+        """Make a context for each question at a time: without xenstored none can be made.  XenError."""
+        await self._questions.fill()
+
     async def run(
         self, function: Callable[Concatenate[Context, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
@@ -61,6 +65,7 @@ class _Pool:
 
     def __init__(self, threads: int, name: str) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._threads = threads
         self._turns = asyncio.Semaphore(threads)
         self._idle: list[Context] = []  # append and pop are atomic
         self._fresh: set[Context] = set()
@@ -76,6 +81,12 @@ class _Pool:
             # By the thread: should the caller be cancelled, the call still has the context.
             call.add_done_callback(lambda _: self._give_back(context))
             return await asyncio.wrap_future(call)
+
+    async def fill(self) -> None:
+        """Have as many contexts as calls at a time."""
+        taken = [await self._take() for _ in range(self._threads)]
+        for context in taken:
+            self._give_back(context)
 
     async def _take(self) -> Context:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from protect.model.errors import ToolstackError
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.xen.machine import is_dom0
-from xenbind import errors, raw
+from xenbind import errors, raw, xenstore
 from xenbind.context import Context
 from xenbind.domain import Shutdown
 from xenbind.xenstore import Xenstore
@@ -95,3 +96,16 @@ def test_every_function_that_is_called_by_name_exists() -> None:
     wanted = functions - kinds - enums - {"libxl_ctx_alloc", "libxl_event_check"}  # these two binding.c calls
     wanted |= {f"{kind}_{end}" for kind in kinds for end in ("init", "dispose")}
     assert [name for name in sorted(wanted) if not hasattr(raw.lib, name)] == []
+
+
+def test_a_socket_that_nobody_serves_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else libxenstore would wait for a dead daemon for ever."""
+    path = tmp_path / "socket"
+    monkeypatch.setattr(xenstore, "_SOCKETS", (path,))
+    xenstore.check_served()
+    with socket.socket(socket.AF_UNIX) as serving:
+        serving.bind(str(path))
+        serving.listen()
+        xenstore.check_served()
+    with pytest.raises(errors.StoreError, match="Connection refused"):
+        xenstore.check_served()

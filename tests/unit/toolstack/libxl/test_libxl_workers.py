@@ -57,6 +57,17 @@ async def test_one_that_lost_track_of_events_is_replaced(pool: Workers) -> None:
     assert [(context.closed, context.calls) for context in FakeContext.made] == [(True, 0), (False, 1)]
 
 
+async def test_questions_need_no_new_context_without_xenstored(pool: Workers) -> None:
+    """As many at a time as there can be, of which each has to wait for the other."""
+    await pool.open()
+    pool.hold()
+    together = threading.Barrier(len(FakeContext.made))
+    asked = (pool.ask(lambda _: together.wait(60.0)) for _ in FakeContext.made)
+    assert sorted(await asyncio.gather(*asked)) == [0, 1]
+    with pytest.raises(ConnectionRefusedError):
+        await pool.run(use, "a")  # type: ignore[arg-type]
+
+
 async def test_errors_come_through_and_the_context_comes_back(pool: Workers) -> None:
     def fail(context: FakeContext) -> None:
         raise KeyError("on purpose")

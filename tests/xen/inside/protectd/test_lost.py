@@ -29,6 +29,8 @@ from tests.xen.inside.protectd.zones import (
     run,
     settled,
 )
+from xenbind.context import Context
+from xenbind.errors import StoreError
 from xenbind.xenstore import Xenstore
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -153,6 +155,8 @@ async def test_xenstored_is_restarted(zones: Zones) -> None:
     numbers = {zone.id: zone.domain_id for zone in (await listed(zones)).values()}
     store = (machine.SHARE / "store").read_text()
     await _ended(_pid(store))
+    with pytest.raises(StoreError):  # and not a wait for ever
+        Context()
     await says(zones, "xenstored does not answer")
     assert (await zones.exec("/bin/echo", "here"))[0] == b"here\n"
     assert "xenstored" in await refused(
