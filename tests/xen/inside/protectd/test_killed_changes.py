@@ -135,9 +135,12 @@ async def test_a_detach(zones: Zones, device: Path, step: str) -> None:
 
 @pytest.mark.parametrize("step", steps("workload-create"))
 async def test_a_workload_with_a_disk_and_a_device(zones: Zones, device: Path, step: str) -> None:
-    """Nothing of it is left; the next one has its image's disk and the device, and writes to it."""
+    """It is complete, or nothing of it is left; the next one has its disk and device, and writes to it."""
     await armed(zones, step)
     await killed(zones, _workload(zones, device))
+    if step == "workload-create.created":  # it was all there
+        await has(zones, "fast")
+        await zones.delete("w2")
     await has(zones)
     async with asyncio.timeout(PATIENCE):
         while "w2" in await _workloads(zones):  # noqa: ASYNC110 - undone in the background
