@@ -21,7 +21,7 @@ from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, Unsupported
 from daemonkit.logs import fields
 from dra.config import DraConfig, SliceMode
-from dra.model import HostDevice, HostMemory, Promise
+from dra.model import HostDevice, Promise, ZoneMemory
 from dra.slices import offer
 from dra.slices.document import (
     MAPPINGS,
@@ -55,7 +55,7 @@ class SliceStore(Protocol):
     async def replace(self, wanted: NodeSlice, there: Document) -> Document: ...
 
 
-class Host(Protocol):
+class HostState(Protocol):
     """protectd."""
 
     async def all(self) -> Sequence[Promise]:
@@ -72,7 +72,7 @@ class SliceKeeper:
         self,
         config: DraConfig,
         store: SliceStore,
-        host: Host,
+        host: HostState,
         told: Callable[[tuple[str, ...], str], None],
     ) -> None:
         self._config = config
@@ -83,7 +83,7 @@ class SliceKeeper:
             config.driver, config.node_name, "", 0, (), config.sizes, {}, config.dom0_memory
         )
         self._mode: SliceMode | None = None
-        self._memory: HostMemory | None = None
+        self._memory: ZoneMemory | None = None
         self._held: Sequence[Promise] | None = None
         self._devices: Sequence[HostDevice] = ()
         self._device = ""
@@ -93,7 +93,7 @@ class SliceKeeper:
         self._written = ""
         self._changed = asyncio.Event()
 
-    def show(self, memory: HostMemory | None, attributes: Attributes) -> None:
+    def show(self, memory: ZoneMemory | None, attributes: Attributes) -> None:
         """What protectd says now; None: it is away, and the memory is what it said last."""
         if memory is None:
             self._wanted = replace(self._wanted, unhealthy=_AWAY)

@@ -15,7 +15,7 @@ from daemonkit.faults import Exists
 from daemonkit.quantity import whole
 from dra.config import ClaimSizes, DraConfig, SliceMode
 from dra.kube.api import ClusterApi
-from dra.model import HostDevice, HostMemory, Promise
+from dra.model import HostDevice, Promise, ZoneMemory
 from dra.slices.document import devices
 from dra.slices.keeper import SliceKeeper
 from tests.support.dra.api_server import Cluster, serving
@@ -37,7 +37,7 @@ class Node:
     def keeper(self, claimable: int = 4 * GIB) -> SliceKeeper:
         host = HeldHost(self.held, self.named)
         made = SliceKeeper(self.config, ClusterApi(self.config.kubeconfig), host, lambda *_: None)
-        made.show(HostMemory(16 * GIB, claimable), {})
+        made.show(ZoneMemory(16 * GIB, claimable), {})
         return made
 
     def reserve(self, device: str, size: int, uid: str = "") -> Promise:
