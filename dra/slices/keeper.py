@@ -183,9 +183,7 @@ class SliceKeeper:
         if not self._wanted.node_uid:
             uid = await self._store.node_uid(self._wanted.node)
             self._wanted = replace(self._wanted, node_uid=uid)
-        if self._mode is None:
-            self._mode = await self._choose()
-            log.info("memory is offered", extra=fields(mode=self._mode.value))
+        await self._settle_mode()
         self._there = await self._store.slice(self._wanted.name)
         if _version(self._there) != self._written:
             self._sent = None
@@ -206,6 +204,19 @@ class SliceKeeper:
         would be subtracted here and by the scheduler.
         """
         return next((one.device for one in self._held or () if one.device.startswith(_SHARED)), "")
+
+    async def _settle_mode(self) -> None:
+        """Choose the mode; split because the cluster can do no better is asked about at each look.
+
+        A cluster learns to share by an upgrade, which may end while this daemon runs.
+        """
+        if self._mode is not None and (self._mode, self._config.mode) != (SliceMode.SPLIT, SliceMode.AUTO):
+            return
+        mode = await self._choose()
+        if mode is not self._mode:
+            self._mode = mode
+            self._device = ""  # a name for the other mode
+            log.info("memory is offered", extra=fields(mode=mode.value))
 
     async def _choose(self) -> SliceMode:
         mode = self._config.mode

@@ -226,6 +226,35 @@ async def test_a_cluster_that_learns_to_share_counts_nothing_twice(node: Node) -
     assert list(node.unclaimed.values()) == [2 * GIB] and len(node.claimed) == 2
 
 
+async def test_a_cluster_may_learn_to_share_while_the_driver_runs(node: Node) -> None:
+    keeper = node.keeper()
+    await keeper.once()
+    node.reserve(node.name, GIB)
+    await keeper.once()
+    names = {*node.unclaimed, *node.claimed}
+    node.cluster.consumable = True
+    keeper._there = None  # as each check_interval
+    await keeper.once()
+    (device,) = devices(node.cluster.slice)
+    assert device["name"] not in names and device["allowMultipleAllocations"]
+    assert whole(device["capacity"]["memory"]["value"]) == 3 * GIB
+    node.reserve(device["name"], GIB)  # the scheduler subtracts this one
+    written = len(node.cluster.writes)
+    keeper._there = None
+    await keeper.once()
+    assert devices(node.cluster.slice) == [device] and len(node.cluster.writes) == written
+
+
+async def test_the_mode_of_the_configuration_stays(node: Node) -> None:
+    node.config = replace(node.config, mode=SliceMode.SPLIT)
+    keeper = node.keeper()
+    await keeper.once()
+    node.cluster.consumable = True
+    keeper._there = None
+    await keeper.once()
+    assert node.unclaimed == {node.name: 4 * GIB}
+
+
 async def test_a_shared_device_keeps_its_name_when_kubelet_and_driver_restart(tmp_path: Path) -> None:
     """The kubelet removes the slice; what claims have of the device is the scheduler's to subtract."""
     with running(tmp_path, Cluster()) as node:
