@@ -5,7 +5,8 @@ PY := $(BIN)/python
 PYTEST := $(BIN)/pytest
 # What fails runs once more, by itself; see there.
 PYTEST_AGAIN := $(PY) -m tests.support.session.again
-# Half of the time is waiting for daemons to start; a file's tests stay together, for what they share.
+# Half of the time is waiting for daemons to start; a file's tests stay together, for what they share.  The files that
+# take long come first, so that both end at about the same time.
 TWO := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
@@ -53,7 +54,7 @@ check: parts  ## linters, types, import rules, the order of the C, stub drift, s
 	$(PYTEST) -q tests/unit/tree
 
 test: root-test setup  ## every tier; of nested Xen what is not slow (all of it: test-xen)
-	$(PYTEST_AGAIN) $(TWO) tests/unit tests/contract tests/zone tests/integration tests/hostile tests/conformance tests/cluster
+	$(PYTEST_AGAIN) $(TWO) tests/integration tests/hostile tests/zone tests/contract tests/conformance tests/cluster tests/unit
 	$(PYTEST_AGAIN) --xen=quick tests/xen
 
 test-unit: $(BIN)/.installed  ## needs no more than a C compiler: pure logic, checks

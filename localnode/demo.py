@@ -28,9 +28,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="localnode.demo", description=__doc__)
     parser.add_argument("--toolstack", choices=("fake", "libxl"), default="fake")
     parser.add_argument("--folder", type=Path, help="keep logs and configuration here")
+    parser.add_argument("--picture", type=Path, help="write what is shown as an SVG, too")
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="xenpod-demo-"))
-    screen = Screen()
+    screen = Screen(recorded=arguments.picture is not None)
     try:
         asyncio.run(_demo(folder, arguments.toolstack, screen))
     except (ProgramFailed, AioRpcError) as error:
@@ -40,6 +41,8 @@ def main() -> int:
     finally:
         if not arguments.folder:
             shutil.rmtree(folder)
+    if arguments.picture:
+        screen.picture(arguments.picture, "make demo")
     return 0
 
 

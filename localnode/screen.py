@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -12,13 +14,27 @@ from rich.text import Text
 
 _WHAT = 46
 _LIMIT = 400
+_PICTURE_COLUMNS = 110
+_FONT = re.compile(r"@font-face \{.*?\}\n", re.DOTALL)
 
 
 class Screen:
-    """Prints a line for each step: a mark, what it does, its time, its result."""
+    """Prints a line for each step: a mark, what it does, its time, its result.
 
-    def __init__(self) -> None:
-        self._console = Console(highlight=False)
+    ``recorded``: so that ``picture`` can be taken, whatever the width of the terminal.
+    """
+
+    def __init__(self, *, recorded: bool = False) -> None:
+        self._recorded = recorded
+        width = _PICTURE_COLUMNS if recorded else None
+        self._console = Console(highlight=False, record=recorded, width=width)
+
+    def picture(self, path: Path, title: str) -> None:
+        """Write all that was printed as an SVG of a terminal."""
+        svg = self._console.export_svg(title=title, unique_id="terminal")
+        # In a page it loads nothing from elsewhere; the reader's own monospace font does.
+        svg = _FONT.sub("", svg)
+        path.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
 
     def title(self, text: str) -> None:
         self._console.print(Text(f"\n{text}\n", style="bold"))
@@ -33,7 +49,11 @@ class Screen:
             result = text
 
         begun = time.monotonic()
-        busy = self._console.status(what) if self._console.is_terminal else contextlib.nullcontext()
+        busy = (
+            self._console.status(what)
+            if self._console.is_terminal and not self._recorded
+            else contextlib.nullcontext()
+        )
         try:
             with busy:
                 yield done

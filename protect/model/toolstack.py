@@ -257,6 +257,12 @@ class Toolstack(HostPort, Resizable, Protocol):
         """The last ``limit`` bytes of a domain's console (untrusted)."""
         ...
 
+    async def forget_console(self, name: str) -> None:
+        """Remove what is kept of the console of a domain of ours that is gone, by the domain's name.
+
+        ``destroy`` does that itself, unless the daemon dies on the way.
+        """
+
     def console_log(self, domain: DomainId) -> Path:
         """The file, perhaps of the future, that its console is written to (untrusted).
 

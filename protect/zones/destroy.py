@@ -54,6 +54,8 @@ async def dismantle(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     domain = await find_domain(manager, runtime)
     if domain is not None:
         await manager.toolstack.destroy(domain)
+    # A daemon before us may have died between its domain's end and this.
+    await manager.toolstack.forget_console(mark.name_of(runtime.zone))
     checkpoint("zone-destroy.domain-destroyed")
     await manager.volumes.close(runtime.id)
     checkpoint("zone-destroy.volumes-removed")

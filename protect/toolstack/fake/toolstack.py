@@ -243,6 +243,9 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
     def share_ends(self) -> AsyncIterator[ShareEnd]:
         return self._share_ends.listen(())
 
+    async def forget_console(self, name: str) -> None:
+        """Nothing is kept of it outside the domain's own directory."""
+
     def console_log(self, domain: DomainId) -> Path:
         found = self._by_id(domain)
         if found is None:

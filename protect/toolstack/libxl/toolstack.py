@@ -296,6 +296,5 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
             raise DomainGone("read console", f"domain {domain}", "no such domain")
         return self._logs.console(known.name)
 
-    async def trim_logs(self) -> None:
-        """Cut the logs of zones down: a zone must not fill the host's disk by its console."""
-        await asyncio.to_thread(self._logs.trim, self._registry.names())
+    async def forget_console(self, name: str) -> None:
+        await asyncio.to_thread(self._logs.forget, name)

@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import tarfile
+from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -87,6 +89,12 @@ async def diagnose(folder: Path, sockets: tuple[str, ...], pod: str) -> None:
         assert {f"xenpod-doctor/consoles/{pod}", "xenpod-doctor/state/cri-status.json"} <= set(tar.getnames())
 
 
+def steps_of(picture: str) -> list[str]:
+    """What was done, by a picture of the demo, without the pod's address."""
+    texts = [text.replace("\xa0", " ").strip() for text in ElementTree.fromstring(picture).itertext()]
+    return [step.partition(" to ")[0] for mark, step in pairwise(filter(None, texts)) if mark == "✓"]
+
+
 async def test_pods_go_on_between_runs_and_are_removed_when_asked(short_path: Path) -> None:
     folder = short_path / "n"
     async with registry.serve(short_path / "registry") as address:
@@ -158,10 +166,12 @@ async def test_the_demo_tells_its_story_and_leaves_nothing(short_path: Path) -> 
     folder.mkdir()
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "localnode.demo", "--folder", str(folder)],
+        [sys.executable, "-m", "localnode.demo", "--folder", str(folder), "--picture", str(folder / "x.svg")],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+    steps = steps_of((folder / "x.svg").read_text())
+    assert len(steps) > 10 and steps == steps_of((ROOT / "docs/examples/demo.svg").read_text())
     for said in ("RunPodSandbox", "hello from demo", "served from inside the zone", "ExecSync", "init"):
         assert said in done.stdout
     assert "NO SECURITY BOUNDARY" in done.stdout

@@ -97,6 +97,7 @@ class MemoryToolstack:
         self.share_listeners = Listeners[ShareEnd]()
         self.seclabels: set[str] = set()
         self.consoles = Path("/nonexistent")
+        self.forgotten: list[str] = []
         self.host_memory = 1 << 34
         self.foreign_memory = 0
         """Of this, what domains have that are not ours."""
@@ -300,6 +301,9 @@ class MemoryToolstack:
 
     async def console(self, domain: DomainId, limit: int) -> bytes:
         return self._get(domain).console[-limit:]
+
+    async def forget_console(self, name: str) -> None:
+        self.forgotten.append(name)
 
     def console_log(self, domain: DomainId) -> Path:
         self._get(domain)

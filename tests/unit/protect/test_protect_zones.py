@@ -59,6 +59,7 @@ async def test_launch_and_destroy(manager: ZoneManager, toolstack: MemoryToolsta
     await destroy.destroy(manager, "z1")
     await destroy.destroy(manager, "z1")
     assert nothing_left(manager, toolstack)
+    assert toolstack.forgotten == [domain.spec.name]
     assert domain.agent.faults == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from daemonkit.config import Bytes, Seconds, at_least, at_most, longer_than_nothing
 from daemonkit.convert import WrongKey
 from docgen import configuration, example, keys
+from protect.config import ZoneLimits
 
 
 def test_the_page_is_up_to_date() -> None:
@@ -90,3 +92,11 @@ def test_a_key_that_is_not_explained_is_an_error(
     monkeypatch.setattr(configuration, "ROOT", tmp_path)
     with pytest.raises(configuration.Undocumented, match=names):
         configuration.page()
+
+
+def test_the_limits_that_are_named_elsewhere_are_the_defaults() -> None:
+    page = (Path(configuration.ROOT) / "docs/limits.md").read_text()
+    rows = re.findall(r"^\| .+ \| (?P<limit>.+) \| `limits\.(?P<key>\w+)` \|$", page, re.MULTILINE)
+    assert len(rows) >= 5
+    wrong = [key for limit, key in rows if not limit.startswith(str(getattr(ZoneLimits(), key)))]
+    assert wrong == []

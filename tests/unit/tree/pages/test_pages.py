@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,3 +82,12 @@ def test_a_page_that_the_menu_forgets_ends_the_build(tmp_path: Path) -> None:
     (tmp_path / "mkdocs.yml").write_text(here)
     done = site(tmp_path / "site", tmp_path / "mkdocs.yml")
     assert done.returncode != 0 and "cluster/scale.md" in done.stderr
+
+
+def test_pictures_are_small_and_load_nothing() -> None:
+    pictures = list((ROOT / "docs").rglob("*.svg"))
+    assert pictures
+    for picture in pictures:
+        text = picture.read_text()
+        assert len(text) <= 100 * 1024
+        assert re.findall(r"url\((?!#)|href=|<script|@import|@font-face", text) == [], picture
