@@ -78,7 +78,7 @@ class DraConfig:
     instance: str = ""
     """Told apart from another instance of the driver on this node by this; "": by POD_UID, if that is set."""
     mode: SliceMode = SliceMode.AUTO
-    """``AUTO``: ``SHARED`` where the cluster can, found when the driver starts."""
+    """``AUTO``: ``SHARED`` where the cluster can; asked again while it cannot."""
     write_interval: Seconds = Seconds(10.0)
     """The least time between two writes of the slice."""
     split_interval: Seconds = Seconds(1.0)

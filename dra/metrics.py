@@ -14,7 +14,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from daemonkit.faults import Fault
 from daemonkit.observe.metrics import REGISTRY, SECONDS
-from dra.model import HostMemory
+from dra.model import ZoneMemory
 
 _UP = Gauge(
     "xenpod_dra_protectd_up",
@@ -49,7 +49,7 @@ for _call in ("prepare", "unprepare"):
     _CALLS.labels(_call)
 
 
-def host(memory: HostMemory | None) -> None:
+def host(memory: ZoneMemory | None) -> None:
     """What protectd says now; None: it is away."""
     _UP.set(memory is not None)
     if memory is not None:

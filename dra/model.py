@@ -10,7 +10,7 @@ HOST_DEVICE = "device-"
 
 
 @dataclass(frozen=True, slots=True)
-class HostMemory:
+class ZoneMemory:
     """Bytes of memory for zones: all, and what claims can have in all.
 
     ``claimable`` leaves out what zones without a claim have, and what others took of the host; what is

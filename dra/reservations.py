@@ -9,7 +9,7 @@ import grpc.aio
 
 from daemonkit.faults import Unreachable
 from daemonkit.interceptors import fault_of
-from dra.model import HostDevice, HostMemory, Promise
+from dra.model import HostDevice, Promise, ZoneMemory
 from dra.slices.document import Attributes
 from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
 from xenpod_proto.protect.v1 import reservations_pb2 as pb
@@ -92,12 +92,12 @@ class ProtectdReservations:
         }
         return {name: value for name, value in found.items() if value or isinstance(value, bool)}
 
-    async def watch(self) -> AsyncIterator[HostMemory]:
+    async def watch(self) -> AsyncIterator[ZoneMemory]:
         """The host's memory now, then each time it is another; ends with a fault."""
         with _faults("watch capacity of", "protectd"):
             async for capacity in self._reservations.WatchCapacity(pb.WatchCapacityRequest()):
                 others = capacity.reserved_bytes - capacity.reservations_bytes
-                yield HostMemory(
+                yield ZoneMemory(
                     total=capacity.total_bytes,
                     claimable=capacity.total_bytes - others,
                     reserved=capacity.reserved_bytes,

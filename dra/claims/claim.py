@@ -71,7 +71,7 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedClaim:
     """The claim that the kubelet names, and the driver and pool that its devices must be of.
 
     ``sizes``: what it may be, where the scheduler does not count what claims consume.  ``host_devices``: the
@@ -90,7 +90,7 @@ class Wanted:
         return f"{self.namespace}/{self.name}"
 
 
-def allocation(wanted: Wanted, untrusted_claim: Mapping[str, Any]) -> Allocation:
+def allocation(wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Allocation:
     """What is allocated to this node.
 
     Missing: there is another claim of that name now.  Refused: it is not allocated, or not to this node.
@@ -117,7 +117,7 @@ def allocation(wanted: Wanted, untrusted_claim: Mapping[str, Any]) -> Allocation
     return Allocation(wanted.uid, parts, pod_uids, "".join(names))
 
 
-def devices_of(wanted: Wanted, untrusted_claim: Mapping[str, Any]) -> Iterator[str]:
+def devices_of(wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Iterator[str]:
     """The devices of this node that nobody else can have now, whatever else the claim says."""
     if _dict(untrusted_claim, "metadata").get("uid") != wanted.uid:
         return
@@ -135,7 +135,9 @@ def consumers(untrusted_claim: Mapping[str, Any]) -> Iterator[Consumer]:
             yield Consumer(str(consumer.get("name", "")), str(consumer.get("uid", "")))
 
 
-def _parts(wanted: Wanted, devices: Mapping[str, Any], parameters: ClaimParameters) -> Iterator[Allocated]:
+def _parts(
+    wanted: WantedClaim, devices: Mapping[str, Any], parameters: ClaimParameters
+) -> Iterator[Allocated]:
     for result in _list(devices, "results", _REQUESTS):
         if result.get("driver") != wanted.driver:
             continue
@@ -155,7 +157,7 @@ def _parts(wanted: Wanted, devices: Mapping[str, Any], parameters: ClaimParamete
         )
 
 
-def _host_device(wanted: Wanted, device: str) -> str:
+def _host_device(wanted: WantedClaim, device: str) -> str:
     try:
         return wanted.host_devices[device]
     except KeyError:
@@ -163,7 +165,7 @@ def _host_device(wanted: Wanted, device: str) -> str:
         raise Refused(PREPARE, str(wanted), f"this host has no device {device[:64]} now", hint) from None
 
 
-def _bytes(wanted: Wanted, result: Mapping[str, Any], parameters: ClaimParameters) -> int:
+def _bytes(wanted: WantedClaim, result: Mapping[str, Any], parameters: ClaimParameters) -> int:
     """What the scheduler has counted; else the device is the claim's alone, and it says how much it needs."""
     asked = parameters.memory(str(result.get("request", "")))
     consumed = _dict(result, "consumedCapacity")

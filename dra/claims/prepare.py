@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault, Missing
 from daemonkit.logs import fields
-from dra.claims.claim import PREPARE, Allocation, Consumer, Wanted, allocation, consumers, devices_of
+from dra.claims.claim import PREPARE, Allocation, Consumer, WantedClaim, allocation, consumers, devices_of
 from dra.config import DraConfig
 from dra.model import HOST_DEVICE, HostDevice, Promise
 
@@ -55,7 +55,7 @@ class Slice(Protocol):
 class Refusals(Protocol):
     """Those who are to know why a pod does not start."""
 
-    def tell(self, claim: Wanted, pods: Sequence[Consumer], cause: str) -> None:
+    def tell(self, claim: WantedClaim, pods: Sequence[Consumer], cause: str) -> None:
         """A claim could not be prepared for its pods."""
 
 
@@ -83,7 +83,7 @@ class Claims:
         See ``claim.allocation`` and ``Reservations.make`` for what it raises.
         """
         config = self._config
-        wanted = Wanted(namespace, name, uid, config.driver, config.node_name, config.sizes)
+        wanted = WantedClaim(namespace, name, uid, config.driver, config.node_name, config.sizes)
         pods: Sequence[Consumer] = ()
         async with self._lock(uid):
             try:
@@ -106,7 +106,7 @@ class Claims:
         self._offered.released()
         log.info("claim released", extra=fields(uid=uid))
 
-    async def _reserve(self, wanted: Wanted, untrusted_claim: Mapping[str, Any]) -> Allocation:
+    async def _reserve(self, wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Allocation:
         names = tuple(devices_of(wanted, untrusted_claim))
         try:
             if any(name.startswith(HOST_DEVICE) for name in names):
@@ -129,5 +129,5 @@ class Claims:
         return self._locks.setdefault(uid, lock)
 
 
-def _promise(wanted: Wanted, of: Allocation) -> Promise:
+def _promise(wanted: WantedClaim, of: Allocation) -> Promise:
     return Promise(of.uid, of.total_bytes, of.pod_uids, of.device, of.host_devices, str(wanted))

@@ -19,7 +19,7 @@ from typing import Any
 
 from daemonkit.faults import Fault
 from dra import metrics
-from dra.claims.claim import Consumer, Wanted
+from dra.claims.claim import Consumer, WantedClaim
 from kubeclient.connection import TIMEOUT, Purpose, connected
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class RefusalEvents:
         self._said: OrderedDict[bytes, float] = OrderedDict()
         self._tokens, self._counted = _BURST, time.monotonic()
 
-    def tell(self, claim: Wanted, pods: Sequence[Consumer], cause: str) -> None:
+    def tell(self, claim: WantedClaim, pods: Sequence[Consumer], cause: str) -> None:
         """Have events written on a claim and its pods; returns at once."""
         for about in _regarding(claim, pods[:_PODS]):
             if self._is_news(about, cause) and not self._queue.full():
@@ -126,7 +126,7 @@ class RefusalEvents:
         }
 
 
-def _regarding(claim: Wanted, pods: Sequence[Consumer]) -> Iterator[Regarding]:
+def _regarding(claim: WantedClaim, pods: Sequence[Consumer]) -> Iterator[Regarding]:
     yield Regarding("resource.k8s.io/v1", "ResourceClaim", claim.namespace, claim.name, claim.uid)
     for pod in pods:
         yield Regarding("v1", "Pod", claim.namespace, pod.name, pod.uid)

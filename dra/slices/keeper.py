@@ -21,7 +21,7 @@ from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, Unsupported
 from daemonkit.logs import fields
 from dra.config import DraConfig, SliceMode
-from dra.model import HostDevice, HostMemory, Promise
+from dra.model import HostDevice, Promise, ZoneMemory
 from dra.slices import offer
 from dra.slices.document import (
     MAPPINGS,
@@ -55,7 +55,7 @@ class SliceStore(Protocol):
     async def replace(self, wanted: NodeSlice, there: Document) -> Document: ...
 
 
-class Host(Protocol):
+class HostState(Protocol):
     """protectd."""
 
     async def all(self) -> Sequence[Promise]:
@@ -72,7 +72,7 @@ class SliceKeeper:
         self,
         config: DraConfig,
         store: SliceStore,
-        host: Host,
+        host: HostState,
         told: Callable[[tuple[str, ...], str], None],
     ) -> None:
         self._config = config
@@ -83,7 +83,7 @@ class SliceKeeper:
             config.driver, config.node_name, "", 0, (), config.sizes, {}, config.dom0_memory
         )
         self._mode: SliceMode | None = None
-        self._memory: HostMemory | None = None
+        self._memory: ZoneMemory | None = None
         self._held: Sequence[Promise] | None = None
         self._devices: Sequence[HostDevice] = ()
         self._device = ""
@@ -93,7 +93,7 @@ class SliceKeeper:
         self._written = ""
         self._changed = asyncio.Event()
 
-    def show(self, memory: HostMemory | None, attributes: Attributes) -> None:
+    def show(self, memory: ZoneMemory | None, attributes: Attributes) -> None:
         """What protectd says now; None: it is away, and the memory is what it said last."""
         if memory is None:
             self._wanted = replace(self._wanted, unhealthy=_AWAY)
@@ -183,9 +183,7 @@ class SliceKeeper:
         if not self._wanted.node_uid:
             uid = await self._store.node_uid(self._wanted.node)
             self._wanted = replace(self._wanted, node_uid=uid)
-        if self._mode is None:
-            self._mode = await self._choose()
-            log.info("memory is offered", extra=fields(mode=self._mode.value))
+        await self._settle_mode()
         self._there = await self._store.slice(self._wanted.name)
         if _version(self._there) != self._written:
             self._sent = None
@@ -206,6 +204,19 @@ class SliceKeeper:
         would be subtracted here and by the scheduler.
         """
         return next((one.device for one in self._held or () if one.device.startswith(_SHARED)), "")
+
+    async def _settle_mode(self) -> None:
+        """Choose the mode; split because the cluster can do no better is asked about at each look.
+
+        A cluster learns to share by an upgrade, which may end while this daemon runs.
+        """
+        if self._mode is not None and (self._mode, self._config.mode) != (SliceMode.SPLIT, SliceMode.AUTO):
+            return
+        mode = await self._choose()
+        if mode is not self._mode:
+            self._mode = mode
+            self._device = ""  # a name for the other mode
+            log.info("memory is offered", extra=fields(mode=mode.value))
 
     async def _choose(self) -> SliceMode:
         mode = self._config.mode

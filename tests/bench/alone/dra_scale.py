@@ -26,7 +26,7 @@ from rich.console import Console
 
 from daemonkit.faults import Unreachable
 from dra.config import DraConfig, SliceMode
-from dra.model import HostDevice, HostMemory, Promise
+from dra.model import HostDevice, Promise, ZoneMemory
 from dra.slices.document import (
     Document,
     NodeSlice,
@@ -213,7 +213,7 @@ class SimulatedNode:
 
     def _show(self) -> None:
         """protectd tells of every change of the ledger, also of those that take nothing from claims."""
-        self.keeper.show(HostMemory(_NODE, _NODE - self._beside), _ATTRIBUTES)
+        self.keeper.show(ZoneMemory(_NODE, _NODE - self._beside), _ATTRIBUTES)
 
     def _lifetime(self) -> float:
         return self._random.expovariate(1 / _LIFETIME)

@@ -16,7 +16,7 @@ from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.settings import MetricsConfig
 from dra import metrics
 from dra.config import DraConfig
-from dra.model import HostMemory
+from dra.model import ZoneMemory
 from dra.slices.document import devices
 from tests.support.cluster.programs import free_ports
 from tests.support.dra.api_server import Cluster
@@ -146,7 +146,7 @@ def errors(found: Figures) -> Figures:
 
 async def test_protectds_last_word_stays_while_it_is_away(address: str) -> None:
     async with serving_metrics(MetricsConfig(address), "xenpod-dra"):
-        metrics.host(HostMemory(8, 8, 5, 3, 4, 2))
+        metrics.host(ZoneMemory(8, 8, 5, 3, 4, 2))
         metrics.host(None)
         found = await until(address, bool)
     names = ("protectd_up", "claims", "capacity_bytes", "reserved_bytes", "claimed_bytes", "free_bytes")

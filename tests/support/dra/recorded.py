@@ -22,10 +22,10 @@ from typing import Any
 from urllib.error import HTTPError
 
 from daemonkit.config import Bytes
-from dra.claims.claim import Allocation, Wanted, allocation
+from dra.claims.claim import Allocation, WantedClaim, allocation
 from dra.config import DraConfig
 from dra.kube.api import ClusterApi
-from dra.model import HostDevice, HostMemory, Promise
+from dra.model import HostDevice, Promise, ZoneMemory
 from dra.slices.document import devices, shared_device, unclaimed_device
 from dra.slices.keeper import SliceKeeper
 from tests.support.cluster.api import Api
@@ -138,7 +138,7 @@ class Story:
     async def first(self) -> str:
         """Publish: the device that a claim gets."""
         self.keeper = self._keeper()
-        self.keeper.show(HostMemory(8 * GIB, 4 * GIB), {"toolstack": "libxl", "pv": True})
+        self.keeper.show(ZoneMemory(8 * GIB, 4 * GIB), {"toolstack": "libxl", "pv": True})
         there = await self._once()
         shared = shared_device(there)
         self.mode = "shared" if shared else "split"
@@ -148,7 +148,7 @@ class Story:
         """Prepare the claim, offer what is next, lose protectd, and start again."""
         found = await ClusterApi(self.config.kubeconfig).claim("default", "zone")
         assert found is not None
-        wanted = Wanted(
+        wanted = WantedClaim(
             "default", "zone", claim_uid, self.config.driver, self.config.node_name, self.config.sizes
         )
         allocated = allocation(wanted, found)
@@ -157,10 +157,10 @@ class Story:
         await self._once()
         self.keeper.show(None, {})
         await self._once()
-        self.keeper.show(HostMemory(8 * GIB, 4 * GIB), {"toolstack": "libxl", "pv": True})
+        self.keeper.show(ZoneMemory(8 * GIB, 4 * GIB), {"toolstack": "libxl", "pv": True})
         await self._once()
         self.keeper = self._keeper()
-        self.keeper.show(HostMemory(8 * GIB, 4 * GIB), {"toolstack": "libxl", "pv": True})
+        self.keeper.show(ZoneMemory(8 * GIB, 4 * GIB), {"toolstack": "libxl", "pv": True})
         await self._once()
         return allocated
 

@@ -12,7 +12,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = ("cri", "protect", "daemonkit", "xenbind", "localnode", "labeller", "nodesetup", "docgen")
+PACKAGES = (
+    "cri",
+    "protect",
+    "daemonkit",
+    "xenbind",
+    "localnode",
+    "labeller",
+    "nodesetup",
+    "docgen",
+    "dra",
+    "kubeclient",
+)
 SIBLINGS = 16
 """Files and folders in one folder, without ``__init__.py``: beyond about fifteen a level is missing."""
 

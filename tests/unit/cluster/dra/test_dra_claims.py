@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from daemonkit.faults import Exhausted, Fault, Invalid, Missing, Refused
-from dra.claims.claim import Consumer, Wanted, allocation
+from dra.claims.claim import Consumer, WantedClaim, allocation
 from dra.claims.prepare import Claims
 from dra.config import DraConfig
 from dra.model import HostDevice, Promise
@@ -18,7 +18,7 @@ from dra.model import HostDevice, Promise
 DRIVER, NODE = "zones.xenpod.dev", "node-1"
 CONFIG = DraConfig(node=NODE)
 CARD = HostDevice("card", "0000:65:00.0", readonly=False, zone_id="")
-WANTED = Wanted("default", "memory", "uid-1", DRIVER, NODE, CONFIG.sizes)
+WANTED = WantedClaim("default", "memory", "uid-1", DRIVER, NODE, CONFIG.sizes)
 CLAIM: dict[str, Any] = {
     "metadata": {"name": "memory", "namespace": "default", "uid": "uid-1"},
     "status": {
@@ -221,7 +221,7 @@ class Heard:
     def released(self) -> None:
         self.devices.append("released")
 
-    def tell(self, claim: Wanted, pods: Sequence[Consumer], cause: str) -> None:
+    def tell(self, claim: WantedClaim, pods: Sequence[Consumer], cause: str) -> None:
         self.refusals.append((str(claim), [pod.name for pod in pods], cause))
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dra.claims.claim import Consumer, Wanted
+from dra.claims.claim import Consumer, WantedClaim
 from dra.config import ClaimSizes
 from dra.kube.events import RefusalEvents
 from tests.support.dra.api_server import Cluster, serving
 from tests.support.labels.api_server import NAME, kubeconfig
 
 DRIVER = "zones.xenpod.dev"
-WANTED = Wanted("default", "zone", "uid-1", DRIVER, NAME, ClaimSizes())
+WANTED = WantedClaim("default", "zone", "uid-1", DRIVER, NAME, ClaimSizes())
 POD = Consumer("web", "uid-of-web")
 
 

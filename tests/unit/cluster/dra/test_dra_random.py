@@ -17,10 +17,10 @@ from daemonkit.config import Seconds
 from daemonkit.faults import Exhausted, Fault, Unreachable
 from daemonkit.grpc_server import channel
 from daemonkit.quantity import text, whole
-from dra.claims.claim import Consumer, Wanted
+from dra.claims.claim import Consumer, WantedClaim
 from dra.claims.prepare import Claims
 from dra.config import DraConfig
-from dra.model import HostMemory
+from dra.model import ZoneMemory
 from dra.reservations import ProtectdReservations
 from dra.slices.document import Document, NodeSlice, SliceVersion, devices, document
 from dra.slices.keeper import SliceKeeper
@@ -169,7 +169,7 @@ class Node:
                 await self._keeping
             await self._driver.aclose()
 
-    def tell(self, claim: Wanted, pods: Sequence[Consumer], cause: str) -> None:
+    def tell(self, claim: WantedClaim, pods: Sequence[Consumer], cause: str) -> None:
         """Events are not what this is about."""
 
     async def _keep(self, protectd: ProtectdReservations, keeper: SliceKeeper) -> None:
@@ -177,7 +177,7 @@ class Node:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(keeper.keep())
             while True:
-                memory: HostMemory | None
+                memory: ZoneMemory | None
                 try:
                     async for memory in protectd.watch():
                         keeper.show(memory, {})

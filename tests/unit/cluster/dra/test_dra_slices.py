@@ -15,7 +15,7 @@ from daemonkit.faults import Denied, Unreachable, Unsupported
 from daemonkit.quantity import whole
 from dra.config import ClaimSizes, DraConfig, SliceMode
 from dra.kube.api import ClusterApi
-from dra.model import HostMemory
+from dra.model import ZoneMemory
 from dra.slices.document import NodeSlice, SliceVersion, devices, document
 from dra.slices.keeper import SliceKeeper
 from dra.slices.offer import MemoryDevice
@@ -64,8 +64,8 @@ async def until(what: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def memory(claimable: int, total: int = 16 * GIB) -> HostMemory:
-    return HostMemory(total, claimable)
+def memory(claimable: int, total: int = 16 * GIB) -> ZoneMemory:
+    return ZoneMemory(total, claimable)
 
 
 def said(cluster: Cluster) -> int:

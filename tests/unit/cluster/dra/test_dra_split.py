@@ -15,7 +15,7 @@ from daemonkit.faults import Exists
 from daemonkit.quantity import whole
 from dra.config import ClaimSizes, DraConfig, SliceMode
 from dra.kube.api import ClusterApi
-from dra.model import HostDevice, HostMemory, Promise
+from dra.model import HostDevice, Promise, ZoneMemory
 from dra.slices.document import devices
 from dra.slices.keeper import SliceKeeper
 from tests.support.dra.api_server import Cluster, serving
@@ -37,7 +37,7 @@ class Node:
     def keeper(self, claimable: int = 4 * GIB) -> SliceKeeper:
         host = HeldHost(self.held, self.named)
         made = SliceKeeper(self.config, ClusterApi(self.config.kubeconfig), host, lambda *_: None)
-        made.show(HostMemory(16 * GIB, claimable), {})
+        made.show(ZoneMemory(16 * GIB, claimable), {})
         return made
 
     def reserve(self, device: str, size: int, uid: str = "") -> Promise:
@@ -224,6 +224,35 @@ async def test_a_cluster_that_learns_to_share_counts_nothing_twice(node: Node) -
     node.config = replace(node.config, mode=SliceMode.SPLIT)
     await node.keeper().once()
     assert list(node.unclaimed.values()) == [2 * GIB] and len(node.claimed) == 2
+
+
+async def test_a_cluster_may_learn_to_share_while_the_driver_runs(node: Node) -> None:
+    keeper = node.keeper()
+    await keeper.once()
+    node.reserve(node.name, GIB)
+    await keeper.once()
+    names = {*node.unclaimed, *node.claimed}
+    node.cluster.consumable = True
+    keeper._there = None  # as each check_interval
+    await keeper.once()
+    (device,) = devices(node.cluster.slice)
+    assert device["name"] not in names and device["allowMultipleAllocations"]
+    assert whole(device["capacity"]["memory"]["value"]) == 3 * GIB
+    node.reserve(device["name"], GIB)  # the scheduler subtracts this one
+    written = len(node.cluster.writes)
+    keeper._there = None
+    await keeper.once()
+    assert devices(node.cluster.slice) == [device] and len(node.cluster.writes) == written
+
+
+async def test_the_mode_of_the_configuration_stays(node: Node) -> None:
+    node.config = replace(node.config, mode=SliceMode.SPLIT)
+    keeper = node.keeper()
+    await keeper.once()
+    node.cluster.consumable = True
+    keeper._there = None
+    await keeper.once()
+    assert node.unclaimed == {node.name: 4 * GIB}
 
 
 async def test_a_shared_device_keeps_its_name_when_kubelet_and_driver_restart(tmp_path: Path) -> None:
