@@ -38,8 +38,8 @@ def whole(untrusted_text: object) -> int:
 
 
 def within(untrusted_text: object, limit: int) -> int:
-    """As ``whole``, from 1 to ``limit``; ValueError otherwise."""
-    value = whole(untrusted_text)
+    """The number rounded up, from 1 to ``limit``; ValueError otherwise."""
+    value = int(exact(untrusted_text).to_integral_value(ROUND_CEILING))
     if not 1 <= value <= limit:
         raise ValueError(f"{untrusted_text!r} is not between 1 and {limit}")
     return value
