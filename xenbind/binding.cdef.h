@@ -175,6 +175,8 @@ char **xs_directory(struct xs_handle *store, uint32_t transaction, const char *p
 void *xs_read(struct xs_handle *store, uint32_t transaction, const char *path, unsigned int *length);
 bool xs_write(struct xs_handle *store, uint32_t transaction, const char *path, const void *data,
 	      unsigned int length);
+uint32_t xs_transaction_start(struct xs_handle *store);
+bool xs_transaction_end(struct xs_handle *store, uint32_t transaction, bool abort);
 bool xs_rm(struct xs_handle *store, uint32_t transaction, const char *path);
 bool xs_watch(struct xs_handle *store, const char *path, const char *token);
 bool xs_unwatch(struct xs_handle *store, const char *path, const char *token);

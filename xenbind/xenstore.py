@@ -44,13 +44,16 @@ class Xenstore:
 
     def read(self, path: str) -> bytes | None:
         """The value, or None when there is no such node."""
+        try:
+            return self._read(_NO_TRANSACTION, path)
+        except FileNotFoundError:
+            return None
+
+    def _read(self, transaction: int, path: str) -> bytes:
         length = ffi.new("unsigned int *")
-        found = lib.xs_read(self._handle, _NO_TRANSACTION, path.encode(), length)
+        found = lib.xs_read(self._handle, transaction, path.encode(), length)
         if found == ffi.NULL:
-            error = _error("read", path)
-            if isinstance(error, FileNotFoundError):
-                return None
-            raise error
+            raise _error("read", path)
         try:
             return bytes(ffi.buffer(found, length[0]))
         finally:
@@ -60,6 +63,31 @@ class Xenstore:
         """Make or change a node (its parents are made, too)."""
         if not lib.xs_write(self._handle, _NO_TRANSACTION, path.encode(), value, len(value)):
             raise _error("write", path)
+
+    def write_below(self, node: str, name: str, value: bytes) -> None:
+        """Make or change a child of a node; FileNotFoundError when the node is not there.
+
+        What somebody else is removing is not made again by this, as it would be by ``write``.
+        """
+        while not self._write_below(node, f"{node}/{name}", value):
+            pass  # somebody else changed one of the two meanwhile: xs_transaction_end(3), EAGAIN
+
+    def _write_below(self, node: str, path: str, value: bytes) -> bool:
+        transaction = lib.xs_transaction_start(self._handle)
+        if transaction == _NO_TRANSACTION:
+            raise _error("begin to write", path)
+        try:
+            self._read(transaction, node)
+            if not lib.xs_write(self._handle, transaction, path.encode(), value, len(value)):
+                raise _error("write", path)
+        except OSError:
+            lib.xs_transaction_end(self._handle, transaction, True)
+            raise
+        if lib.xs_transaction_end(self._handle, transaction, False):
+            return True
+        if ffi.errno == errno.EAGAIN:
+            return False
+        raise _error("write", path)
 
     def remove(self, path: str) -> None:
         """Remove a node and all under it; none there is fine."""

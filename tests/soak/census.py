@@ -6,8 +6,12 @@ import os
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.support.cri.cri_daemons import CriNode
+
+if TYPE_CHECKING:
+    from xenbind.xenstore import Xenstore
 
 _MIB = 1 << 20
 _SPARE_BYTES = 6 * _MIB
@@ -81,6 +85,14 @@ def left(node: CriNode) -> list[str]:
     return found
 
 
+def _below(store: Xenstore, place: str) -> dict[str, object]:
+    """All that is below a node: whose it was, and who wrote last, shows there."""
+    return {
+        name: _below(store, f"{place}/{name}") or (store.read(f"{place}/{name}") or b"").decode()
+        for name in store.list(place)
+    }
+
+
 def _of_xen() -> list[str]:
     from xenbind import domain
     from xenbind.context import Context
@@ -92,6 +104,9 @@ def _of_xen() -> list[str]:
         for place in ("/local/domain", "/libxl"):
             found += [f"{place}/{name}" for name in store.list(place) if name != "0"]
         for kind in store.list("/local/domain/0/backend"):
-            found += [f"backend {kind} {name}" for name in store.list(f"/local/domain/0/backend/{kind}")]
+            place = f"/local/domain/0/backend/{kind}"
+            found += [
+                f"backend {kind} {name}: {_below(store, f'{place}/{name}')}" for name in store.list(place)
+            ]
     found += [name for name in os.listdir("/sys/class/net") if name.startswith("vif")]
     return found + [str(path) for path in Path("/var/log/xen/console").glob("guest-*.log")]

@@ -43,7 +43,7 @@ class VchanChannels:
                     await self._knock(domid, epoch, tries)
                     continue
                 used = self._used[domid] = epoch
-                await self._store.write(f"{data}/agent-used", str(epoch))
+                await self._store.write_below(data, "agent-used", str(epoch))
                 client = await self._client(domid, epoch, tries)
                 if client is not None:
                     transport = self._open[domid] = VchanTransport(client)

@@ -173,7 +173,7 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
         """Give it a seed, its interfaces, which libxl has made, and the disk of its kernel's addons."""
         await self._store.seed(domid)
         for interface in await self._workers.ask(nic.nics, domid) if spec.interfaces else []:
-            await self._store.write(f"{interface.backend}/hotplug-status", "connected")
+            await self._store.write_below(interface.backend, "hotplug-status", "connected")
             if spec.netns:
                 await move_interface(f"vif{domid}.{interface.devid}", spec.netns)
         if spec.kernel and spec.kernel.addons:

@@ -52,8 +52,10 @@ class MemoryXen:
     async def read(self, path: str) -> bytes | None:
         return self.nodes.get(path)
 
-    async def write(self, path: str, value: str) -> None:
-        self.nodes[path] = value.encode()
+    async def write_below(self, node: str, name: str, value: str) -> None:
+        if not any(path.startswith(f"{node}/") for path in self.nodes):
+            raise FileNotFoundError(node)
+        self.nodes[f"{node}/{name}"] = value.encode()
         for watch in self._watches:
             watch.set()
 
@@ -93,9 +95,26 @@ async def test_a_guest_that_agrees(xen: MemoryXen, known: Known) -> None:
     detaching = asyncio.create_task(_disks(xen, 3600).detach(known, "xvda"))
     await _asked(xen, "xvda")
     assert xen.nodes["/backend/xvda/online"] == b"0" and not known.lock.locked()
-    await xen.write("/backend/xvda/state", "6")
+    await xen.write_below("/backend/xvda", "state", "6")
     await asyncio.wait_for(detaching, 60)
     assert xen.removed == ["xvda"]
+
+
+async def test_nothing_is_written_for_a_domain_that_is_destroyed_meanwhile(
+    xen: MemoryXen, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    xen.attach("xvda")
+    read = xen.read
+
+    async def destroyed_after(path: str) -> bytes | None:
+        value = await read(path)
+        xen.nodes.clear()
+        xen.attached.clear()
+        return value
+
+    monkeypatch.setattr(xen, "read", destroyed_after)
+    await asyncio.wait_for(_disks(xen, 3600).detach(known, "xvda"), 60)
+    assert not xen.nodes
 
 
 async def test_a_guest_that_does_not_loses_all_of_them_together(xen: MemoryXen, known: Known) -> None:
@@ -138,7 +157,7 @@ async def test_two_who_detach_the_same_one_do_so_once(xen: MemoryXen, known: Kno
     disks = _disks(xen, 3600)
     detaching = [asyncio.create_task(disks.detach(known, "xvda")) for _ in range(2)]
     await _asked(xen, "xvda")
-    await xen.write("/backend/xvda/state", "6")
+    await xen.write_below("/backend/xvda", "state", "6")
     await asyncio.wait_for(asyncio.gather(*detaching), 60)
     assert xen.removed == ["xvda"]
 
@@ -147,6 +166,6 @@ async def test_one_that_is_not_there_or_has_left_already(xen: MemoryXen, known: 
     disks = _disks(xen, 3600)
     await asyncio.wait_for(disks.detach(known, "xvda"), 60)
     xen.attach("xvda")
-    await xen.write("/backend/xvda/state", "6")
+    await xen.write_below("/backend/xvda", "state", "6")
     await asyncio.wait_for(disks.detach(known, "xvda"), 60)
     assert xen.removed == ["xvda"]

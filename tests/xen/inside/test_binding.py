@@ -157,6 +157,18 @@ def test_xenstore() -> None:
             store.write("/tool/" + "x" * 4000, b"")
 
 
+def test_xenstore_makes_nothing_again_that_is_gone() -> None:
+    with Xenstore() as store:
+        store.write("/tool/xenpod-test", b"")
+        store.write_below("/tool/xenpod-test", "a", b"1")
+        store.write_below("/tool/xenpod-test", "a", b"2")
+        assert store.read("/tool/xenpod-test/a") == b"2"
+        store.remove("/tool/xenpod-test")
+        with pytest.raises(FileNotFoundError):
+            store.write_below("/tool/xenpod-test", "a", b"3")
+        assert store.read("/tool/xenpod-test") is None
+
+
 def test_xenstore_watch() -> None:
     with Xenstore() as store:
         store.watch("/tool/xenpod-test", "mine")

@@ -83,7 +83,7 @@ class Disks:
         backend = await self._workers.run(vbd.add, domid, wanted)
         try:
             value = f"{os.major(number):x}:{os.minor(number):x}"
-            await self._store.write(f"{backend}/physical-device", value)
+            await self._store.write_below(backend, "physical-device", value)
         except BaseException:
             await self._workers.run(vbd.remove, domid, disk.vdev, force=True)
             raise
@@ -131,8 +131,11 @@ class Disks:
         state = f"{backend}/state"
         if await self._store.read(state) in (None, _CLOSED):
             return ""
-        await self._store.write(f"{backend}/online", "0")
-        await self._store.write(state, _CLOSING)
+        try:
+            await self._store.write_below(backend, "online", "0")
+            await self._store.write_below(backend, "state", _CLOSING)
+        except FileNotFoundError:  # its domain was destroyed meanwhile, by somebody else
+            return ""
         return state
 
     async def _closed(self, state: str) -> None:

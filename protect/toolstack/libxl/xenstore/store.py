@@ -42,9 +42,13 @@ class AsyncStore:
         """Write a node."""
         await self._run(Xenstore.write, path, value.encode())
 
+    async def write_below(self, node: str, name: str, value: str) -> None:
+        """Write a child of a node; FileNotFoundError when the node is gone, as a domain's may be any time."""
+        await self._run(Xenstore.write_below, node, name, value.encode())
+
     async def seed(self, domid: int) -> None:
         """Give a domain the seed of its random numbers; its agent takes it and removes it."""
-        await self.write(f"/local/domain/{domid}/{SEED}", secrets.token_hex(32))
+        await self.write_below(f"/local/domain/{domid}", SEED, secrets.token_hex(32))
 
     async def list(self, path: str) -> list[str]:
         """The names of a node's children."""

@@ -163,9 +163,9 @@ class MemoryStore:
         await asyncio.sleep(0)
         return self.nodes.get(path)
 
-    async def write(self, path: str, value: str) -> None:
+    async def write_below(self, node: str, name: str, value: str) -> None:
         await asyncio.sleep(0)
-        self.nodes[path] = value.encode()
+        self.nodes[f"{node}/{name}"] = value.encode()
 
     @asynccontextmanager
     async def watch(self, path: str) -> AsyncIterator[asyncio.Event]:
