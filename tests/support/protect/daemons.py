@@ -94,11 +94,16 @@ class Daemon:
         await self.ended()
 
     async def stop(self) -> None:
-        """Send SIGTERM; the daemon must end in order."""
+        """Send SIGTERM; the daemon must end in order.  One that does not says where its threads are."""
         process = self._running()
         if process.returncode is None:
             process.terminate()
-        status = await self.ended()
+        try:
+            status = await self.ended()
+        except TimeoutError:
+            process.send_signal(signal.SIGABRT)
+            await self.ended()
+            raise DaemonFailed(f"{self.module} did not end:\n{self.tail()}") from None
         if status not in (0, -signal.SIGKILL):
             raise DaemonFailed(f"{self.module} ended with {status}:\n{self.tail()}")
 
