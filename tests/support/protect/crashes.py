@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TypeVar
 
 import grpc.aio
@@ -33,9 +32,15 @@ async def armed(zones: Zones, step: str) -> None:
 
 async def killed(zones: Zones, work: Awaitable[object]) -> None:
     """The work meets the step; protectd dies of it, and is started again without."""
-    with suppress(grpc.aio.AioRpcError):
+    outcome = "it succeeded"
+    try:
         await work
-    status = await zones.protectd.daemon.ended()
+    except grpc.aio.AioRpcError as error:
+        outcome = f"{error.code().name}: {error.details()}"
+    try:
+        status = await zones.protectd.daemon.ended()
+    except TimeoutError:
+        raise AssertionError(f"protectd never came to the step; {outcome}") from None
     assert status == -9, zones.protectd.daemon.tail()
     zones.protectd.configure(faults={})
     await zones.protectd.daemon.start()

@@ -33,6 +33,7 @@ async def on_xen(
         toolstack="libxl",
         profiles={"default": {"memory": "96MiB", "mode": "pv"}},
         timeouts={"boot": f"{boot:.0f}s", "call": "120s", "reconcile": "2s"},
+        scratch={"reserve": 0},  # dom0 has all of its files in memory
         **settings,
     )
     own_image = Path(shutil.copy(image, folder / "image.squashfs"))
