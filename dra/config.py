@@ -25,6 +25,7 @@ from daemonkit.observe.settings import MetricsConfig
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")  # RFC 1123 subdomain
 _NAME_LONGEST = 63  # of a driver's name: resource.k8s.io/v1, ResourceSliceSpec
 _SOCKET_NAMES = 40
+_LEAST_GRANULE = 1 << 20
 
 
 class SliceMode(enum.Enum):
@@ -64,6 +65,38 @@ class ClaimSizes:
 
 
 @dataclass(frozen=True, slots=True)
+class GranulesConfig:
+    """Zone memory as an extended resource, instead of claims: for clusters that have none."""
+
+    size: Bytes = Bytes(0)
+    """Bytes of a granule; 0: memory is claimed."""
+    resource: str = "zones.xenpod.dev/memory"
+    """The resource's name, of which pods ask for whole granules."""
+    devices_dir: Path = Path("/var/lib/kubelet/device-plugins")
+    """The kubelet's folder of device plugins."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "size")
+        if 0 < self.size < _LEAST_GRANULE:
+            raise WrongKey("size", f"{self.size} is less than 1 MiB")
+        absolute(self, "devices_dir")
+        domain, _, name = self.resource.partition("/")
+        if not _NAME.fullmatch(domain) or not _NAME.fullmatch(name) or len(name) > _NAME_LONGEST:
+            raise WrongKey("resource", f"{self.resource!r:.80} is not a name such as zones.xenpod.dev/memory")
+        socket_path("devices_dir", self.socket)
+
+    @property
+    def socket(self) -> Path:
+        """Where the plugin serves."""
+        return self.devices_dir / "xenpod.sock"
+
+    @property
+    def kubelet_socket(self) -> Path:
+        """Where the kubelet is told of plugins."""
+        return self.devices_dir / "kubelet.sock"
+
+
+@dataclass(frozen=True, slots=True)
 class DraConfig:
     """The whole file."""
 
@@ -93,6 +126,7 @@ class DraConfig:
 
     Such a cluster schedules only pods of which a container names the claim (KEP-5517); so it is off.
     """
+    granules: GranulesConfig = field(default_factory=GranulesConfig)
     faults: FaultInjection = field(default_factory=FaultInjection)
 
     def __post_init__(self) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import grpc.aio
 
@@ -19,10 +20,13 @@ from dra.claims.prepare import Claims
 from dra.config import DraConfig
 from dra.kube.api import ClusterApi
 from dra.kube.events import RefusalEvents
+from dra.kubelet.granules import GranulePlugin, offer
 from dra.kubelet.health import DeviceHealths
 from dra.kubelet.plugin import PluginV1, PluginV1beta1
 from dra.kubelet.registration import Registrar
+from dra.model import ZoneMemory
 from dra.reservations import ProtectdReservations
+from dra.slices.document import Attributes
 from dra.slices.keeper import SliceKeeper
 from xenpod_proto.kubelet import (
     dra_v1_pb2_grpc,
@@ -40,18 +44,27 @@ async def serve(config: DraConfig, stop: asyncio.Event) -> None:
         await stack.enter_async_context(serving_metrics(config.metrics, "xenpod-dra"))
         link = await stack.enter_async_context(channel(config.protect_socket))
         protectd = ProtectdReservations(link)
+        if config.granules.size:
+            plugin = GranulePlugin(config.granules.size)
+            await _until(
+                stop, _follow(protectd, lambda memory, _: plugin.show(memory)), offer(config.granules, plugin)
+            )
+            return
         api = ClusterApi(config.kubeconfig)
         health = DeviceHealths(config.node_name)
         events = RefusalEvents(config.kubeconfig, config.driver, config.node_name)
         keeper = SliceKeeper(config, api, protectd, health.set)
         claims = Claims(config, api, protectd, keeper, events)
         await stack.enter_async_context(_serving(config, claims, health))
-        async with asyncio.TaskGroup() as tasks:
-            running = (_follow(protectd, keeper), keeper.keep(), events.run())
-            work = [tasks.create_task(one) for one in running]
-            await stop.wait()
-            for task in work:
-                task.cancel()
+        await _until(stop, _follow(protectd, keeper.show), keeper.keep(), events.run())
+
+
+async def _until(stop: asyncio.Event, *running: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        work = [tasks.create_task(one) for one in running]
+        await stop.wait()
+        for task in work:
+            task.cancel()
 
 
 @asynccontextmanager
@@ -79,18 +92,20 @@ def _told(error: str) -> None:
         lifecycle.ready("the kubelet has registered the driver")
 
 
-async def _follow(protectd: ProtectdReservations, keeper: SliceKeeper) -> None:
-    """Show the keeper what protectd says, for as long as the daemon runs."""
+async def _follow(
+    protectd: ProtectdReservations, show: Callable[[ZoneMemory | None, Attributes], None]
+) -> None:
+    """Show what protectd says, for as long as the daemon runs; None: it does not answer."""
     backoff = Backoff(0.5, 10.0)
     while True:
         try:
             attributes = await protectd.attributes()
             async for memory in protectd.watch():
                 metrics.host(memory)
-                keeper.show(memory, attributes)
+                show(memory, attributes)
                 backoff.reset()
         except Fault as fault:
             log.warning("lost protectd: %s", fault)
         metrics.host(None)
-        keeper.show(None, {})
+        show(None, {})
         await asyncio.sleep(backoff.delay())

@@ -32,8 +32,10 @@ _WHAT = (
     "keep-off-host: the policy that keeps pods with zones off the host. labeller: the DaemonSet that "
     "labels nodes with what they can do. driver: the DaemonSet that has the scheduler know of zone memory, "
     "and the class of it. claims: the policy that claims it for pods. claim-templates: what that policy "
-    "chooses from, in each namespace. labels: kubectl commands for labels and taints of nodes. "
-    "kubelet-flags: the same as flags of the kubelet. cluster-api, cloud-init: the same for new nodes. "
+    "chooses from, in each namespace. granules: the policy that has pods ask for granules of zone memory, "
+    "for clusters without claims; with it, driver is the DaemonSet that counts them. "
+    "labels: kubectl commands for labels and taints of nodes. kubelet-flags: the same, as its flags. "
+    "cluster-api, cloud-init: the same for new nodes. "
     "chart-values: values of the Helm chart. "
     f"Default: {' '.join(output.FOR_CLUSTER)}"
 )
@@ -96,6 +98,8 @@ def _claims(verb: argparse.ArgumentParser) -> None:
     text = "namespace of claim-templates; may be repeated; default: default"
     name = _text(syntax.dns_label)
     verb.add_argument("--claim-namespace", action="append", type=name, metavar="NAME", help=text)
+    text = f"size of a granule; default: {_DEFAULTS.granule}Mi"
+    verb.add_argument("--granule", type=_mebibytes, default=_DEFAULTS.granule, metavar="SIZE", help=text)
 
 
 async def generate(options: argparse.Namespace) -> None:
@@ -113,6 +117,7 @@ async def generate(options: argparse.Namespace) -> None:
         namespace=options.namespace,
         claim_sizes=_sizes(options),
         claim_namespaces=options.claim_namespace or _DEFAULTS.claim_namespaces,
+        granule=options.granule,
     )
     _check_usage(options, wanted.what)
     changing = manifests.check_usage(options)
@@ -152,6 +157,8 @@ def _check_usage(options: argparse.Namespace, what: Sequence[str]) -> None:
         options.refuse("--platform chooses one of --platforms FILE")
     if options.taint and options.no_taint:
         options.refuse("--taint and --no-taint contradict each other")
+    if "granules" in what and not {"claims", "claim-templates"}.isdisjoint(what):
+        options.refuse("granules are for clusters without claims: make one of them")
     kinds = {one if one in output.FOR_NODES else "objects" for one in what}
     if len(kinds) > 1 and not options.to:
         options.refuse(f"{' and '.join(sorted(kinds))} cannot share standard output: use --to")

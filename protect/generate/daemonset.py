@@ -38,15 +38,20 @@ class NodeProgram:
         """Of its objects that belong to a namespace."""
         return {"name": self.name, "namespace": self.namespace, "labels": self.labels}
 
+    @property
+    def service_account(self) -> Object:
+        """Its account, which may do nothing."""
+        return {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": self.metadata,
+            "automountServiceAccountToken": False,
+        }
+
     def account(self, rules: Sequence[Object]) -> list[Object]:
         """Its service account, and the cluster role with these rules."""
         return [
-            {
-                "apiVersion": "v1",
-                "kind": "ServiceAccount",
-                "metadata": self.metadata,
-                "automountServiceAccountToken": False,
-            },
+            self.service_account,
             {
                 "apiVersion": f"{_RBAC}/v1",
                 "kind": "ClusterRole",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from protect.generate.claims.templates import DRIVER
 from protect.generate.classes import Object
@@ -20,6 +20,9 @@ _FOLDERS = {"plugins": f"{_KUBELET_DIR}/plugins", "registry": f"{_KUBELET_DIR}/p
 _RESOURCES: Object = {"requests": {"cpu": "10m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}}
 
 
+_DEVICES = {"devices": f"{_KUBELET_DIR}/device-plugins"}
+
+
 def driver(platforms: Sequence[NodePlatform], image: str, namespace: str = NAMESPACE) -> list[Object]:
     """The service account, its rights and their bounds, and the DaemonSet for the platforms' nodes."""
     program = NodeProgram(NAME, namespace)
@@ -29,20 +32,38 @@ def driver(platforms: Sequence[NodePlatform], image: str, namespace: str = NAMES
         _rule(_DRA, "resourceslices", "get", "create", "update"),
         _rule("events.k8s.io", "events", "create"),
     ]
-    configuration = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": program.metadata,
-        "data": {"dra.toml": "".join(f'{name}_dir = "{path}"\n' for name, path in _FOLDERS.items())},
-    }
     # The next one serves before this one ends: no pod waits for a driver.
     strategy = {"maxSurge": "10%", "maxUnavailable": 0}
     return [
         *program.account(rules),
         *_bounds(program),
-        configuration,
-        program.daemon_set(strategy, _pod(program, platforms, image)),
+        _configuration(program, "", _FOLDERS),
+        program.daemon_set(strategy, _pod(program, platforms, image, _FOLDERS)),
     ]
+
+
+def counting(platforms: Sequence[NodePlatform], image: str, namespace: str, granule: int) -> list[Object]:
+    """The same for clusters without claims: it counts granules of so many MiB, and has no rights."""
+    program = NodeProgram(NAME, namespace)
+    table = f'[granules]\nsize = "{granule}MiB"\n'
+    # Its socket has one name: this one ends before the next one serves.
+    strategy = {"maxUnavailable": "10%"}
+    pod = {**_pod(program, platforms, image, _DEVICES), "automountServiceAccountToken": False}
+    return [
+        program.service_account,
+        _configuration(program, table, _DEVICES),
+        program.daemon_set(strategy, pod),
+    ]
+
+
+def _configuration(program: NodeProgram, table: str, folders: Mapping[str, str]) -> Object:
+    keys = "".join(f'{name}_dir = "{path}"\n' for name, path in folders.items())
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": program.metadata,
+        "data": {"dra.toml": f"{table}{keys}"},
+    }
 
 
 def _bounds(program: NodeProgram) -> list[Object]:
@@ -63,7 +84,9 @@ def _bounds(program: NodeProgram) -> list[Object]:
     return program.bounds("is-the-driver", written, may)
 
 
-def _pod(program: NodeProgram, platforms: Sequence[NodePlatform], image: str) -> Object:
+def _pod(
+    program: NodeProgram, platforms: Sequence[NodePlatform], image: str, needed: Mapping[str, str]
+) -> Object:
     container = {
         "name": "driver",
         "image": image,
@@ -76,10 +99,10 @@ def _pod(program: NodeProgram, platforms: Sequence[NodePlatform], image: str) ->
     mounts: list[Object] = [
         {"name": "config", "mountPath": _CONFIG_DIR, "readOnly": True},
         {"name": "protect", "mountPath": _PROTECT_DIR, "readOnly": True},
-        *({"name": name, "mountPath": path} for name, path in _FOLDERS.items()),
+        *({"name": name, "mountPath": path} for name, path in needed.items()),
     ]
     config = {"name": "config", "configMap": {"name": NAME}}
-    folders = {"protect": _PROTECT_DIR, **_FOLDERS}
+    folders = {"protect": _PROTECT_DIR, **needed}
     return program.pod(
         platforms, container, mounts, config, *(folder(name, path) for name, path in folders.items())
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protect.generate import chart, classes, daemonset, driver, kyverno, labeller, nodes, policies, yamltext
-from protect.generate.claims import templates
+from protect.generate.claims import granules, templates
 from protect.generate.claims.policy import claim_policy
 from protect.generate.classes import Object
 from protect.generate.platforms import NodePlatform
@@ -16,7 +16,7 @@ from protect.generate.versions import Version
 FOR_CLUSTER = ("classes", "assign-class", "keep-off-host")
 """Objects for ``kubectl apply`` that every cluster can have."""
 
-FOR_SOME = ("labeller", "driver", "claims", "claim-templates", "cluster-api")
+FOR_SOME = ("labeller", "driver", "claims", "claim-templates", "granules", "cluster-api")
 """Objects for clusters that have what these need: our image, claims of resources, or Cluster API."""
 
 FOR_NODES = ("labels", "kubelet-flags", "cloud-init", "chart-values")
@@ -38,13 +38,15 @@ class GenerateOptions:
     namespace: str = daemonset.NAMESPACE
     claim_sizes: Sequence[int] = templates.SIZES
     claim_namespaces: Sequence[str] = ("default",)
+    granule: int = granules.GRANULE
 
 
 def objects(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> list[Object]:
     """The wanted objects, in the order of ``WHAT``.  Invalid: the release does not have such an object."""
     found: list[Object] = []
     if "classes" in wanted.what:
-        found += classes.runtime_classes(platforms, claimed="claims" in wanted.what)
+        claimed = not {"claims", "granules"}.isdisjoint(wanted.what)
+        found += classes.runtime_classes(platforms, claimed=claimed)
     if "assign-class" in wanted.what and wanted.kyverno:
         found.append(kyverno.assign(wanted.kyverno))
     elif "assign-class" in wanted.what:
@@ -61,9 +63,13 @@ def objects(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> list[
 
 def _claims(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> list[Object]:
     found: list[Object] = []
-    if "driver" in wanted.what:
+    if "driver" in wanted.what and "granules" in wanted.what:
+        found += driver.counting(platforms, wanted.image, wanted.namespace, wanted.granule)
+    elif "driver" in wanted.what:
         found += driver.driver(platforms, wanted.image, wanted.namespace)
         found.append(templates.device_class(wanted.kubernetes))
+    if "granules" in wanted.what:
+        found += granules.granule_policy(platforms, wanted.granule, wanted.kubernetes, wanted.kyverno)
     if "claims" in wanted.what:
         found += claim_policy(platforms, wanted.claim_sizes, wanted.kubernetes, wanted.kyverno)
     if "claim-templates" in wanted.what:

@@ -21,12 +21,16 @@ SIZES = (*(size for power in range(7, 16) for size in (2**power, 3 * 2 ** (power
 MOST_SIZES = 64
 """Most sizes: each is an object in each namespace, and a number in the policy."""
 
+DOMAIN = 5
+"""MiB that Xen takes for a domain, of one vCPU, whatever its memory."""
+
+PAGES = 128
+"""Xen takes a 128th of the memory besides."""
+
 _GROUP = "resource.k8s.io"
 _VERSIONS = ((Version(1, 34), "v1"), (Version(1, 33), "v1beta2"))
 _CAPACITY = Version(1, 34)  # older API servers do not know the field
 _MIB = 1 << 20
-_DOMAIN = 5  # MiB that Xen takes for a domain, of one vCPU, whatever its memory
-_PAGES = 128  # it takes a 128th of the memory besides
 
 
 def sizes(found: Iterable[int]) -> tuple[int, ...]:
@@ -41,7 +45,7 @@ def sizes(found: Iterable[int]) -> tuple[int, ...]:
 
 def room(size: int) -> int:
     """Memory in MiB of the zone of a claim of ``size`` MiB, of which Xen takes a part for the domain."""
-    return size - _DOMAIN - -(-size // _PAGES)
+    return size - DOMAIN - -(-size // PAGES)
 
 
 def template_name(size: int) -> str:

@@ -118,9 +118,9 @@ def template(name: str, *requests: Mapping[str, object]) -> dict[str, object]:
     return {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": list(requests)}}}}
 
 
-async def unscheduled(driver: Driver, name: str) -> str:
+async def unscheduled(cluster: Cluster, name: str) -> str:
     """Why the scheduler does not place the pod."""
-    seen = await driver.cluster.until(name, lambda pod: bool(_reason(pod)))
+    seen = await cluster.until(name, lambda pod: bool(_reason(pod)))
     return _reason(seen)
 
 

@@ -35,6 +35,10 @@ PATH = ("'relative'", "''", "3")
             for v in ("0", "-1", "'lots'")
         ),
         ("sizes.default", "'16MiB'"),
+        ("dom0_memory", "-1"),
+        *(("granules.size", value) for value in ("-1", "1000", "'lots'")),
+        *(("granules.resource", value) for value in ("'memory'", "'a/B'", "'/x'", "3")),
+        *(("granules.devices_dir", value) for value in (*PATH, f"'/{'x' * 200}'")),
         ("sizes.step", "'5MiB'"),
         ("sizes.minimum", "1048577"),
         ("other", "1"),

@@ -175,6 +175,7 @@ def test_releases(capsys: pytest.CaptureFixture[str]) -> None:
             "argument --taint: a:NoExecute is there twice",
         ),
         (["--taint", "a:NoExecute", "--no-taint"], "--taint and --no-taint contradict each other"),
+        (["claims", "granules"], "granules are for clusters without claims: make one of them"),
         (["--node", "Node_1"], "argument --node: 'Node_1' is not a DNS name"),
         (["--kubernetes", "latest"], "argument --kubernetes: 'latest' is not a release such as 1.36"),
         (["--platform", "metal"], "--platform chooses one of --platforms FILE"),

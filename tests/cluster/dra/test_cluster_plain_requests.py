@@ -120,7 +120,7 @@ async def test_the_node_is_filled_by_limits_and_one_more_waits(driver: Driver) -
     assert zones == {one.zone_id: one.memory_bytes for one in found.values()}
     last = names[-1]
     await driver.cluster.create(last, "sleep", "1000", container=limited("400Mi"), runtimeClassName=CLASS)
-    assert "cannot allocate all claims" in await unscheduled(driver, last)
+    assert "cannot allocate all claims" in await unscheduled(driver.cluster, last)
     await driver.cluster.api.delete(f"{PODS}/{names[0]}?gracePeriodSeconds=0")
     await driver.cluster.started(last)
     await driver.agree()

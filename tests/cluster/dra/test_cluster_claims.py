@@ -73,7 +73,7 @@ async def test_the_node_is_filled_and_what_does_not_fit_waits_for_one_to_end(dri
     assert [one.memory_bytes + one.overhead_bytes for one in found.values()] == [SIZE] * FITS
     assert len({one.zone_id for one in found.values()}) == FITS
     await create(driver, names[-1])
-    assert "cannot allocate all claims" in await unscheduled(driver, names[-1])
+    assert "cannot allocate all claims" in await unscheduled(driver.cluster, names[-1])
     await driver.cluster.api.delete(f"{PODS}/{names[0]}?gracePeriodSeconds=0")
     await driver.cluster.started(names[-1])
     await driver.agree()
@@ -174,7 +174,7 @@ async def test_sizes_that_are_none(driver: Driver, size: str) -> None:
 async def test_more_than_the_node_has_stays_pending(driver: Driver) -> None:
     await driver.cluster.api.post(CLAIMS, claim("huge", request("900Gi")))
     await create(driver, "huge", claim="huge")
-    assert "cannot allocate all claims" in await unscheduled(driver, "huge")
+    assert "cannot allocate all claims" in await unscheduled(driver.cluster, "huge")
 
 
 @pytest.mark.parametrize("victim", ["driver", "protectd", "cri"])

@@ -116,7 +116,7 @@ async def test_thirty_claims_fill_the_node_and_the_next_waits_for_one_to_end(dri
     await driver.cluster.started(*names)
     await in_agreement(driver, FITS)
     await create(driver, "waits")
-    assert "cannot allocate all claims" in await unscheduled(driver, "waits")
+    assert "cannot allocate all claims" in await unscheduled(driver.cluster, "waits")
     assert (await driver.cluster.api.get(f"{PODS}/waits"))["status"]["phase"] == "Pending"
     await remove(driver, names[7])
     await driver.cluster.started("waits")

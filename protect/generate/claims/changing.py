@@ -1,0 +1,83 @@
+"""A policy that changes pods, and what all such have in common: no memory is requested of dom0.
+
+All expressions are written without what only one of the API server and Kyverno knows.
+"""
+
+from __future__ import annotations
+
+from daemonkit.faults import Invalid
+from protect.generate.classes import Object
+from protect.generate.policies import NEW_PODS, mutating_version, policy_object
+from protect.generate.versions import Version
+
+CLAIMING = "xenpod.dev/zone-claims"
+"""Label of the namespaces whose pods get claims, or granules; the value is ``true``."""
+
+_KYVERNO = Version(1, 17)
+
+
+def changing_policy(name: str, spec: Object, kubernetes: Version, kyverno: Version | None) -> list[Object]:
+    """A policy that changes new pods, of Kyverno or of the API server.
+
+    Invalid: the release of Kubernetes, or of Kyverno where that is to do it, is too old.
+    """
+    spec = {"failurePolicy": "Fail", "matchConstraints": new_pods(), **spec}
+    if kyverno:
+        return [_mutating_policy(name, kyverno, spec)]
+    version = mutating_version(kubernetes)
+    return [
+        policy_object(version, "MutatingAdmissionPolicy", name, {**spec, "reinvocationPolicy": "IfNeeded"}),
+        policy_object(version, "MutatingAdmissionPolicyBinding", name, {"policyName": name}),
+    ]
+
+
+def _mutating_policy(name: str, kyverno: Version, spec: Object) -> Object:
+    if kyverno < _KYVERNO:
+        cause = f"the policy needs variables of MutatingPolicy v1, which came with {_KYVERNO}"
+        raise Invalid("make the policy for", f"Kyverno {kyverno}", cause, "use the API server's own policy")
+    return {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": "MutatingPolicy",
+        "metadata": {"name": name},
+        "spec": {**spec, "autogen": {"podControllers": {"controllers": []}}},
+    }
+
+
+def new_pods() -> Object:
+    """The ``matchConstraints`` of a policy: pods that are created in labelled namespaces."""
+    return {
+        "namespaceSelector": {"matchLabels": {CLAIMING: "true"}},
+        "resourceRules": [NEW_PODS],
+    }
+
+
+def add(path: str, value: str) -> str:
+    """A patch; ``value`` is an expression."""
+    return f'JSONPatch{{op: "add", path: "{path}", value: {value}}}'
+
+
+def patches(wanted: str, *more: str, note: tuple[str, str]) -> str:
+    """The patches of a pod for which ``wanted`` is true: lists of more, no requests of dom0, and a note.
+
+    Requests are set to 0: left out, they would be set to the limits.  ``note``: the annotation and its text.
+    """
+    name, text = note
+    found = [
+        *more,
+        _without_requests("containers"),
+        _without_requests("initContainers"),
+        '(object.spec.?resources.?requests[?"memory"].hasValue() ? '
+        '[JSONPatch{op: "replace", path: "/spec/resources/requests/memory", value: "0"}] : [])',
+        f"(has(object.metadata.annotations) ? [] : [{add('/metadata/annotations', '{}')}])",
+        f"[{add('/metadata/annotations/' + name.replace('/', '~1'), text)}]",
+    ]
+    return f"!({wanted}) ? [] : {' + '.join(found)}"
+
+
+def _without_requests(containers: str) -> str:
+    names = f"object.spec.{containers}.map(other, other.name)"
+    path = f'"/spec/{containers}/" + string({names}.indexOf(one.name)) + "/resources/requests/memory"'
+    asking = 'one.?resources.?requests[?"memory"].hasValue()'
+    patch = f'JSONPatch{{op: "replace", path: {path}, value: "0"}}'
+    found = f"object.spec.{containers}" if containers == "containers" else "variables.starting"
+    return f"{found}.filter(one, {asking}).map(one, {patch})"
