@@ -11,7 +11,17 @@ import pytest
 import pytest_asyncio
 
 from tests.support.cluster.api import PATIENCE
-from tests.support.cluster.claims import CLAIMS, DRIVER, TEMPLATES, Driver, claim, driving, request, template
+from tests.support.cluster.claims import (
+    CLAIMS,
+    DRIVER,
+    TEMPLATES,
+    Driver,
+    claim,
+    driving,
+    request,
+    template,
+    unscheduled,
+)
 from tests.support.cluster.cluster import NODE, NODE_MEMORY, PODS, Cluster
 from tests.support.cluster.programs import needs_kubernetes
 from tests.support.cluster.reboot import killed, reboot, revived
@@ -95,17 +105,6 @@ async def books(driver: Driver, count: int) -> object:
         return sizes
     zones, having = {zone.id for zone in await driver.cluster.zones()}, {one.zone_id for one in found}
     return None if zones == having and len(zones) == count else zones ^ having
-
-
-async def unscheduled(driver: Driver, name: str) -> str:
-    """Why the scheduler does not place the pod."""
-
-    def reason(pod: Any) -> str:
-        conditions = pod["status"].get("conditions") or ()
-        said = [one["message"] for one in conditions if one.get("reason") == "Unschedulable"]
-        return str(said[0]) if said else ""
-
-    return reason(await driver.cluster.until(name, lambda pod: bool(reason(pod))))
 
 
 async def test_thirty_claims_fill_the_node_and_the_next_waits_for_one_to_end(driver: Driver) -> None:

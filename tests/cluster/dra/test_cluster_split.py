@@ -13,13 +13,21 @@ from dra.slices.document import Document, devices
 from tests.support.cluster.claims import CLAIMS, DRIVER, TEMPLATES, Driver, driving, request
 from tests.support.cluster.cluster import NODE_MEMORY, PODS, Cluster
 from tests.support.cluster.programs import needs_kubernetes
+from tests.support.cluster.reboot import killed, reboot, revived
 from tests.support.cri.cri_daemons import needs_node
 
-pytestmark = [pytest.mark.root, needs_node, needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [
+    pytest.mark.root,
+    needs_node,
+    needs_kubernetes,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(900),
+]
 
 MIB = 1 << 20
 SIZE = 512 * MIB
 FITS = NODE_MEMORY // SIZE
+DAEMONS = ("kubelet", "driver", "protectd", "cri")
 LIMITS = {"resources": {"limits": {"memory": "128Mi"}, "requests": {"memory": "1Mi"}}}
 
 
@@ -46,7 +54,8 @@ async def driver(cluster: Cluster) -> AsyncIterator[Driver]:
 async def create(driver: Driver, name: str, **claim: str) -> None:
     """A pod that runs until it is removed, with a claim from the template, or the one that is named."""
     claims = [{"name": "zone", **(claim or {"resourceClaimTemplateName": "half"})}]
-    await driver.cluster.create(name, "sleep", "1000", container=LIMITS, resourceClaims=claims)
+    more = {"restartPolicy": "Always", "resourceClaims": claims}
+    await driver.cluster.create(name, "sleep", "100000", container=LIMITS, **more)
 
 
 def claimed(found: Document) -> dict[str, int]:
@@ -83,6 +92,50 @@ async def test_each_claim_gets_its_own_device_until_the_node_is_full(driver: Dri
     await driver.cluster.api.delete(f"{PODS}/{running}?gracePeriodSeconds=0")
     await driver.cluster.started(waiting)
     await driver.agree()
+
+
+async def test_restarts_and_a_reboot_leave_each_claim_its_device(driver: Driver) -> None:
+    """While the daemons are killed a pod comes and another one goes."""
+    names = ["stays-0", "stays-1", "stays-2"]
+    for name in (*names, "coming-0"):
+        await create(driver, name)
+    await driver.cluster.started(*names, "coming-0")
+    kept = [await origin(driver, name) for name in names]
+    for number in range(1, len(DAEMONS) + 1):
+        await create(driver, f"coming-{number}")
+        await driver.cluster.api.delete(f"{PODS}/coming-{number - 1}?gracePeriodSeconds=1")
+        order = DAEMONS[number - 1 :] + DAEMONS[: number - 1]
+        for daemon in order:
+            await killed(driver, daemon)
+        await revived(driver, order)
+    last = f"coming-{len(DAEMONS)}"
+    await driver.cluster.started(*names, last)
+    await driver.agree()
+    assert [await origin(driver, name) for name in names] == kept
+    await shown(driver, 4)
+    await reboot(driver)
+    await driver.agree()
+    assert [await origin(driver, name) for name in names] == kept, "a reservation outlives its zone"
+    await shown(driver, 4)
+
+
+async def origin(driver: Driver, name: str) -> str:
+    """The device of a pod's claim."""
+    uid = (await driver.cluster.api.get(f"{PODS}/{name}"))["metadata"]["uid"]
+    (found,) = [one.origin for one in (await driver.reservations()).values() if uid in one.pod_uids]
+    return found
+
+
+async def shown(driver: Driver, count: int) -> None:
+    """Wait until the slice has a device for each of so many claims, and one with all that is left."""
+    async with asyncio.timeout(60):
+        while True:
+            there = {one.origin: SIZE for one in (await driver.reservations()).values()}
+            for one in await driver.slices():  # none, for a moment after a kubelet has started
+                sizes = [whole(device["capacity"]["memory"]["value"]) for device in devices(one)]
+                if len(there) == count and claimed(one) == there and sum(sizes) == NODE_MEMORY:
+                    return
+            await asyncio.sleep(0.2)
 
 
 async def test_a_bad_claim_is_told_and_keeps_nobody_from_the_node(driver: Driver) -> None:

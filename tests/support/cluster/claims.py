@@ -67,9 +67,12 @@ class Driver:
             raise AssertionError(f"the slice says {found}, not {size}") from None
 
     async def slice(self) -> Any:
-        found = await self.cluster.api.get(f"{SLICES}?fieldSelector=spec.driver={DRIVER}")
-        (only,) = found["items"]
+        (only,) = await self.slices()
         return only
+
+    async def slices(self) -> list[Any]:
+        found = await self.cluster.api.get(f"{SLICES}?fieldSelector=spec.driver={DRIVER}")
+        return list(found["items"])
 
 
 @contextlib.asynccontextmanager

@@ -101,9 +101,10 @@ class Daemon:
         try:
             status = await self.ended()
         except TimeoutError:
+            where = _waiting(process.pid)
             process.send_signal(signal.SIGABRT)
             await self.ended()
-            raise DaemonFailed(f"{self.module} did not end:\n{self.tail()}") from None
+            raise DaemonFailed(f"{self.module} did not end:\n{where}\n{self.tail()}") from None
         if status not in (0, -signal.SIGKILL):
             raise DaemonFailed(f"{self.module} ended with {status}:\n{self.tail()}")
 
@@ -121,6 +122,15 @@ class Daemon:
     def _running(self) -> asyncio.subprocess.Process:
         assert self.process is not None, f"{self.module} was never started"
         return self.process
+
+
+def _waiting(pid: int) -> str:
+    """The system call of each thread (its number and arguments), and where in the kernel it waits."""
+    threads = sorted(Path(f"/proc/{pid}/task").iterdir())
+    return "\n".join(
+        f"{thread.name} {(thread / 'wchan').read_text()} {(thread / 'syscall').read_text().strip()}"
+        for thread in threads
+    )
 
 
 @dataclass
