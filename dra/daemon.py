@@ -55,7 +55,7 @@ async def serve(config: DraConfig, stop: asyncio.Event) -> None:
         events = RefusalEvents(config.kubeconfig, config.driver, config.node_name)
         keeper = SliceKeeper(config, api, protectd, health.set)
         claims = Claims(config, api, protectd, keeper, events)
-        await stack.enter_async_context(_serving(config, claims, health))
+        await stack.enter_async_context(_serving(config, claims, health, keeper.registered))
         await _until(stop, _follow(protectd, keeper.show), keeper.keep(), events.run())
 
 
@@ -68,7 +68,9 @@ async def _until(stop: asyncio.Event, *running: Coroutine[Any, Any, None]) -> No
 
 
 @asynccontextmanager
-async def _serving(config: DraConfig, claims: Claims, health: DeviceHealths) -> AsyncIterator[None]:
+async def _serving(
+    config: DraConfig, claims: Claims, health: DeviceHealths, registered: Callable[[], None]
+) -> AsyncIterator[None]:
     """The driver's socket first: the kubelet asks there as soon as it has found the other one."""
 
     def add_plugin(server: grpc.aio.Server) -> None:
@@ -76,8 +78,13 @@ async def _serving(config: DraConfig, claims: Claims, health: DeviceHealths) -> 
         dra_v1beta1_pb2_grpc.add_DRAPluginServicer_to_server(PluginV1beta1(claims), server)
         health_pb2_grpc.add_DRAResourceHealthServicer_to_server(health, server)
 
+    def told(error: str) -> None:
+        if not error:
+            lifecycle.ready("the kubelet has registered the driver")
+            registered()
+
     def add_registrar(server: grpc.aio.Server) -> None:
-        registrar = Registrar(config.driver, config.plugin_socket, _told)
+        registrar = Registrar(config.driver, config.plugin_socket, told)
         registration_pb2_grpc.add_RegistrationServicer_to_server(registrar, server)
 
     async with (
@@ -85,11 +92,6 @@ async def _serving(config: DraConfig, claims: Claims, health: DeviceHealths) -> 
         serve_unix(config.registration_socket, add_registrar, name="xenpod-dra registration"),
     ):
         yield
-
-
-def _told(error: str) -> None:
-    if not error:
-        lifecycle.ready("the kubelet has registered the driver")
 
 
 async def _follow(

@@ -42,6 +42,8 @@ _LONGEST = 300.0
 _DEVICE, _SHARED = "memory-", "memory-shared-"
 """What names of devices begin with: of those for one claim each, and of those that claims share."""
 _AWAY = "protectd-away"
+_LOOKS, _SOON = 2, 30.0
+"""How often, and after how many seconds each, the slice is read again once a kubelet has registered us."""
 _REMEMBERED = 64
 
 
@@ -92,6 +94,8 @@ class SliceKeeper:
         self._sent: list[Document] | None = None
         self._written = ""
         self._changed = asyncio.Event()
+        self._looks = 0
+        self._wiped = False
 
     def show(self, memory: ZoneMemory | None, attributes: Attributes) -> None:
         """What protectd says now; None: it is away, and the memory is what it said last."""
@@ -116,6 +120,14 @@ class SliceKeeper:
         if self._mode is SliceMode.SPLIT:
             self._changed.set()
 
+    def registered(self) -> None:
+        """A kubelet has registered the driver: one that starts removes its node's slices, perhaps later yet.
+
+        Source: kubernetes/pkg/kubelet/cm/dra/plugin.
+        """
+        self._wiped, self._looks = True, _LOOKS
+        self._changed.set()
+
     async def keep(self) -> None:
         """Write the slice for as long as the daemon runs; failures are tried again, later and later."""
         backoff, said = Backoff(1.0, _LONGEST), ""
@@ -124,6 +136,8 @@ class SliceKeeper:
         await asyncio.sleep(self._interval * random.random())
         while True:
             self._changed.clear()
+            if self._wiped:
+                self._there, self._wiped = None, False
             try:
                 if self._memory is not None:
                     await self.once()
@@ -139,9 +153,10 @@ class SliceKeeper:
             backoff.delay()
             await asyncio.sleep(self._interval * random.uniform(0.8, 1.2))
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._config.check_interval * random.uniform(0.8, 1.2)):
+                async with asyncio.timeout(self._patience * random.uniform(0.8, 1.2)):
                     await self._changed.wait()
                     continue
+            self._looks = max(0, self._looks - 1)
             self._there = None  # somebody else may have changed it
 
     async def once(self) -> None:
@@ -165,6 +180,11 @@ class SliceKeeper:
     def _interval(self) -> float:
         split = self._mode is SliceMode.SPLIT
         return self._config.split_interval if split else self._config.write_interval
+
+    @property
+    def _patience(self) -> float:
+        """Seconds until the slice is read again, whatever is known here."""
+        return min(_SOON, self._config.check_interval) if self._looks else self._config.check_interval
 
     def _offered(self, held: Sequence[Promise]) -> NodeSlice:
         """What the slice should say now."""
@@ -199,8 +219,8 @@ class SliceKeeper:
     def _shared_already(self) -> str:
         """The device that claims share; "": none does.
 
-        A kubelet that starts removes the slices of its node (kubernetes/pkg/kubelet/cm/dra/plugin), and the
-        driver may be restarted before it has written another one.  By another name, what these claims have
+        A kubelet that starts removes the slices of its node, and the driver may be restarted before it has
+        written another one.  By another name, what these claims have
         would be subtracted here and by the scheduler.
         """
         return next((one.device for one in self._held or () if one.device.startswith(_SHARED)), "")

@@ -16,6 +16,7 @@ from daemonkit.quantity import whole
 from dra.config import ClaimSizes, DraConfig, SliceMode
 from dra.kube.api import ClusterApi
 from dra.model import ZoneMemory
+from dra.slices import keeper as module
 from dra.slices.document import NodeSlice, SliceVersion, devices, document
 from dra.slices.keeper import SliceKeeper
 from dra.slices.offer import MemoryDevice
@@ -167,6 +168,26 @@ async def test_a_slice_that_was_removed_comes_again(tmp_path: Path) -> None:
         async with running(keeper):
             await until(lambda: bool(cluster.slices))
             cluster.slices.clear()
+            await until(lambda: bool(cluster.slices))
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_it_comes_again_with_the_kubelet_that_removed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    """Also with one that removes it after it has registered the driver; nobody waits for the next check."""
+    monkeypatch.setattr(module, "_SOON", 0.5 if later else 3600.0)
+    cluster = Cluster()
+    with keeping(cluster, tmp_path, check_interval=3600.0) as (keeper, _):
+        keeper.show(memory(8 * GIB), {})
+        async with running(keeper):
+            await until(lambda: bool(cluster.slices))
+            if later:
+                keeper.registered()
+                await until(lambda: not keeper._wiped)
+            cluster.slices.clear()
+            if not later:
+                keeper.registered()
             await until(lambda: bool(cluster.slices))
 
 
