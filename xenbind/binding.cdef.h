@@ -58,6 +58,7 @@ void libxl_domain_config_dispose(libxl_domain_config *config);
 int libxl_domain_config_from_json(libxl_ctx *ctx, libxl_domain_config *config, const char *json);
 int libxl_domain_create_new(libxl_ctx *ctx, libxl_domain_config *config, uint32_t *domid,
 			    const libxl_asyncop_how *how, const libxl_asyncprogress_how *console);
+int libxl_domain_pause(libxl_ctx *ctx, uint32_t domid, const libxl_asyncop_how *how);
 int libxl_domain_unpause(libxl_ctx *ctx, uint32_t domid, const libxl_asyncop_how *how);
 int libxl_domain_destroy(libxl_ctx *ctx, uint32_t domid, const libxl_asyncop_how *how);
 libxl_dominfo *libxl_list_domain(libxl_ctx *ctx, int *count);
@@ -167,7 +168,6 @@ void libxl_evdisable_domain_death(libxl_ctx *ctx, libxl_evgen_domain_death *gene
 int binding_next_event(struct binding *b, int wake, struct binding_event *out);
 
 /* ---- xenstore ---- */
-#define XS_OPEN_SOCKETONLY ...
 struct xs_handle;
 struct xs_handle *xs_open(unsigned long flags);
 void xs_close(struct xs_handle *store);

@@ -1,4 +1,4 @@
-"""Domains: create, unpause, destroy, list, look at, change the size of."""
+"""Domains: create, pause, unpause, destroy, list, look at, change the size of."""
 
 from __future__ import annotations
 
@@ -74,8 +74,13 @@ def create(context: Context, config: Mapping[str, object]) -> int:
     return int(domid[0])
 
 
+def pause(context: Context, domid: int) -> None:
+    """Let none of its vCPUs run, until it is unpaused; again is fine."""
+    context.call("libxl_domain_pause", domid, ffi.NULL, subject=f"domain {domid}")
+
+
 def unpause(context: Context, domid: int) -> None:
-    """Let it run."""
+    """Let it run; one that runs is fine."""
     context.call("libxl_domain_unpause", domid, ffi.NULL, subject=f"domain {domid}")
 
 

@@ -31,11 +31,16 @@ class Xenstore:
     """A connection.  Safe for use by several threads; values are bytes, of a guest's nodes untrusted."""
 
     def __init__(self) -> None:
-        # Where the daemon has a socket, the kernel's device would wait for a dead one for ever.
-        here = any(path.exists() for path in _SOCKETS)
-        self._handle = lib.xs_open(lib.XS_OPEN_SOCKETONLY if here else 0)
+        check_served()
+        # XS_OPEN_SOCKETONLY would say so in one step; Xen 4.17 takes it and does not heed it.
+        self._handle = lib.xs_open(0)
         if self._handle == ffi.NULL:
             raise _error("connect to", "xenstored")
+        try:
+            check_served()  # it may have died in between
+        except StoreError:
+            self.close()
+            raise
 
     @property
     def fd(self) -> int:
