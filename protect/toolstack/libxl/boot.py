@@ -20,6 +20,9 @@ from protect.toolstack.libxl.settings import LibxlSettings
 
 OWN = ("XENPOD_CHANNEL=vchan", "XENPOD_CLOCK=own", "XENPOD_SEED=xenstore")
 """What every agent in a domain is told."""
+_PARTS = (
+    "make its initramfs (xenpod-guest does when it is configured; in a checkout `make -C zone initramfs`)"
+)
 _BOOT = Path("/boot")
 _CMDLINE_LIMIT = 1023  # MAX_GUEST_CMDLINE of xen.h, with its NUL
 _SLACK = 16 << 20  # Debian's kernels end with less: tests/bench/alone/xen_boot.py
@@ -60,7 +63,7 @@ def find(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
     source = settings.kernel or _newest(guest_dir)
     initramfs = settings.initramfs or guest_dir / f"initramfs-{kernel_version(source)}.cpio"
     if not initramfs.is_file():
-        hint = "build it with `make -C zone initramfs`, or set libxl.initramfs"
+        hint = f"{_PARTS}, or set libxl.initramfs"
         raise Missing("find initramfs", str(initramfs), "no such file", hint)
     return Boot.of(unpacked_kernel(source, cache), initramfs)
 
@@ -83,7 +86,7 @@ def _newest(guest_dir: Path) -> Path:
     present = [kernel for kernel in kernels if kernel.is_file()]
     if not present:
         cause = f"none in {_BOOT} that {guest_dir} has an initramfs for"
-        hint = "install linux-image-amd64 and run `make -C zone initramfs`, or set libxl.kernel"
+        hint = f"install linux-image-amd64, {_PARTS}, or set libxl.kernel"
         raise Missing("find zone kernel", "", cause, hint)
     # Of a version's flavours the plain one: Debian's "cloud" has no 9p, and so no volumes.
     return max(
@@ -93,7 +96,8 @@ def _newest(guest_dir: Path) -> Path:
 
 def command_line(arguments: str, environment: Mapping[str, str]) -> str:
     """The kernel's command line; what the kernel does not know it hands to the agent as environment."""
-    words = ["console=hvc0", "panic=1", *arguments.split(), *OWN]
+    # Drivers that start while the initramfs is still there twice may find no memory in the smallest zones.
+    words = ["console=hvc0", "panic=1", "initramfs_async=0", *arguments.split(), *OWN]
     for name, value in environment.items():
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise Invalid(

@@ -49,6 +49,11 @@ class Workers:
         """Make no new contexts until ``renew``: without xenstored that could block for ever."""
         self._changes.held = self._questions.held = True
 
+    @property
+    def held(self) -> bool:
+        """Whether xenstored does not answer; what there is of contexts can still ask Xen."""
+        return self._changes.held
+
     def renew(self) -> None:
         """Have calls from now on use new contexts: those that there are have lost their xenstored."""
         self._changes.renew()

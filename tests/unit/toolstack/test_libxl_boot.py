@@ -158,8 +158,9 @@ def test_a_domain_in_libxls_words() -> None:
         "target_memkb": 65536,
         "kernel": "/k",
         "ramdisk": "/i",
-        "cmdline": "console=hvc0 panic=1 xen_blkfront.max_queues=1 xen_blkfront.max_indirect_segments=11 "
-        "xen_blkfront.feature_persistent=0 quiet XENPOD_CHANNEL=vchan XENPOD_CLOCK=own XENPOD_SEED=xenstore "
+        "cmdline": "console=hvc0 panic=1 initramfs_async=0 xen_blkfront.max_queues=1 "
+        "xen_blkfront.max_indirect_segments=11 xen_blkfront.feature_persistent=0 quiet "
+        "XENPOD_CHANNEL=vchan XENPOD_CLOCK=own XENPOD_SEED=xenstore "
         "XENPOD_ZONE=z1 XENPOD_CPUS=hotplug",
         "claim_mode": True,
     }

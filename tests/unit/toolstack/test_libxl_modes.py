@@ -85,6 +85,8 @@ class NoHypervisor:
     def __init__(self, **answers: object) -> None:
         self.answers = {"domains": [], "physinfo": SimpleNamespace(free_bytes=1 << 40), **answers}
 
+    held = False
+
     async def ask(self, function: Callable[..., object], *arguments: object) -> object:
         found = self.answers[function.__name__]
         return found(*arguments) if callable(found) else found

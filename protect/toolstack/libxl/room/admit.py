@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-from daemonkit.faults import Exhausted, Exists, Invalid
+from daemonkit.faults import Exhausted, Exists, Invalid, Unreachable
 from protect.host.disk_rates.backends import can_hold_rates
 from protect.model.room.modes import kernel_lacks, refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, DomainSpec
@@ -53,6 +53,8 @@ class Admission:
     @asynccontextmanager
     async def admit(self, spec: DomainSpec, boot: Boot) -> AsyncIterator[None]:
         """Check the spec, and reserve its name and uuid while the domain is being made."""
+        if self._workers.held:
+            raise Unreachable(_CREATE, spec.name, "xenstored does not answer", "start it")
         self._check(spec, boot)
         self._creating[spec.uuid] = spec.name
         try:
