@@ -22,10 +22,16 @@ def _word(kind: type[object], prefix: str, value: int) -> str:
     return name.removeprefix(prefix).lower()
 
 
+def zone_state(zone: pb.Zone) -> str:
+    """As people see it: ``paused`` is one that runs but for that."""
+    paused = zone.paused and zone.state == pb.ZONE_STATE_RUNNING
+    return "paused" if paused else _word(pb.ZoneState, "ZONE_STATE_", zone.state)
+
+
 ZONE: Fields[pb.Zone] = {
     "id": lambda one: one.id,
     "name": lambda one: one.name,
-    "state": lambda one: _word(pb.ZoneState, "ZONE_STATE_", one.state),
+    "state": lambda one: zone_state(one),
     "profile": lambda one: one.profile,
     "mode": lambda one: _word(pb.ZoneMode, "ZONE_MODE_", one.mode),
     "kernel": lambda one: one.kernel,

@@ -15,12 +15,19 @@ from protect.cli import find
 from protect.cli.output import event as print_event
 from protect.cli.output import plain as plain
 from protect.cli.output import structured
+from protect.cli.selector import zone_state
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2 as reservations
 
 _NS = 1_000_000_000
 _KIB, _MIB = 1 << 10, 1 << 20
-_STATE_STYLES = {"running": "green", "dead": "red", "creating": "yellow", "destroying": "yellow"}
+_STATE_STYLES = {
+    "running": "green",
+    "dead": "red",
+    "creating": "yellow",
+    "paused": "yellow",
+    "destroying": "yellow",
+}
 
 
 def zones(answer: pb.ListZonesResponse, output: str) -> None:
@@ -28,7 +35,7 @@ def zones(answer: pb.ListZonesResponse, output: str) -> None:
         return
     short = find.short([zone.id for zone in answer.zones])
     rows = [
-        (short[zone.id], zone.name, _zone_state(zone.state), mib(zone.resources.memory_bytes),
+        (short[zone.id], zone.name, zone_state(zone), mib(zone.resources.memory_bytes),
          str(zone.resources.vcpus), zone.profile, str(zone.domain_id), age(zone.created_at_ns))
         for zone in answer.zones
     ]  # fmt: skip
@@ -54,7 +61,7 @@ def zone(
     rows = [
         ("id", answer.id),
         ("name", answer.name),
-        ("state", _zone_state(answer.state)),
+        ("state", zone_state(answer)),
         ("death reason", answer.death_reason),
         ("last lines", answer.console),
         ("toolstack", answer.toolstack),
@@ -193,9 +200,7 @@ class ConsoleText:
 def _event_line(answer: pb.WatchEvent) -> str:
     match answer.WhichOneof("event"):
         case "zone":
-            return (
-                f"zone {answer.zone.id} {_zone_state(answer.zone.state)} {answer.zone.death_reason}".rstrip()
-            )
+            return f"zone {answer.zone.id} {zone_state(answer.zone)} {answer.zone.death_reason}".rstrip()
         case "zone_gone":
             return f"zone {answer.zone_gone} gone"
         case "workload":
@@ -257,10 +262,6 @@ def console() -> Console:
 def _device(one: pb.Device) -> str:
     parts = (one.name, one.place, one.disk, "" if one.attached else "changing")
     return " ".join(part for part in parts if part)
-
-
-def _zone_state(state: pb.ZoneState.ValueType) -> str:
-    return pb.ZoneState.Name(state).removeprefix("ZONE_STATE_").lower()
 
 
 def _workload_state(state: pb.WorkloadState.ValueType) -> str:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
+from daemonkit.host import inotify
 from daemonkit.tasks import race
 
-_IN_MODIFY = 0x2
 _CHUNK = 64 << 10
 _MOST = 4 << 20
 """Bytes before the end in which lines are looked for; more is not kept of a console."""
 _MARK = 256
 """Bytes by which the place is found again after a cut."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 async def follow(path: Path, lines: int, ended: asyncio.Event | None) -> AsyncGenerator[bytes, None]:
@@ -28,7 +24,7 @@ async def follow(path: Path, lines: int, ended: asyncio.Event | None) -> AsyncGe
     """
     descriptor = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        with _changes(descriptor) as changed:
+        with inotify.changes(inotify.MODIFY, b"/proc/self/fd/%d" % descriptor) as changed:
             tail = _Tail(descriptor)
             await asyncio.to_thread(tail.begin, lines)
             while True:
@@ -78,33 +74,3 @@ class _Tail:
         content = os.pread(self._descriptor, _MOST, 0)
         found = content.rfind(self._mark) if self._mark else -1
         self._at = found + len(self._mark) if found >= 0 else 0
-
-
-@contextmanager
-def _changes(descriptor: int) -> Iterator[asyncio.Event]:
-    """An event that is set whenever the open file changes (inotify(7))."""
-    loop = asyncio.get_running_loop()
-    changed = asyncio.Event()
-    instance = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-
-    def read() -> None:
-        os.read(instance, _CHUNK)
-        changed.set()
-
-    try:
-        place = b"/proc/self/fd/%d" % descriptor
-        _checked(_libc.inotify_add_watch(instance, place, ctypes.c_uint32(_IN_MODIFY)))
-        loop.add_reader(instance, read)
-        try:
-            yield changed
-        finally:
-            loop.remove_reader(instance)
-    finally:
-        os.close(instance)
-
-
-def _checked(result: int) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result

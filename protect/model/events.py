@@ -15,6 +15,7 @@ class ZoneSeen:
 
     zone: Zone
     connected: bool
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,13 @@ class Toolstack(HostPort, Resizable, Protocol):
         """
         ...
 
-    async def unpause(self, domain: DomainId) -> None: ...
+    async def pause(self, domain: DomainId) -> None:
+        """Let nothing of the domain run until it is unpaused or destroyed; again is fine."""
+        ...
+
+    async def unpause(self, domain: DomainId) -> None:
+        """Let it run; one that runs is fine."""
+        ...
 
     async def set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
         """Hold them for disks that it has, and gets until a restart.  Refused: ``capabilities`` says so."""

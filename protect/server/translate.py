@@ -61,7 +61,7 @@ def stranger(value: Stranger) -> pb.Stranger:
     )
 
 
-def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
+def zone(value: Zone, *, connected: bool, toolstack: str, paused: bool = False) -> pb.Zone:
     return pb.Zone(
         id=value.id,
         name=value.spec.name,
@@ -85,6 +85,7 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         died_at_ns=value.died_at_ns,
         toolstack=toolstack,
         channel_connected=connected,
+        paused=paused,
         kernel=value.spec.kernel.name if value.spec.kernel else "",
         mode=ZONE_MODES[value.spec.mode],
         file_volumes=value.file_volumes,
@@ -143,8 +144,9 @@ def host_notice(value: HostNotice) -> pb.HostNotice:
 
 def event(value: events.Event, toolstack: str) -> pb.WatchEvent:
     match value:
-        case events.ZoneSeen(seen, connected):
-            return pb.WatchEvent(zone=zone(seen, connected=connected, toolstack=toolstack))
+        case events.ZoneSeen(seen, connected, paused):
+            shown = zone(seen, connected=connected, toolstack=toolstack, paused=paused)
+            return pb.WatchEvent(zone=shown)
         case events.ZoneGone(zone_id):
             return pb.WatchEvent(zone_gone=zone_id)
         case events.WorkloadSeen(found):

@@ -30,6 +30,7 @@ from protect.zones import (
 from protect.zones.recovery import shutdown, strangers
 from protect.zones.room import reservations
 from protect.zones.size import resize
+from protect.zones.upkeep import pause
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -73,6 +74,16 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
     async def DestroyZone(self, request: pb.DestroyZoneRequest, context: Context) -> pb.DestroyZoneResponse:
         await destroy.destroy(self._manager, checks.identifier("destroy zone", "zone", request.id))
         return pb.DestroyZoneResponse()
+
+    async def PauseZone(self, request: pb.PauseZoneRequest, context: Context) -> pb.Zone:
+        zone_id = checks.identifier("pause zone", "zone", request.id)
+        await pause.pause(self._manager, zone_id)
+        return self._shown(self._manager.zone("pause zone", zone_id))
+
+    async def ResumeZone(self, request: pb.ResumeZoneRequest, context: Context) -> pb.Zone:
+        zone_id = checks.identifier("resume zone", "zone", request.id)
+        await pause.resume(self._manager, zone_id)
+        return self._shown(self._manager.zone("resume zone", zone_id))
 
     async def ZoneConsole(
         self, request: pb.ZoneConsoleRequest, context: Context
@@ -154,7 +165,9 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
 
     def _shown(self, runtime: ZoneRuntime) -> pb.Zone:
         toolstack = self._manager.toolstack.name
-        return translate.zone(runtime.zone, connected=runtime.connected, toolstack=toolstack)
+        return translate.zone(
+            runtime.zone, connected=runtime.connected, toolstack=toolstack, paused=runtime.paused
+        )
 
 
 async def _data(messages: AsyncIterator[pb.DialInput]) -> AsyncIterator[bytes]:

@@ -103,13 +103,17 @@ class ZoneManager:
         """Record, then believe, then tell."""
         self.store.save_zone(zone, intent)
         runtime.zone = zone
-        self.hub.publish(ZoneSeen(zone, runtime.connected))
+        self.zone_changed(runtime)
+
+    def zone_changed(self, runtime: ZoneRuntime) -> None:
+        """Tell of a zone as it is now."""
+        self.hub.publish(ZoneSeen(runtime.zone, runtime.connected, runtime.paused))
 
     def update_zone(self, runtime: ZoneRuntime, zone: Zone) -> None:
         """Record a change beside the operation that is under way, if there is one."""
         self.store.update_zone(zone)
         runtime.zone = zone
-        self.hub.publish(ZoneSeen(zone, runtime.connected))
+        self.zone_changed(runtime)
 
     def note_zone(self, runtime: ZoneRuntime, zone: Zone, intent: Intent | None = None) -> None:
         """Record a fact, which stays true even if the store fails.
@@ -121,7 +125,7 @@ class ZoneManager:
         except Fault as fault:
             log.error("not recorded: %s", fault, extra=fields(zone=zone.id, state=zone.state.value))
         runtime.zone = zone
-        self.hub.publish(ZoneSeen(zone, runtime.connected))
+        self.zone_changed(runtime)
 
     def put_workload(
         self, runtime: WorkloadRuntime, workload: Workload, intent: Intent | None = None
@@ -210,7 +214,7 @@ class ZoneManager:
 
     def _everything(self) -> Iterable[Change]:
         for runtime in self.zones.values():
-            yield ZoneSeen(runtime.zone, runtime.connected)
+            yield ZoneSeen(runtime.zone, runtime.connected, runtime.paused)
         for workload in self.visible_workloads():
             yield WorkloadSeen(workload)
         for notice in self.preflight:

@@ -60,6 +60,9 @@ class ZoneRuntime:
         self.client = AgentClient(zone.id, self.end, call_timeout, self._streams_taken)
         self.workloads: dict[str, WorkloadRuntime] = {}
         self.execs: dict[str, ExecRun] = {}
+        self.resumed = asyncio.Event()
+        """Not set while its domain is paused on purpose."""
+        self.resumed.set()
         self.sharing = asyncio.Lock()
         """Held by whoever has the zone see its shared directory."""
         self.attaching = asyncio.Lock()
@@ -84,11 +87,18 @@ class ZoneRuntime:
         return not self.end and self.zone.state is ZoneState.RUNNING
 
     @property
+    def paused(self) -> bool:
+        """Whether its domain is paused on purpose: nothing in it runs, and its agent answers nothing."""
+        return not self.resumed.is_set()
+
+    @property
     def agent(self) -> AgentClient:
-        """The client of a running zone; Refused when it does not run."""
+        """The client of a running zone; Refused when it does not run, or is paused."""
         self.end.check("use zone", self.id)
         if self.zone.state is not ZoneState.RUNNING:
             raise Refused("use zone", self.id, f"it is {self.zone.state.value}")
+        if self.paused:
+            raise Refused("use zone", self.id, "it is paused", f"protect zone resume {self.id}")
         return self.client
 
     def _streams_taken(self) -> set[int]:

@@ -7,10 +7,11 @@ and what has changed is for the listener to find out.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import struct
 from collections.abc import Callable
+
+from daemonkit.host import inotify
 
 _ATTRIB, _CLOSE_WRITE, _MOVED_TO, _CREATE, _DELETE, _MOVE_SELF = 0x4, 0x8, 0x80, 0x100, 0x200, 0x800
 _OVERFLOW, _IGNORED = 0x4000, 0x8000
@@ -18,8 +19,6 @@ _MASK = _ATTRIB | _CLOSE_WRITE | _MOVED_TO | _CREATE | _DELETE | _MOVE_SELF
 _HEAD = struct.Struct("=iIII")
 _READ = 64 * 1024
 _DATA = b"..data"
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class HostWatch:
@@ -48,10 +47,9 @@ class FileWatches:
     def add(self, place: int, changed: Callable[[], None]) -> HostWatch:
         """Watch what is open at a descriptor.  OSError: ENOSPC when the user has as many as it may."""
         if self._descriptor < 0:
-            self._descriptor = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+            self._descriptor = inotify.new_instance()
             asyncio.get_running_loop().add_reader(self._descriptor, self._read)
-        path = b"/proc/self/fd/%d" % place
-        number = _checked(_libc.inotify_add_watch(self._descriptor, path, ctypes.c_uint32(_MASK)))
+        number = inotify.add_watch(self._descriptor, b"/proc/self/fd/%d" % place, _MASK)
         watch = HostWatch(self, number, changed)
         # Of one directory there is one number, whoever watches it.
         self._by_number.setdefault(number, set()).add(watch)
@@ -65,7 +63,7 @@ class FileWatches:
         others.discard(watch)
         if not others:
             del self._by_number[watch.number]
-            _libc.inotify_rm_watch(self._descriptor, watch.number)  # EINVAL: the kernel has ended it
+            inotify.libc.inotify_rm_watch(self._descriptor, watch.number)  # EINVAL: the kernel has ended it
 
     def close(self) -> None:
         """End all."""
@@ -108,10 +106,3 @@ class FileWatches:
         for watch in self._by_number.pop(number, ()):
             watch.alive = False
             watch.changed()
-
-
-def _checked(result: int) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result

@@ -53,14 +53,14 @@ class ZoneEvents:
         tasks.spawn(resync.finish_intents(self._manager, runtime), f"finish in zone {runtime.id}")
         runtime.heard.set()
         clock.begin(self._manager, runtime)
-        self._manager.hub.publish(ZoneSeen(runtime.zone, runtime.connected))
+        self._manager.zone_changed(runtime)
 
     def disconnected(self) -> None:
         """Tell those who watch, and give the agent of a running zone some time to come back."""
         runtime, manager = self._runtime, self._manager
         runtime.heard.clear()
         if runtime.running and not manager.stopping:
-            manager.hub.publish(ZoneSeen(runtime.zone, connected=False))
+            manager.hub.publish(ZoneSeen(runtime.zone, connected=False, paused=runtime.paused))
             manager.tasks.spawn(silence.wait(manager, runtime), f"wait for the agent of {runtime.id}")
 
     def process_exited(self, exited: ProcessExited) -> None:

@@ -34,7 +34,7 @@ from protect.zones.recovery import mark, resync, strangers
 from protect.zones.recovery.strangers import unknown
 from protect.zones.room.capacity import refresh, reservation_promise, zone_promise
 from protect.zones.size import sizing
-from protect.zones.upkeep import silence
+from protect.zones.upkeep import pause, silence
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +106,9 @@ async def reconcile(manager: ZoneManager, recorded: RecordedZone) -> None:
 async def adopt_stranger(manager: ZoneManager, uuid: UUID) -> ZoneRuntime:
     """Make a zone of a domain whose record is lost; it is connected in the background, as after a restart."""
     runtime, domain = await strangers.adopt(manager, uuid)
+    if domain.state is DomainState.PAUSED:  # perhaps it was never let run
+        await manager.toolstack.unpause(domain.id)
+        domain = replace(domain, state=DomainState.RUNNING)
     adopting = reconcile(manager, RecordedZone(runtime, domain, None))
     manager.tasks.spawn(adopting, f"adopt zone {runtime.id}")
     return runtime
@@ -158,8 +161,8 @@ async def _adopt(manager: ZoneManager, recorded: RecordedZone, domain: DomainInf
     await (sizing.restore if resized else sizing.restore_shares)(manager, runtime)
     await disk_rates.restore(manager, runtime)
     checkpoint("reconcile.shared")
-    if domain.state is DomainState.PAUSED:
-        await manager.toolstack.unpause(domain.id)
+    pause.seen(manager, runtime, domain)
+    await race(runtime.resumed.wait(), runtime.end.wait())
     manager.tasks.spawn(silence.wait(manager, runtime), f"wait for the agent of {runtime.id}")
     link = new_link(manager, runtime)
     while True:

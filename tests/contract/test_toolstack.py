@@ -74,6 +74,25 @@ async def test_a_domain_is_paused_until_it_is_let_run(stage: Stage) -> None:
     assert after.state is DomainState.RUNNING and after.cpu_time_ns > before
 
 
+async def test_nothing_runs_while_it_is_paused_again(stage: Stage) -> None:
+    info = await stage.create(vcpus=1)
+    await stage.toolstack.unpause(info.id)
+    agent = await stage.connect(info.id)
+    for _ in range(2):
+        await stage.toolstack.pause(info.id)
+    assert (await stage.info(info.uuid)).state is DomainState.PAUSED
+    asking = asyncio.create_task(agent.call(get_facts=pb.GetFacts()))
+    await asyncio.sleep(0.3)
+    assert not asking.done(), "its agent answers although it is paused"
+    for _ in range(2):
+        await stage.toolstack.unpause(info.id)
+    assert (await asking).facts.pid1 == "init"
+    assert (await stage.info(info.uuid)).state is DomainState.RUNNING
+    await stage.toolstack.pause(info.id)
+    await stage.toolstack.destroy(info.id)
+    assert await stage.info(info.uuid) is None
+
+
 async def test_destroy_frees_everything_and_may_be_repeated(stage: Stage) -> None:
     info = await stage.create()
     await asyncio.gather(*(stage.toolstack.destroy(info.id) for _ in range(3)))
@@ -271,7 +290,9 @@ async def test_a_wait_for_the_channel_is_given_up_at_once(stage: Stage) -> None:
         await connecting
 
 
-@pytest.mark.parametrize("verb", ["unpause", "attach_disk", "disks", "host_interface", "open_channel"])
+@pytest.mark.parametrize(
+    "verb", ["pause", "unpause", "attach_disk", "disks", "host_interface", "open_channel"]
+)
 async def test_nobody_can_be_worked_with(stage: Stage, verb: str, images: tuple[Path, Path]) -> None:
     arguments = {"attach_disk": (DiskSpec("xvda", images[0]),), "host_interface": (0,)}
     with pytest.raises(DomainGone):

@@ -84,7 +84,7 @@ def _common(*, inherited: bool = False) -> argparse.ArgumentParser:
 
 
 def _zones(nouns: Verbs, common: argparse.ArgumentParser) -> None:
-    text = "list, inspect, create, resize, destroy, adopt zones; what they do, use, and say"
+    text = "list, inspect, create, pause, resize, destroy, adopt zones; what they do, use, and say"
     zone = nouns.add_parser("zone", help=text).add_subparsers(required=True)
     listing = _verb(zone, common, "zone list", "every zone")
     selector.add_selector(listing, selector.ZONE)
@@ -93,9 +93,14 @@ def _zones(nouns: Verbs, common: argparse.ArgumentParser) -> None:
     _verb(zone, common, "zone inspect", "one zone, and what it says of itself").add_argument("id", help=_ZONE)
     create.add_arguments(_verb(zone, common, "zone create", "an empty zone, without network"))
     resize.add_arguments(_verb(zone, common, resize.COMMAND, "change a zone's size while it runs"), _ZONE)
-    destroying = _verb(zone, common, "zone destroy", "end zones and what runs in them")
-    destroying.add_argument("ids", nargs="*", metavar="id", help=_ZONE)
-    selector.add_selector(destroying, selector.ZONE)
+    for verb, text in (
+        ("zone destroy", "end zones and what runs in them"),
+        ("zone pause", "let nothing in zones run until they are resumed"),
+        ("zone resume", "let paused zones run again"),
+    ):
+        changing = _verb(zone, common, verb, text)
+        changing.add_argument("ids", nargs="*", metavar="id", help=_ZONE)
+        selector.add_selector(changing, selector.ZONE)
     executing = _verb(zone, common, "zone exec", "run a command in a zone's workload")
     executing.add_argument("--workload", default="", metavar="ID", help="which one, where it has several")
     execute.add_arguments(executing, _ZONE)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import grpc.aio
 
@@ -10,6 +12,7 @@ from protect.cli import daemons, find, selector, show
 from protect.cli.daemons import TIMEOUT
 from protect.cli.errors import Command
 from xenpod_proto.protect.v1 import protect_pb2 as pb
+from xenpod_proto.protect.v1 import protect_pb2_grpc
 
 
 async def zone_list(options: argparse.Namespace) -> None:
@@ -28,7 +31,7 @@ async def zone_inspect(options: argparse.Namespace) -> None:
         zone = await zones.GetZone(pb.GetZoneRequest(id=zone_id), timeout=TIMEOUT)
         facts: pb.ZoneFactsResponse | None = None
         stats: pb.ZoneStatsResponse | None = None
-        if zone.state == pb.ZONE_STATE_RUNNING:
+        if zone.state == pb.ZONE_STATE_RUNNING and not zone.paused:
             try:
                 facts = await zones.ZoneFacts(pb.ZoneFactsRequest(id=zone_id), timeout=TIMEOUT)
                 stats = await zones.ZoneStats(pb.ZoneStatsRequest(ids=[zone_id]), timeout=TIMEOUT)
@@ -49,16 +52,34 @@ async def zone_console(options: argparse.Namespace) -> None:
 
 
 async def zone_destroy(options: argparse.Namespace) -> None:
-    """Destroy zones, once all of them have been found."""
+    async with _chosen(options) as (zones, ids):
+        for zone_id in ids:
+            await zones.DestroyZone(pb.DestroyZoneRequest(id=zone_id), timeout=TIMEOUT)
+
+
+async def zone_pause(options: argparse.Namespace) -> None:
+    async with _chosen(options) as (zones, ids):
+        for zone_id in ids:
+            await zones.PauseZone(pb.PauseZoneRequest(id=zone_id), timeout=TIMEOUT)
+
+
+async def zone_resume(options: argparse.Namespace) -> None:
+    async with _chosen(options) as (zones, ids):
+        for zone_id in ids:
+            await zones.ResumeZone(pb.ResumeZoneRequest(id=zone_id), timeout=TIMEOUT)
+
+
+@asynccontextmanager
+async def _chosen(
+    options: argparse.Namespace,
+) -> AsyncIterator[tuple[protect_pb2_grpc.ZonesAsyncStub, list[str]]]:
+    """The zones that are named or selected: all of them have been found before anything is done."""
     if bool(options.ids) is bool(options.selector.terms):
         options.refuse("name zones, or select some with --selector")
     async with daemons.zones(options) as zones:
         known = await daemons.zone_list(zones)
         found = [daemons.one_zone(known, text) for text in options.ids]
-        if not found:
-            found = [one.id for one in options.selector.select(selector.ZONE, known)]
-        for zone_id in found:
-            await zones.DestroyZone(pb.DestroyZoneRequest(id=zone_id), timeout=TIMEOUT)
+        yield zones, found or [one.id for one in options.selector.select(selector.ZONE, known)]
 
 
 async def workload_list(options: argparse.Namespace) -> None:
@@ -92,6 +113,8 @@ COMMANDS: dict[str, Command] = {
     "zone inspect": zone_inspect,
     "zone console": zone_console,
     "zone destroy": zone_destroy,
+    "zone pause": zone_pause,
+    "zone resume": zone_resume,
     "workload list": workload_list,
     "workload inspect": workload_inspect,
     "watch": watch,

@@ -1,6 +1,6 @@
 """``protect zone logs``: what the containers of a zone wrote, in the order of time.
 
-The files are those of CRI; xenpod-cri knows where they are.  What was rotated away is left out.
+The files are those of CRI; xenpod-cri knows where they are.
 """
 
 from __future__ import annotations
@@ -8,31 +8,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import heapq
+import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+from daemonkit.host import inotify
+from daemonkit.tasks import race
 from protect.cli import daemons, find
 from protect.cli.daemons import TIMEOUT
 from protect.cli.errors import Command, CommandFailed
 from protect.cli.output import plain
 from protect.cli.usage.values import count
+from protect.cli.zone.logfile import LogFile, LogLine
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
-
-_LINE_LIMIT = 1 << 20
-"""Bytes of one line of a log; CRI cuts lines at 16 KiB and says so ("P")."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class LogLine:
-    """One line; ``time`` is RFC 3339 in UTC, so texts have the order of times."""
-
-    time: str
-    container: str
-    stream: str
-    text: str
+from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 def add_arguments(verb: argparse.ArgumentParser, id_help: str) -> None:
@@ -43,12 +35,35 @@ def add_arguments(verb: argparse.ArgumentParser, id_help: str) -> None:
         "--tail", "-n", type=count, default=0, metavar="N", help="the last lines; 0: all (default)"
     )
     verb.add_argument("--timestamps", action="store_true", help="show the time of each line")
+    text = "and what comes, of the containers that there are now, until the zone ends"
+    verb.add_argument("--follow", "-f", action="store_true", help=text)
 
 
 async def logs(options: argparse.Namespace) -> None:
     """Show the logs.  CommandFailed: the zone is of no pod of xenpod-cri, or a log cannot be read."""
     async with daemons.zones(options) as zones:
         zone_id = await daemons.zone_id(zones, options.id)
+    paths = await _paths(options, zone_id)
+    show = Lines(options, named=len(paths) > 1)
+    with ExitStack() as stack:
+        files = [stack.enter_context(closing(LogFile(path, name))) for name, path in paths]
+        try:
+            if options.follow:
+                places = {os.fsencode(path.parent) for _, path in paths}
+                mask = inotify.MODIFY | inotify.CREATE | inotify.MOVED_TO
+                changed = stack.enter_context(inotify.changes(mask, *places))
+                await asyncio.to_thread(show.first, files)
+                await _follow(options, zone_id, files, show, changed)
+            else:
+                await asyncio.to_thread(show.first, files)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise CommandFailed(f"read {error.filename}: {error.strerror or error}") from None
+
+
+async def _paths(options: argparse.Namespace, zone_id: str) -> Sequence[tuple[str, Path]]:
+    """The logs that are wanted, each with the name of its container."""
     names: dict[str, str] = {}
     paths: dict[str, Path] = {}
     async with daemons.runtime(options) as runtime:
@@ -65,34 +80,72 @@ async def logs(options: argparse.Namespace) -> None:
         paths = {one: path for one, path in paths.items() if one == wanted}
     if not paths:
         raise CommandFailed(f"zone {zone_id} has no such container with a log in xenpod-cri")
-    await asyncio.to_thread(_print, {names[one]: path for one, path in paths.items()}, options)
+    return [(names[one], path) for one, path in paths.items()]
 
 
-def _print(paths: dict[str, Path], options: argparse.Namespace) -> None:
+async def _follow(
+    options: argparse.Namespace,
+    zone_id: str,
+    files: Sequence[LogFile],
+    show: Lines,
+    changed: asyncio.Event,
+) -> None:
+    """Show what comes, until the zone has ended.  AioRpcError: protectd went away."""
+    ended = asyncio.ensure_future(_end(options, zone_id))
     try:
-        merged: Iterable[LogLine] = heapq.merge(*(read(path, name) for name, path in paths.items()))
-        for line in deque(merged, options.tail) if options.tail else merged:
-            head = f"{line.time} " if options.timestamps else ""
-            head += f"{plain(line.container)}: " if len(paths) > 1 else ""
+        while True:
+            changed.clear()
+            last = ended.done()
+            await asyncio.to_thread(show.more, files)
+            if last:
+                return ended.result()
+            await race(changed.wait(), asyncio.wait([ended]))
+    finally:
+        ended.cancel()
+
+
+async def _end(options: argparse.Namespace, zone_id: str) -> None:
+    """Wait until the zone is dead, or gone."""
+    known = False
+    async with daemons.host(options) as service:
+        async for event in service.Watch(pb.WatchRequest()):
+            match event.WhichOneof("event"):
+                case "zone" if event.zone.id == zone_id:
+                    known = True
+                    if event.zone.state == pb.ZONE_STATE_DEAD:
+                        return
+                case "zone_gone" if event.zone_gone == zone_id:
+                    return
+                case "synced" if not known:
+                    return
+
+
+class Lines:
+    """Shows lines on standard output.  ``named``: with the container of each."""
+
+    def __init__(self, options: argparse.Namespace, *, named: bool) -> None:
+        self._timestamps = options.timestamps
+        self._tail = options.tail
+        self._named = named
+
+    def first(self, files: Sequence[LogFile]) -> None:
+        """All there is, or the last lines of it."""
+        merged = self._merged(files)
+        self._show(deque(merged, self._tail) if self._tail else merged)
+
+    def more(self, files: Sequence[LogFile]) -> None:
+        """What has come since."""
+        self._show(self._merged(files))
+
+    def _merged(self, files: Sequence[LogFile]) -> Iterable[LogLine]:
+        return heapq.merge(*(one.lines() for one in files))
+
+    def _show(self, lines: Iterable[LogLine]) -> None:
+        for line in lines:
+            head = f"{line.time} " if self._timestamps else ""
+            head += f"{plain(line.container)}: " if self._named else ""
             sys.stdout.write(f"{head}{_shown(line.text)}\n")
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise CommandFailed(f"read the log {error.filename}: {error.strerror or error}") from error
-
-
-def read(path: Path, container: str) -> Iterator[LogLine]:
-    """The lines of a CRI log (``TIME STREAM TAGS TEXT``), parts of one joined; others are skipped."""
-    parts: dict[str, list[str]] = {}
-    with path.open("rb") as file:
-        while line := file.readline(_LINE_LIMIT):
-            words = line.decode(errors="replace").rstrip("\n").split(" ", 3)
-            if len(words) != 4:
-                continue
-            time, stream, tags, untrusted = words
-            parts.setdefault(stream, []).append(untrusted)
-            if tags.split(":")[0] != "P":
-                yield LogLine(time, container, stream, "".join(parts.pop(stream)))
+        sys.stdout.flush()
 
 
 def _shown(untrusted: str) -> str:

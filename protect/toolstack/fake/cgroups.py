@@ -27,6 +27,8 @@ from protect.toolstack.process import PidfdProcess
 
 _REMOVAL_SECONDS = 10.0
 """Seconds within which killed processes must be gone."""
+_FREEZER = {"freezer.state": ("THAWED", "FROZEN"), "cgroup.freeze": ("0", "1")}
+_FROZEN = ("FROZEN", "FREEZING", "1")
 _V2_CONTROLLERS = ("cpu", "memory", "pids")
 
 
@@ -88,6 +90,22 @@ class Cgroups:
             if can_throttle(group):
                 throttle(group, device, rates)
 
+    def freeze(self, domain: str, *, frozen: bool) -> None:
+        """Let nothing in the domain run, or let it.  Unsupported: the host has no freezer."""
+        switches = [path for group in self.groups(domain) if (path := _freezer(group)).exists()]
+        if not switches:
+            raise Unsupported(
+                "pause domain", domain, "this host has no freezer cgroup", "mount it, or cgroup v2"
+            )
+        for switch in switches:
+            write(switch, _FREEZER[switch.name][frozen])
+
+    def frozen(self, domain: str) -> bool:
+        """Whether the domain is kept from running."""
+        return any(
+            read(path).strip() in _FROZEN for group in self.groups(domain) if (path := _freezer(group))
+        )
+
     def lift(self, domain: str) -> None:
         """Take all rates off a domain's disks: its end would wait for what they hold back."""
         for top in self.groups(domain):
@@ -117,7 +135,9 @@ class Cgroups:
         return found
 
     async def remove(self, domain: str) -> None:
-        """Kill what is left in the groups and remove them."""
+        """Kill what is left in the groups and remove them.  What is frozen would not die of it."""
+        if self.frozen(domain):
+            self.freeze(domain, frozen=False)
         deadline = time.monotonic() + _REMOVAL_SECONDS
         while await asyncio.to_thread(self._remove_empty, domain):
             if time.monotonic() > deadline:
@@ -144,6 +164,11 @@ class Cgroups:
                         raise
                     left = True
         return left
+
+
+def _freezer(group: Path) -> Path:
+    """The file that says whether the group's processes are frozen, of v1 or v2."""
+    return group / ("cgroup.freeze" if (group / "cgroup.freeze").exists() else "freezer.state")
 
 
 def _make(hierarchy: Hierarchy, parent: Path, group: Path) -> None:

@@ -73,13 +73,14 @@ class Domain:
             return ShutdownReason.CRASH
         return _REASONS.get(text, ShutdownReason.UNKNOWN)
 
-    def info(self, cpu_time_ns: int, memory_limit: int) -> DomainInfo:
+    def info(self, cpu_time_ns: int, memory_limit: int, *, frozen: bool) -> DomainInfo:
         """As the port shows it.  Its kernel, the host's, gives it all of what it may have."""
+        state = self.state
         return DomainInfo(
             id=self.id,
             uuid=self.spec.uuid,
             name=self.spec.name,
-            state=self.state,
+            state=DomainState.PAUSED if frozen and state is DomainState.RUNNING else state,
             memory_bytes=self.spec.memory_bytes,
             vcpus=self.spec.most_vcpus,
             cpu_time_ns=cpu_time_ns,

@@ -143,8 +143,14 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
         return domain.id
 
     @completed
+    async def pause(self, domain: DomainId) -> None:
+        found = self._living("pause domain", domain)
+        self._home.cgroups.freeze(str(found.spec.uuid), frozen=True)
+
+    @completed
     async def unpause(self, domain: DomainId) -> None:
         found = self._living("unpause domain", domain)
+        self._thaw(found)
         fault = self._faults.take("unpause", found.spec.name)
         await faultplan.before(fault, "unpause domain", found.spec.name)
         assert found.process is not None
@@ -173,6 +179,7 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
                 fault = self._faults.take("destroy", name)
                 await faultplan.before(fault, "destroy domain", name)
                 await asyncio.to_thread(self._home.cgroups.lift, str(found.spec.uuid))
+                self._thaw(found)  # it would not die of SIGKILL
                 await self._kill(found)
                 checkpoint("fake-destroy.killed")
                 faultplan.after(fault, "destroy domain", name)
@@ -278,9 +285,14 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
             except TimeoutError:
                 raise ToolstackError("destroy domain", domain.spec.name, "its processes do not end") from None
 
+    def _thaw(self, domain: Domain) -> None:
+        name, cgroups = str(domain.spec.uuid), self._home.cgroups
+        if cgroups.frozen(name):
+            cgroups.freeze(name, frozen=False)
+
     def _info(self, domain: Domain) -> DomainInfo:
         name, cgroups = str(domain.spec.uuid), self._home.cgroups
-        return domain.info(cgroups.cpu_time_ns(name), cgroups.memory_limit(name))
+        return domain.info(cgroups.cpu_time_ns(name), cgroups.memory_limit(name), frozen=cgroups.frozen(name))
 
 
 def _numa_nodes() -> int:

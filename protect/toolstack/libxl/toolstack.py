@@ -48,7 +48,7 @@ from protect.toolstack.libxl.xenstore.census import Census
 from protect.toolstack.libxl.xenstore.store import AsyncStore
 from protect.toolstack.libxl.xenstore.xenstored import Xenstored
 from xenbind import domain as xen
-from xenbind import errors, flask, nic, physinfo, sched
+from xenbind import errors, nic, physinfo, sched
 from xenbind.raw import Unavailable
 
 
@@ -122,8 +122,7 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
         with xen_faults("read host info", ""):
             info = await self._workers.ask(physinfo.physinfo)
             notices = (*await self._admission.notices(), *await self._scheduling.notices())
-        listed = await self.list()
-        guests = sum(domain.memory_bytes for domain in listed if domain.uuid in self._registry.uuids())
+        guests = sum(one.memory_bytes for one in await self.list() if one.uuid in self._registry.uuids())
         return PhysicalInfo(
             total_memory_bytes=info.free_bytes + guests,
             free_memory_bytes=info.free_bytes,
@@ -137,11 +136,6 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
 
     def capabilities(self) -> Capabilities:
         return self._capabilities
-
-    @completed
-    async def has_seclabel(self, label: str) -> bool:
-        with xen_faults("look up label", label):
-            return self._capabilities.flask and await self._workers.ask(flask.knows, label)
 
     @completed
     async def create(self, spec: DomainSpec) -> DomainId:
@@ -178,6 +172,12 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
                 await move_interface(f"vif{domid}.{interface.devid}", spec.netns)
         if spec.kernel and spec.kernel.addons:
             await self._disks.attach(domid, DiskSpec(ADDONS, spec.kernel.addons))
+
+    @completed
+    async def pause(self, domain: DomainId) -> None:
+        self._living("pause domain", domain)
+        with xen_faults("pause domain", str(domain)):
+            await self._workers.run(xen.pause, domain)
 
     @completed
     async def unpause(self, domain: DomainId) -> None:

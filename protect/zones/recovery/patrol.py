@@ -15,6 +15,7 @@ from protect.state.runtime import ZoneRuntime
 from protect.zones import deaths, reconcile
 from protect.zones.recovery import mark
 from protect.zones.recovery.strangers import unknown
+from protect.zones.upkeep import pause
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +43,14 @@ class Patrol:
 
     async def look(self) -> None:
         """Compare once.  Zones that come while the domains are listed are left to the next time."""
-        before = list(self._manager.zones.values())
+        before = [(runtime, runtime.paused) for runtime in self._manager.zones.values()]
         domains = {domain.uuid: domain for domain in await self._manager.toolstack.list()}
-        for runtime in before:
+        for runtime, paused in before:
             if self._manager.zones.get(runtime.id) is runtime:
-                await self._compare(runtime, domains.get(runtime.zone.uuid))
+                domain = domains.get(runtime.zone.uuid)
+                await self._compare(runtime, domain)
+                if domain and runtime.running and runtime.paused is paused and not runtime.lock.locked():
+                    pause.seen(self._manager, runtime, domain)
         self._tell_of_strangers(list(domains.values()))
 
     async def _compare(self, runtime: ZoneRuntime, domain: DomainInfo | None) -> None:

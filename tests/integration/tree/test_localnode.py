@@ -17,7 +17,9 @@ from xml.etree import ElementTree
 import pytest
 
 from localnode import images, network, registry
+from localnode.client import Client
 from tests.support.local_run import ROOT, nothing_left, processes_of, remove_pods, running
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = pytest.mark.root
 
@@ -74,7 +76,37 @@ async def operate(folder: Path, pod: str, container: str) -> None:
     status, said = await protect(folder, "host", "overhead", *sockets, "--zones", "1", "--idle", "0.1")
     assert status == 0 and "podFixed:" in said, said
     assert len((await protect(folder, "zone", "list", *sockets, "-o", "name"))[1].split()) == 1
+    said = await protect(folder, "zone", "pause", name, *sockets)
+    assert said == (0, ""), said[1]
+    status, said_then = await protect(folder, "workload", "exec", *sockets, container[:8], "--", "id")
+    assert status != 0 and f"it is paused (protect zone resume {pod})" in said_then
+    assert (await protect(folder, "zone", "resume", name, *sockets)) == (0, "")
     await diagnose(folder, both, pod)
+
+
+async def following(folder: Path, client: Client) -> None:
+    """``zone logs --follow`` shows what comes, also after the log was rotated, and ends with the zone."""
+    sockets = ("--socket", str(folder / "run/protect/protect.sock"))
+    both = (*sockets, "--cri-socket", str(folder / "run/xenpod/cri.sock"))
+    pod = await client.run_pod("ends")
+    made = await client.create(pod, IMAGE, ["sh", "-c", "echo begins; exec sleep 1000"])
+    await client.start(made)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "protect.cli", "zone", "logs", pod.id[:12], "-f", *both, cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    async with asyncio.timeout(120):
+        assert await process.stdout.readline() == b"begins\n"
+        for word in ("more", "after"):
+            await client.exec(made, "sh", "-c", f"echo {word} >/proc/1/fd/1")
+            assert await process.stdout.readline() == f"{word}\n".encode()
+            status = await client.runtime.ContainerStatus(cri.ContainerStatusRequest(container_id=made))
+            log = Path(status.status.log_path)
+            await asyncio.to_thread(log.rename, log.with_suffix(".rotated"))
+            await client.runtime.ReopenContainerLog(cri.ReopenContainerLogRequest(container_id=made))
+        await client.remove_pod(pod.id)
+        assert (await process.stdout.read(), await process.wait()) == (b"", 0)
 
 
 async def diagnose(folder: Path, sockets: tuple[str, ...], pod: str) -> None:
@@ -111,6 +143,7 @@ async def test_pods_go_on_between_runs_and_are_removed_when_asked(short_path: Pa
             theirs = (await run.client.exec(container, *asked)).stdout.decode()
             socket = ("--socket", str(folder / "run/protect/protect.sock"))
             assert await protect(folder, "workload", "exec", *socket, container, "--", *asked) == (0, theirs)
+            await following(folder, run.client)
             said = await run.interrupt()
     assert "stopped both daemons" in said and "1 pod(s) go on" in said
     assert any("fakedom" in line for line in processes_of(folder).values())

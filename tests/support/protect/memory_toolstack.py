@@ -156,6 +156,13 @@ class MemoryToolstack:
         self.domains[domain.id] = domain
         return domain.id
 
+    async def pause(self, domain: DomainId) -> None:
+        await complete(self._pause(domain))
+
+    async def _pause(self, domain: DomainId) -> None:
+        await self._step("pause")
+        self._get(domain).state = DomainState.PAUSED
+
     async def unpause(self, domain: DomainId) -> None:
         await complete(self._unpause(domain))
 

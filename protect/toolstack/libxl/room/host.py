@@ -12,7 +12,7 @@ from protect.toolstack.libxl.room import blkfront, preflight
 from protect.toolstack.libxl.room.preflight import HostFacts
 from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.workers import Workers, xen_faults
-from xenbind import memory, physinfo
+from xenbind import flask, memory, physinfo
 from xenbind.context import Context
 
 _DOM0 = 0
@@ -54,6 +54,11 @@ class XenHost:
     def disk_limit(self, memory_bytes: int, vcpus: int) -> DiskLimit:
         return blkfront.disk_limit(memory_bytes, vcpus, self._nodes)
 
+    async def has_seclabel(self, label: str) -> bool:
+        """See ``Toolstack.has_seclabel``."""
+        with xen_faults("look up label", label):
+            return self._capabilities.flask and await self._workers.ask(flask.knows, label)
+
 
 class AsksHost(Completing):
     """The part of the toolstack's port that ``XenHost`` answers."""
@@ -70,6 +75,10 @@ class AsksHost(Completing):
     @completed
     async def preflight(self, wants: HostWants) -> tuple[HostNotice, ...]:
         return await self._host.preflight(wants)
+
+    @completed
+    async def has_seclabel(self, label: str) -> bool:
+        return await self._host.has_seclabel(label)
 
     def room(self, disks_per_zone: int) -> ZoneRoom:
         return self._host.room(disks_per_zone)

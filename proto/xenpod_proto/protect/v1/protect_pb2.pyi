@@ -442,6 +442,7 @@ class Zone(_message.Message):
     RESIZABLE_FIELD_NUMBER: _builtins.int
     DEATH_KIND_FIELD_NUMBER: _builtins.int
     CONSOLE_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___ZoneState.ValueType
@@ -475,6 +476,8 @@ class Zone(_message.Message):
     """
     console: _builtins.str
     """Of a dead zone: the last lines of its console, at most 50 (untrusted, but plain text)."""
+    paused: _builtins.bool
+    """Whether it runs but for a pause, by PauseZone or by somebody else."""
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
     @_builtins.property
@@ -510,14 +513,53 @@ class Zone(_message.Message):
         resizable: _builtins.bool = ...,
         death_kind: _builtins.str = ...,
         console: _builtins.str = ...,
+        paused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "console", b"console", "cpupool", b"cpupool", "created_at_ns", b"created_at_ns", "death_kind", b"death_kind", "death_reason", b"death_reason", "devices", b"devices", "died_at_ns", b"died_at_ns", "disk_rates", b"disk_rates", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resizable", b"resizable", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "console", b"console", "cpupool", b"cpupool", "created_at_ns", b"created_at_ns", "death_kind", b"death_kind", "death_reason", b"death_reason", "devices", b"devices", "died_at_ns", b"died_at_ns", "disk_rates", b"disk_rates", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "paused", b"paused", "profile", b"profile", "resizable", b"resizable", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Zone: _TypeAlias = Zone  # noqa: Y015
+
+@_typing.final
+class PauseZoneRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseZoneRequest: _TypeAlias = PauseZoneRequest  # noqa: Y015
+
+@_typing.final
+class ResumeZoneRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeZoneRequest: _TypeAlias = ResumeZoneRequest  # noqa: Y015
 
 @_typing.final
 class ZoneConsoleRequest(_message.Message):

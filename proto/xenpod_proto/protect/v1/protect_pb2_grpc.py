@@ -59,6 +59,16 @@ class ZonesStub:
                 request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DestroyZoneRequest.SerializeToString,
                 response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DestroyZoneResponse.FromString,
                 _registered_method=True)
+        self.PauseZone = channel.unary_unary(
+                '/protect.v1.Zones/PauseZone',
+                request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.PauseZoneRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.Zone.FromString,
+                _registered_method=True)
+        self.ResumeZone = channel.unary_unary(
+                '/protect.v1.Zones/ResumeZone',
+                request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ResumeZoneRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.Zone.FromString,
+                _registered_method=True)
         self.ZoneConsole = channel.unary_stream(
                 '/protect.v1.Zones/ZoneConsole',
                 request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneConsoleRequest.SerializeToString,
@@ -138,6 +148,20 @@ class ZonesServicer:
     def DestroyZone(self, request, context):
         """Ends the zone and its workloads, frees everything; the zone is forgotten.  Unknown ids succeed.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseZone(self, request, context):
+        """Nothing in a running zone runs until it is resumed; it keeps all that it has, and is not ended for its silence.
+        Whatever needs its agent is FAILED_PRECONDITION meanwhile; DestroyZone is not.  Again succeeds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeZone(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -237,6 +261,16 @@ def add_ZonesServicer_to_server(servicer, server):
                     servicer.DestroyZone,
                     request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DestroyZoneRequest.FromString,
                     response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DestroyZoneResponse.SerializeToString,
+            ),
+            'PauseZone': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseZone,
+                    request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.PauseZoneRequest.FromString,
+                    response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.Zone.SerializeToString,
+            ),
+            'ResumeZone': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeZone,
+                    request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ResumeZoneRequest.FromString,
+                    response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.Zone.SerializeToString,
             ),
             'ZoneConsole': grpc.unary_stream_rpc_method_handler(
                     servicer.ZoneConsole,
@@ -419,6 +453,60 @@ class Zones:
             '/protect.v1.Zones/DestroyZone',
             xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DestroyZoneRequest.SerializeToString,
             xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DestroyZoneResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseZone(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/protect.v1.Zones/PauseZone',
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.PauseZoneRequest.SerializeToString,
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.Zone.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeZone(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/protect.v1.Zones/ResumeZone',
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ResumeZoneRequest.SerializeToString,
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.Zone.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,11 @@ class ZonesStub:
     ListZones: _grpc.UnaryUnaryMultiCallable[_protect_pb2.ListZonesRequest, _protect_pb2.ListZonesResponse]
     DestroyZone: _grpc.UnaryUnaryMultiCallable[_protect_pb2.DestroyZoneRequest, _protect_pb2.DestroyZoneResponse]
     """Ends the zone and its workloads, frees everything; the zone is forgotten.  Unknown ids succeed."""
+    PauseZone: _grpc.UnaryUnaryMultiCallable[_protect_pb2.PauseZoneRequest, _protect_pb2.Zone]
+    """Nothing in a running zone runs until it is resumed; it keeps all that it has, and is not ended for its silence.
+    Whatever needs its agent is FAILED_PRECONDITION meanwhile; DestroyZone is not.  Again succeeds.
+    """
+    ResumeZone: _grpc.UnaryUnaryMultiCallable[_protect_pb2.ResumeZoneRequest, _protect_pb2.Zone]
     ZoneConsole: _grpc.UnaryStreamMultiCallable[_protect_pb2.ZoneConsoleRequest, _protect_pb2.ZoneConsoleResponse]
     """The end of what the zone wrote to its console, and with follow what it writes from then on, until it ends.
     Untrusted: it may hold what controls a terminal.  Of a zone that is dead, its last lines.
@@ -85,6 +90,11 @@ class ZonesAsyncStub(ZonesStub):
     ListZones: _aio.UnaryUnaryMultiCallable[_protect_pb2.ListZonesRequest, _protect_pb2.ListZonesResponse]  # type: ignore[assignment]
     DestroyZone: _aio.UnaryUnaryMultiCallable[_protect_pb2.DestroyZoneRequest, _protect_pb2.DestroyZoneResponse]  # type: ignore[assignment]
     """Ends the zone and its workloads, frees everything; the zone is forgotten.  Unknown ids succeed."""
+    PauseZone: _aio.UnaryUnaryMultiCallable[_protect_pb2.PauseZoneRequest, _protect_pb2.Zone]  # type: ignore[assignment]
+    """Nothing in a running zone runs until it is resumed; it keeps all that it has, and is not ended for its silence.
+    Whatever needs its agent is FAILED_PRECONDITION meanwhile; DestroyZone is not.  Again succeeds.
+    """
+    ResumeZone: _aio.UnaryUnaryMultiCallable[_protect_pb2.ResumeZoneRequest, _protect_pb2.Zone]  # type: ignore[assignment]
     ZoneConsole: _aio.UnaryStreamMultiCallable[_protect_pb2.ZoneConsoleRequest, _protect_pb2.ZoneConsoleResponse]  # type: ignore[assignment]
     """The end of what the zone wrote to its console, and with follow what it writes from then on, until it ends.
     Untrusted: it may hold what controls a terminal.  Of a zone that is dead, its last lines.
@@ -152,6 +162,23 @@ class ZonesServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_protect_pb2.DestroyZoneResponse, _abc.Awaitable[_protect_pb2.DestroyZoneResponse]]:
         """Ends the zone and its workloads, frees everything; the zone is forgotten.  Unknown ids succeed."""
+
+    @_abc_1.abstractmethod
+    def PauseZone(
+        self,
+        request: _protect_pb2.PauseZoneRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_protect_pb2.Zone, _abc.Awaitable[_protect_pb2.Zone]]:
+        """Nothing in a running zone runs until it is resumed; it keeps all that it has, and is not ended for its silence.
+        Whatever needs its agent is FAILED_PRECONDITION meanwhile; DestroyZone is not.  Again succeeds.
+        """
+
+    @_abc_1.abstractmethod
+    def ResumeZone(
+        self,
+        request: _protect_pb2.ResumeZoneRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_protect_pb2.Zone, _abc.Awaitable[_protect_pb2.Zone]]: ...
 
     @_abc_1.abstractmethod
     def ZoneConsole(

@@ -23,7 +23,7 @@ from protect.cli.errors import CommandFailed
 from protect.cli.host.overhead import HostUse, measured
 from protect.cli.usage import schema
 from protect.cli.usage.arguments import parser
-from protect.cli.zone.logs import read
+from protect.cli.zone.logfile import LogFile
 from protect.cli.zone.top import compare
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import Served, served
@@ -151,6 +151,15 @@ async def test_zones_are_destroyed_by_selector_and_never_all_by_accident(protect
     assert (await protect("zone", "list", "-o", "name")).split() == ["db-1"]
 
 
+async def test_zones_are_paused_and_resumed(protect: Operator) -> None:
+    await protect("zone", "pause", "db", "shop/web")
+    assert (await protect("zone", "list", "-l", "state=paused", "-o", "name")).split() == ["web-1", "db-1"]
+    assert "paused" in await protect("zone", "inspect", "db-1")
+    await protect("zone", "resume", "-l", "name=*web")
+    assert (await protect("zone", "list", "-l", "state=running", "-o", "name")).split() == ["web-1"]
+    await protect("zone", "pause", "nobody", status=1)
+
+
 async def test_a_zone_by_hand(protect: Operator) -> None:
     made = (await protect("zone", "create", "--memory", "128MiB", "--name", "mine")).strip()
     zone = json.loads(await protect("zone", "list", "-l", "name=mine", "-o", "json"))["zones"][0]
@@ -215,8 +224,29 @@ def test_lines_of_a_log(tmp_path: Path) -> None:
         "2026-01-01T00:00:01.000000001Z stdout P one \n2026-01-01T00:00:02Z stderr F err\nnonsense\n"
         "2026-01-01T00:00:03Z stdout F and two\n"
     )
-    found = [(line.stream, line.text) for line in read(log, "web")]
+    found = [(line.stream, line.text) for line in LogFile(log, "web").lines()]
     assert found == [("stderr", "err"), ("stdout", "one and two")]
+
+
+def test_a_log_goes_on_where_it_was_read_and_over_a_rotation(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    path.write_text("1 stdout F one\n2 stdout F tw")
+    log = LogFile(path, "web")
+
+    def came() -> list[str]:
+        return [line.text for line in log.lines()]
+
+    assert (came(), came()) == (["one"], [])
+    with path.open("a") as file:
+        file.write("o\n")
+    assert came() == ["two"]
+    with path.open("a") as file:
+        file.write("3 stdout F three\n")
+    path.rename(tmp_path / "0.log.rotated")
+    assert came() == ["three"], "nothing is missed while there is no other file yet"
+    path.write_text("4 stdout F four\n")
+    assert came() == ["four"]
+    log.close()
 
 
 def test_bash_completes_commands(tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""A container's log as CRI writes it: one file, which is renamed for another one now and then."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+_LINE_LIMIT = 1 << 20
+"""Bytes of one line of a log; CRI cuts lines at 16 KiB and says so ("P")."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogLine:
+    """One line; ``time`` is RFC 3339 in UTC, so texts have the order of times."""
+
+    time: str
+    container: str
+    stream: str
+    text: str
+
+
+class LogFile:
+    """What one container wrote, from where it was read last.  What was rotated away before is left out."""
+
+    def __init__(self, path: Path, container: str) -> None:
+        self._path = path
+        self._container = container
+        self._file: BinaryIO | None = None
+        self._begun = b""
+        self._parts: dict[str, list[str]] = {}
+
+    def lines(self) -> Iterator[LogLine]:
+        """The complete lines that have come since (``TIME STREAM TAGS TEXT``); others are skipped.
+
+        Parts of a line are joined.  FileNotFoundError: there is no such file, and was none.
+        """
+        if self._file is None:
+            self._file = self._path.open("rb")
+        yield from self._rest()
+        while self._renewed():
+            yield from self._rest()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _rest(self) -> Iterator[LogLine]:
+        assert self._file is not None
+        while piece := self._file.readline(_LINE_LIMIT):
+            self._begun += piece
+            if not piece.endswith(b"\n") and len(self._begun) < _LINE_LIMIT:
+                return  # its end has not been written yet
+            text, self._begun = self._begun, b""
+            if (line := self._line(text)) is not None:
+                yield line
+
+    def _line(self, untrusted: bytes) -> LogLine | None:
+        words = untrusted.decode(errors="replace").rstrip("\n").split(" ", 3)
+        if len(words) != 4:
+            return None
+        time, stream, tags, text = words
+        self._parts.setdefault(stream, []).append(text)
+        if tags.split(":")[0] == "P":
+            return None
+        return LogLine(time, self._container, stream, "".join(self._parts.pop(stream)))
+
+    def _renewed(self) -> bool:
+        """Go over to the file that is there now; whether it is another one."""
+        assert self._file is not None
+        try:
+            there = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        if os.path.samestat(there, os.fstat(self._file.fileno())):
+            return False
+        self._file.close()
+        self._file, self._begun = self._path.open("rb"), b""
+        return True
