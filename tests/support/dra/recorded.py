@@ -1,7 +1,7 @@
 """Answers of real API servers to the driver: recorded once, replayed request by request.
 
-``XENPOD_KUBERNETES=... python -m tests.support.dra.recorded FOLDER`` records them anew: kube-apiserver 1.36
-as it is and as it emulates 1.33; 1.32 is the latter with v1beta1 only, which is what 1.32 had.
+``XENPOD_KUBERNETES=... python -m tests.support.dra.recorded FOLDER`` records those of the release whose
+kube-apiserver is in that folder.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import json
 import re
 import ssl
+import subprocess
 import sys
 import tempfile
 import urllib.request
@@ -30,6 +31,7 @@ from dra.slices.document import devices, shared_device, unclaimed_device
 from dra.slices.keeper import SliceKeeper
 from tests.support.cluster.api import Api
 from tests.support.cluster.control_plane import api_server
+from tests.support.cluster.programs import program
 from tests.support.dra.host import HeldHost
 from tests.support.images.http_server import HttpServer
 from tests.support.labels.api_server import NAME, TOKEN, kubeconfig
@@ -40,16 +42,16 @@ DOM0_MEMORY = Bytes(4 << 20)
 CARD = HostDevice("card.0", "0000:65:00.0", readonly=False, zone_id="")
 _DEVICE = re.compile(r"memory-(?:shared-)?[0-9a-f]{8}")
 _KEPT = {"name", "namespace", "resourceVersion", "ownerReferences"}
-_ALL = "resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2={},resource.k8s.io/v1={}"
-_EMULATED = ("--emulated-version=kube=1.33", "--feature-gates=kube:DynamicResourceAllocation=true")
+_ON = "--feature-gates=DynamicResourceAllocation=true"
+_BETA = "--runtime-config=resource.k8s.io/v1beta1=true"
 SERVERS = {
-    "1.32": (*_EMULATED, f"--runtime-config={_ALL.format('false', 'false')}"),
-    "1.33": (*_EMULATED, f"--runtime-config={_ALL.format('true', 'false')}"),
+    "1.32": (_ON, _BETA),
+    "1.33": (_ON, f"{_BETA},resource.k8s.io/v1beta2=true"),
     "1.36": (
         "--feature-gates=DRAConsumableCapacity=true,DRADeviceTaints=true,DRANodeAllocatableResources=true",
     ),
 }
-"""Flags of kube-apiserver, by the release whose answers they make."""
+"""Flags of kube-apiserver that have it serve claims, by its release."""
 
 
 @dataclass
@@ -242,9 +244,12 @@ async def _allocate(api: Api, version: str, device: str) -> str:
 
 async def main(to: Path) -> None:
     to.mkdir(parents=True, exist_ok=True)
-    for release, flags in SERVERS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            await _record(release, flags, to, Path(folder))
+    said = subprocess.run(
+        [program("kube-apiserver"), "--version"], check=True, capture_output=True, text=True
+    )
+    release = ".".join(said.stdout.split()[-1].removeprefix("v").split(".")[:2])  # "Kubernetes v1.36.0"
+    with tempfile.TemporaryDirectory() as folder:
+        await _record(release, SERVERS[release], to, Path(folder))
 
 
 if __name__ == "__main__":
