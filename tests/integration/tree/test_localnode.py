@@ -105,7 +105,8 @@ async def following(folder: Path, client: Client) -> None:
             log = Path(status.status.log_path)
             await asyncio.to_thread(log.rename, log.with_suffix(".rotated"))
             await client.runtime.ReopenContainerLog(cri.ReopenContainerLogRequest(container_id=made))
-        await client.remove_pod(pod.id)
+        assert await protect(folder, "zone", "pause", pod.id, *sockets) == (0, "")
+        await client.remove_pod(pod.id)  # a paused one, too
         assert (await process.stdout.read(), await process.wait()) == (b"", 0)
 
 
