@@ -38,7 +38,7 @@ async def copied(agent: Agent, root: str, vdev: str, way: str, part: int) -> flo
     """The seconds in which a container reads or writes a part of the disk that nobody has read yet."""
     ends = f"if=/zone/{vdev} of=/dev/null skip={part * SIZE // 65536}"
     if way == "write":
-        ends = f"if=/dev/zero of=/zone/{vdev} seek={part * SIZE // 65536} conv=fsync,notrunc"
+        ends = f"if=/dev/zero of=/zone/{vdev} seek={part * SIZE // 65536} conv=fsync,notrunc oflag=direct"
     copy = f"dd {ends} bs=65536 count={SIZE // 65536}"
     begun = time.monotonic()
     assert await in_devices(agent, f"{way}{part}", root, vdev, copy) == 0
