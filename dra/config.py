@@ -48,7 +48,7 @@ class ClaimSizes:
     default: Bytes = Bytes(352 << 20)
     minimum: Bytes = Bytes(32 << 20)
     step: Bytes = Bytes(1 << 20)
-    minimum_device: Bytes = Bytes(102 << 20)
+    minimum_device: Bytes = Bytes(118 << 20)
 
     def __post_init__(self) -> None:
         at_least(1 << 20, self, "minimum", "step", "minimum_device")

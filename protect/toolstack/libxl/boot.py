@@ -25,7 +25,7 @@ _PARTS = (
 )
 _BOOT = Path("/boot")
 _CMDLINE_LIMIT = 1023  # MAX_GUEST_CMDLINE of xen.h, with its NUL
-_SLACK = 16 << 20  # Debian's kernels end with less: tests/bench/alone/xen_boot.py
+_SLACK = 32 << 20  # with half of it Debian's kernels end at boot now and then
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _VALUE = re.compile(r"[A-Za-z0-9_./:=-]{0,255}")
 
@@ -96,8 +96,7 @@ def _newest(guest_dir: Path) -> Path:
 
 def command_line(arguments: str, environment: Mapping[str, str]) -> str:
     """The kernel's command line; what the kernel does not know it hands to the agent as environment."""
-    # Drivers that start while the initramfs is still there twice may find no memory in the smallest zones.
-    words = ["console=hvc0", "panic=1", "initramfs_async=0", *arguments.split(), *OWN]
+    words = ["console=hvc0", "panic=1", *arguments.split(), *OWN]
     for name, value in environment.items():
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise Invalid(

@@ -138,7 +138,7 @@ def test_found_by_the_initramfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = boot.find(LibxlSettings(), tmp_path, tmp_path / "cache")
     assert found.initramfs.name == "initramfs-6.1.0-9-cloud-amd64.cpio"
     assert found.kernel.read_bytes() == ELF
-    assert found.minimum_bytes == len(ELF) + 2000 + (16 << 20)
+    assert found.minimum_bytes == len(ELF) + 2000 + (32 << 20)
     with pytest.raises(Missing, match="find initramfs"):
         boot.find(LibxlSettings(initramfs=tmp_path / "none"), tmp_path, tmp_path / "cache")
 
@@ -158,7 +158,7 @@ def test_a_domain_in_libxls_words() -> None:
         "target_memkb": 65536,
         "kernel": "/k",
         "ramdisk": "/i",
-        "cmdline": "console=hvc0 panic=1 initramfs_async=0 xen_blkfront.max_queues=1 "
+        "cmdline": "console=hvc0 panic=1 xen_blkfront.max_queues=1 "
         "xen_blkfront.max_indirect_segments=11 xen_blkfront.feature_persistent=0 quiet "
         "XENPOD_CHANNEL=vchan XENPOD_CLOCK=own XENPOD_SEED=xenstore "
         "XENPOD_ZONE=z1 XENPOD_CPUS=hotplug",

@@ -47,7 +47,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spec() -> MakeSpec:
     """Makes a domain that does ``test`` (see peer.c)."""
 
-    def make(test: str, mode: Mode = Mode.PV, interfaces: int = 0, memory: int = 80 * MIB) -> DomainSpec:
+    def make(test: str, mode: Mode = Mode.PV, interfaces: int = 0, memory: int = 96 * MIB) -> DomainSpec:
         uuid = uuid4()
         return DomainSpec(uuid, domain_name("test", uuid), memory, 1, mode, interfaces, {"TEST": test})
 

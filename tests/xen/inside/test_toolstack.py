@@ -201,7 +201,7 @@ async def test_memory(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
     after = await toolstack.physical_info()
     assert info.free_memory_bytes - after.free_memory_bytes >= wanted.memory_bytes
     assert abs(info.total_memory_bytes - after.total_memory_bytes) < 8 * MIB
-    assert [found.memory_bytes for found in await toolstack.list() if found.id == domid] == [80 * MIB]
+    assert [found.memory_bytes for found in await toolstack.list() if found.id == domid] == [96 * MIB]
 
 
 async def test_memory_of_other_domains_is_not_for_zones(

@@ -31,7 +31,7 @@ async def on_xen(
     protectd = Protectd(folder)
     protectd.configure(
         toolstack="libxl",
-        profiles={"default": {"memory": "96MiB", "mode": "pv"}},
+        profiles={"default": {"memory": "112MiB", "mode": "pv"}},
         timeouts={"boot": f"{boot:.0f}s", "call": "120s", "reconcile": "2s"},
         scratch={"reserve": 0},  # dom0 has all of its files in memory
         **settings,
