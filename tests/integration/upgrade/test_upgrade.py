@@ -134,11 +134,18 @@ async def test_protectd_has_forgotten_no_zone(kept: stored.Kept, node: CriNode, 
         assert not (await clients.zones.ListZones(protect.ListZonesRequest())).zones
 
 
+@pytest.fixture(params=["upgraded", "rolled back"])
+async def checkouts(request: pytest.FixtureRequest) -> tuple[Path, Path]:
+    """Whose daemons make the pods, agents and all, and whose daemons find them."""
+    found = (Path(BEFORE), ROOT)
+    return found if request.param == "upgraded" else (found[1], found[0])
+
+
 @pytest.fixture
-async def before(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CriNode]:
-    """A node whose daemons are of the other checkout, with the image."""
+async def before(checkouts: tuple[Path, Path]) -> AsyncIterator[CriNode]:
+    """A node whose daemons are of the first checkout, with the image."""
     folder = await asyncio.to_thread(stored.new_folder)
-    node = CriNode(folder, checkout=Path(BEFORE))
+    node = CriNode(folder, checkout=checkouts[0])
     await node.start()
     try:
         yield node
@@ -150,7 +157,9 @@ async def before(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CriN
 
 @pytest.mark.skipif(not BEFORE, reason="XENPOD_BEFORE names no other checkout")
 @pytest.mark.parametrize("ended", ["killed", "stopped"])
-async def test_pods_run_on_when_the_daemons_are_replaced(before: CriNode, ended: str) -> None:
+async def test_pods_run_on_when_the_daemons_are_replaced(
+    before: CriNode, checkouts: tuple[Path, Path], ended: str
+) -> None:
     """Containers go on, their ends and output are told, execs and removal work; nothing is left."""
     async with registry.serve(before.folder / "registry") as address:
         images_of(before, address)
@@ -165,10 +174,10 @@ async def test_pods_run_on_when_the_daemons_are_replaced(before: CriNode, ended:
     for daemon in (before.daemon, before.protectd.daemon):
         await (daemon.crash() if ended == "killed" else daemon.stop())
     lines = len(client.log(pod, "ends").read_text().splitlines())
-    today = CriNode(before.folder)
-    before.daemon, before.protectd = today.daemon, today.protectd
-    await today.start()
-    async with today.client() as client:
+    others = CriNode(before.folder, checkout=checkouts[1])
+    before.daemon, before.protectd = others.daemon, others.protectd
+    await others.start()
+    async with others.client() as client:
         now = await stored.shown(client)
         assert without(now["containers"][ends], "state") == without(then["containers"][ends], "state")
         states = {one: (await container_status(client, one)).state for one in (ends, waits)}

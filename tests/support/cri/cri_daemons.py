@@ -64,11 +64,13 @@ class CriNode:
     def configure(self, **changes: object) -> None:
         """Write xenpod-cri's configuration; it counts from the next start."""
         self.settings.update(changes)
+        guest = self.checkout / "zone" / "build"
         base: dict[str, object] = {
             "run_dir": str(self.run_dir),
             "state_dir": str(self.folder / "state"),
             "protect_socket": str(self.protectd.daemon.socket),
-            **({"guest_dir": str(GUEST)} if self.checkout == ROOT else {}),
+            # An earlier release had no such key, and no program there.
+            **({"guest_dir": str(guest)} if (guest / "lookup").exists() else {}),
             "log_level": "debug",
             "cni": {"conf_dir": str(self.conf_dir), "netns_dir": str(self.netns_dir)},
             "images": {"certs_dir": str(self.certs)},
