@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import json
 import os
+import pty
+import re
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 import tarfile
+import termios
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -25,6 +31,7 @@ pytestmark = pytest.mark.root
 
 HOST = "registry.run.example"
 IMAGE = f"{HOST}/busybox:1"
+COLUMNS = 80
 
 
 async def protect(folder: Path, *words: str, stdin: bytes = b"") -> tuple[int, str]:
@@ -82,6 +89,50 @@ async def operate(folder: Path, pod: str, container: str) -> None:
     assert status != 0 and f"it is paused (protect zone resume {pod})" in said_then
     assert (await protect(folder, "zone", "resume", name, *sockets)) == (0, "")
     await diagnose(folder, both, pod)
+
+
+async def fit(folder: Path, pod: str, container: str) -> None:
+    """Each table fits a terminal of 80 columns, and has the id by which to go on."""
+    socket = ("--socket", str(folder / "run/protect/protect.sock"))
+    cri_socket = ("--cri-socket", str(folder / "run/xenpod/cri.sock"))
+    shown = {
+        "zone list": pod[:8],
+        f"zone inspect {pod}": pod,
+        "zone top --count 1 --interval 0.1": pod[:8],
+        "workload list": container[:8],
+        f"workload inspect {container}": container,
+        "image list": "busybox",
+        "host": "fake",
+        "host info": "fake",
+        "host capacity": "MiB",
+        "device list": "ZONE",
+        "reservation list": "ZONE",
+        "--help": "zone",
+        "generate --help": "WHAT",
+    }
+    for verb, text in shown.items():
+        words = verb.split()
+        words += [] if "--help" in verb else cri_socket if words[0] == "image" else socket
+        words += cri_socket if verb in ("host", "host info") else []
+        said = await asyncio.to_thread(_on_terminal, [sys.executable, "-m", "protect.cli", *words])
+        assert text in said, verb
+        assert not [line for line in said.splitlines() if len(line) > COLUMNS], verb
+
+
+def _on_terminal(command: list[str]) -> str:
+    """What a command says on a terminal, without colours."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, COLUMNS, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
+    process = subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    said = b""
+    with contextlib.suppress(OSError):  # EIO: nobody has the other end any more
+        while piece := os.read(ours, 65536):
+            said += piece
+    os.close(ours)
+    process.wait(60)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode())
 
 
 async def following(folder: Path, client: Client) -> None:
@@ -144,6 +195,7 @@ async def test_pods_go_on_between_runs_and_are_removed_when_asked(short_path: Pa
             theirs = (await run.client.exec(container, *asked)).stdout.decode()
             socket = ("--socket", str(folder / "run/protect/protect.sock"))
             assert await protect(folder, "workload", "exec", *socket, container, "--", *asked) == (0, theirs)
+            await fit(folder, pod.id, container)
             await following(folder, run.client)
             said = await run.interrupt()
     assert "stopped both daemons" in said and "1 pod(s) go on" in said
