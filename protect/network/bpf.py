@@ -23,6 +23,7 @@ _REDIRECT = 23  # BPF_FUNC_redirect
 _SHOT = 2  # TC_ACT_SHOT
 _LENGTH, _VLAN_PRESENT = 0, 20  # of struct __sk_buff
 _LOADS = {1: 0x30, 2: 0x28, 4: 0x20}  # BPF_LD | BPF_ABS of so many bytes, into r0
+_FROM_PLACE = 0x20  # more than that: BPF_IND, which counts from a register
 
 _ATTEMPTS = 5
 """The kernel gives up checking a program when a signal is pending (EAGAIN; do_check() of its verifier)."""
@@ -34,19 +35,50 @@ class Program:
     """A program that decides what happens to a frame; jumps lead forward, to labels.
 
     A frame is sent out (``redirect``) or dropped (``drop``).  The kernel gives a frame that is shorter than
-    what is looked at to the host itself, so ``at_least`` comes first.
+    what is looked at to the host itself, so ``at_least`` comes first.  From ``place`` on, sizes and offsets
+    count from a place in the frame that the frame itself decides on.
     """
 
     def __init__(self) -> None:
         self._code = bytearray()
         self._jumps: list[tuple[int, str]] = []
         self._labels: dict[str, int] = {}
+        self._placed = False
         self._add(0xBF, 0x16)  # r6 = r1, the frame: where loads look for it
+
+    def place(self, offset: int) -> None:
+        """Have what follows count from here."""
+        self._placed = True
+        self._add(0xB7, 0x07, 0, offset)  # r7 is the place
+
+    def move_place(self, size: int) -> None:
+        """Move it on by so many bytes."""
+        self._add(0x07, 0x07, 0, size)
+
+    def move_place_by(self, offset: int, unit: int) -> None:
+        """Move it on by the byte at the offset, in units of so many bytes, a power of two."""
+        self._load(offset, 1)
+        self._add(0x67, 0x00, 0, unit.bit_length() - 1)
+        self._add(0x0F, 0x07)
+
+    def keep(self, offset: int) -> None:
+        """Keep the byte at the offset, for ``jump_if_kept``."""
+        self._load(offset, 1)
+        self._add(0xBF, 0x08)  # r8 = r0
+
+    def jump_if_kept(self, value: bytes, label: str) -> None:
+        """Go to the label if the byte that was kept is this one."""
+        self._add(0xBF, 0x80)
+        self._jump(0x16, value[0], label)
 
     def at_least(self, size: int, otherwise: str) -> None:
         """Go on if the frame has so many bytes."""
         self._add(0x61, 0x60, _LENGTH)
-        self._jump(0xA6, size, otherwise)
+        if self._placed:
+            self._add(0x1F, 0x70)  # how many there are from the place on, if any
+            self._jump(0xC6, size, otherwise)
+        else:
+            self._jump(0xA6, size, otherwise)
 
     def untagged(self, otherwise: str) -> None:
         """Go on if the frame is in no VLAN by a tag that the interface has taken off."""
@@ -64,10 +96,10 @@ class Program:
         self._load(offset, len(value))
         self._jump(0x16, int.from_bytes(value, "big"), label)
 
-    def jump_if_set(self, offset: int, mask: int, label: str) -> None:
-        """Go to the label if one of these bits of a byte is set."""
-        self._load(offset, 1)
-        self._jump(0x46, mask, label)
+    def jump_if_set(self, offset: int, mask: bytes, label: str) -> None:
+        """Go to the label if one of these bits is set, of one, two or four bytes at the offset."""
+        self._load(offset, len(mask))
+        self._jump(0x46, int.from_bytes(mask, "big"), label)
 
     def jump(self, label: str) -> None:
         """Go to the label."""
@@ -119,7 +151,10 @@ class Program:
         return descriptor
 
     def _load(self, offset: int, size: int) -> None:
-        self._add(_LOADS[size], 0, 0, offset)
+        if self._placed:
+            self._add(_LOADS[size] + _FROM_PLACE, 0x70, 0, offset)
+        else:
+            self._add(_LOADS[size], 0, 0, offset)
 
     def _jump(self, code: int, value: int, label: str) -> None:
         """Add a jump that compares the 32 bits of r0 with a constant (BPF_JMP32)."""

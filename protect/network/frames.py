@@ -4,7 +4,8 @@ A zone's kernel may send anything.  With the spoof check only frames with the ad
 the pod leave: nobody else on the node's network can be impersonated, by Ethernet, ARP, IPv4, IPv6 or its
 neighbour discovery.  And it sees no frames to others, which a bridge sends to every port now and then.
 
-Offsets: IEEE 802.3; RFC 826 (ARP), 791 (IPv4), 8200 (IPv6), 4861 (neighbour discovery).
+Offsets: IEEE 802.3; RFC 826 (ARP), 791 (IPv4), 8200 (IPv6), 4861 (neighbour discovery), 2710 and 3810
+(multicast groups).  RFC 7113 tells how extension headers hide messages of routers.
 """
 
 from __future__ import annotations
@@ -18,12 +19,20 @@ from protect.network.bpf import Program
 _DESTINATION, _SOURCE, _TYPE = 0, 6, 12
 _IPV4, _ARP, _IPV6 = b"\x08\x00", b"\x08\x06", b"\x86\xdd"
 _IPV4_SOURCE, _IPV4_SIZE = 26, 34
-_ARP_MAC, _ARP_SOURCE, _ARP_SIZE = 22, 28, 42
+_ARP_MAC, _ARP_SOURCE, _ARP_TARGET, _ARP_SIZE = 22, 28, 38, 42
 _IPV6_NEXT, _IPV6_SOURCE, _IPV6_SIZE = 20, 22, 54
-_ICMPV6, _HOP_BY_HOP = b"\x3a", b"\x00"
-_ICMP_TYPE, _ICMP_TARGET, _ICMP_TARGET_END = 54, 62, 78
-_ROUTER_ADVERTISEMENT, _NEIGHBOUR_ADVERTISEMENT, _REDIRECT = b"\x86", b"\x88", b"\x89"
-_MULTICAST = 1
+_ICMPV6, _HOP_BY_HOP, _ROUTING, _FRAGMENT, _OPTIONS = b"\x3a", b"\x00", b"\x2b", b"\x2c", b"\x3c"
+_EXTENSION_SIZE, _EXTENSIONS = 8, 4
+"""Bytes of the smallest extension header, and of a fragment's; how many of them a packet may have."""
+_NEXT, _LENGTH, _FRAGMENT_OFFSET = 0, 1, 2
+_LATER_FRAGMENT = b"\xff\xf8"
+# Of an ICMPv6 message, from its beginning.
+_TYPE_OF_MESSAGE, _TARGET, _TARGET_END = 0, 8, 24
+_QUERY, _REPORT, _DONE, _REPORT_2 = b"\x82", b"\x83", b"\x84", b"\x8f"
+_ROUTER_SOLICITATION, _ROUTER_ADVERTISEMENT, _REDIRECT, _MULTICAST_ROUTER = b"\x85", b"\x86", b"\x89", b"\x97"
+_NEIGHBOUR_SOLICITATION, _NEIGHBOUR_ADVERTISEMENT = b"\x87", b"\x88"
+_OF_ROUTERS = (_QUERY, _ROUTER_ADVERTISEMENT, _REDIRECT, _MULTICAST_ROUTER)
+_MULTICAST = b"\x01"
 
 
 def from_zone(guest: GuestNetwork, out: int, *, spoof_check: bool = True) -> Program:
@@ -78,8 +87,11 @@ def _check_source(program: Program, guest: GuestNetwork) -> None:
         program.label("ARP")
         program.at_least(_ARP_SIZE, "drop")
         program.equal(_ARP_MAC, guest.mac, "drop")
-        # Who asks whether an address is taken has none yet (RFC 5227).
-        _any_of(program, _ARP_SOURCE, [*four, bytes(4)])
+        program.equal(_ARP_SOURCE, bytes(4), "of somebody")
+        # Who asks whether an address is taken has none yet (RFC 5227); for another's, that would take it.
+        _any_of(program, _ARP_TARGET, four)
+        program.label("of somebody")
+        _any_of(program, _ARP_SOURCE, four)
     if six:
         program.label("IPv6")
         _check_ipv6(program, [*six, link_local(guest.mac)])
@@ -91,18 +103,65 @@ def _check_ipv6(program: Program, own: Sequence[bytes]) -> None:
         program.equal(_IPV6_SOURCE, address, f"not {number}")
         program.jump("mine")
         program.label(f"not {number}")
-    # Without an address a host may look for others that have it, and join groups for that.
     program.equal(_IPV6_SOURCE, bytes(16), "drop")
-    program.jump_if(_IPV6_NEXT, _HOP_BY_HOP, "pass")
-    program.equal(_IPV6_NEXT, _ICMPV6, "drop")
+    _check_nobodys(program, own)
     program.label("mine")
-    program.equal(_IPV6_NEXT, _ICMPV6, "pass")
-    program.at_least(_ICMP_TYPE + 1, "drop")
-    program.jump_if(_ICMP_TYPE, _ROUTER_ADVERTISEMENT, "drop")
-    program.jump_if(_ICMP_TYPE, _REDIRECT, "drop")
-    program.equal(_ICMP_TYPE, _NEIGHBOUR_ADVERTISEMENT, "pass")
-    program.at_least(_ICMP_TARGET_END, "drop")
-    _any_of(program, _ICMP_TARGET, own)
+    _pass_extensions(program)
+    program.jump_if_kept(_ICMPV6, "message")
+    program.jump("pass")
+    program.label("message")
+    program.at_least(_TYPE_OF_MESSAGE + 1, "drop")
+    for kind in _OF_ROUTERS:
+        program.jump_if(_TYPE_OF_MESSAGE, kind, "drop")
+    program.equal(_TYPE_OF_MESSAGE, _NEIGHBOUR_ADVERTISEMENT, "pass")
+    program.at_least(_TARGET_END, "drop")
+    _any_of(program, _TARGET, own)
+
+
+def _check_nobodys(program: Program, own: Sequence[bytes]) -> None:
+    """Without an address a host may look for others that have its own, and for routers, and join groups."""
+    message, joining = _IPV6_SIZE, _IPV6_SIZE + _EXTENSION_SIZE
+    program.jump_if(_IPV6_NEXT, _HOP_BY_HOP, "joining")
+    program.equal(_IPV6_NEXT, _ICMPV6, "drop")
+    program.at_least(message + 1, "drop")
+    program.jump_if(message, _ROUTER_SOLICITATION, "pass")
+    program.equal(message, _NEIGHBOUR_SOLICITATION, "drop")
+    program.at_least(message + _TARGET_END, "drop")
+    _any_of(program, message + _TARGET, own)
+    program.label("joining")
+    program.at_least(joining + 1, "drop")
+    program.equal(_IPV6_SIZE, _ICMPV6 + b"\x00", "drop")  # an extension header of the smallest size
+    for kind in (_REPORT, _DONE, _REPORT_2):
+        program.jump_if(joining, kind, "pass")
+    program.jump("drop")
+
+
+def _pass_extensions(program: Program) -> None:
+    """Place the program behind the extension headers, and keep the number of what follows them.
+
+    A fragment that is not the first passes: it makes no message without the first, which is looked at.
+    """
+    program.keep(_IPV6_NEXT)
+    program.place(_IPV6_SIZE)
+    for number in range(_EXTENSIONS):
+        for kind in (_HOP_BY_HOP, _ROUTING, _OPTIONS):
+            program.jump_if_kept(kind, f"extension {number}")
+        program.jump_if_kept(_FRAGMENT, f"fragment {number}")
+        program.jump("no extension")
+        program.label(f"extension {number}")
+        program.at_least(_EXTENSION_SIZE, "drop")
+        program.keep(_NEXT)
+        program.move_place_by(_LENGTH, _EXTENSION_SIZE)
+        program.jump(f"after {number}")
+        program.label(f"fragment {number}")
+        program.at_least(_EXTENSION_SIZE, "drop")
+        program.jump_if_set(_FRAGMENT_OFFSET, _LATER_FRAGMENT, "pass")
+        program.keep(_NEXT)
+        program.label(f"after {number}")
+        program.move_place(_EXTENSION_SIZE)
+    for kind in (_HOP_BY_HOP, _ROUTING, _FRAGMENT, _OPTIONS):
+        program.jump_if_kept(kind, "drop")
+    program.label("no extension")
 
 
 def _any_of(program: Program, offset: int, values: Sequence[bytes]) -> None:

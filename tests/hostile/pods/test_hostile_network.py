@@ -142,6 +142,66 @@ def neighbour(kind: int, target: str) -> bytes:
     return struct.pack(">BBHI", kind, 0, 0, 0) + socket.inet_pton(socket.AF_INET6, target)
 
 
+def behind(extensions: bytes, following: int, payload: bytes) -> bytes:
+    """A payload behind extension headers of 8 bytes, by their numbers."""
+    for number in reversed(extensions):
+        payload = bytes([following, 0]) + bytes(6) + payload
+        following = number
+    return payload
+
+
+def fragment(following: int, payload: bytes, *, offset: int = 0) -> bytes:
+    return struct.pack(">BBHI", following, 0, offset << 3 | 1, 7) + payload
+
+
+def hidden(source: str | bytes, extensions: bytes, message: bytes) -> bytes:
+    """A message of ICMPv6 behind extension headers."""
+    return ip6(source, extensions[0], behind(extensions, 58, message))
+
+
+def _behind_extensions(mac: bytes) -> dict[str, tuple[bool, bytes]]:
+    """Packets of IPv6 whose headers hide what they carry, with whether they may pass.  A neighbour reads it."""
+    options, hops, routing = b"\x3c", b"\x00", b"\x2b"
+    taken, router = neighbour(136, THEIRS6), neighbour(134, "::")
+    local = link_local(mac)
+    long = bytes([58, 2]) + bytes(22)
+    query = bytes([130, 0, 0, 0]) + bytes(20)
+    report = bytes([143, 0, 0, 0]) + bytes(4)
+    packets = {
+        "a datagram": (True, ip6(OURS6, 60, behind(options, 17, bytes(24)))),
+        "a fragment": (True, ip6(OURS6, 44, fragment(17, bytes(24)))),
+        "a later fragment": (True, ip6(OURS6, 44, fragment(58, bytes(24), offset=3))),
+        "a fragment of an echo": (True, ip6(OURS6, 44, fragment(58, neighbour(128, "::")))),
+        "a group that is joined": (True, hidden(local, hops, report)),
+        "a group that nobody joins yet": (True, hidden("::", hops, report)),
+        "I have it": (True, hidden(OURS6, options, neighbour(136, OURS6))),
+        "I have another's, by options": (False, hidden(OURS6, options, taken)),
+        "I have another's, by hop": (False, hidden(OURS6, hops, taken)),
+        "I have another's, by routing": (False, hidden(OURS6, routing, taken)),
+        "I have another's, behind four": (False, hidden(OURS6, hops + routing + options * 2, taken)),
+        "I have another's, behind five": (False, hidden(OURS6, hops + routing + options * 3, taken)),
+        "I have another's, behind a long one": (False, ip6(OURS6, 60, long + taken)),
+        "I have another's, behind one that ends nowhere": (
+            False,
+            ip6(OURS6, 60, bytes([58, 255]) + bytes(6) + taken),
+        ),
+        "I have another's, in a fragment": (False, ip6(OURS6, 44, fragment(58, taken))),
+        "I have another's, in a fragment's options": (
+            False,
+            ip6(OURS6, 44, fragment(60, behind(options, 58, taken))),
+        ),
+        "nobody has another's": (False, hidden("::", hops, taken)),
+        "nobody, far behind": (False, hidden("::", hops + options, report)),
+        "nobody's fragment": (False, ip6("::", 44, fragment(17, bytes(24), offset=3))),
+        "I am the router": (False, hidden(local, options, router)),
+        "I am the router, in a fragment": (False, ip6(local, 44, fragment(58, router))),
+        "I ask for all groups": (False, hidden(local, hops, query)),
+    }
+    return {
+        name: (may, ether(b"\xff" * 6, mac, b"\x86\xdd", packet)) for name, (may, packet) in packets.items()
+    }
+
+
 def _from_zone(mac: bytes) -> dict[str, tuple[bool, bytes]]:
     """Frames of a zone by name, with whether they may pass."""
     every = b"\xff" * 6
@@ -152,6 +212,7 @@ def _from_zone(mac: bytes) -> dict[str, tuple[bool, bytes]]:
         "another's MAC": (False, ether(every, OTHER_MAC, b"\x08\x00", ip(OURS))),
         "ARP": (True, ether(every, mac, b"\x08\x06", arp(2, mac, OURS, "10.77.0.1"))),
         "a probe by ARP": (True, ether(every, mac, b"\x08\x06", arp(1, mac, "0.0.0.0", OURS))),
+        "is another's taken, by ARP": (False, ether(every, mac, b"\x08\x06", arp(1, mac, "0.0.0.0", THEIRS))),
         "another's address by ARP": (False, ether(every, mac, b"\x08\x06", arp(2, mac, THEIRS, "10.77.0.1"))),
         "another's MAC in ARP": (False, ether(every, mac, b"\x08\x06", arp(2, OTHER_MAC, OURS, "10.77.0.1"))),
         "IPv6": (True, ether(every, mac, b"\x86\xdd", ip6(OURS6))),
@@ -159,6 +220,8 @@ def _from_zone(mac: bytes) -> dict[str, tuple[bool, bytes]]:
         "link-local": (True, ether(every, mac, b"\x86\xdd", ip6(link_local(mac)))),
         "link-local of another": (False, ether(every, mac, b"\x86\xdd", ip6(link_local(OTHER_MAC)))),
         "is it taken": (True, ether(every, mac, b"\x86\xdd", ip6("::", 58, neighbour(135, OURS6)))),
+        "is another's taken": (False, ether(every, mac, b"\x86\xdd", ip6("::", 58, neighbour(135, THEIRS6)))),
+        "where is a router": (True, ether(every, mac, b"\x86\xdd", ip6("::", 58, neighbour(133, "::")))),
         "IPv6 of nobody": (False, ether(every, mac, b"\x86\xdd", ip6("::"))),
         "I have it": (True, ether(every, mac, b"\x86\xdd", ip6(OURS6, 58, neighbour(136, OURS6)))),
         "I have another's": (False, ether(every, mac, b"\x86\xdd", ip6(OURS6, 58, neighbour(136, THEIRS6)))),
@@ -178,6 +241,13 @@ def _from_zone(mac: bytes) -> dict[str, tuple[bool, bytes]]:
 async def test_a_zone_sends_with_its_own_addresses_alone(wire: Wire) -> None:
     passed = {name: await wire.out(frame) for name, (_, frame) in _from_zone(wire.mac).items()}
     assert passed == {name: may for name, (may, _) in _from_zone(wire.mac).items()}
+
+
+async def test_extension_headers_hide_nothing(wire: Wire) -> None:
+    """A neighbour follows them to what they hide (RFC 7113)."""
+    frames = _behind_extensions(wire.mac)
+    passed = {name: await wire.out(frame) for name, (_, frame) in frames.items()}
+    assert passed == {name: may for name, (may, _) in frames.items()}
 
 
 async def test_a_zone_sees_what_is_for_it_alone(wire: Wire) -> None:
