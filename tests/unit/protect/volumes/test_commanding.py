@@ -1,0 +1,27 @@
+"""Which file systems of this kernel command it: each one without a device is one, or holds files."""
+
+from pathlib import Path
+
+from protect.volumes.source import COMMANDING
+
+_STORAGE = frozenset(
+    "9p afs aufs autofs bcachefs beegfs btrfs ceph cifs coda ecryptfs fuse fuseblk glusterfs gpfs hugetlbfs"
+    " lustre nfs nfs4 orangefs overlay pvfs2 ramfs rootfs shiftfs smb3 tmpfs ubifs vboxsf virtiofs vmhgfs"
+    " zfs".split()
+)
+"""Memory, or somebody's storage."""
+_NOWHERE = frozenset(
+    "anon_inodefs bdev cxl dax devmem drm dmabuf guest_memfd iomem pidfs pipefs secretmem sockfs".split()
+)
+"""The kernel's own: they cannot be mounted."""
+
+
+def test_each_kind_of_this_kernel_is_known() -> None:
+    lines = Path("/proc/filesystems").read_text().splitlines()
+    without_device = {line.split()[1] for line in lines if line.startswith("nodev")}
+    assert without_device - COMMANDING - _STORAGE - _NOWHERE == set()
+
+
+def test_none_is_both() -> None:
+    assert not COMMANDING & (_STORAGE | _NOWHERE)
+    assert {"resctrl", "cpuset", "smackfs", "binder", "functionfs"} <= COMMANDING
