@@ -51,19 +51,33 @@ static int put_new(struct call *call, int directory, const char *name)
 	return 0;
 }
 
+/* A regular file that there is.  What is none is not even opened: that alone has effects on a pipe. */
+static int open_there(int directory, const char *name, int flags)
+{
+	int path = openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	struct stat file;
+	int fd = -1, error;
+
+	if (path < 0)
+		return -1;
+	if (fstat(path, &file) == 0) {
+		errno = S_ISLNK(file.st_mode) ? ELOOP : S_ISDIR(file.st_mode) ? EISDIR : EPERM;
+		if (S_ISREG(file.st_mode))
+			fd = reopen(path, flags);
+	}
+	error = errno;
+	close(path);
+	errno = error;
+	return fd;
+}
+
 static int create(int directory, const char *name, uint32_t flags, uint32_t mode)
 {
-	const uint32_t passed = O_ACCMODE | O_EXCL | O_TRUNC | O_APPEND | O_SYNC;
-	int fixed = O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-	int fd = openat(directory, name, (int)(flags & passed) | fixed, mode & BITS);
-	struct stat file;
+	int passed = (int)(flags & (O_ACCMODE | O_TRUNC | O_APPEND | O_SYNC));
+	int fixed = O_CREAT | O_EXCL | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+	int fd = openat(directory, name, passed | fixed, mode & BITS);
 
-	if (fd >= 0 && (fstat(fd, &file) < 0 || !S_ISREG(file.st_mode))) {
-		close(fd);
-		errno = EPERM;
-		return -1;
-	}
-	return fd;
+	return fd < 0 && errno == EEXIST && !(flags & O_EXCL) ? open_there(directory, name, passed) : fd;
 }
 
 int lcreate(struct call *call)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import select
 import stat
 import struct
 import subprocess
@@ -178,6 +179,35 @@ def test_devices_and_pipes_are_not_opened_or_made(client: NinePClient, volume: i
         refused(lambda kind=kind: client.mknod(volume, "made", kind | 0o666, 1, 3), errno.EPERM)  # type: ignore[misc]
     client.mknod(volume, "socket", stat.S_IFSOCK | 0o600)
     assert "made" not in os.listdir(source)
+
+
+def test_creating_a_pipe_that_there_is_does_not_open_it(
+    area: Area, client: NinePClient, volume: int, source: Path
+) -> None:
+    """Its reader would learn that a writer came and went, through a read-only volume too."""
+    os.mkfifo(source / "pipe")
+    show(area, source, "1", add=mounts.MOUNT_ATTR_RDONLY)
+    readonly = client.walk(client.attach(), "w", "1")
+    reader = os.open(source / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        heard = select.poll()
+        heard.register(reader, 0)
+        for directory in (volume, readonly):
+            refused(lambda at=directory: client.create(client.walk(at), "pipe", os.O_WRONLY), errno.EPERM)  # type: ignore[misc]
+            assert not heard.poll(0)
+    finally:
+        os.close(reader)
+
+
+def test_creating_a_file_that_there_is_opens_it(client: NinePClient, volume: int, source: Path) -> None:
+    """As another client of the host may have made it meanwhile."""
+    client.create(client.walk(volume, to=900), "marker", os.O_RDWR)
+    assert client.read(900, 0, 100) == b"of the host\n"
+    refused(lambda: client.create(client.walk(volume), "marker", os.O_RDWR | os.O_EXCL), errno.EEXIST)
+    client.create(client.walk(volume), "marker", os.O_WRONLY | os.O_TRUNC)
+    assert (source / "marker").read_text() == ""
+    client.mkdir(volume, "d")
+    refused(lambda: client.create(client.walk(volume), "d"), errno.EISDIR)
 
 
 def test_read_only_is_read_only(
