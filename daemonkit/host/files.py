@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -47,29 +48,45 @@ def open_plain(path: str | Path, flags: int, mode: int = 0o600, *, follow: bool 
 class HostCalls:
     """Runs calls that a file system may hold, each in a thread of its own, and waits for a limited time.
 
-    A call that does not come back keeps its thread.  Others with the same key are not begun before it has;
-    they wait for it as long as for their own.
+    A call that does not come back keeps its thread.  Others with the same key are not begun before it has,
+    nor more than so many of one owner; they wait as long as for their own.
     """
 
-    def __init__(self, seconds: float = 10.0, most: int = 64) -> None:
-        """``seconds``: how long to wait for each; ``most``: calls that may be under way."""
+    def __init__(self, seconds: float = 10.0, each: int = 16, most: int = 4096) -> None:
+        """``seconds``: how long to wait for each; ``each``, ``most``: of one owner, and of all, under way."""
         self._seconds = seconds
+        self._each = each
         self._most = most
-        self._under_way: dict[str, asyncio.Event] = {}
+        self._under_way: set[str] = set()
+        self._owners: Counter[str] = Counter()
+        self._departures = asyncio.Event()
 
-    async def run(self, key: str, work: Callable[[], T], late: Callable[[T], object] | None = None) -> T:
+    @property
+    def under_way(self) -> int:
+        """Calls that have not come back."""
+        return len(self._under_way)
+
+    async def run(
+        self,
+        key: str,
+        work: Callable[[], T],
+        late: Callable[[T], object] | None = None,
+        owner: str = "",
+    ) -> T:
         """What ``work`` returns or raises.
 
         OSError: ETIMEDOUT when it does not come back, EBUSY when an earlier one, or too many, have not.
 
-        ``late`` is given a result that nobody waits for any more.
+        ``late`` is given a result that nobody waits for any more.  ``owner``: whose calls count together;
+        the key's alone if there is none.
         """
-        await self._earlier(key)
+        owner = owner or key
+        await self._earlier(key, owner)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
         def take(result: T | None, error: BaseException | None) -> None:
-            self._under_way.pop(key).set()
+            self._depart(key, owner)
             if answer.done():
                 if error is None and late is not None:
                     late(result)  # type: ignore[arg-type]  # it is one, as there is no error
@@ -87,7 +104,8 @@ class HostCalls:
             with suppress(RuntimeError):  # the loop has ended, and with it the daemon
                 loop.call_soon_threadsafe(take, result, failure)
 
-        self._under_way[key] = asyncio.Event()
+        self._under_way.add(key)
+        self._owners[owner] += 1
         # Not of a pool, which waits for its threads at the end of the program.
         threading.Thread(target=call, name="host call", daemon=True).start()
         try:
@@ -97,11 +115,26 @@ class HostCalls:
             cause = f"its file system did not answer within {self._seconds:g} s"
             raise OSError(errno.ETIMEDOUT, cause, key) from None
 
-    async def _earlier(self, key: str) -> None:
+    async def _earlier(self, key: str, owner: str) -> None:
         """Wait until a call may begin; EBUSY when it may not."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._seconds):
-                while (earlier := self._under_way.get(key)) is not None:
-                    await earlier.wait()
-        if key in self._under_way or len(self._under_way) >= self._most:
+                while self._held(key, owner):
+                    self._departures.clear()
+                    await self._departures.wait()
+        if self._held(key, owner):
             raise OSError(errno.EBUSY, "an earlier call to its file system has not come back", key)
+
+    def _held(self, key: str, owner: str) -> bool:
+        return (
+            key in self._under_way
+            or self._owners[owner] >= self._each
+            or len(self._under_way) >= self._most
+        )
+
+    def _depart(self, key: str, owner: str) -> None:
+        self._under_way.remove(key)
+        self._owners[owner] -= 1
+        if not self._owners[owner]:
+            del self._owners[owner]
+        self._departures.set()

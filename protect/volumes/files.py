@@ -113,7 +113,7 @@ class HostFileVolumes:
                 return work(kept.descriptor)
 
         try:
-            return await self._calls.run(f"{zone_id} {volume.host_path}", run, late)
+            return await self._calls.run(f"{zone_id} {volume.host_path}", run, late, zone_id)
         except OSError as error:
             if error.errno == errno.EBUSY:
                 kept.close()  # it was not begun, or has ended

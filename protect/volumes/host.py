@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 
 _SECONDS = 30.0
 """Within which mounts come and go, and usually within milliseconds."""
-_AT_ONCE = 1024
 _PAUSE = 0.05
 """Seconds between two looks at what the host has mounted: a host that mounts all the time is not followed
 each time."""
@@ -44,7 +43,7 @@ class HostVolumes:
     def __init__(self, root: Path, program: Path) -> None:
         self._root = root
         self._lookups = Lookups(program)
-        self._calls = HostCalls(_SECONDS, _AT_ONCE)
+        self._calls = HostCalls(_SECONDS)
         self._followers: dict[str, asyncio.Task[None]] = {}
 
     def shared(self, zone_id: str) -> Path:
@@ -141,18 +140,21 @@ class HostVolumes:
         if sources:
             with _faults("attach volumes of", workload_id):
                 attach = functools.partial(_attach, self._area(zone_id), workload_id, tuple(sources))
-                await self._run(f"{zone_id}/{workload_id}", attach)
+                await self._run(f"{zone_id}/{workload_id}", attach, f"{zone_id}/")
             self.resume(zone_id)
 
     async def detach(self, zone_id: str, workload_id: str) -> None:
         with _faults("detach volumes of", workload_id):
             detach = functools.partial(self._area(zone_id).detach, workload_id)
-            await self._run(f"{zone_id}/{workload_id}", detach)
+            await self._run(f"{zone_id}/{workload_id}", detach, f"{zone_id}/")
         checkpoint("volumes.detached")
 
-    async def _run(self, key: str, work: Callable[[], None]) -> None:
-        """Not in the threads that all share: the last unmount of a file system may wait for its server."""
-        await complete(self._calls.run(key, work))
+    async def _run(self, key: str, work: Callable[[], None], owner: str = "") -> None:
+        """Not in the threads that all share: the last unmount of a file system may wait for its server.
+
+        ``owner``: so many of its calls are under way at most; those that end a zone have none, and go ahead.
+        """
+        await complete(self._calls.run(key, work, owner=owner))
 
     def _area(self, zone_id: str) -> Area:
         return Area(self._root / zone_id)

@@ -123,6 +123,25 @@ async def test_no_more_calls_wait_than_there_may(tmp_path: Path) -> None:
     assert await calls.run("1", lambda: 7) == 7
 
 
+async def test_whose_calls_are_held_keeps_nobody_else_out() -> None:
+    """A pod may have many containers, each with a log of its own."""
+    release = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    calls = HostCalls(seconds=0.05)
+
+    def held() -> bool:
+        return asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
+
+    mine = [asyncio.create_task(calls.run(f"a/{n}", held, owner="a")) for n in range(100)]
+    mine += [asyncio.create_task(calls.run(f"log {n}", held)) for n in range(100)]
+    errors = [str(each) for each in await asyncio.gather(*mine, return_exceptions=True)]
+    assert sum("has not come back" in each for each in errors[:100]) == 84
+    assert not any("has not come back" in each for each in errors[100:])
+    assert await calls.run("b", lambda: 7, owner="b") == 7
+    release.set()
+    await until(lambda: not calls.under_way)
+
+
 async def test_whoever_tries_again_waits_for_the_call_before(tmp_path: Path) -> None:
     """A caller that was cancelled leaves a call behind, and begins anew at once."""
     release = asyncio.Event()
