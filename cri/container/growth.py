@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from cri.container.shares import resize
 from cri.runtime import Runtime
+from cri.sandbox.sizing import MAX_MEMORY, MAX_VCPUS
 from cri.state.container import ContainerPhase
 from daemonkit.faults import Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -57,10 +58,10 @@ def needed(
             then.memory_limit_in_bytes,
         )
         overhead = pod.overhead.memory_limit_in_bytes
-        wanted.memory_bytes = total + (overhead if overhead > 0 else memory_overhead)
+        wanted.memory_bytes = min(total + (overhead if overhead > 0 else memory_overhead), MAX_MEMORY)
     if milli(then) > milli(now) > 0:
         total = _sum(milli(pod.resources), [milli(one) for one in others], milli(now), milli(then))
-        wanted.vcpus = -(-total // 1000)
+        wanted.vcpus = min(-(-total // 1000), MAX_VCPUS)
     return wanted
 
 

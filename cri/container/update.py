@@ -29,6 +29,7 @@ _PARTS = (
 )
 """Limits that the kernel takes or refuses together."""
 _PERIOD = 100_000  # the kernel's default, microseconds
+_MOST = 2**63 - 1  # of a field
 
 
 async def update(runtime: Runtime, asked: cri.UpdateContainerResourcesRequest) -> None:
@@ -122,8 +123,8 @@ def _wanted(
     wanted.ClearField("oom_score_adj")
     if asked.memory_limit_in_bytes > 0 < now.memory_swap_limit_in_bytes:
         swap = max(0, now.memory_swap_limit_in_bytes - now.memory_limit_in_bytes)
-        wanted.memory_swap_limit_in_bytes = (
-            asked.memory_swap_limit_in_bytes or asked.memory_limit_in_bytes + swap
+        wanted.memory_swap_limit_in_bytes = asked.memory_swap_limit_in_bytes or min(
+            asked.memory_limit_in_bytes + swap, _MOST
         )
     if asked.cpu_quota or asked.cpu_period:
         wanted.cpu_quota = asked.cpu_quota or now.cpu_quota

@@ -16,8 +16,9 @@ POLICIES: Mapping[HandlerMemoryPolicy, pb.MemoryPolicy.ValueType] = {
     HandlerMemoryPolicy.STATIC: pb.MEMORY_POLICY_STATIC,
     HandlerMemoryPolicy.DYNAMIC: pb.MEMORY_POLICY_DYNAMIC,
 }
-_MAX_MEMORY = 2**50
-_MAX_VCPUS = 1024
+MAX_MEMORY = 2**50
+MAX_VCPUS = 1024
+"""What is asked for beyond these counts as so much, which no host has."""
 _MIB = 1 << 20
 
 
@@ -120,7 +121,7 @@ def _dimensions(
         _Dimension(
             key=MEMORY,
             setting="memory",
-            noted=_annotation(config, MEMORY, _MAX_MEMORY),
+            noted=_annotation(config, MEMORY, MAX_MEMORY),
             asked=_memory(config.linux, overhead),
             usual=handler.memory,
             least=handler.memory_min,
@@ -129,7 +130,7 @@ def _dimensions(
         _Dimension(
             key=VCPUS,
             setting="vcpus",
-            noted=_annotation(config, VCPUS, _MAX_VCPUS),
+            noted=_annotation(config, VCPUS, MAX_VCPUS),
             asked=_vcpus(config.linux),
             usual=handler.vcpus,
             least=0,
@@ -156,11 +157,11 @@ def _memory(linux: cri.LinuxPodSandboxConfig, memory_overhead: int) -> int:
     if limit <= 0:
         return 0
     overhead = linux.overhead.memory_limit_in_bytes
-    return min(limit + (overhead if overhead > 0 else memory_overhead), _MAX_MEMORY)
+    return min(limit + (overhead if overhead > 0 else memory_overhead), MAX_MEMORY)
 
 
 def _vcpus(linux: cri.LinuxPodSandboxConfig) -> int:
     resources = linux.resources
     if resources.cpu_quota <= 0 or resources.cpu_period <= 0:
         return 0
-    return min(max(-(-resources.cpu_quota // resources.cpu_period), 1), _MAX_VCPUS)
+    return min(max(-(-resources.cpu_quota // resources.cpu_period), 1), MAX_VCPUS)

@@ -29,9 +29,10 @@ _KINDS = {
 }
 _NOT_BOUND = "it is in a mount that cannot be bound elsewhere"
 COMMANDING = frozenset(
-    "proc sysfs cgroup cgroup2 cpuset devtmpfs devpts debugfs tracefs securityfs configfs efivarfs bpf pstore"
-    " xenfs nsfs selinuxfs smackfs binfmt_misc fusectl nfsd rpc_pipefs mqueue resctrl binder functionfs gadgetfs"
-    " ocfs2_dlmfs openpromfs ibmasmfs ipathfs spufs s390_hypfs oprofilefs usbfs usbdevfs".split()
+    "proc sysfs cgroup cgroup2 cpuset devtmpfs devpts debugfs tracefs securityfs configfs efivarfs bpf"
+    " pstore xenfs nsfs selinuxfs smackfs binfmt_misc fusectl nfsd rpc_pipefs mqueue resctrl binder"
+    " functionfs gadgetfs ocfs2_dlmfs openpromfs ibmasmfs ipathfs spufs s390_hypfs oprofilefs usbfs"
+    " usbdevfs".split()
 )
 """Types of file systems whose files are interfaces of the kernel: to write to one controls the host."""
 

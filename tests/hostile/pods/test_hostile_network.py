@@ -160,7 +160,7 @@ def hidden(source: str | bytes, extensions: bytes, message: bytes) -> bytes:
 
 
 def _behind_extensions(mac: bytes) -> dict[str, tuple[bool, bytes]]:
-    """Packets of IPv6 whose headers hide what they carry, with whether they may pass.  A neighbour reads it."""
+    """Packets whose headers hide what they carry, with whether they may pass."""
     options, hops, routing = b"\x3c", b"\x00", b"\x2b"
     taken, router = neighbour(136, THEIRS6), neighbour(134, "::")
     local = link_local(mac)

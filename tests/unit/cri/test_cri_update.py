@@ -69,6 +69,9 @@ async def test_the_swap_limit_follows_the_memory_limit(node: Rig) -> None:
     assert shown.memory_swap_limit_in_bytes == 144 * MIB
     await update(node, container, memory_limit_in_bytes=32 * MIB, memory_swap_limit_in_bytes=32 * MIB)
     assert json.loads(node.protect.updates[-1].resources)["memory"] == {"limit": 32 * MIB, "swap": 32 * MIB}
+    await update(node, container, memory_limit_in_bytes=16 * MIB, memory_swap_limit_in_bytes=64 * MIB)
+    await update(node, container, memory_limit_in_bytes=2**63 - 1)
+    assert json.loads(node.protect.updates[-1].resources)["memory"]["swap"] == 2**63 - 1
 
 
 async def test_quota_and_period_are_one_limit(node: Rig) -> None:

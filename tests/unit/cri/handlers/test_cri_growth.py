@@ -151,3 +151,10 @@ async def test_a_container_that_its_zone_cannot_hold_stays(tmp_path: Path) -> No
         assert node.protect.updates == []
         kept = node.node.containers.get(one).config.linux.resources
         assert kept.memory_limit_in_bytes == 200 * MIB
+
+
+def test_limits_that_no_host_has() -> None:
+    """As one message holds them: others of the pod, and its overhead, come on top."""
+    most = Resources(memory_limit_in_bytes=2**63 - 1, cpu_quota=2**63 - 1, cpu_period=1)
+    wanted = needed(cri.LinuxPodSandboxConfig(), [most], limited(64, 100), most, 64 * MIB)
+    assert (wanted.memory_bytes, wanted.vcpus) == (2**50, 1024)

@@ -1,0 +1,91 @@
+"""Requests with one hostile value each, in every field that there is, however deep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import FieldDescriptor as Field
+from google.protobuf.message import Message
+
+M = TypeVar("M", bound=Message)
+_Reach = Callable[[Any], Any]
+"""From a request to one of the messages in it, which is made if it is not there."""
+
+TEXTS: Sequence[str] = (
+    "\n",
+    "a\0b",
+    "../../../../etc/shadow",
+    "/proc/self/root/../x",
+    "%s%n{0}{x.__class__}",
+    "é\u202e\u2028\U0010ffff",
+    "-rf",
+    "x" * 70_000,
+    "/" * 5_000,
+    "1e999",
+    "\u0661\u00b2",
+)
+_WHOLE = (0, 1, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1, -1, -(2**31), -(2**63))
+_BYTES = (b"\0", b"\xff" * 300, b"{" * 100_000)
+_RANGES = {
+    Field.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    Field.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    Field.CPPTYPE_UINT32: (0, 2**32 - 1),
+    Field.CPPTYPE_UINT64: (0, 2**64 - 1),
+    Field.CPPTYPE_ENUM: (-(2**31), 2**31 - 1),
+}
+_DEPTH = 6
+_MANY = 1_000
+
+
+def hostile(good: M) -> Iterator[tuple[str, M]]:
+    """Copies of a good request, each with the name of the field that is another one, and what it is."""
+    for said, change in _changes(good.DESCRIPTOR, lambda request: request, "", _DEPTH):
+        bad = type(good)()
+        bad.CopyFrom(good)
+        change(bad)
+        yield said, bad
+
+
+def _changes(
+    kind: Descriptor, reach: _Reach, above: str, depth: int
+) -> Iterator[tuple[str, Callable[[Any], object]]]:
+    for field in kind.fields:
+        name, said = field.name, f"{above}{field.name}"
+        below = field.message_type
+        if below is not None and below.GetOptions().map_entry:
+            for text in TEXTS:
+                yield f"{said}[{text!r:.24}]", lambda m, n=name, t=text: getattr(reach(m), n).update({t: t})
+        elif below is not None:
+            into: _Reach = (
+                (lambda m, n=name: _last(getattr(reach(m), n)))
+                if field.is_repeated
+                else (lambda m, n=name: getattr(reach(m), n))
+            )
+            if depth:
+                yield said, lambda m, into=into: into(m).SetInParent()
+                yield from _changes(below, into, f"{said}.", depth - 1)
+        elif field.is_repeated:
+            for value in (values := _values(field)):
+                yield f"{said} has {value!r:.24}", lambda m, n=name, v=value: getattr(reach(m), n).append(v)
+            yield f"{said} has many", lambda m, n=name, v=values: getattr(reach(m), n).extend(v[:1] * _MANY)
+        else:
+            for value in _values(field):
+                yield f"{said} = {value!r:.24}", lambda m, n=name, v=value: setattr(reach(m), n, v)
+
+
+def _last(messages: Any) -> Any:
+    return messages[-1] if messages else messages.add()
+
+
+def _values(field: Field) -> Sequence[Any]:
+    match field.cpp_type:
+        case Field.CPPTYPE_STRING:
+            return _BYTES if field.type == Field.TYPE_BYTES else TEXTS
+        case Field.CPPTYPE_BOOL:
+            return (True, False)
+        case Field.CPPTYPE_DOUBLE | Field.CPPTYPE_FLOAT:
+            return (float("nan"), float("inf"), -1.0, 1e300)
+    low, high = _RANGES[field.cpp_type]
+    return [value for value in _WHOLE if low <= value <= high]
