@@ -25,6 +25,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -34,7 +35,7 @@
 #include "link.h"
 #include "server.h"
 
-enum { CGROUPS_MAX = 16, SESSION_MAX = 32 };
+enum { CGROUPS_MAX = 16, SESSION_MAX = 32, NICENESS = 10 /* as daemonkit/host/children.py has it */ };
 
 struct options {
 	const char *namespace;
@@ -169,6 +170,19 @@ static int prepare(const struct options *options, int mounts, struct link *link,
 	return confine_rights(keep, reason);
 }
 
+/* A guest keeps its server busy as it likes, and what dom0 does for everybody goes first.  The kernel may weigh
+ * whole sessions against each other, by a niceness of their own (sched(7), "The autogroup feature"). */
+static void make_way(void)
+{
+	int fd = open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC);
+
+	(void)setpriority(PRIO_PROCESS, 0, NICENESS);
+	if (fd < 0)
+		return;
+	(void)!dprintf(fd, "%d", NICENESS);
+	close(fd);
+}
+
 /* The first process of its pid namespace: it ends with all that it started. */
 static _Noreturn void run(const struct options *options, int mounts, int log, int go)
 {
@@ -181,6 +195,7 @@ static _Noreturn void run(const struct options *options, int mounts, int log, in
 		_exit(EXIT_FAILURE);
 	close(go);
 	setsid();
+	make_way();
 	if (dup2(open("/dev/null", O_RDWR | O_CLOEXEC), STDIN_FILENO) < 0 || dup2(log, STDOUT_FILENO) < 0 ||
 	    dup2(log, STDERR_FILENO) < 0)
 		_exit(EXIT_FAILURE);

@@ -103,6 +103,13 @@ def test_it_may_nothing_but_own_files(server: ShareServer, volume: int) -> None:
     assert (Path(f"/proc/{server.pid}/uid_map").read_text().split()) == ["0", "0", "4294967295"]
 
 
+def test_it_makes_way_for_the_daemons(server: ShareServer) -> None:
+    """A guest can ask it for something all the time: 20 of them would leave dom0 a twentieth of a CPU."""
+    assert os.getpriority(os.PRIO_PROCESS, server.pid) == 10
+    group = Path(f"/proc/{server.pid}/autogroup")
+    assert not group.exists() or group.read_text().split()[-1] == "10"
+
+
 @pytest.mark.parametrize(
     "name", ["..", ".", "", "a/b", "/", "../..", "../../../etc", "/etc/passwd", "w/0", b"x" * 256, b"a\0b"]
 )
