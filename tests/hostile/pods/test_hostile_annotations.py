@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from cri.config import ANNOTATIONS, HandlerConfig
 from localnode.client import Client
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -65,6 +66,16 @@ async def test_a_small_pod_does_not_take_the_node(node: CriNode) -> None:
         assert VCPUS in said and "handlers.xenpod.annotations" in said
         large = cri.LinuxContainerResources(memory_limit_in_bytes=4 * GIB)
         await client.remove_pod(await _run(client, _pod("next-tenant", resources=large)))
+
+
+async def test_no_annotation_counts_that_its_handler_does_not_list(node: CriNode) -> None:
+    """Without limits of the pod nothing else stands in its way, and it may not lower anything either."""
+    async with node.client() as client:
+        for handler, listed in (("", HandlerConfig().annotations), ("sized", (MEMORY, VCPUS))):
+            for key in set(ANNOTATIONS) - set(listed):
+                pod = _pod("thief", {key: "1Mi"}, cri.LinuxContainerResources())
+                said = await _denied(client, pod, handler)
+                assert f"the annotation {key} is not allowed to pods of runtime handler" in said
 
 
 @pytest.mark.parametrize(
