@@ -20,6 +20,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc.aio
 from rich.console import Console
 from rich.table import Table
 
@@ -139,6 +140,7 @@ class _Honest:
         self._ground = ground
         self._numbers = itertools.count()
         self._pod = self._container = ""
+        self._logs: dict[str, Path] = {}
 
     async def begin(self) -> None:
         pod = await self._client.run_pod("honest")
@@ -183,14 +185,34 @@ class _Honest:
         await self._client.runtime.PodSandboxStats(request, timeout=_TIMEOUT)
 
     async def _ask_everybody(self) -> None:
-        """As the kubelet does, only more often; logs are kept short meanwhile."""
+        """As the kubelet does, only more often; it rotates logs, too."""
         while True:
             await self._client.runtime.ListPodSandboxStats(cri.ListPodSandboxStatsRequest(), timeout=_TIMEOUT)
-            for path in (self._ground.folder / "pods").glob("*/*.log"):
-                with suppress(OSError):
-                    if path.stat().st_size > _LOG_LIMIT:
-                        path.write_bytes(b"")
+            reply = await self._client.runtime.ListContainers(cri.ListContainersRequest(), timeout=_TIMEOUT)
+            for container in reply.containers:
+                await self._rotate(container.id)
             await asyncio.sleep(1.0)
+
+    async def _rotate(self, container: str) -> None:
+        """Have a log begin anew.  Its bytes are given back in a thread: that may wait for the disk."""
+        path = await self._log_of(container)
+        old = path.with_suffix(".old")
+        with suppress(OSError, grpc.aio.AioRpcError):  # it may have gone
+            if path.stat().st_size > _LOG_LIMIT:
+                path.rename(old)
+                reopen = cri.ReopenContainerLogRequest(container_id=container)
+                await self._client.runtime.ReopenContainerLog(reopen, timeout=_TIMEOUT)
+                await asyncio.to_thread(old.unlink)
+
+    async def _log_of(self, container: str) -> Path:
+        if container not in self._logs:
+            request = cri.ContainerStatusRequest(container_id=container)
+            try:
+                reply = await self._client.runtime.ContainerStatus(request, timeout=_TIMEOUT)
+            except grpc.aio.AioRpcError:
+                return Path("/nowhere")
+            self._logs[container] = Path(reply.status.log_path)
+        return self._logs[container]
 
 
 def show(found: Sequence[Beside], console: Console) -> None:
