@@ -45,8 +45,8 @@ class Client:
         request = pb.RemoveImageRequest(image=pb.ImageSpec(image=name))
         await self.image.RemoveImage(request, timeout=self._timeout)
 
-    async def run_pod(self, name: str, cgroup_parent: str = "") -> Pod:
-        """RunPodSandbox with a log directory of its own."""
+    async def run_pod(self, name: str, cgroup_parent: str = "", cpu_shares: int = 0) -> Pod:
+        """RunPodSandbox with a log directory of its own; ``cpu_shares``: as the kubelet sums them up."""
         uid = str(uuid4())
         config = pb.PodSandboxConfig(
             metadata=pb.PodSandboxMetadata(name=name, uid=uid, namespace="default"),
@@ -54,6 +54,7 @@ class Client:
             log_directory=str(self._logs / uid),
             linux=pb.LinuxPodSandboxConfig(
                 cgroup_parent=cgroup_parent,
+                resources=pb.LinuxContainerResources(cpu_shares=cpu_shares) if cpu_shares else None,
                 security_context=pb.LinuxSandboxSecurityContext(namespace_options=_NAMESPACES),
             ),
         )

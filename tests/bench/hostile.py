@@ -78,6 +78,16 @@ def _of(kinds: Sequence[str], count: int) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Requests:
+    """``cpu_shares`` of pods, as a kubelet gives them; 0: as one that says nothing, which counts as a CPU."""
+
+    honest: int = 102
+    """A request of 100m."""
+    hostile: int = 2
+    """None: BestEffort."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ground:
     """What neighbours are made of."""
 
@@ -88,6 +98,7 @@ class Ground:
     """The reference of an image with a shell."""
     pulls: Sequence[str]
     """Names of images that take long to pull."""
+    requests: Requests
 
     @property
     def run_dir(self) -> Path:
@@ -167,7 +178,7 @@ class Neighbourhood:
         self, name: str, command: Sequence[str], mounts: Sequence[cri.Mount] = ()
     ) -> tuple[Pod, str]:
         client = self._ground.side.client
-        pod = await client.run_pod(name)
+        pod = await client.run_pod(name, cpu_shares=self._ground.requests.hostile)
         self._pods.append(pod.id)
         container = await client.create(pod, self._ground.image, command, mounts=mounts)
         await client.start(container)

@@ -4,6 +4,9 @@
 pair of daemons.  Each kind of neighbour stands still and is hostile in turns, for ``--seconds`` in all: so
 the ratio is what its hostility costs, and other work on the machine meets both.  What a daemon takes of
 memory is its highest beside them, less what it had before.
+
+Pods have the ``cpu_shares`` that a kubelet gives them: honest ones ask for 100m, hostile ones for nothing.
+With ``--equal`` nobody has any, so that each zone weighs as much as one that asks for a whole CPU.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ from rich.console import Console
 from rich.table import Table
 
 from localnode import images, layers, registry
-from localnode.client import Client
+from localnode.client import Client, Pod
 from tests.bench import memory, sides
-from tests.bench.hostile import Ground, Mix, hostile, mixes
+from tests.bench.hostile import Ground, Mix, Requests, hostile, mixes
 from tests.bench.measure import Samples
 from tests.bench.report import percentile
 from tests.support.session import leaving
@@ -67,14 +70,17 @@ class Beside:
     grown: Sequence[int]
 
 
-async def measure(folder: Path, most: int, seconds: float = SECONDS, only: str = "") -> list[Beside]:
+async def measure(
+    folder: Path, most: int, seconds: float = SECONDS, only: str = "", requests: Requests | None = None
+) -> list[Beside]:
     """Beside each kind of neighbour, then beside all, ``most`` zones at least; ``only``: names with this."""
     folder.mkdir(parents=True)
     async with registry.serve(folder / "registry") as address:
         pulls = await asyncio.to_thread(_push, address)
         settings = 'log_level = "info"\n'
         async with sides.ours(folder / "x", address, HOST, settings) as side:
-            ground = Ground(side, (folder / "x").resolve(), await side.client.pull(_IMAGE), pulls)
+            image = await side.client.pull(_IMAGE)
+            ground = Ground(side, (folder / "x").resolve(), image, pulls, requests or Requests())
             chosen = [mix for mix in mixes(most) if only in mix.name]
             return [await _in_time(ground, mix, seconds) for mix in chosen]
 
@@ -143,7 +149,7 @@ class _Honest:
         self._logs: dict[str, Path] = {}
 
     async def begin(self) -> None:
-        pod = await self._client.run_pod("honest")
+        pod = await self._run("honest")
         self._pod = pod.id
         self._container = await self._client.create(pod, self._ground.image, _QUIET)
         await self._client.start(self._container)
@@ -175,10 +181,13 @@ class _Honest:
                 await everybody
 
     async def _start(self) -> str:
-        pod = await self._client.run_pod(f"honest-{next(self._numbers)}")
+        pod = await self._run(f"honest-{next(self._numbers)}")
         container = await self._client.create(pod, self._ground.image, _QUIET)
         await self._client.start(container)
         return pod.id
+
+    async def _run(self, name: str) -> Pod:
+        return await self._client.run_pod(name, cpu_shares=self._ground.requests.honest)
 
     async def _stats(self) -> None:
         request = cri.PodSandboxStatsRequest(pod_sandbox_id=self._pod)
@@ -248,12 +257,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.bench.neighbours", description=__doc__)
     parser.add_argument("--neighbours", type=int, default=20, help="hostile zones of every kind together")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each kind, half of it alone")
+    parser.add_argument(
+        "--equal",
+        action="store_true",
+        help="all pods ask for as much CPU; else honest ones for 100m, hostile ones for none",
+    )
     parser.add_argument("--only", default="", help="neighbours whose name has this")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="xenpod-bench-"))
     try:
         with leaving.nothing_left(folder):
-            work = measure(folder / "n", arguments.neighbours, arguments.seconds, arguments.only)
+            requests = Requests(0, 0) if arguments.equal else Requests()
+            work = measure(folder / "n", arguments.neighbours, arguments.seconds, arguments.only, requests)
             found = leaving.run(work)
         show(found, Console(width=None if sys.stdout.isatty() else 130))
     except asyncio.CancelledError:
