@@ -21,7 +21,7 @@ from dra.config import DraConfig
 from dra.kube.api import ClusterApi
 from dra.kube.events import RefusalEvents
 from dra.kubelet.granules import GranulePlugin, offer
-from dra.kubelet.health import DeviceHealths
+from dra.kubelet.health import DeviceHealths, HealthV1, HealthV1alpha1
 from dra.kubelet.plugin import PluginV1, PluginV1beta1
 from dra.kubelet.registration import Registrar
 from dra.model import ZoneMemory
@@ -31,7 +31,8 @@ from dra.slices.keeper import SliceKeeper
 from xenpod_proto.kubelet import (
     dra_v1_pb2_grpc,
     dra_v1beta1_pb2_grpc,
-    health_pb2_grpc,
+    health_v1_pb2_grpc,
+    health_v1alpha1_pb2_grpc,
     registration_pb2_grpc,
 )
 
@@ -76,7 +77,8 @@ async def _serving(
     def add_plugin(server: grpc.aio.Server) -> None:
         dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(PluginV1(claims), server)
         dra_v1beta1_pb2_grpc.add_DRAPluginServicer_to_server(PluginV1beta1(claims), server)
-        health_pb2_grpc.add_DRAResourceHealthServicer_to_server(health, server)
+        health_v1_pb2_grpc.add_DRAResourceHealthServicer_to_server(HealthV1(health), server)
+        health_v1alpha1_pb2_grpc.add_DRAResourceHealthServicer_to_server(HealthV1alpha1(health), server)
 
     def told(error: str) -> None:
         if not error:

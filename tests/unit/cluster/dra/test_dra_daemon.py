@@ -20,11 +20,10 @@ from dra.slices.document import devices
 from protect.config import HostConfig, NamedDevice
 from protect.model.room.host import Capabilities
 from tests.support.dra.api_server import Cluster, serving
-from tests.support.dra.kubelet import TIMEOUT, DraKubelet, kubelet
+from tests.support.dra.kubelet import HEALTHS, TIMEOUT, DraKubelet, kubelet
 from tests.support.labels.api_server import NAME, kubeconfig
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import Served, served
-from xenpod_proto.kubelet import health_pb2
 from xenpod_proto.protect.v1 import protect_pb2
 from xenpod_proto.protect.v1 import reservations_pb2 as rpb
 
@@ -129,6 +128,7 @@ async def test_it_says_what_it_is(node: DraNode) -> None:
     assert list(info.supported_versions) == [
         "v1.DRAPlugin",
         "v1beta1.DRAPlugin",
+        "v1.DRAResourceHealth",
         "v1alpha1.DRAResourceHealth",
     ]
     await node.kubelet.registered()
@@ -257,15 +257,16 @@ async def test_refusals_are_events(node: DraNode) -> None:
     assert {one["note"] for one in node.cluster.events} == {error}
 
 
-async def test_the_health_of_the_device(node: DraNode) -> None:
+@pytest.mark.parametrize("version", HEALTHS)
+async def test_the_health_of_the_device(node: DraNode, version: str) -> None:
     await published(node, 4096 * MIB)
-    watch = node.kubelet.health.NodeWatchResources(health_pb2.NodeWatchResourcesRequest())
+    watch = node.kubelet.health(version)
     async with asyncio.timeout(TIMEOUT):
         async for said in watch:
             if said.devices:
                 break
     (device,) = said.devices
-    assert device.health == health_pb2.HEALTHY
+    assert device.health == HEALTHS[version][0].HEALTHY
     assert device.device.pool_name == NAME
     assert device.device.device_name == devices(node.cluster.slice)[0]["name"]
     watch.cancel()
