@@ -167,13 +167,14 @@ class SliceKeeper:
             await self._adopt()
         wanted = self._wanted = self._offered(self._held)
         self._tell()
-        if self._there is not None and self._says(self._there, wanted):
+        said = devices(document(wanted, SliceVersion.V1))
+        if self._there is not None and self._says(self._there, wanted, said):
             return
         there = self._there
         wanted = replace(wanted, generation=1 + max(wanted.generation, generation(there or {})))
         self._there = await (self._store.replace(wanted, there) if there else self._store.create(wanted))
         self._wanted = replace(self._wanted, generation=wanted.generation)
-        self._sent, self._written = devices(document(wanted, SliceVersion.V1)), _version(self._there)
+        self._sent, self._written = said, _version(self._there)
         log.info("slice written", extra=fields(slice=wanted.name, devices=len(wanted.devices)))
 
     @property
@@ -251,12 +252,12 @@ class SliceKeeper:
             raise Unsupported("publish", self._wanted.name, cause, hint)
         return SliceMode.SPLIT
 
-    def _says(self, there: Document, wanted: NodeSlice) -> bool:
-        """Whether an object says what is wanted, or all of it that the cluster keeps.
+    def _says(self, there: Document, wanted: NodeSlice, said: list[Document]) -> bool:
+        """Whether an object says what is wanted, whose devices are ``said``, or all that the cluster keeps.
 
         Most clusters drop what claims take of dom0.  One that gets the feature has it with the next change.
         """
-        said, found = devices(document(wanted, SliceVersion.V1)), devices(there)
+        found = devices(there)
         if not any(MAPPINGS in device for device in found):
             less = devices(document(replace(wanted, dom0_memory=0), SliceVersion.V1))
             return found == less or said == self._sent
