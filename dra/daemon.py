@@ -17,6 +17,7 @@ from daemonkit.grpc_server import channel, serve_unix
 from daemonkit.observe.exposition import serving_metrics
 from dra import metrics
 from dra.claims.prepare import Claims
+from dra.claims.turns import claim_turns
 from dra.config import DraConfig
 from dra.kube.api import ClusterApi
 from dra.kube.events import RefusalEvents
@@ -55,7 +56,8 @@ async def serve(config: DraConfig, stop: asyncio.Event) -> None:
         health = DeviceHealths(config.node_name)
         events = RefusalEvents(config.kubeconfig, config.driver, config.node_name)
         keeper = SliceKeeper(config, api, protectd, health.set)
-        claims = Claims(config, api, protectd, keeper, events)
+        turns = stack.enter_context(claim_turns(config.turns_file))
+        claims = Claims(config, api, protectd, keeper, events, turns)
         await stack.enter_async_context(_serving(config, claims, health, keeper.registered))
         await _until(stop, _follow(protectd, keeper.show), keeper.keep(), events.run())
 
