@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 _LONGEST = 300.0
 _DEVICE, _SHARED = "memory-", "memory-shared-"
 """What names of devices begin with: of those for one claim each, and of those that claims share."""
-_AWAY = "protectd-away"
+_AWAY, _LOST = "protectd-away", "memory-lost"
+"""Why devices take no new claims: the value of their taint."""
 _LOOKS, _SOON = 2, 30.0
 """How often, and after how many seconds each, the slice is read again once a kubelet has registered us."""
 _REMEMBERED = 64
@@ -103,7 +104,8 @@ class SliceKeeper:
             self._wanted = replace(self._wanted, unhealthy=_AWAY)
         else:
             self._memory = memory
-            self._wanted = replace(self._wanted, unhealthy="", attributes=attributes)
+            unhealthy = _LOST if memory.lost else ""
+            self._wanted = replace(self._wanted, unhealthy=unhealthy, attributes=attributes)
         self._changed.set()
         self._tell()
 
@@ -161,7 +163,7 @@ class SliceKeeper:
 
     async def once(self) -> None:
         """Write the slice if it is not as it should be.  Unsupported: the cluster cannot do that."""
-        if self._held is None or not self._wanted.unhealthy:
+        if self._held is None or self._wanted.unhealthy != _AWAY:
             self._held, self._devices = await self._host.all(), await self._host.devices()
         if self._there is None:
             await self._adopt()
