@@ -153,6 +153,11 @@ class DraConfig:
         return self.plugins_dir / self.driver / f"{self._socket('dra')}.sock"
 
     @property
+    def turns_file(self) -> Path:
+        """Where all instances take turns."""
+        return self.plugins_dir / self.driver / "claims.lock"
+
+    @property
     def registration_socket(self) -> Path:
         """Where the kubelet finds the driver."""
         return self.registry_dir / f"{self._socket(self.driver)}-reg.sock"

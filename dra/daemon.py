@@ -17,11 +17,12 @@ from daemonkit.grpc_server import channel, serve_unix
 from daemonkit.observe.exposition import serving_metrics
 from dra import metrics
 from dra.claims.prepare import Claims
+from dra.claims.turns import claim_turns
 from dra.config import DraConfig
 from dra.kube.api import ClusterApi
 from dra.kube.events import RefusalEvents
 from dra.kubelet.granules import GranulePlugin, offer
-from dra.kubelet.health import DeviceHealths
+from dra.kubelet.health import DeviceHealths, HealthV1, HealthV1alpha1
 from dra.kubelet.plugin import PluginV1, PluginV1beta1
 from dra.kubelet.registration import Registrar
 from dra.model import ZoneMemory
@@ -31,7 +32,8 @@ from dra.slices.keeper import SliceKeeper
 from xenpod_proto.kubelet import (
     dra_v1_pb2_grpc,
     dra_v1beta1_pb2_grpc,
-    health_pb2_grpc,
+    health_v1_pb2_grpc,
+    health_v1alpha1_pb2_grpc,
     registration_pb2_grpc,
 )
 
@@ -54,7 +56,8 @@ async def serve(config: DraConfig, stop: asyncio.Event) -> None:
         health = DeviceHealths(config.node_name)
         events = RefusalEvents(config.kubeconfig, config.driver, config.node_name)
         keeper = SliceKeeper(config, api, protectd, health.set)
-        claims = Claims(config, api, protectd, keeper, events)
+        turns = stack.enter_context(claim_turns(config.turns_file))
+        claims = Claims(config, api, protectd, keeper, events, turns)
         await stack.enter_async_context(_serving(config, claims, health, keeper.registered))
         await _until(stop, _follow(protectd, keeper.show), keeper.keep(), events.run())
 
@@ -76,7 +79,8 @@ async def _serving(
     def add_plugin(server: grpc.aio.Server) -> None:
         dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(PluginV1(claims), server)
         dra_v1beta1_pb2_grpc.add_DRAPluginServicer_to_server(PluginV1beta1(claims), server)
-        health_pb2_grpc.add_DRAResourceHealthServicer_to_server(health, server)
+        health_v1_pb2_grpc.add_DRAResourceHealthServicer_to_server(HealthV1(health), server)
+        health_v1alpha1_pb2_grpc.add_DRAResourceHealthServicer_to_server(HealthV1alpha1(health), server)
 
     def told(error: str) -> None:
         if not error:

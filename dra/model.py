@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 HOST_DEVICE = "device-"
 """How names of host devices begin in the slice; those of memory begin otherwise."""
+_DIFFERENCE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,14 @@ class ZoneMemory:
     free: int = 0
     claimed: int = 0
     claims: int = 0
+
+    @property
+    def lost(self) -> bool:
+        """Whether the host has less than is promised: it has lost memory since, to others or to its dom0.
+
+        Figures of a zone that is being made differ by what its domain takes between two readings of them.
+        """
+        return self.reserved - self.total > max(_DIFFERENCE, self.total // 64)
 
 
 @dataclass(frozen=True, slots=True)

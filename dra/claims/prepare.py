@@ -5,17 +5,16 @@ The reservation is the only record: protectd keeps it over restarts and reboots,
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault, Missing
 from daemonkit.logs import fields
 from dra.claims.claim import PREPARE, Allocation, Consumer, WantedClaim, allocation, consumers, devices_of
+from dra.claims.turns import ClaimTurns
 from dra.config import DraConfig
 from dra.model import HOST_DEVICE, HostDevice, Promise
 
@@ -60,7 +59,7 @@ class Refusals(Protocol):
 
 
 class Claims:
-    """Prepares and unprepares claims, those of one uid one after another."""
+    """Prepares and unprepares claims, those of one uid one after another (``ClaimTurns``)."""
 
     def __init__(
         self,
@@ -69,13 +68,14 @@ class Claims:
         reservations: Reservations,
         offered: Slice,
         refusals: Refusals,
+        turns: ClaimTurns,
     ) -> None:
         self._config = config
         self._source = source
         self._reservations = reservations
         self._offered = offered
         self._refusals = refusals
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._turns = turns
 
     async def prepare(self, namespace: str, name: str, uid: str) -> Allocation:
         """Reserve what is allocated to a claim; again, it changes nothing but the pods that it is for.
@@ -85,7 +85,7 @@ class Claims:
         config = self._config
         wanted = WantedClaim(namespace, name, uid, config.driver, config.node_name, config.sizes)
         pods: Sequence[Consumer] = ()
-        async with self._lock(uid):
+        async with self._turns.of(uid):
             try:
                 found = await self._source.claim(namespace, name)
                 if found is None:
@@ -100,7 +100,7 @@ class Claims:
 
     async def unprepare(self, uid: str) -> None:
         """Release what a claim has; the claim itself may be gone by now."""
-        async with self._lock(uid):
+        async with self._turns.of(uid):
             await self._reservations.release(uid)
             checkpoint("unprepare-claim.released")
         self._offered.released()
@@ -123,10 +123,6 @@ class Claims:
                 self._offered.claimed(name)
         checkpoint("prepare-claim.reserved")
         return allocated
-
-    def _lock(self, uid: str) -> asyncio.Lock:
-        lock = self._locks.get(uid) or asyncio.Lock()
-        return self._locks.setdefault(uid, lock)
 
 
 def _promise(wanted: WantedClaim, of: Allocation) -> Promise:

@@ -1,24 +1,33 @@
-"""DRAResourceHealth: whether the node's device can be used now, for the status of pods that have it."""
+"""DRAResourceHealth, v1 and v1alpha1: whether the node's devices can be used, for the status of their pods.
+
+Kubelets up to 1.36 ask for v1alpha1, those from 1.37 on for v1 first.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from types import ModuleType
 from typing import Any
 
 import grpc.aio
 
 from daemonkit.faults import Exhausted
-from xenpod_proto.kubelet import health_pb2 as pb
-from xenpod_proto.kubelet import health_pb2_grpc as rpc
+from xenpod_proto.kubelet import (
+    health_v1_pb2,
+    health_v1_pb2_grpc,
+    health_v1alpha1_pb2,
+    health_v1alpha1_pb2_grpc,
+)
 
 _AGAIN = 15.0
 """Seconds after which an unchanged state is said again: the kubelet forgets it after 30 by default."""
 _WATCHERS = 16
 
 
-class DeviceHealths(rpc.DRAResourceHealthServicer):
+class DeviceHealths:
     """The state of the node's devices, which is the same for all; none until it is set."""
 
     def __init__(self, pool: str) -> None:
@@ -39,17 +48,15 @@ class DeviceHealths(rpc.DRAResourceHealthServicer):
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def NodeWatchResources(  # noqa: N802
-        self, request: pb.NodeWatchResourcesRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[pb.NodeWatchResourcesResponse]:
-        """The state now, and whenever it has changed, and now and then."""
+    async def watch(self, messages: ModuleType) -> AsyncGenerator[Any]:
+        """The state now, and whenever it has changed, and now and then; in the messages of one version."""
         if self._watchers >= _WATCHERS:
             raise Exhausted("watch health", self._pool, f"{_WATCHERS} watch it already")
         self._watchers += 1
         try:
             while True:
                 changed = self._changed
-                yield self._now()
+                yield self._now(messages)
                 try:
                     async with asyncio.timeout(_AGAIN):
                         await changed.wait()
@@ -58,7 +65,7 @@ class DeviceHealths(rpc.DRAResourceHealthServicer):
         finally:
             self._watchers -= 1
 
-    def _now(self) -> pb.NodeWatchResourcesResponse:
+    def _now(self, pb: ModuleType) -> Any:
         state = pb.UNHEALTHY if self._cause else pb.HEALTHY
         return pb.NodeWatchResourcesResponse(
             devices=[
@@ -71,3 +78,33 @@ class DeviceHealths(rpc.DRAResourceHealthServicer):
                 for device in self._devices
             ]
         )
+
+
+class _Health:
+    """The call, for the messages of one version."""
+
+    def __init__(self, healths: DeviceHealths, messages: ModuleType) -> None:
+        self._healths = healths
+        self._messages = messages
+
+    async def NodeWatchResources(  # noqa: N802
+        self, request: Any, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[Any]:
+        """The state of all devices, for as long as the kubelet listens."""
+        async with aclosing(self._healths.watch(self._messages)) as states:
+            async for state in states:
+                yield state
+
+
+class HealthV1(_Health, health_v1_pb2_grpc.DRAResourceHealthServicer):
+    """v1.DRAResourceHealth."""
+
+    def __init__(self, healths: DeviceHealths) -> None:
+        super().__init__(healths, health_v1_pb2)
+
+
+class HealthV1alpha1(_Health, health_v1alpha1_pb2_grpc.DRAResourceHealthServicer):
+    """v1alpha1.DRAResourceHealth."""
+
+    def __init__(self, healths: DeviceHealths) -> None:
+        super().__init__(healths, health_v1alpha1_pb2)

@@ -15,7 +15,12 @@ from xenpod_proto.kubelet import registration_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
 
-VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
+VERSIONS = (
+    "v1.DRAPlugin",
+    "v1beta1.DRAPlugin",
+    "v1.DRAResourceHealth",
+    "v1alpha1.DRAResourceHealth",
+)
 """As the kubelet looks for them; older ones take the second (pkg/kubelet/cm/dra/plugin)."""
 _TYPE = "DRAPlugin"
 

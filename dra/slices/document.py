@@ -71,7 +71,9 @@ class NodeSlice:
 
 def document(slice_: NodeSlice, version: SliceVersion) -> Document:
     """The object to create."""
-    devices = [_device(slice_, device) for device in slice_.devices]
+    # Of all devices alike, and they may be 64.
+    common = _attributes({**slice_.attributes, "kind": MEMORY})
+    devices = [_device(slice_, device, common) for device in slice_.devices]
     devices += [_host_device(slice_, device) for device in slice_.host_devices]
     if version is SliceVersion.V1BETA1:
         devices = [{"name": device.pop("name"), "basic": device} for device in devices]
@@ -129,16 +131,14 @@ def generation(found: Mapping[str, Any]) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _device(slice_: NodeSlice, device: MemoryDevice) -> Document:
-    attributes = {**slice_.attributes, "kind": MEMORY}
+def _device(slice_: NodeSlice, device: MemoryDevice, common: Document) -> Document:
     found: Document = {"name": device.name, **_taints(slice_)}
     capacity: Document = {"value": text(device.bytes)}
     if device.shared:
         capacity["requestPolicy"] = _policy(slice_.sizes, device.bytes)
         found["allowMultipleAllocations"] = True
-    else:
-        attributes[CLAIMED] = device.claimed
-    found["attributes"] = {name: _attribute(value) for name, value in sorted(attributes.items())}
+    own = {} if device.shared else {CLAIMED: _attribute(device.claimed)}
+    found["attributes"] = {**common, **own}
     found["capacity"] = {MEMORY: capacity}
     if slice_.dom0_memory:
         # A cluster without the feature drops it.
@@ -158,7 +158,7 @@ def _host_device(slice_: NodeSlice, device: HostDevice) -> Document:
         attributes[_PCI_BUS_ID] = device.pci_address
     return {
         "name": device.slice_name(slice_.node),
-        "attributes": {name: _attribute(value) for name, value in sorted(attributes.items())},
+        "attributes": _attributes(attributes),
         **_taints(slice_),
     }
 
@@ -177,6 +177,10 @@ def _policy(sizes: ClaimSizes, claimable: int) -> Document:
         "default": text(min(sizes.default, most)),
         "validRange": {"min": text(sizes.minimum), "max": text(most), "step": text(sizes.step)},
     }
+
+
+def _attributes(values: Attributes) -> Document:
+    return {name: _attribute(value) for name, value in sorted(values.items())}
 
 
 def _attribute(value: str | int | bool) -> Document:

@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 _LONGEST = 300.0
 _DEVICE, _SHARED = "memory-", "memory-shared-"
 """What names of devices begin with: of those for one claim each, and of those that claims share."""
-_AWAY = "protectd-away"
+_AWAY, _LOST = "protectd-away", "memory-lost"
+"""Why devices take no new claims: the value of their taint."""
 _LOOKS, _SOON = 2, 30.0
 """How often, and after how many seconds each, the slice is read again once a kubelet has registered us."""
 _REMEMBERED = 64
@@ -103,7 +104,8 @@ class SliceKeeper:
             self._wanted = replace(self._wanted, unhealthy=_AWAY)
         else:
             self._memory = memory
-            self._wanted = replace(self._wanted, unhealthy="", attributes=attributes)
+            unhealthy = _LOST if memory.lost else ""
+            self._wanted = replace(self._wanted, unhealthy=unhealthy, attributes=attributes)
         self._changed.set()
         self._tell()
 
@@ -161,19 +163,20 @@ class SliceKeeper:
 
     async def once(self) -> None:
         """Write the slice if it is not as it should be.  Unsupported: the cluster cannot do that."""
-        if self._held is None or not self._wanted.unhealthy:
+        if self._held is None or self._wanted.unhealthy != _AWAY:
             self._held, self._devices = await self._host.all(), await self._host.devices()
         if self._there is None:
             await self._adopt()
         wanted = self._wanted = self._offered(self._held)
         self._tell()
-        if self._there is not None and self._says(self._there, wanted):
+        said = devices(document(wanted, SliceVersion.V1))
+        if self._there is not None and self._says(self._there, wanted, said):
             return
         there = self._there
         wanted = replace(wanted, generation=1 + max(wanted.generation, generation(there or {})))
         self._there = await (self._store.replace(wanted, there) if there else self._store.create(wanted))
         self._wanted = replace(self._wanted, generation=wanted.generation)
-        self._sent, self._written = devices(document(wanted, SliceVersion.V1)), _version(self._there)
+        self._sent, self._written = said, _version(self._there)
         log.info("slice written", extra=fields(slice=wanted.name, devices=len(wanted.devices)))
 
     @property
@@ -251,12 +254,12 @@ class SliceKeeper:
             raise Unsupported("publish", self._wanted.name, cause, hint)
         return SliceMode.SPLIT
 
-    def _says(self, there: Document, wanted: NodeSlice) -> bool:
-        """Whether an object says what is wanted, or all of it that the cluster keeps.
+    def _says(self, there: Document, wanted: NodeSlice, said: list[Document]) -> bool:
+        """Whether an object says what is wanted, whose devices are ``said``, or all that the cluster keeps.
 
         Most clusters drop what claims take of dom0.  One that gets the feature has it with the next change.
         """
-        said, found = devices(document(wanted, SliceVersion.V1)), devices(there)
+        found = devices(there)
         if not any(MAPPINGS in device for device in found):
             less = devices(document(replace(wanted, dom0_memory=0), SliceVersion.V1))
             return found == less or said == self._sent

@@ -9,13 +9,20 @@ import pytest
 from google.protobuf.descriptor import FileDescriptor
 
 from tests.support import descriptors
-from xenpod_proto.kubelet import dra_v1_pb2, dra_v1beta1_pb2, health_pb2, registration_pb2
+from xenpod_proto.kubelet import (
+    dra_v1_pb2,
+    dra_v1beta1_pb2,
+    health_v1_pb2,
+    health_v1alpha1_pb2,
+    registration_pb2,
+)
 
 DATA = Path(__file__).parents[1] / "data/kubelet"
 FILES = {
     "kubelet-dra-v1": dra_v1_pb2.DESCRIPTOR,
     "kubelet-dra-v1beta1": dra_v1beta1_pb2.DESCRIPTOR,
-    "kubelet-dra-health-v1alpha1": health_pb2.DESCRIPTOR,
+    "kubelet-dra-health-v1": health_v1_pb2.DESCRIPTOR,
+    "kubelet-dra-health-v1alpha1": health_v1alpha1_pb2.DESCRIPTOR,
     "kubelet-pluginregistration-v1": registration_pb2.DESCRIPTOR,
 }
 

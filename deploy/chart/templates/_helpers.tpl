@@ -199,8 +199,6 @@ matchConstraints:
 variables:
   - name: ours
     expression: 'has(object.spec.runtimeClassName) && object.spec.runtimeClassName in {{ include "xenpod.classes" . }}'
-  - name: own
-    expression: 'object.spec.?resourceClaims.orValue([]).filter(claim, claim.name == "zone")'
   - name: starting
     expression: 'object.spec.?initContainers.orValue([])'
   - name: sidecars
@@ -215,6 +213,8 @@ variables:
     expression: 'int(quantity({ {{- join ", " $unlimited -}} }[object.spec.runtimeClassName]).asApproximateFloat())'
   - name: need
     expression: '((variables.noted != "" ? int(quantity(variables.noted).asApproximateFloat()) : variables.limits > 0 ? variables.limits + variables.overhead : variables.unlimited) + 1048575) / 1048576'
+  - name: own
+    expression: 'object.spec.?resourceClaims.orValue([]).filter(claim, claim.name == "zone")'
   - name: rooms
     expression: '[{{ join ", " $rooms }}]'
   - name: templates

@@ -2,7 +2,8 @@
 
 ``python -m tests.bench.alone.dra_scale`` runs the product's own keeper of slices for each of 5,000 nodes,
 with pods that come and go, against a model of the API server, in virtual time: a timer's end comes when
-nothing else is left to do, so that minutes of a cluster take as long as their work takes.  Requests take
+nothing else is left to do, so that minutes of a cluster take as long as their work takes; the processes
+of ``--jobs`` share the nodes, which do not wait for each other.  Requests take
 10 ms of virtual time.  What the model counts is what the keeper sends; what the API server makes of it
 (storage, watchers), and what Kubernetes itself asks for each pod and claim, it does not model.
 """
@@ -13,12 +14,14 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import random
 import selectors
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -257,20 +260,57 @@ class Load:
     """Claims that were prepared on a node, a minute."""
 
 
-def simulate(scenario: Scenario, nodes: int, pods_a_minute: float, seconds: float, seed: int = 1) -> Load:
-    """Run the scenario: what it asks of the API server at the start, and after it."""
+@dataclass(frozen=True)
+class Share:
+    """Some of the nodes of a run, which wait for no others: ``count`` of them from number ``first`` on."""
+
+    scenario: Scenario
+    first: int
+    count: int
+    pods_a_minute: float
+    seconds: float
+    seed: int
+
+
+@dataclass
+class Counted:
+    """What a share's nodes have asked by second, and what they started and wrote once they ran."""
+
+    writes: Counter[int] = field(default_factory=Counter)
+    reads: Counter[int] = field(default_factory=Counter)
+    refused: Counter[int] = field(default_factory=Counter)
+    started: int = 0
+    written_bytes: int = 0
+    slice_bytes: int = 0
+
+    def add(self, other: Counted) -> None:
+        self.writes.update(other.writes)
+        self.reads.update(other.reads)
+        self.refused.update(other.refused)
+        self.started += other.started
+        self.written_bytes += other.written_bytes
+        self.slice_bytes = max(self.slice_bytes, other.slice_bytes)
+
+
+_WARM = 2 * DraConfig().write_interval
+_SHARE = 50
+"""Nodes of a share: a process has no more of them in memory."""
+
+
+def counted(share: Share) -> Counted:
+    """Run a share of the nodes."""
+    scenario, seconds = share.scenario, share.seconds
     server = ModelServer(scenario.mode is SliceMode.SHARED)
-    count = max(1, round(nodes * scenario.part))
-    warm = 2 * DraConfig().write_interval
     started = [0, 0]
 
     async def run() -> None:
-        draw = random.Random(seed)
-        made = [SimulatedNode(f"node-{one}", server, scenario, draw.random()) for one in range(count)]
-        lives = [node.live(pods_a_minute) for node in made]
+        draw = random.Random(f"{share.seed}/{share.first}")
+        names = [f"node-{one}" for one in range(share.first, share.first + share.count)]
+        made = [SimulatedNode(name, server, scenario, draw.random()) for name in names]
+        lives = [node.live(share.pods_a_minute) for node in made]
         tasks = [asyncio.create_task(one) for one in (*(node.keeper.keep() for node in made), *lives)]
-        await asyncio.sleep(warm)
-        assert len(server.slices) == count
+        await asyncio.sleep(_WARM)
+        assert len(server.slices) == share.count
         server.written_bytes, started[0] = 0, sum(node.started for node in made)
         await asyncio.sleep((seconds - scenario.away) / 2)
         server.away = scenario.away > 0
@@ -283,23 +323,57 @@ def simulate(scenario: Scenario, nodes: int, pods_a_minute: float, seconds: floa
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(one, asyncio.CancelledError) for one in ended), ended
 
-    random.seed(seed)
+    random.seed(f"{share.seed}/{share.first}")  # the keepers' jitter
     virtually(run())
-    measured = range(int(warm) + 1, int(warm + seconds))
-    kinds = (server.writes, server.reads, server.refused)
+    return Counted(
+        server.writes,
+        server.reads,
+        server.refused,
+        started[1] - started[0],
+        server.written_bytes,
+        server.slice_bytes,
+    )
+
+
+def simulate(
+    scenario: Scenario,
+    nodes: int,
+    pods_a_minute: float,
+    seconds: float,
+    seed: int = 1,
+    each: Callable[[Callable[[Share], Counted], Iterable[Share]], Iterable[Counted]] = map,
+) -> Load:
+    """Run the scenario: what it asks of the API server at the start, and after it.
+
+    ``each``: runs the shares of the nodes, as ``map`` does.
+    """
+    count = max(1, round(nodes * scenario.part))
+    found = Counted()
+    shares = (
+        Share(scenario, first, min(_SHARE, count - first), pods_a_minute, seconds, seed)
+        for first in range(0, count, _SHARE)
+    )
+    for one in each(counted, shares):
+        found.add(one)
+    return _load(found, count, nodes / count, seconds)
+
+
+def _load(found: Counted, count: int, scale: float, seconds: float) -> Load:
+    """``scale``: how many nodes each that was simulated stands for."""
+    measured = range(int(_WARM) + 1, int(_WARM + seconds))
+    kinds = (found.writes, found.reads, found.refused)
     writes, reads, refused = ([kind[second] for second in measured] for kind in kinds)
-    scale = nodes / count
     return Load(
-        first_writes=max(server.writes[second] for second in range(int(warm))) * scale,
-        first_reads=max(server.reads[second] for second in range(int(warm))) * scale,
+        first_writes=max(found.writes[second] for second in range(int(_WARM))) * scale,
+        first_reads=max(found.reads[second] for second in range(int(_WARM))) * scale,
         writes=sum(writes) / len(writes) * scale,
         most_writes=max(writes) * scale,
         reads=sum(reads) / len(reads) * scale,
         most_requests=max(map(sum, zip(writes, reads, refused, strict=True))) * scale,
-        written=server.written_bytes / seconds * scale,
-        slice_bytes=server.slice_bytes,
+        written=found.written_bytes / seconds * scale,
+        slice_bytes=found.slice_bytes,
         node_writes=sum(writes) / len(writes) * 60 / count,
-        node_claims=(started[1] - started[0]) / seconds * 60 / count,
+        node_claims=found.started / seconds * 60 / count,
     )
 
 
@@ -318,13 +392,28 @@ def main() -> int:
     parser.add_argument("--pods", type=float, default=100.0, help="pods a minute on each node")
     parser.add_argument("--seconds", type=float, default=120.0, help="of virtual time")
     parser.add_argument("--all", action="store_true", help="simulate all nodes, not a part of them")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processes that share the nodes"
+    )
     options = parser.parse_args()
-    logging.disable(logging.WARNING)  # of each of the keepers
     say = Console(width=110, highlight=False).print
     say(f"{options.nodes} nodes, {options.pods:g} pods a minute on each, {options.seconds:g} s")
-    for scenario in [replace(one, part=1.0) if options.all else one for one in SCENARIOS]:
+    scenarios = [replace(one, part=1.0) if options.all else one for one in SCENARIOS]
+    with ProcessPoolExecutor(options.jobs, initializer=_quiet) as pool:
+        _report(scenarios, options, pool.map, say)
+    return 0
+
+
+def _quiet() -> None:
+    logging.disable(logging.WARNING)  # of each of the keepers
+
+
+def _report(
+    scenarios: Iterable[Scenario], options: argparse.Namespace, each: Any, say: Callable[[str], None]
+) -> None:
+    for scenario in scenarios:
         begun = time.monotonic()
-        load = simulate(scenario, options.nodes, options.pods, options.seconds)
+        load = simulate(scenario, options.nodes, options.pods, options.seconds, each=each)
         say(f"\n{scenario.name}")
         say(
             f"  at the start of all at once: {load.first_writes:.0f} writes/s, {load.first_reads:.0f} reads/s"
@@ -336,7 +425,6 @@ def main() -> int:
         say(f"  a node: {load.node_writes:.2f} writes and {load.node_claims:.1f} claims a minute")
         say(f"  the slice of a node: at most {load.slice_bytes} bytes")
         say(f"  (of {scenario.part:.1%} of the nodes, in {time.monotonic() - begun:.0f} s)")
-    return 0
 
 
 if __name__ == "__main__":

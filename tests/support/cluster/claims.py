@@ -31,6 +31,10 @@ class Driver:
     cluster: Cluster
     daemon: Daemon
 
+    def configure(self, **more: object) -> None:
+        """Write the settings again; they count from the next start."""
+        self.daemon.config.write_text(toml.dumps({**_settings(self.cluster), **more}))
+
     async def reservations(self) -> dict[str, reservations_pb2.Reservation]:
         async with self.cluster.node.protectd.clients() as clients:
             answer = await clients.reservations.ListReservations(reservations_pb2.ListReservationsRequest())
@@ -81,30 +85,44 @@ async def driving(cluster: Cluster, **more: object) -> AsyncIterator[Driver]:
 
     ``more``: of its settings.
     """
+    made = instance(cluster, **more)
+    kind = f'device.attributes["{DRIVER}"].kind == "memory"'
+    selector = {"cel": {"expression": f'device.driver == "{DRIVER}" && {kind}'}}
+    await cluster.api.post(DEVICE_CLASSES, {"metadata": {"name": CLASS}, "spec": {"selectors": [selector]}})
+    await made.daemon.start()
+    try:
+        await cluster.api.until(SLICES, f"spec.driver={DRIVER}", lambda _: True)
+        yield made
+    finally:
+        await made.daemon.stop()
+        await cluster.api.delete(f"{DEVICE_CLASSES}/{CLASS}")
+        await cluster.api.delete(f"{SLICES}?fieldSelector=spec.driver={DRIVER}")
+
+
+def instance(cluster: Cluster, name: str = "", /, **more: object) -> Driver:
+    """The driver, not started; another one on the same node by another name."""
+    at = f"-{name}" if name else ""
+    daemon = Daemon(
+        "dra",
+        cluster.folder / f"dra{at}.toml",
+        cluster.folder / "root" / "plugins" / DRIVER / f"dra{at}.sock",
+        cluster.folder / f"dra{at}.log",
+    )
+    made = Driver(cluster, daemon)
+    made.configure(instance=name, **more)
+    return made
+
+
+def _settings(cluster: Cluster) -> Mapping[str, object]:
     root = cluster.folder / "root"
-    settings: Mapping[str, object] = {
+    return {
         "node": NODE,
         "kubeconfig": str(cluster.kubeconfig),
         "protect_socket": str(cluster.node.protectd.daemon.socket),
         "plugins_dir": str(root / "plugins"),
         "registry_dir": str(root / "plugins_registry"),
         "write_interval": "200ms",
-        **more,
     }
-    config = cluster.folder / "dra.toml"
-    config.write_text(toml.dumps(settings))
-    daemon = Daemon("dra", config, root / "plugins" / DRIVER / "dra.sock", cluster.folder / "dra.log")
-    kind = f'device.attributes["{DRIVER}"].kind == "memory"'
-    selector = {"cel": {"expression": f'device.driver == "{DRIVER}" && {kind}'}}
-    await cluster.api.post(DEVICE_CLASSES, {"metadata": {"name": CLASS}, "spec": {"selectors": [selector]}})
-    await daemon.start()
-    try:
-        await cluster.api.until(SLICES, f"spec.driver={DRIVER}", lambda _: True)
-        yield Driver(cluster, daemon)
-    finally:
-        await daemon.stop()
-        await cluster.api.delete(f"{DEVICE_CLASSES}/{CLASS}")
-        await cluster.api.delete(f"{SLICES}?fieldSelector=spec.driver={DRIVER}")
 
 
 def request(size: str, name: str = "zone", **more: object) -> dict[str, object]:

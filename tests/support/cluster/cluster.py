@@ -175,9 +175,11 @@ async def cluster(folder: Path) -> AsyncIterator[Cluster]:
 
 
 @contextlib.asynccontextmanager
-async def controlled(node: CriNode, folder: Path, **settings: Any) -> AsyncIterator[Cluster]:
+async def controlled(
+    node: CriNode, folder: Path, *, authorization: str = "AlwaysAllow", **settings: Any
+) -> AsyncIterator[Cluster]:
     """Start a control plane, and a kubelet with ``settings`` on a running node."""
-    async with control_plane(folder / "control") as (api, kubeconfig):
+    async with control_plane(folder / "control", authorization) as (api, kubeconfig):
         made = Cluster(node, api, node.folder / "kubelet", kubeconfig)
         try:
             await made.use_kubelet(shipped=True, **settings)

@@ -67,14 +67,15 @@ async def api_server(folder: Path, *flags: str, authorization: str = "AlwaysAllo
 
 
 @contextlib.asynccontextmanager
-async def control_plane(folder: Path) -> AsyncIterator[tuple[Api, Path]]:
+async def control_plane(folder: Path, authorization: str = "AlwaysAllow") -> AsyncIterator[tuple[Api, Path]]:
     """Serve while the block runs: a client, and a kubeconfig for the kubelet.  ``folder`` holds all files."""
-    async with api_server(folder) as serving:
+    async with api_server(folder, authorization=authorization) as serving:
         await serving.schedule()
         await serving.run(
             "kube-controller-manager",
             *(program("kube-controller-manager"), *serving.follows),
             f"--service-account-private-key-file={serving.key}",
+            f"--root-ca-file={_certificates(folder) / 'apiserver.crt'}",  # for pods that ask the API server
         )
         # A pod is refused before its namespace has this account.
         accounts = "/api/v1/namespaces/default/serviceaccounts"
@@ -86,7 +87,7 @@ def _apiserver(folder: Path, etcd_port: int, port: int, key: Path, tokens: Path)
     return [
         program("kube-apiserver"),
         f"--etcd-servers=http://127.0.0.1:{etcd_port}",
-        *("--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={folder / 'certificates'}"),
+        *("--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={_certificates(folder)}"),
         *(f"--token-auth-file={tokens}", "--allow-privileged"),
         *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
         "--service-account-issuer=https://kubernetes.default.svc",
@@ -94,6 +95,10 @@ def _apiserver(folder: Path, etcd_port: int, port: int, key: Path, tokens: Path)
         # For logs and exec: the node is called localhost, since no kubelet takes loopback for its address.
         "--kubelet-preferred-address-types=Hostname",
     ]
+
+
+def _certificates(folder: Path) -> Path:
+    return folder / "certificates"
 
 
 def _kubeconfig(api: Api) -> dict[str, object]:

@@ -89,7 +89,7 @@ class MixedCluster:
 
 
 @contextlib.asynccontextmanager
-async def mixed_cluster(folder: Path) -> AsyncIterator[MixedCluster]:
+async def mixed_cluster(folder: Path, authorization: str = "AlwaysAllow") -> AsyncIterator[MixedCluster]:
     """Start the cluster; nothing is left at the end."""
     node = CriNode(folder / "n")
     node.protectd.configure(memory={"total": NODE_MEMORY})
@@ -100,7 +100,9 @@ async def mixed_cluster(folder: Path) -> AsyncIterator[MixedCluster]:
         unused = PushedImage([layers.layer(LayerEntry("unused"))])
         images.push(both.registry, UNUSED.partition("/")[2], unused)
         settings = kubelet_settings(both.cgroup)
-        cluster = await stack.enter_async_context(controlled(node, folder, **settings))
+        cluster = await stack.enter_async_context(
+            controlled(node, folder, authorization=authorization, **settings)
+        )
         made = MixedCluster(cluster, both.delegate, settings)
         await made.plain_class()
         stack.push_async_callback(made.tidy)

@@ -14,12 +14,19 @@ from xenpod_proto.kubelet import (
     dra_v1_pb2_grpc,
     dra_v1beta1_pb2,
     dra_v1beta1_pb2_grpc,
-    health_pb2_grpc,
+    health_v1_pb2,
+    health_v1_pb2_grpc,
+    health_v1alpha1_pb2,
+    health_v1alpha1_pb2_grpc,
     registration_pb2,
     registration_pb2_grpc,
 )
 
 TIMEOUT = 60.0
+HEALTHS = {
+    "v1": (health_v1_pb2, health_v1_pb2_grpc),
+    "v1alpha1": (health_v1alpha1_pb2, health_v1alpha1_pb2_grpc),
+}
 VERSIONS = {"v1": (dra_v1_pb2, dra_v1_pb2_grpc), "v1beta1": (dra_v1beta1_pb2, dra_v1beta1_pb2_grpc)}
 
 
@@ -29,8 +36,8 @@ class DraKubelet:
 
     info: registration_pb2.PluginInfo
     registration: registration_pb2_grpc.RegistrationStub
-    health: health_pb2_grpc.DRAResourceHealthStub
     _plugins: dict[str, Any]
+    _healths: dict[str, Any]
 
     async def registered(self, error: str = "") -> None:
         request = registration_pb2.RegistrationStatus(plugin_registered=not error, error=error)
@@ -44,6 +51,10 @@ class DraKubelet:
     async def unprepare(self, *claims: tuple[str, str], version: str = "v1") -> Any:
         request = VERSIONS[version][0].NodeUnprepareResourcesRequest(claims=self._claims(claims, version))
         return (await self._plugins[version].NodeUnprepareResources(request, timeout=TIMEOUT)).claims
+
+    def health(self, version: str) -> Any:
+        """The stream of the devices' states."""
+        return self._healths[version].NodeWatchResources(HEALTHS[version][0].NodeWatchResourcesRequest())
 
     @staticmethod
     def _claims(claims: tuple[tuple[str, str], ...], version: str) -> list[Any]:
@@ -61,5 +72,5 @@ async def kubelet(config: DraConfig) -> AsyncIterator[DraKubelet]:
         )
         async with channel(config.plugin_socket) as link:
             plugins = {version: rpc.DRAPluginStub(link) for version, (_, rpc) in VERSIONS.items()}
-            health = health_pb2_grpc.DRAResourceHealthStub(link)
-            yield DraKubelet(info, registration, health, plugins)
+            healths = {version: rpc.DRAResourceHealthStub(link) for version, (_, rpc) in HEALTHS.items()}
+            yield DraKubelet(info, registration, plugins, healths)

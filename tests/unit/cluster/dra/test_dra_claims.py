@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from daemonkit.faults import Exhausted, Fault, Invalid, Missing, Refused
 from dra.claims.claim import Consumer, WantedClaim, allocation
 from dra.claims.prepare import Claims
+from dra.claims.turns import ClaimTurns, claim_turns
 from dra.config import DraConfig
 from dra.model import HostDevice, Promise
 
@@ -227,7 +230,7 @@ class Heard:
 
 def claims_of(host: Host, heard: Heard | None = None) -> Claims:
     heard = heard or Heard()
-    return Claims(CONFIG, host, host, heard, heard)
+    return Claims(CONFIG, host, host, heard, heard, ClaimTurns(os.memfd_create("turns")))
 
 
 async def test_a_claim_is_reserved_once_and_given_back() -> None:
@@ -263,6 +266,33 @@ async def test_both_at_once_leave_what_the_later_one_says() -> None:
     assert host.reserved == {}
     await asyncio.gather(claims.unprepare("uid-1"), claims.prepare("default", "memory", "uid-1"))
     assert set(host.reserved) == {"uid-1"}
+
+
+class SlowHost(Host):
+    """An API server that answers when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 30)
+        self.asked, self.let = asyncio.Event(), asyncio.Event()
+
+    async def claim(self, namespace: str, name: str) -> dict[str, object] | None:
+        self.asked.set()
+        await self.let.wait()
+        return await super().claim(namespace, name)
+
+
+async def test_two_instances_take_turns_at_a_claim(tmp_path: Path) -> None:
+    """The kubelet gives up a prepare that takes too long, and has the other instance unprepare the claim."""
+    slow, heard, path = SlowHost(), Heard(), tmp_path / "d" / "claims.lock"
+    with claim_turns(path) as ours, claim_turns(path) as theirs:
+        leaving, coming = (Claims(CONFIG, slow, slow, heard, heard, turns) for turns in (ours, theirs))
+        late = asyncio.create_task(leaving.prepare("default", "memory", "uid-1"))
+        await slow.asked.wait()
+        release = asyncio.create_task(coming.unprepare("uid-1"))
+        await coming.unprepare("uid-2")  # of another claim: it waits for nobody
+        slow.let.set()
+        await asyncio.gather(late, release)
+        assert slow.reserved == {} and slow.calls == 1
 
 
 async def test_admin_access_reserves_nothing() -> None:

@@ -20,11 +20,11 @@ from dra.slices.document import devices
 from protect.config import HostConfig, NamedDevice
 from protect.model.room.host import Capabilities
 from tests.support.dra.api_server import Cluster, serving
-from tests.support.dra.kubelet import TIMEOUT, DraKubelet, kubelet
+from tests.support.dra.kubelet import HEALTHS, TIMEOUT, DraKubelet, kubelet
 from tests.support.labels.api_server import NAME, kubeconfig
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import Served, served
-from xenpod_proto.kubelet import health_pb2
+from xenpod_proto.kubelet import health_v1_pb2
 from xenpod_proto.protect.v1 import protect_pb2
 from xenpod_proto.protect.v1 import reservations_pb2 as rpb
 
@@ -129,6 +129,7 @@ async def test_it_says_what_it_is(node: DraNode) -> None:
     assert list(info.supported_versions) == [
         "v1.DRAPlugin",
         "v1beta1.DRAPlugin",
+        "v1.DRAResourceHealth",
         "v1alpha1.DRAResourceHealth",
     ]
     await node.kubelet.registered()
@@ -257,18 +258,48 @@ async def test_refusals_are_events(node: DraNode) -> None:
     assert {one["note"] for one in node.cluster.events} == {error}
 
 
-async def test_the_health_of_the_device(node: DraNode) -> None:
+@pytest.mark.parametrize("version", HEALTHS)
+async def test_the_health_of_the_device(node: DraNode, version: str) -> None:
     await published(node, 4096 * MIB)
-    watch = node.kubelet.health.NodeWatchResources(health_pb2.NodeWatchResourcesRequest())
+    watch = node.kubelet.health(version)
     async with asyncio.timeout(TIMEOUT):
         async for said in watch:
             if said.devices:
                 break
     (device,) = said.devices
-    assert device.health == health_pb2.HEALTHY
+    assert device.health == HEALTHS[version][0].HEALTHY
     assert device.device.pool_name == NAME
     assert device.device.device_name == devices(node.cluster.slice)[0]["name"]
     watch.cancel()
+
+
+async def test_a_host_that_has_lost_memory(node: DraNode) -> None:
+    """Another domain takes what is promised to a claim, and gives it back."""
+    toolstack = node.protectd.toolstack
+    await published(node, 4096 * MIB)
+    claim = node.claim("4Gi", "pod-1", device=devices(node.cluster.slice)[0]["name"])
+    assert (await node.kubelet.prepare(claim))[claim[1]].error == ""
+    watch = node.kubelet.health("v1")
+    for foreign, taint, health in (
+        (toolstack.host_memory - (3 << 30), "memory-lost", health_v1_pb2.UNHEALTHY),
+        (0, "", health_v1_pb2.HEALTHY),
+    ):
+        toolstack.foreign_memory = foreign
+        await node.protectd.clients.host.Info(protect_pb2.InfoRequest(), timeout=TIMEOUT)  # it looks again
+        async with asyncio.timeout(TIMEOUT):
+            async for said in watch:
+                if [one.health for one in said.devices] == [health]:
+                    break
+            while value(node) != taint:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert (said.devices[0].message, await node.reserved()) == (taint, {claim[1]: 4096 * MIB})
+    watch.cancel()
+
+
+def value(node: DraNode) -> str:
+    """Of the taint of the first device; "": it has none."""
+    (taint,) = devices(node.cluster.slice)[0].get("taints") or [{"value": ""}]
+    return str(taint["value"])
 
 
 async def test_restarts_of_the_driver_lose_and_double_nothing(node: DraNode) -> None:

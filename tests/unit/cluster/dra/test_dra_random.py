@@ -19,6 +19,7 @@ from daemonkit.grpc_server import channel
 from daemonkit.quantity import text, whole
 from dra.claims.claim import Consumer, WantedClaim
 from dra.claims.prepare import Claims
+from dra.claims.turns import claim_turns
 from dra.config import DraConfig
 from dra.model import ZoneMemory
 from dra.reservations import ProtectdReservations
@@ -154,7 +155,8 @@ class Node:
             link = await self._driver.enter_async_context(channel(self.config.protect_socket))
             protectd = ProtectdReservations(link)
             keeper = SliceKeeper(self.config, self.api, protectd, lambda *_: None)
-            self.claims = Claims(self.config, self.api, protectd, keeper, self)
+            turns = self._driver.enter_context(claim_turns(self.folder / "claims.lock"))
+            self.claims = Claims(self.config, self.api, protectd, keeper, self, turns)
             self._keeping = asyncio.create_task(self._keep(protectd, keeper))
 
     async def kill(self, daemon: str) -> None:

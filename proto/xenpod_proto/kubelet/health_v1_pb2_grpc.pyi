@@ -3,12 +3,12 @@
 isort:skip_file
 The health of a driver's devices, as the kubelet puts it into the status of pods (KEP-4680).
 
-Names, numbers and types are those of the published API, version v1alpha1.
+Names, numbers and types are those of the published API, version v1 (Kubernetes 1.37).
 """
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from xenpod_proto.kubelet import health_pb2 as _health_pb2
+from xenpod_proto.kubelet import health_v1_pb2 as _health_v1_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -34,22 +34,22 @@ class DRAResourceHealthStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DRAResourceHealthAsyncStub: ...
-    NodeWatchResources: _grpc.UnaryStreamMultiCallable[_health_pb2.NodeWatchResourcesRequest, _health_pb2.NodeWatchResourcesResponse]
+    NodeWatchResources: _grpc.UnaryStreamMultiCallable[_health_v1_pb2.NodeWatchResourcesRequest, _health_v1_pb2.NodeWatchResourcesResponse]
     """All devices now, then all again whenever one has changed."""
 
 @_typing.type_check_only
 class DRAResourceHealthAsyncStub(DRAResourceHealthStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
-    NodeWatchResources: _aio.UnaryStreamMultiCallable[_health_pb2.NodeWatchResourcesRequest, _health_pb2.NodeWatchResourcesResponse]  # type: ignore[assignment]
+    NodeWatchResources: _aio.UnaryStreamMultiCallable[_health_v1_pb2.NodeWatchResourcesRequest, _health_v1_pb2.NodeWatchResourcesResponse]  # type: ignore[assignment]
     """All devices now, then all again whenever one has changed."""
 
 class DRAResourceHealthServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def NodeWatchResources(
         self,
-        request: _health_pb2.NodeWatchResourcesRequest,
+        request: _health_v1_pb2.NodeWatchResourcesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_health_pb2.NodeWatchResourcesResponse], _abc.AsyncIterator[_health_pb2.NodeWatchResourcesResponse]]:
+    ) -> _typing.Union[_abc.Iterator[_health_v1_pb2.NodeWatchResourcesResponse], _abc.AsyncIterator[_health_v1_pb2.NodeWatchResourcesResponse]]:
         """All devices now, then all again whenever one has changed."""
 
 def add_DRAResourceHealthServicer_to_server(servicer: DRAResourceHealthServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,72 @@
+"""Calls for one claim take turns, those of two instances of the driver among them.
+
+While one instance replaces another the kubelet may ask either.  When a call takes too long it gives up and
+asks the other one, and the reservation of a late prepare must not follow the release of its claim.
+
+Each claim is a byte of a file that the instances share, and its turn a lock of that byte (F_OFD_SETLK of
+fcntl(2)), which the kernel frees when the instance ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import struct
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from daemonkit.faults import Broken
+
+_FLOCK = "hhqqixxxx"  # struct flock of fcntl(2), 64 bits
+_AGAIN = 0.05
+"""Seconds between two looks at a lock that another instance has: the kernel tells no event loop."""
+
+
+class ClaimTurns:
+    """Turns by the uids of claims."""
+
+    def __init__(self, descriptor: int) -> None:
+        """``descriptor``: of the shared file, opened by this instance for itself."""
+        self._descriptor = descriptor
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @contextlib.asynccontextmanager
+    async def of(self, uid: str) -> AsyncIterator[None]:
+        """Have the claim's turn while the block runs; those who came first have it before."""
+        lock = self._locks.get(uid) or asyncio.Lock()
+        async with self._locks.setdefault(uid, lock):
+            place = int.from_bytes(hashlib.sha256(uid.encode()).digest()[:7], "big")
+            while not self._set(fcntl.F_WRLCK, place):  # noqa: ASYNC110
+                await asyncio.sleep(_AGAIN)
+            try:
+                yield
+            finally:
+                self._set(fcntl.F_UNLCK, place)
+
+    def _set(self, kind: int, place: int) -> bool:
+        """Lock or unlock a byte; False: another instance has it."""
+        try:
+            fcntl.fcntl(
+                self._descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, place, 1, 0)
+            )
+        except (BlockingIOError, PermissionError):  # which of them, POSIX leaves open
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def claim_turns(path: Path) -> Iterator[ClaimTurns]:
+    """Open the shared file, which stays.  Broken: it cannot be opened."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise Broken("open", str(path), error.strerror or str(error)) from error
+    try:
+        yield ClaimTurns(descriptor)
+    finally:
+        os.close(descriptor)
