@@ -117,7 +117,7 @@ async def soak(folder: Path, pods: int, at_once: int, seed: int) -> list[str]:
     xen = os.path.exists("/proc/xen/privcmd")
     node = CriNode(folder)
     if xen:
-        profiles = {"default": {"memory": "112MiB", "mode": "pv"}}
+        profiles = {"default": {"memory": "120MiB", "mode": "pv"}}
         node.protectd.configure(
             toolstack="libxl", profiles=profiles, timeouts={"boot": "600s", "call": "300s"}
         )

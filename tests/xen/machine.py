@@ -40,7 +40,7 @@ CPU = "max,-smap,-smep,-rdtscp,-xsave"
 class Size:
     """Of the machine; what dom0 does not take is there for zones."""
 
-    machine_mib: int = 5120
+    machine_mib: int = 5632
     dom0_mib: int = 2560
     cpus: int = 2
 

@@ -53,8 +53,13 @@ class MemoryDomain:
     memory: int = 0
     kept: int = 0
     """What its guest never gives back."""
-    stubborn: bool = False
-    """Whether its guest starts and stops no vCPU."""
+    counted: int = 0
+    online: int = 0
+    """Its memory and vCPUs by the hypervisor's count."""
+    stubborn: frozenset[str] = frozenset()
+    """Of ``cpus`` and ``memory`` what the hypervisor goes on counting as before, whatever it is told."""
+    mute: frozenset[str] = frozenset()
+    """What its guest goes on saying as before."""
     cpu_time_ns: int = 0
 
     def __post_init__(self) -> None:
@@ -66,10 +71,15 @@ class MemoryDomain:
         size = self.agent.size
         if memory_bytes:
             self.memory = memory_bytes
-            before, size.memory_total_bytes = size.memory_total_bytes, max(memory_bytes, self.kept)
-            change = size.memory_total_bytes - before
-            size.memory_available_bytes = min(max(0, size.memory_available_bytes + change), 2**64 - 1)
-        if vcpus and (not self.stubborn or not size.cpus):
+            if "memory" not in self.stubborn:
+                self.counted = memory_bytes
+            if "memory" not in self.mute:
+                before, size.memory_total_bytes = size.memory_total_bytes, max(memory_bytes, self.kept)
+                change = size.memory_total_bytes - before
+                size.memory_available_bytes = min(max(0, size.memory_available_bytes + change), 2**64 - 1)
+        if vcpus and "cpus" not in self.stubborn:
+            self.online = vcpus
+        if vcpus and "cpus" not in self.mute:
             size.cpus = vcpus
 
 
@@ -230,8 +240,8 @@ class MemoryToolstack:
                 cpu_time_ns=one.cpu_time_ns,
                 shutdown_reason=one.reason,
                 mark=one.spec.mark,
-                held_bytes=max(one.memory, one.kept),
-                vcpus_online=one.agent.size.cpus,
+                held_bytes=max(one.counted, one.kept),
+                vcpus_online=one.online,
             )
             for one in self.domains.values()
         ]

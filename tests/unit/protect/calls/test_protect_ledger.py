@@ -77,6 +77,15 @@ def test_a_zone_lives_from_its_reservation_first() -> None:
     ledger.reserve("next", 550)
 
 
+def test_a_full_host_still_has_what_it_reserved() -> None:
+    ledger = Ledger(500)
+    ledger.reserve("claim", 400)
+    ledger.admit("other", 100)
+    ledger.admit("a", 400, ("claim",))
+    with pytest.raises(Exhausted):
+        ledger.admit("b", 1)
+
+
 @dataclass
 class Host:
     """A hypervisor: domains take what was promised them, in steps, and free it when they end."""

@@ -143,16 +143,38 @@ async def test_a_zone_that_lies_about_its_memory_gets_no_more(
         assert manager.zones["z1"].zone.spec == SPEC
 
 
-async def test_vcpus_that_do_not_start(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+@pytest.mark.parametrize("memory", [200, 300])
+@pytest.mark.parametrize("silent", ["stubborn", "mute"])
+async def test_memory_that_only_one_of_both_counts(
+    tmp_path: Path, toolstack: MemoryToolstack, silent: str, memory: int
+) -> None:
+    """Neither the zone's word is enough nor the hypervisor's count."""
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, SPEC)
         impatient(manager)
         domain = toolstack.of_zone("z1")
-        domain.stubborn = True
+        setattr(domain, silent, frozenset({"memory"}))
+        (not_done,) = await resize(manager, "z1", ZoneSize(memory_bytes=memory * MIB))
+        assert not_done.startswith(f"memory: {memory} MiB wanted, the zone ")
+        assert is_as_before(manager, domain)
+
+
+@pytest.mark.parametrize(("stubborn", "mute"), [(True, True), (False, True), (True, False)])
+async def test_vcpus_that_do_not_start(
+    tmp_path: Path, toolstack: MemoryToolstack, stubborn: bool, mute: bool
+) -> None:
+    """As for memory."""
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, SPEC)
+        impatient(manager)
+        domain = toolstack.of_zone("z1")
+        domain.stubborn, domain.mute = (frozenset({"cpus"} if on else ()) for on in (stubborn, mute))
         for vcpus in (1, 3):
             wanted = ZoneSize(memory_bytes=300 * MIB, vcpus=vcpus, cap=10)
             (not_done,) = await resize(manager, "z1", wanted)
-            assert not_done.startswith(f"vCPUs: {vcpus} wanted, the zone says that it runs 2")
+            said, counted = (2 if fixed else vcpus for fixed in (mute, stubborn))
+            cause = f"vCPUs: {vcpus} wanted, the zone says that it runs {said}, Xen counts {counted}"
+            assert not_done == cause
             assert is_as_before(manager, domain)
 
 
@@ -230,7 +252,7 @@ async def test_a_caller_that_goes_away_leaves_no_half(tmp_path: Path, toolstack:
 async def test_a_zone_that_ends_meanwhile(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, SPEC)
-        toolstack.of_zone("z1").stubborn = True
+        toolstack.of_zone("z1").stubborn = frozenset({"cpus"})
         resizing = asyncio.create_task(resize(manager, "z1", ZoneSize(vcpus=3)))
         await until(lambda: recorded(manager)[1] is not None)
         toolstack.kill("z1")

@@ -19,6 +19,7 @@ from tests.support.images import busybox
 from tests.support.protect.zones import Zones
 from tests.xen import machine
 from tests.xen.inside.protectd.zones import (
+    MEMORY,
     PATIENCE,
     create,
     destroy,
@@ -101,7 +102,7 @@ async def test_records_that_are_lost(zones: Zones) -> None:
     found = {one.zone_id: one for one in await strangers(zones)}
     assert found.keys() == {"adopted", "removed"} and found["adopted"].zone_name == "web"
     adopt = pb.AdoptZoneRequest(uuid=found["adopted"].uuid)
-    assert (await zones.clients.zones.AdoptZone(adopt, timeout=PATIENCE)).resources.memory_bytes == 112 << 20
+    assert (await zones.clients.zones.AdoptZone(adopt, timeout=PATIENCE)).resources.memory_bytes == MEMORY
     await settled(zones, "adopted")
     facts = await zones.clients.zones.ZoneFacts(pb.ZoneFactsRequest(id="adopted"), timeout=PATIENCE)
     assert facts.pid1 == "init"

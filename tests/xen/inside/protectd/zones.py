@@ -21,6 +21,8 @@ from xenbind.xenstore import Xenstore
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 PATIENCE = 300.0
+MEMORY = 120 << 20
+"""Of a zone: the least that the toolstack takes with Debian's kernel (112 MiB), and room for it to grow."""
 
 
 @asynccontextmanager
@@ -31,7 +33,7 @@ async def on_xen(
     protectd = Protectd(folder)
     protectd.configure(
         toolstack="libxl",
-        profiles={"default": {"memory": "112MiB", "mode": "pv"}},
+        profiles={"default": {"memory": MEMORY, "mode": "pv"}},
         timeouts={"boot": f"{boot:.0f}s", "call": "120s", "reconcile": "2s"},
         scratch={"reserve": 0},  # dom0 has all of its files in memory
         **settings,
