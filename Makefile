@@ -67,7 +67,7 @@ test-fake: root-test-fake setup  ## needs root: real daemons, agent, images, CNI
 test-xen: root-test-xen setup  ## needs root: the same story on real Xen, in QEMU
 	$(PYTEST) tests/xen
 
-test-packages: root-test-packages setup  ## needs root: the Debian packages in throw-away Debians, with systemd
+test-packages: root-test-packages setup  ## needs root: the Debian packages in throw-away Debians with systemd; one of them on Xen, in QEMU
 	@packaging/install-debian-packages deb
 	$(PYTEST) tests/packages
 

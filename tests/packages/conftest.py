@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.packages.machine import ROOT, Machine, unpack
+from tests.packages import trees
+from tests.packages.machine import Machine
+from tests.packages.trees import ROOT
 
 BUILT = ROOT / "build" / "deb"
 LATER = "99.0"
@@ -44,7 +46,9 @@ def later(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     """A small Debian, not booted."""
-    made = unpack(tmp_path / tmp_path.name)
+    tree = tmp_path / tmp_path.name
+    trees.small(tree)
+    made = Machine(tree)
     try:
         yield made
     finally:

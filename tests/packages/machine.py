@@ -1,4 +1,4 @@
-"""A throw-away Debian: a tree that debootstrap made, where packages are installed and systemd boots."""
+"""A throw-away Debian in namespaces: a tree where packages are installed and systemd boots on this kernel."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-KEPT = ROOT / "build" / "machine"
-SUITE = "bookworm"
+from tests.packages import trees
+
+_BOOT = Path(__file__).parent / "boot.sh"
 _DEADLINE = 120.0
 _PERIOD = 0.1
 # What would change this kernel, or wait for devices.
@@ -29,19 +28,7 @@ class Machine:
 
     def run(self, *command: str, fails: bool = False, seconds: float = 300.0) -> str:
         """Standard output and error of a program in it; AssertionError: it failed, or did not (``fails``)."""
-        done = subprocess.run(
-            [*self._enter(), *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=seconds,
-            check=False,
-            env={
-                "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-                "DEBIAN_FRONTEND": "noninteractive",
-                "LC_ALL": "C.UTF-8",
-            },
-        )
+        done = trees.run([*self._enter(), *command], seconds)
         assert bool(done.returncode) is fails, f"{' '.join(command)}: {done.returncode}\n{done.stdout}"
         return done.stdout
 
@@ -64,7 +51,7 @@ class Machine:
             link = self.root / "etc/systemd/system" / f"{unit}.service"
             link.unlink(missing_ok=True)
             link.symlink_to("/dev/null")
-        self._process = subprocess.Popen([HERE / "boot.sh", self.root], stdin=subprocess.DEVNULL)
+        self._process = subprocess.Popen([_BOOT, self.root], stdin=subprocess.DEVNULL)
         self.until("systemctl is-system-running --wait | grep -Eq 'running|degraded'", "the boot")
 
     def shut_down(self) -> None:
@@ -101,7 +88,7 @@ class Machine:
 
     def _enter(self) -> Sequence[str]:
         if self._process is None:
-            return ("unshare", "--mount", "--fork", "--kill-child", HERE / "enter.sh", str(self.root))  # type: ignore[return-value]
+            return trees.inside(self.root)
         return ("nsenter", f"--target={self._init()}", "--all", "--root", "--wd=/")
 
     def _init(self) -> int:
@@ -127,31 +114,3 @@ def _remove_group(folder: Path) -> None:
         except OSError:
             assert time.monotonic() < end, f"{folder} is not empty"
             time.sleep(_PERIOD)
-
-
-def bare() -> Path:
-    """The archive of a small Debian with systemd; made once, and kept in the checkout's build folder."""
-    archive = KEPT / f"{SUITE}.tar"
-    if not archive.exists():
-        tree = KEPT / SUITE
-        shutil.rmtree(tree, ignore_errors=True)
-        KEPT.mkdir(parents=True, exist_ok=True)
-        packages = "systemd,systemd-sysv,dbus,iproute2,python3,zstd,crun"
-        command = ["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, str(tree)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        draft = archive.with_suffix(".new")
-        subprocess.run(["tar", "-C", str(tree), "-cf", str(draft), "."], check=True)
-        draft.rename(archive)
-        shutil.rmtree(tree)
-    return archive
-
-
-def unpack(to: Path) -> Machine:
-    """A machine of its own in the folder ``to``."""
-    to.mkdir()
-    subprocess.run(["tar", "-C", str(to), "-xpf", str(bare())], check=True)
-    # No service is started but by systemd.
-    (to / "usr/sbin/policy-rc.d").write_text("#!/bin/sh\n[ -d /run/systemd/system ] || exit 101\n")
-    (to / "usr/sbin/policy-rc.d").chmod(0o755)
-    shutil.copy("/etc/resolv.conf", to / "etc/resolv.conf")
-    return Machine(to)

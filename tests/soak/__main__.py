@@ -28,6 +28,7 @@ from tests.soak import census
 from tests.soak.chaos import Chaos
 from tests.support.cri.cri_daemons import CriNode, in_step, pulled
 from tests.xen import machine, prepare
+from tests.xen.qemu import Size
 
 _SCRIPTS = (
     "exit 0",
@@ -174,7 +175,7 @@ def _nested(options: argparse.Namespace) -> int:
             command,
             folder=Path(folder),
             deadline=600.0 + 60.0 * options.pods,
-            size=machine.Size(machine_mib=3072 + 128 * options.at_once),
+            size=Size(machine_mib=3072 + 128 * options.at_once),
         )
     return 1 if outcome.status is None else outcome.status
 

@@ -20,9 +20,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.xen import snapshot
+from tests.xen import qemu, snapshot
 from tests.xen.images import dom0_image
 from tests.xen.parts import NotInstalled, Parts, find_parts, version_key
+from tests.xen.qemu import Boot, Size
 from tests.xen.snapshot import Snapshot
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -31,18 +32,6 @@ HIDDEN = tuple(Path(name) for name in ("/proc", "/sys", "/dev", "/run"))
 
 SHARE = Path("/run/nested")
 """In dom0: the folder shared with the host."""
-
-CPU = "max,-smap,-smep,-rdtscp,-xsave"
-"""Emulated, a PV dom0 crashes with SMAP, PVH guests die with RDTSCP, and 1% of processes with XSAVE."""
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Of the machine; what dom0 does not take is there for zones."""
-
-    machine_mib: int = 5632
-    dom0_mib: int = 2560
-    cpus: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +135,13 @@ def _arguments(
         f"guest_loglvl=warning spec-ctrl=no {more}"
     )
     share = "local,security_model=none,multidevs=remap"
+    boot = Boot(xen, hypervisor, parts.kernel, dom0, image)
     return [
-        *("setpriv", "--pdeathsig", "KILL"),  # the machine must not outlive us, however we end
-        *(str(parts.qemu), "-nodefaults", "-display", "none", "-no-reboot", "-no-user-config"),
-        *("-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", str(size.cpus), "-m", str(size.machine_mib)),
-        *("-kernel", str(xen), "-append", hypervisor, "-initrd", f"{parts.kernel} {dom0},{image}"),
-        *("-chardev", f"file,id=console,path={console}", "-serial", "chardev:console"),
-        *("-device", "virtio-serial", "-chardev", f"file,id=output,path=/proc/self/fd/{output}"),
+        *qemu.arguments(parts.qemu, boot, size, console),
+        *("-chardev", f"file,id=output,path=/proc/self/fd/{output}"),
         *("-device", "virtserialport,chardev=output,name=output"),
         *("-virtfs", f"{share},path=/,mount_tag=hostroot,readonly=on"),
         *("-virtfs", f"{share},path={job},mount_tag=job"),
-        *("-device", "virtio-rng"),
     ]
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.xen import machine, prepare
 from tests.xen.parts import NotInstalled, find_parts
+from tests.xen.qemu import Size
 from tests.xen.suites import SUITES, Suite
 
 _BOOT = 120.0
@@ -67,7 +68,7 @@ def _run(suites: Sequence[Suite], folder: Path) -> Runs:
         folder=folder,
         deadline=_BOOT + sum(suite.deadline for suite in suites),
         environment={name: value for name, value in os.environ.items() if name == "CI"},
-        size=machine.Size(cpus=1),
+        size=Size(cpus=1),
         hypervisor=suites[0].hypervisor,
         hardware=suites[0].hardware,
         store=suites[0].store,

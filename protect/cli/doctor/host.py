@@ -139,7 +139,7 @@ def tools(machine: CheckedMachine, settings: DoctorSettings) -> Check:
         else:
             yield failed(program, "it is not installed", f"apt-get install --yes {package}")
     guest = machine.path(settings.protectd.guest_dir)
-    for name, part in (("the agent", "agent"), ("crun", "root/usr/bin/crun"), ("the lookup", "lookup")):
+    for name, part in (("the agent", "root/init"), ("crun", "root/usr/bin/crun"), ("the lookup", "lookup")):
         file = guest / part
         check = f"guest parts: {name}"
         if os.access(file, os.X_OK):

@@ -75,7 +75,7 @@ case $unit in
 esac""",
     "timedatectl": 'cat "$ROOT/synchronized"',
     "protect": '[ "$*" = "image prune --all" ] && echo "100 90" >"$ROOT/room"',
-    "make": 'mkdir -p zone/build/root/usr/bin; for part in agent lookup root/usr/bin/crun; do '
+    "make": 'mkdir -p zone/build/root/usr/bin; for part in lookup root/init root/usr/bin/crun; do '
     'printf "#!/bin/sh\\n" >zone/build/$part; chmod 755 zone/build/$part; done',
 }  # fmt: skip
 

@@ -14,6 +14,9 @@ from nodesetup import apply as applying
 from nodesetup.__main__ import main
 from nodesetup.change import variable, with_variable
 from nodesetup.host import Host
+from protect.cli.doctor.kubelet import kubelet
+from protect.cli.doctor.machine import CheckedMachine, CheckVerdict
+from protect.cli.doctor.settings import DoctorSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 GRUB = "etc/default/grub.d/xenpod.cfg"
@@ -79,8 +82,8 @@ def test_a_machine_becomes_a_node(tree: Path, capsys: pytest.CaptureFixture[str]
     assert shell(tree, "etc/default/xendomains", "XENDOMAINS_SAVE", "XENDOMAINS_RESTORE") == ["", "false"]
     made = content(tree)
     assert "runtime-endpoint: unix:///run/xenpod/cri.sock\n" in made["etc/crictl.yaml"]
-    kubelet = made["etc/kubernetes/kubelet.conf.d/10-xenpod.conf"]
-    assert kubelet == (ROOT / "packaging/kubelet/10-xenpod.conf").read_text()
+    drop_in = made["etc/kubernetes/kubelet.conf.d/10-xenpod.conf"]
+    assert drop_in == (ROOT / "packaging/kubelet/10-xenpod.conf").read_text()
     wanted = {
         f"etc/systemd/system/multi-user.target.wants/{name}.service"
         for name in ("protectd", "xenpod-cri", "xenpod-zones")
@@ -88,6 +91,14 @@ def test_a_machine_becomes_a_node(tree: Path, capsys: pytest.CaptureFixture[str]
     assert wanted <= made.keys()
     said = capsys.readouterr().out
     assert '+XENDOMAINS_SAVE=""' in said and "update-grub" in said and "--config-dir" in said
+
+
+def test_doctor_finds_nothing_amiss_of_the_kubelet_that_was_set_up(tree: Path) -> None:
+    assert main(["--root", str(tree), *MACHINE]) == 0
+    (tree / "run/systemd/system").mkdir(parents=True)
+    found = list(kubelet(CheckedMachine(root=tree), DoctorSettings()))
+    assert len(found) == 4
+    assert [one for one in found if one.verdict is not CheckVerdict.OK] == []
 
 
 def test_a_dry_run_shows_the_same_and_changes_nothing(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

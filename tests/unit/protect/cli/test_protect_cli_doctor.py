@@ -71,7 +71,7 @@ BROKEN: dict[str, tuple[str, CheckVerdict, Break]] = {
     "forwarding": ("ip_forward", WARNING, lambda h: h.file("proc/sys/net/ipv4/ip_forward", "0\n")),
     "image tools": ("tar2sqfs", FAILED, lambda h: (h.bin / "tar2sqfs").unlink()),
     "agent": ("guest parts: the agent", FAILED,
-              lambda h: h.remove("usr/lib/xenpod/guest/agent")),
+              lambda h: h.remove("usr/lib/xenpod/guest/root/init")),
     "crun": ("guest parts: crun", FAILED,
              lambda h: (h.root / "usr/lib/xenpod/guest/root/usr/bin/crun").chmod(0o644)),
     "no network": ("CNI configuration", FAILED, lambda h: h.remove("etc/cni")),
