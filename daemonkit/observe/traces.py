@@ -12,7 +12,7 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -40,6 +40,7 @@ _LAST = 4.0
 _QUEUE = 4096
 """Most spans that wait for the collector; further ones are dropped, and the library says so."""
 
+Value: TypeAlias = str | bool | int
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 _OFF: AbstractContextManager[None] = nullcontext()
@@ -91,6 +92,23 @@ def span(name: str, attributes: dict[str, str]) -> AbstractContextManager[object
     if _tracer is None:
         return _OFF
     return _within(name, attributes)
+
+
+def recorded_since() -> int | None:
+    """When the current span began, ns since the epoch; None: there is none, or it is not recorded."""
+    if _tracer is None:
+        return None
+    from opentelemetry.sdk.trace import Span
+    from opentelemetry.trace import get_current_span
+
+    current = get_current_span()
+    return current.start_time if isinstance(current, Span) and current.is_recording() else None
+
+
+def add(name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Value]) -> None:
+    """Add a span that is over below the current one."""
+    if _tracer is not None:
+        _tracer.start_span(name, start_time=start_ns, attributes=attributes).end(end_ns)
 
 
 def serving(full_name: str, metadata: Metadata | None) -> AbstractContextManager[object]:
