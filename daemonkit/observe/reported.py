@@ -7,7 +7,6 @@ other program says; they go nowhere else, so that a lie spoils the picture of it
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from daemonkit.observe import traces
@@ -30,8 +29,8 @@ class ReportedSteps:
     steps: tuple[ReportedStep, ...] = ()
 
 
-def show(reported: ReportedSteps, attributes: Mapping[str, str]) -> None:
-    """Add the steps to the current span, if it is recorded."""
+def show(reported: ReportedSteps) -> None:
+    """Add the steps to the current span, which says whose they are, if it is recorded."""
     begun = traces.recorded_since()
     if begun is None or not reported.steps:
         return
@@ -39,8 +38,7 @@ def show(reported: ReportedSteps, attributes: Mapping[str, str]) -> None:
     for one in reported.steps:
         start = _within(begun, reported.came_ns - one.ago_ns, now)
         end = _within(start, reported.came_ns - one.ago_ns + one.duration_ns, now)
-        said: dict[str, traces.Value] = {"untrusted": True, "reported_us": one.duration_ns // 1000}
-        traces.add(one.name, start, end, {**attributes, **said})
+        traces.add(one.name, start, end, {"untrusted": True, "reported_us": one.duration_ns // 1000})
 
 
 def _within(low: int, value: int, high: int) -> int:

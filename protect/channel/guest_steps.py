@@ -35,7 +35,7 @@ def read(untrusted: Sequence[channel_pb2.StepTime]) -> ReportedSteps:
     )
 
 
-def show(zone_id: str, untrusted: Sequence[channel_pb2.StepTime]) -> None:
+def show(untrusted: Sequence[channel_pb2.StepTime]) -> None:
     """Add the steps of a reply that has just come to the current span."""
     if untrusted and traces.on():
-        reported.show(read(untrusted), {"zone": zone_id})
+        reported.show(read(untrusted))

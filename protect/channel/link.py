@@ -102,7 +102,7 @@ class Link:
             with step(f"agent.{operation}", zone=self._zone_id):
                 async with asyncio.timeout(timeout):
                     reply = await self._connection.call(operation, request, _connecting.get())
-                guest_steps.show(self._zone_id, reply.steps)
+                guest_steps.show(reply.steps)
                 return reply
         except TimeoutError as error:
             name = operation.replace("_", " ")

@@ -126,7 +126,7 @@ async def test_what_the_zone_says_of_its_time_is_below_what_was_measured(
         assert child.parent_span_id == parent.span_id
         assert parent.start_time_unix_nano <= child.start_time_unix_nano
         assert child.end_time_unix_nano <= parent.end_time_unix_nano
-        assert {a.key for a in child.attributes} == {"zone", "untrusted", "reported_us"}
+        assert {a.key for a in child.attributes} == {"untrusted", "reported_us"}
 
 
 async def test_only_what_the_caller_traces_is_traced(node: CriNode, collector: Collector) -> None:
