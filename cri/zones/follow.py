@@ -41,6 +41,7 @@ class Follower:
         self.syncs = 0
         """Number of times that ``synced`` was set; a new one may mean that protectd was restarted."""
         self.trouble = "protectd has not answered yet"
+        """Why they are not; "" while they are."""
 
     async def run(self) -> None:
         """Follow, and reconnect after protectd was away; ends only by cancellation."""
@@ -81,6 +82,7 @@ class Follower:
         for zone_id in zones:
             await self._changes.zone_gone(zone_id)
         self.syncs += 1
+        self.trouble = ""
         self.synced.set()
         log.info("in step with protectd")
         self._on_synced()

@@ -19,7 +19,7 @@ from daemonkit.observe.audit.redaction import ids, redacted
 from daemonkit.observe.callers import NOBODY, Caller, Callers
 
 _Context = Any  # grpc.aio's own is generic over messages
-_READING = re.compile(r"(Get|List|Stream|Wait|Watch)\w*|\w*(Status|Stats|Info|Facts|Console)|Version")
+_READING = re.compile(r"(Get|List|Stream|Wait|Watch)\w*|\w*(Status|Stats|Info|Facts|Console)|Version|Inspect")
 """Names of RPCs that change nothing; others may say it by ``read_only``."""
 
 

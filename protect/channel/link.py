@@ -15,7 +15,7 @@ from contextvars import Context, ContextVar
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, TooLate
 from daemonkit.observe.steps import step
-from protect.channel import counts
+from protect.channel import counts, guest_steps
 from protect.channel.connection import AgentConnection
 from protect.channel.inputs import InputStream
 from protect.channel.table import StreamTable
@@ -101,7 +101,9 @@ class Link:
         try:
             with step(f"agent.{operation}", zone=self._zone_id):
                 async with asyncio.timeout(timeout):
-                    return await self._connection.call(operation, request, _connecting.get())
+                    reply = await self._connection.call(operation, request, _connecting.get())
+                guest_steps.show(reply.steps)
+                return reply
         except TimeoutError as error:
             name = operation.replace("_", " ")
             raise TooLate(name, f"in zone {self._zone_id}", f"no answer within {timeout:g} s") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
+from protect.channel import guest_steps
 from protect.channel.allowance import Allowance
 from protect.channel.frames import VERSION, Frame, Type, encode, violation
 from protect.model.process import AgentHello, ProcessExited, ProcessName
@@ -50,6 +51,7 @@ def agent_hello(frame: Frame) -> AgentHello:
         hypervisor_type=printable(untrusted.hypervisor_type, LONGEST_TEXT),
         file_volumes=untrusted.file_volumes,
         resizes=untrusted.resizes,
+        steps=guest_steps.read(untrusted.steps),
     )
 
 

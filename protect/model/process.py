@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+
+from daemonkit.observe.reported import ReportedSteps
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,8 @@ class AgentHello:
     hypervisor_type: str = ""
     file_volumes: bool = False
     resizes: bool = False
+    steps: ReportedSteps = field(default=ReportedSteps(), compare=False)
+    """What it says its boot consisted of."""
 
 
 @dataclass(frozen=True, slots=True)

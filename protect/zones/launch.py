@@ -14,6 +14,7 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault, Refused
 from daemonkit.logs import fields
+from daemonkit.observe import reported
 from daemonkit.observe.steps import step
 from protect.model.toolstack import DomainSpec
 from protect.model.zone import SCRATCH_VDEV, Zone, ZoneSpec, ZoneState
@@ -70,6 +71,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
                 await toolstack.unpause(domain)
                 checkpoint("zone-create.unpaused")
                 hello = await client.connect(new_link(manager, runtime), manager.config.timeouts.boot)
+                reported.show(hello.steps)
             checkpoint("zone-create.connected")
             with step("zone.configure", zone=spec.id):
                 await client.configure_zone(spec)

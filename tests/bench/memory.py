@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,11 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     """CPU time of processes together."""
     fields = (_read(pid, "stat").rpartition(")")[2].split() for pid in pids)
     return sum(int(one[11]) + int(one[12]) for one in fields) / _TICKS
+
+
+def cpu_ns(pids: Iterable[int]) -> int:
+    """The same in nanoseconds, by the clocks of the processes (clock_getcpuclockid(3))."""
+    return sum(time.clock_gettime_ns((~pid << 3) | 2) for pid in pids)
 
 
 def with_argument(text: str, program: str) -> set[int]:

@@ -17,6 +17,7 @@
 #include "container/job.h"
 #include "container/mount_scratch.h"
 #include "container/shared.h"
+#include "sys/clock.h"
 #include "sys/cpus.h"
 #include "sys/file.h"
 #include "sys/log.h"
@@ -24,6 +25,7 @@
 #include "sys/name.h"
 #include "sys/netlink.h"
 #include "sys/reaper.h"
+#include "sys/steps.h"
 #include "verbs/facts.h"
 #include "verbs/power.h"
 #include "verbs/verbs.h"
@@ -99,20 +101,38 @@ static const struct reaper_hooks hooks = {
 	.stop = power_begin,
 };
 
+static struct steps boot;
+
+static int prepare(bool scratch, uint64_t begun)
+{
+	if (clock_own())
+		steps_add(&boot, STEP(KERNEL), 0, begun);
+	if (boot_root() < 0 || boot_mounts() < 0 || boot_console() < 0)
+		return -1;
+	steps_next(&boot, STEP(MOUNTS), begun);
+	if (boot_modules(scratch) < 0)
+		return -1;
+	steps_next(&boot, STEP(MODULES), begun);
+	if (boot_cgroups() < 0)
+		return -1;
+	steps_next(&boot, STEP(CGROUPS), begun);
+	if (interface_loopback_up() < 0 || boot_directories() < 0 ||
+	    addons_mount(setting("XENPOD_ADDONS", ""), scratch) < 0 || boot_devices() < 0 ||
+	    shared_prepare(setting("XENPOD_SHARED", "")) < 0 || cpus_prepare(setting("XENPOD_CPUS", "")) < 0)
+		return -1;
+	seed_take(setting("XENPOD_SEED", ""));
+	steps_next(&boot, STEP(DEVICES), begun);
+	return 0;
+}
+
 int main(void)
 {
 	const struct transport *transport;
 	const Hello *hello;
-	bool scratch = *setting("XENPOD_SCRATCH", "");
 
 	/* 1. Prepare the guest. */
-	if (boot_root() < 0 || boot_mounts() < 0 || boot_console() < 0)
+	if (prepare(*setting("XENPOD_SCRATCH", ""), now_ns()) < 0)
 		return 1;
-	if (boot_modules(scratch) < 0 || boot_cgroups() < 0 || interface_loopback_up() < 0 ||
-	    boot_directories() < 0 || addons_mount(setting("XENPOD_ADDONS", ""), scratch) < 0 || boot_devices() < 0 ||
-	    shared_prepare(setting("XENPOD_SHARED", "")) < 0 || cpus_prepare(setting("XENPOD_CPUS", "")) < 0)
-		return 1;
-	seed_take(setting("XENPOD_SEED", ""));
 	set_first_name(setting("XENPOD_ZONE", "zone"));
 
 	/* 2. Open the loop, and collect signals and children in it. */
@@ -125,7 +145,7 @@ int main(void)
 	if (!transport)
 		return 1;
 	calls_serve(verbs, ARRAY_LEN(verbs));
-	link_start(transport, hello, call_begin);
+	link_start(transport, hello, &boot, call_begin);
 	log_line("zone %s is up", setting("XENPOD_ZONE", "(unnamed)"));
 
 	/* 4. Serve until the power goes off. */

@@ -1,24 +1,28 @@
 """What metrics, traces and the audit log add to a pod's start: nodes with and without them, in turns.
 
-``python -m tests.bench.alone.observed [PODS]``, as root: prints medians, the shares added, and the daemons'
-CPU time and memory; nothing is asserted.  Traces go to a collector in this process; every call is traced.
+``python -m tests.bench.alone.observed [PODS]``, as root: prints medians, what each adds with a 95% interval,
+and the daemons' CPU time and memory; nothing is asserted.  A pod is compared with one that ran just before
+or after it without; CPU time, in nanoseconds by the kernel's count, says more than time on a busy machine.
+Traces go to a collector in this process; every call is traced.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.request import urlopen
 
 from localnode import images, registry
 from tests.bench import memory, sides
-from tests.bench.measure import FULL, Samples, one_pod
 from tests.bench.sides import Side
 from tests.support.observe.collector import collecting
 from tests.support.observe.prometheus import metrics_address
@@ -26,12 +30,24 @@ from tests.support.observe.prometheus import metrics_address
 _HOST = "bench.example"
 _IMAGE = f"{_HOST}/debian/busybox:1"
 _WARM_UP = 3
-_STEPS = ("RunPodSandbox", "CreateContainer", "StartContainer", FULL)
+_EXECS = 3
+_DRAWS = 2000
 PLAIN = "none"
 
 _METRICS = '[metrics]\naddress = "127.0.0.1:0"\n'
 _TRACES = '[traces]\nendpoint = "{endpoint}"\nsampling = 1.0\n'
 _AUDIT = '[audit]\nto = "file"\n'
+
+
+@dataclass(slots=True)
+class Observed:
+    """Of each pod, in ms: how long its start took, and the CPU time of the daemons in it."""
+
+    start: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    begun: int = 0
+    life: float = 0.0
+    """CPU time of a pod's life (start, execs, end), with what is done beside it; on average."""
 
 
 async def main(pods: int) -> None:
@@ -52,8 +68,7 @@ async def main(pods: int) -> None:
                 name: await stack.enter_async_context(sides.ours(folder / str(n), address, _HOST, settings))
                 for n, (name, settings) in enumerate(ways.items())
             }
-            samples, cpu = await _in_turns(running, pods)
-            show(samples, cpu, running, pods)
+            show(await _in_turns(running, pods), running)
             logs = (folder / "1" / "log").glob("*")
             scraped = await asyncio.to_thread(
                 _scrape, [path for path in logs if "serving metrics" in path.read_text()]
@@ -63,37 +78,76 @@ async def main(pods: int) -> None:
         shutil.rmtree(folder)
 
 
-async def _in_turns(running: Mapping[str, Side], pods: int) -> tuple[dict[str, Samples], dict[str, float]]:
-    """A busy moment of the machine meets all; the order changes, as who comes first may pay for the last."""
+async def _in_turns(running: Mapping[str, Side], pods: int) -> dict[str, Observed]:
+    """A pod on each node in turn, again and again, so that a busy moment of the machine meets all.
+
+    The order changes, as who comes first may pay for the last.
+    """
     pulled = {name: await side.client.pull(_IMAGE) for name, side in running.items()}
-    samples, cpu = {name: Samples() for name in running}, dict.fromkeys(running, 0.0)
+    found = {name: Observed() for name in running}
     names = list(running)
     for number in range(-_WARM_UP, pods):
+        if number == 0:
+            for name, side in running.items():
+                found[name].begun = memory.cpu_ns(side.daemons)
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            side = running[name]
-            begun = memory.cpu_seconds(side.daemons)
-            kept = samples[name] if number >= 0 else Samples()
-            await one_pod(side.client, pulled[name], f"pod-{number + _WARM_UP}", kept)
-            cpu[name] += memory.cpu_seconds(side.daemons) - begun if number >= 0 else 0.0
-    return samples, cpu
+            kept = found[name] if number >= 0 else Observed()
+            await _one(running[name], pulled[name], f"pod-{number + _WARM_UP}", kept)
+    for name, side in running.items():
+        # With what they do beside calls: spans are sent every few seconds.
+        found[name].life = (memory.cpu_ns(side.daemons) - found[name].begun) / 1e6 / pods
+    return found
 
 
-def show(
-    samples: Mapping[str, Samples], cpu: Mapping[str, float], running: Mapping[str, Side], pods: int
-) -> None:
-    """Print a row for each way."""
-    plain = samples[PLAIN].seconds
-    for name, one in samples.items():
-        parts = []
-        for step in _STEPS:
-            (low, median, _), (was_low, was, _) = (
-                statistics.quantiles(x[step], n=4) for x in (one.seconds, plain)
-            )
-            more = f"{median / was - 1:+.1%}, lower quartiles {low / was_low - 1:+.1%}"
-            parts.append(f"{step} {median * 1000:.1f} ms ({more})")
+async def _one(side: Side, image: str, name: str, kept: Observed) -> None:
+    """A pod's whole life."""
+    cpu, begun = memory.cpu_ns(side.daemons), time.perf_counter_ns()
+    pod = await side.client.run_pod(name)
+    try:
+        container = await side.client.create(pod, image, ("sleep", "3600"))
+        await side.client.start(container)
+        kept.start.append((time.perf_counter_ns() - begun) / 1e6)
+        kept.cpu.append((memory.cpu_ns(side.daemons) - cpu) / 1e6)
+        for _ in range(_EXECS):
+            await side.client.exec(container, "true")
+    finally:
+        await side.client.remove_pod(pod.id)
+
+
+def show(found: Mapping[str, Observed], running: Mapping[str, Side]) -> None:
+    """Print a row for each way: medians, and what it adds to the same round's pod without."""
+    plain = found[PLAIN]
+    usual = statistics.median(plain.start)
+    for name, one in found.items():
         used = memory.of(running[name].daemons).pss / (1 << 20)
-        parts.append(f"CPU of a pod's life {cpu[name] / pods * 1000:.0f} ms, daemons {used:.0f} MiB")
+        parts = [
+            f"start {statistics.median(one.start):.1f} ms",
+            f"CPU of the daemons in it {statistics.median(one.cpu):.1f} ms",
+            f"and in a pod's life {one.life:.1f} ms",
+            f"memory {used:.0f} MiB",
+        ]
+        if one is not plain:
+            parts += [
+                f"start {_added(one.start, plain.start, usual)}",
+                f"CPU of the start {_added(one.cpu, plain.cpu, usual)}",
+                f"CPU of a life {one.life - plain.life:+.1f} ms",
+            ]
         sys.stdout.write(f"{name}: {'; '.join(parts)}\n")
+
+
+def _added(with_it: Sequence[float], without: Sequence[float], usual: float) -> str:
+    """The median of what each round's pod took more, with its interval, as shares of a usual start."""
+    more = [a - b for a, b in zip(with_it, without, strict=True)]
+    low, high = interval(more)
+    return f"{statistics.median(more) / usual:+.1%} ({low / usual:+.1%} to {high / usual:+.1%}) of a start"
+
+
+def interval(values: Sequence[float], share: float = 0.95) -> tuple[float, float]:
+    """The interval of the median's confidence, by the bootstrap: medians of samples drawn from the sample."""
+    chance = random.Random(1)
+    medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(_DRAWS))
+    cut = round(_DRAWS * (1 - share) / 2)
+    return medians[cut], medians[-1 - cut]
 
 
 def _scrape(logs: list[Path]) -> str:

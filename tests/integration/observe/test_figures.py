@@ -113,6 +113,22 @@ async def test_what_a_zone_leaves_in_the_metrics_is_nothing(stage: Watched) -> N
     assert pod.id not in await text(address)
 
 
+async def test_what_is_up_and_what_is_not(stage: Watched) -> None:
+    address = addresses(stage.node)["xenpod-cri"]
+
+    async def until(line: str) -> None:
+        async with asyncio.timeout(60):
+            while f"\n{line}\n" not in await text(address):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.1)
+
+    await until("xenpod_protectd_up 1.0")
+    assert "\nxenpod_network_ready 1.0\n" in await text(address)
+    await stage.node.protectd.daemon.stop()
+    await until("xenpod_protectd_up 0.0")
+    await stage.node.protectd.daemon.start()
+    await until("xenpod_protectd_up 1.0")
+
+
 # By alert, series that make it fire: name and labels, values minute by minute (in promtool's words).
 FIRES: dict[str, dict[str, str]] = {
     "XenpodDaemonDown": {'up{job="protectd"}': "0x60"},

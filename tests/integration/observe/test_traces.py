@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from tests.support.cri.cri_daemons import CriNode, needs_node
+from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
 from tests.support.observe.collector import Collector, ReceivedSpan, collecting
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -87,6 +88,45 @@ async def test_a_pods_start_is_one_trace_below_the_kubelets_span(node: CriNode, 
     begun = whole(spans, run_pod).start_time_unix_nano
     assert all(begun <= one.span.start_time_unix_nano for one in spans)
     assert {a.value.string_value for a in booted.attributes if a.key == "zone"} == {pod}
+
+
+async def test_what_the_zone_says_of_its_time_is_below_what_was_measured(
+    node: CriNode, collector: Collector, tmp_path: Path
+) -> None:
+    """Its boot below the host's, and each crun below the call for it."""
+    trace = "5bf92f3577b34da6a3ce929d0e0e4736"
+    context = ("traceparent", f"00-{trace}-{KUBELET}-01")
+    async with pulled(node, tmp_path / "registry") as image, node.client() as client:
+        pod = await run(node, "timed", context)
+        config = cri.ContainerConfig(
+            metadata=cri.ContainerMetadata(name="main"),
+            image=cri.ImageSpec(image=image),
+            command=["sleep", "1000"],
+        )
+        request = cri.CreateContainerRequest(pod_sandbox_id=pod, config=config)
+        create: Any = client.runtime.CreateContainer(request, timeout=60, metadata=(context,))
+        container = (await create).container_id
+        start = cri.StartContainerRequest(container_id=container)
+        await client.runtime.StartContainer(start, timeout=60, metadata=(context,))
+        execute = cri.ExecSyncRequest(container_id=container, cmd=["true"])
+        await client.runtime.ExecSync(execute, timeout=60, metadata=(context,))
+    ended = [f"runtime.v1.RuntimeService/{rpc}" for rpc in ("RunPodSandbox", "StartContainer", "ExecSync")]
+    steps = {
+        "guest.mounts": "zone.boot",
+        "guest.cgroups": "zone.boot",
+        "guest.interface": "agent.configure_network",
+        "guest.disks": "agent.create_container",
+        "guest.rootfs": "agent.create_container",
+        "guest.crun_create": "agent.start_container",
+        "guest.crun_start": "agent.start_container",
+    }
+    spans = await collector.of_trace(trace, *ended, *steps, *steps.values())
+    for name, above in steps.items():
+        child, parent = whole(spans, name), whole(spans, above)
+        assert child.parent_span_id == parent.span_id
+        assert parent.start_time_unix_nano <= child.start_time_unix_nano
+        assert child.end_time_unix_nano <= parent.end_time_unix_nano
+        assert {a.key for a in child.attributes} == {"untrusted", "reported_us"}
 
 
 async def test_only_what_the_caller_traces_is_traced(node: CriNode, collector: Collector) -> None:

@@ -43,6 +43,8 @@ class SimAgent:
         """Operations that fail."""
         self.file_volumes = True
         self.resizes = True
+        self.steps: list[pb.StepTime] = []
+        """What it tells of its time, in its greeting and in each reply."""
         self.size = pb.GuestSize()
         """The answer to resize_zone."""
         self.ahead_ns = 0
@@ -127,6 +129,7 @@ class SimAgent:
         message = pb.Hello(version_min=1, version_max=1, boot_id=self.boot_id)
         message.agent_version, message.kernel_release = "sim", "6.1"
         message.file_volumes, message.resizes = self.file_volumes, self.resizes
+        message.steps.extend(self.steps)
         return encode(Frame(Type.HELLO, 0, message.SerializeToString()))
 
     def send(self, frame: Frame) -> None:
@@ -314,6 +317,7 @@ class SimAgent:
                 ref = request.delete_exec.process
                 self._forget([key for key in self.processes if key == (ref.container_id, ref.exec_id)])
             reply = pb.Reply(done=pb.Empty())
+        reply.steps.extend(self.steps)
         self.send(Frame(Type.REPLY, frame.stream, reply.SerializeToString()))
 
     def _create(self, ref: pb.ProcessRef, tty: bool, stdin: bool) -> pb.Reply:

@@ -20,6 +20,8 @@ from localnode.client import Client, Pod
 from localnode.images import PushedImage
 from localnode.layers import LayerEntry
 from tests.support.cri.cri_daemons import IMAGE, CriNode
+from tests.support.observe import audited
+from tests.support.observe.call_record import PLANTED, PULLED_AS
 from tests.support.protect.agent_crash import crash_agent
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -109,6 +111,7 @@ class Stage:
         fields.setdefault("command", ["sh", "-c", script])
         fields.setdefault("log_path", f"{name}.log")
         fields.setdefault("linux", linux())
+        fields.setdefault("envs", [cri.KeyValue(key="PLANTED", value=PLANTED.encode())])
         request = cri.CreateContainerRequest(
             pod_sandbox_id=pod.id, config=cri.ContainerConfig(**fields), sandbox_config=pod.config
         )
@@ -218,8 +221,12 @@ async def until(true: Callable[[], bool], why: Callable[[], object] = lambda: ""
 
 @contextlib.asynccontextmanager
 async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
-    """Start both daemons; everything is removed at the end, and nothing may be left."""
-    node = CriNode(folder)
+    """Start both daemons; everything is removed at the end, and nothing may be left.
+
+    Their audit logs must then have each call that changed something, and none of the secrets.
+    """
+    node = CriNode(folder, settings=dict(audited.ON))
+    node.protectd.configure(**audited.ON)
     chosen = {"annotations": ["xenpod.dev/memory", "xenpod.dev/kernel"]}
     limits = {"annotations": ["xenpod.dev/ephemeral-storage", "xenpod.dev/empty-dirs"]}
     handlers = {
@@ -244,11 +251,19 @@ async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
             images.push(address, IMAGE.partition("/")[2], image)
             registry.mirror(node.certs, IMAGE.partition("/")[0], address)
             ends = Ends(client)
-            yield Stage(node, client, await client.pull(IMAGE), ends, toolstack)
+            yield Stage(node, client, await _pull(client), ends, toolstack)
             await ends.close()
+            await audited.node_agrees(node, PLANTED, PULLED_AS)
     finally:
         await node.close()
     await until(lambda: not node.leftovers(), node.leftovers)
+
+
+async def _pull(client: Client) -> str:
+    """Pull the image with a password, which the registry does not ask for."""
+    auth = cri.AuthConfig(username=PULLED_AS, password=PLANTED)
+    request = cri.PullImageRequest(image=cri.ImageSpec(image=IMAGE), auth=auth)
+    return str((await client.image.PullImage(request, timeout=PATIENCE)).image_ref)
 
 
 def _panic(name: str) -> None:

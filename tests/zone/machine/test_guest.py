@@ -100,6 +100,16 @@ def guest(parts: Path, image: Path, tmp_path_factory: pytest.TempPathFactory) ->
     guest.machine.wait()
 
 
+def test_the_boot_begins_with_the_kernel(guest: Guest) -> None:
+    assert guest.client.hello is not None
+    kernel, *rest = guest.client.hello.steps
+    assert kernel.step == pb.STEP_KERNEL and kernel.duration_us > 0
+    assert [one.step for one in rest] == [pb.STEP_MOUNTS, pb.STEP_MODULES, pb.STEP_CGROUPS, pb.STEP_DEVICES]
+    # Its clock began with the kernel: all of it is within the time that the guest has been up.
+    facts = guest.client.call(get_facts=pb.GetFacts()).facts
+    assert kernel.ago_us * 1000 <= facts.uptime_ns
+
+
 def test_facts(guest: Guest) -> None:
     facts = guest.client.call(get_facts=pb.GetFacts()).facts
     assert (facts.cgroup, facts.pid1, facts.hostname) == ("v2", "init", "z1")

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 
 #include "channel/link.h"
+#include "channel/times.h"
+#include "sys/loop.h"
 
 static verb *const *verbs;
 static size_t verb_count;
@@ -19,7 +21,7 @@ const char *call_begin(uint32_t id, const uint8_t *payload, size_t length)
 
 	if (!call)
 		return "no memory for a call";
-	*call = (struct call){ .id = id, .epoch = link_epoch() };
+	*call = (struct call){ .id = id, .epoch = link_epoch(), .begun_ns = now_ns() };
 	call->request = xenpod__channel__v1__request__unpack(NULL, length, payload);
 	if (!call->request) {
 		free(call);
@@ -44,6 +46,10 @@ void call_again(struct call *call)
 
 void call_reply(struct call *call, Reply *reply)
 {
+	struct times times;
+
+	reply->n_steps = times_of(&times, &call->steps);
+	reply->steps = times.list;
 	link_reply(call->epoch, call->id, reply);
 	xenpod__channel__v1__request__free_unpacked(call->request, NULL);
 	free(call);

@@ -8,11 +8,14 @@
 
 #include "channel/messages.h"
 #include "sys/fault.h"
+#include "sys/steps.h"
 
 struct call {
 	uint32_t id;
 	uint64_t epoch; /* the connection it came over */
 	Request *request;
+	uint64_t begun_ns; /* when it came */
+	struct steps steps; /* that the reply tells of */
 	struct call *next; /* for whoever keeps it waiting */
 };
 

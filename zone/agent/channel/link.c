@@ -6,6 +6,7 @@
 #include "channel/inbox.h"
 #include "channel/outbox.h"
 #include "channel/stream.h"
+#include "channel/times.h"
 #include "channel/wire.h"
 #include "sys/log.h"
 #include "sys/loop.h"
@@ -25,6 +26,7 @@ enum state {
 static struct {
 	const struct transport *transport;
 	const Hello *hello;
+	const struct steps *boot;
 	call_handler *call;
 	enum state state;
 	uint64_t epoch;
@@ -33,10 +35,11 @@ static struct {
 	uint32_t calls[CALLS_MAX]; /* the open ones; 0: a free place */
 } current;
 
-void link_start(const struct transport *transport, const Hello *hello, call_handler *handler)
+void link_start(const struct transport *transport, const Hello *hello, const struct steps *boot, call_handler *handler)
 {
 	current.transport = transport;
 	current.hello = hello;
+	current.boot = boot;
 	current.call = handler;
 }
 
@@ -174,6 +177,7 @@ static bool greet(const uint8_t *payload, size_t length)
 {
 	Hello *untrusted = xenpod__channel__v1__hello__unpack(NULL, length, payload);
 	Hello answer = *current.hello;
+	struct times times;
 	bool common;
 
 	if (!untrusted)
@@ -181,6 +185,8 @@ static bool greet(const uint8_t *payload, size_t length)
 	common = untrusted->version_min <= PROTOCOL_VERSION && untrusted->version_max >= PROTOCOL_VERSION;
 	xenpod__channel__v1__hello__free_unpacked(untrusted, NULL);
 	answer.version_min = answer.version_max = common ? PROTOCOL_VERSION : 0;
+	answer.n_steps = times_of(&times, current.boot);
+	answer.steps = times.list;
 	enqueue(FRAME_HELLO, 0, &answer.base);
 	if (current.state == DOWN)
 		return false;

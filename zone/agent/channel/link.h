@@ -8,11 +8,13 @@
 
 #include "channel/messages.h"
 #include "channel/transport.h"
+#include "sys/steps.h"
 
 /* Takes a CALL frame.  Returns which rule of the channel it breaks, or NULL. */
 typedef const char *call_handler(uint32_t id, const uint8_t *payload, size_t length);
 
-void link_start(const struct transport *transport, const Hello *hello, call_handler *handler);
+/* `boot`: what HELLO tells of it. */
+void link_start(const struct transport *transport, const Hello *hello, const struct steps *boot, call_handler *handler);
 
 /* Called by the transport.  link_down is also for a connection that is replaced. */
 void link_up(void);

@@ -48,12 +48,16 @@ typedef Xenpod__Channel__V1__SyncClock SyncClock;
 typedef Xenpod__Channel__V1__ClockReading ClockReading;
 typedef Xenpod__Channel__V1__Dial Dial;
 typedef Xenpod__Channel__V1__Dialed Dialed;
+typedef Xenpod__Channel__V1__StepTime StepTime;
+typedef Xenpod__Channel__V1__Step Step;
 
 enum {
 	CONTAINERS_MAX = XENPOD__CHANNEL__V1__LIMIT__LIMIT_CONTAINERS,
 	CONNECTIONS_MAX = XENPOD__CHANNEL__V1__LIMIT__LIMIT_CONNECTIONS,
 	EXECS_MAX = XENPOD__CHANNEL__V1__LIMIT__LIMIT_EXECS, /* in the zone */
 };
+
+#define STEP(name) XENPOD__CHANNEL__V1__STEP__STEP_##name
 
 #define HELLO_INIT XENPOD__CHANNEL__V1__HELLO__INIT
 #define REPLY_INIT XENPOD__CHANNEL__V1__REPLY__INIT
@@ -76,5 +80,6 @@ enum {
 #define FILE_CONTENT_INIT XENPOD__CHANNEL__V1__FILE_CONTENT__INIT
 #define CLOCK_READING_INIT XENPOD__CHANNEL__V1__CLOCK_READING__INIT
 #define DIALED_INIT XENPOD__CHANNEL__V1__DIALED__INIT
+#define STEP_TIME_INIT XENPOD__CHANNEL__V1__STEP_TIME__INIT
 
 #endif

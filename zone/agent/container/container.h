@@ -9,6 +9,7 @@
 #include "mounts/rootfs.h"
 #include "sys/file.h"
 #include "sys/loop.h"
+#include "sys/steps.h"
 
 struct container;
 
@@ -28,6 +29,7 @@ struct container {
 	struct container *next;
 	unsigned int jobs; /* operations under way: container_begin, container_end */
 	uint64_t jobs_epoch; /* the oldest connection that began one of them */
+	struct steps made; /* what its creation did after that was answered */
 	bool creating; /* its creation has been answered, and crun create is under way */
 	struct call *held; /* calls that wait for the end of that, the last one first */
 	bool failed; /* it ended so; there is no process, and never will be */

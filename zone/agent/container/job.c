@@ -83,6 +83,7 @@ static int prepare_log(struct job *job, const char *name, bool is_crun, struct f
 	job->name = name;
 	job->is_crun = is_crun;
 	job->too_late = false;
+	job->begun_ns = now_ns();
 	job->log_fd = memfd_create("job-log", MFD_CLOEXEC);
 	return job->log_fd < 0 ? fault_errno(fault, "memfd_create", "a job's log") : 0;
 }
@@ -156,6 +157,11 @@ bool job_refused(const struct job *job)
 	return !job->too_late && WIFEXITED(job->status) && WEXITSTATUS(job->status) != 0;
 }
 
+void job_note(const struct job *job, struct steps *steps, int name)
+{
+	steps_add(steps, name, job->begun_ns, job->ended_ns);
+}
+
 bool crun_has(const char *id)
 {
 	char path[128];
@@ -180,6 +186,7 @@ bool job_ended(pid_t pid, int status)
 		job->next = ended;
 		ended = job;
 		job->status = status;
+		job->ended_ns = now_ns();
 		return true;
 	}
 	return false;

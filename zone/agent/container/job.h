@@ -3,10 +3,12 @@
 #define CONTAINER_JOB_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "sys/fault.h"
 #include "sys/loop.h"
+#include "sys/steps.h"
 
 struct job {
 	/* Called once, from jobs_finish_ended.  A fault of NULL: the command succeeded. */
@@ -17,6 +19,8 @@ struct job {
 	pid_t pid;
 	int status;
 	int log_fd;
+	uint64_t begun_ns;
+	uint64_t ended_ns;
 	bool too_late;
 	struct timer deadline;
 	struct job *next;
@@ -31,6 +35,8 @@ int job_fork(struct job *job, const char *name, int (*work)(void *data, struct f
 	     struct fault *fault);
 /* The command ended by itself, with a status that says no: it was neither killed nor too late.  For `done`. */
 bool job_refused(const struct job *job);
+/* Notes how long it ran as a step of this name.  For `done`. */
+void job_note(const struct job *job, struct steps *steps, int name);
 /* crun has a container of this name. */
 bool crun_has(const char *id);
 /* A job is under way: the exit status of an unknown process may be asked for. */

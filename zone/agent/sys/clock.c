@@ -12,7 +12,7 @@
 /* As long as times are valid: some 140 years. */
 #define LATEST_NS (INT64_C(1) << 62)
 
-static bool own_clock(void)
+bool clock_own(void)
 {
 	const char *setting = getenv("XENPOD_CLOCK");
 
@@ -47,7 +47,7 @@ static int step(int64_t add_ns, struct fault *fault)
 
 int clock_add(int64_t add_ns, bool at_once, struct fault *fault)
 {
-	if (!own_clock())
+	if (!clock_own())
 		return fault_set(fault, FAILED_PRECONDITION, "set clock: CLOCK_REALTIME: it is the host's");
 	return at_once ? step(add_ns, fault) : slew(add_ns, fault);
 }

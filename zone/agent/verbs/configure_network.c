@@ -66,6 +66,7 @@ static void apply(struct call *call, unsigned int index)
 {
 	struct fault fault;
 
+	steps_next(&call->steps, STEP(INTERFACE), call->begun_ns);
 	/* Pods get their containers as soon as they have their network. */
 	moves_expect();
 	call_end(call, network_apply(call->request->configure_network, index, &fault), &fault);

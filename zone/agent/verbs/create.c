@@ -115,10 +115,10 @@ static void created(struct job *job, const struct fault *fault)
 	struct creation *creation = container_of(job, struct creation, job);
 	struct container *container = creation->container;
 
-	if (fault) {
+	job_note(job, creation->call ? &creation->call->steps : &container->made, STEP(CRUN_CREATE));
+	if (fault)
 		creation->fault = *fault;
-		creation->cannot_start = job_refused(job);
-	}
+	creation->cannot_start = fault && job_refused(job);
 	if (fault || take_over(creation, &creation->fault) < 0) {
 		container->init.pid = 0;
 		undo_crun(creation);
@@ -198,6 +198,7 @@ static void owners_changed(struct job *job, const struct fault *fault)
 	struct creation *creation = container_of(job, struct creation, job);
 	struct disk_usage given;
 
+	job_note(job, &creation->call->steps, STEP(OWNERS));
 	if (fault)
 		creation->fault = *fault;
 	else if (rootfs_usage(creation->container->directory, &given) == 0)
@@ -208,14 +209,15 @@ static void owners_changed(struct job *job, const struct fault *fault)
 
 static int mount_all(struct creation *creation, struct fault *fault)
 {
-	struct container *container = creation->container;
-	int needs_chown = mounts_make(&creation->mounts, container->directory,
-				    creation->call->request->create_container, fault);
+	struct call *call = creation->call;
+	int needs_chown;
 
-	if (needs_chown < 0)
-		return -1;
-	if (!needs_chown)
-		return run_crun(creation, fault);
+	steps_next(&call->steps, STEP(DISKS), call->begun_ns);
+	needs_chown = mounts_make(&creation->mounts, creation->container->directory, call->request->create_container,
+				  fault);
+	steps_next(&call->steps, STEP(ROOTFS), call->begun_ns);
+	if (needs_chown <= 0)
+		return needs_chown < 0 ? -1 : run_crun(creation, fault);
 	creation->job.done = owners_changed;
 	return job_fork(&creation->job, "change owners", change_owners, creation, fault);
 }
@@ -272,9 +274,7 @@ static struct creation *begin(struct call *call, struct fault *fault)
 		fault_errno(fault, "create container", request->id);
 		return NULL;
 	}
-	creation->call = call;
-	creation->io = STDIO_NONE;
-	creation->container = container_new(request->id, fault);
+	*creation = (struct creation){ .call = call, .io = STDIO_NONE, .container = container_new(request->id, fault) };
 	if (!creation->container) {
 		free(creation);
 		return NULL;

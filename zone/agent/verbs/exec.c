@@ -75,6 +75,7 @@ static void executed(struct job *job, const struct fault *failure)
 	struct fault fault;
 	int result;
 
+	job_note(job, &call->steps, STEP(CRUN_EXEC));
 	if (failure)
 		fault = *failure;
 	result = failure ? -1 : take_over(execution, &fault);

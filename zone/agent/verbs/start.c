@@ -30,6 +30,7 @@ static void started(struct job *job, const struct fault *fault)
 	struct container *container = start->container;
 
 	container->starting = false;
+	job_note(job, &start->call->steps, STEP(CRUN_START));
 	if (fault) {
 		container->init.started_ns = 0;
 		call_fail(start->call, fault);
@@ -73,6 +74,8 @@ void start_container(struct call *call)
 	}
 	if (held_keep(container, call) || held_start_failed(container, call))
 		return;
+	call->steps = container->made;
+	container->made.count = 0;
 	start = calloc(1, sizeof(*start));
 	arguments[1] = container->id;
 	if (!start) {

@@ -43,6 +43,54 @@ LIMIT_CONNECTIONS: Limit.ValueType  # 128
 LIMIT_EXECS: Limit.ValueType  # 256
 Global___Limit: _TypeAlias = Limit  # noqa: Y015
 
+class _Step:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StepEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Step.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STEP_UNSPECIFIED: _Step.ValueType  # 0
+    STEP_KERNEL: _Step.ValueType  # 1
+    """From the kernel's first moment to the agent's, in a zone that has a kernel of its own."""
+    STEP_MOUNTS: _Step.ValueType  # 2
+    STEP_MODULES: _Step.ValueType  # 3
+    STEP_CGROUPS: _Step.ValueType  # 4
+    STEP_DEVICES: _Step.ValueType  # 5
+    """Modules and firmware of another kernel, devices, the host's directory of volumes, CPUs, the first random bytes."""
+    STEP_INTERFACE: _Step.ValueType  # 10
+    """ConfigureNetwork: until the interface was there."""
+    STEP_DISKS: _Step.ValueType  # 20
+    """CreateContainer: until its disks were there; its file systems; the change of owners in them."""
+    STEP_ROOTFS: _Step.ValueType  # 21
+    STEP_OWNERS: _Step.ValueType  # 22
+    STEP_CRUN_CREATE: _Step.ValueType  # 23
+    """From the fork of crun to its exit.  With answer_early that of `create` is in the reply to StartContainer."""
+    STEP_CRUN_START: _Step.ValueType  # 24
+    STEP_CRUN_EXEC: _Step.ValueType  # 25
+
+class Step(_Step, metaclass=_StepEnumTypeWrapper):
+    """What the agent may tell of its time.  The host has a name for a span of each."""
+
+STEP_UNSPECIFIED: Step.ValueType  # 0
+STEP_KERNEL: Step.ValueType  # 1
+"""From the kernel's first moment to the agent's, in a zone that has a kernel of its own."""
+STEP_MOUNTS: Step.ValueType  # 2
+STEP_MODULES: Step.ValueType  # 3
+STEP_CGROUPS: Step.ValueType  # 4
+STEP_DEVICES: Step.ValueType  # 5
+"""Modules and firmware of another kernel, devices, the host's directory of volumes, CPUs, the first random bytes."""
+STEP_INTERFACE: Step.ValueType  # 10
+"""ConfigureNetwork: until the interface was there."""
+STEP_DISKS: Step.ValueType  # 20
+"""CreateContainer: until its disks were there; its file systems; the change of owners in them."""
+STEP_ROOTFS: Step.ValueType  # 21
+STEP_OWNERS: Step.ValueType  # 22
+STEP_CRUN_CREATE: Step.ValueType  # 23
+"""From the fork of crun to its exit.  With answer_early that of `create` is in the reply to StartContainer."""
+STEP_CRUN_START: Step.ValueType  # 24
+STEP_CRUN_EXEC: Step.ValueType  # 25
+Global___Step: _TypeAlias = Step  # noqa: Y015
+
 class _FileType:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -96,6 +144,7 @@ class Hello(_message.Message):
     ZONE_ID_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
     RESIZES_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     version_min: _builtins.int
     """Host: the lowest and the highest protocol version it speaks.
     Agent: both are the version it chose, or both 0 when there is none in common (it then closes).
@@ -113,6 +162,10 @@ class Hello(_message.Message):
     """Agent only: it knows file volumes (PutFiles, ReadFile, CreateContainer.file_volumes and shared_volumes)."""
     resizes: _builtins.bool
     """Agent only: it knows ResizeZone."""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepTime]:
+        """Agent only: what the boot consisted of."""
+
     def __init__(
         self,
         *,
@@ -125,14 +178,45 @@ class Hello(_message.Message):
         zone_id: _builtins.str = ...,
         file_volumes: _builtins.bool = ...,
         resizes: _builtins.bool = ...,
+        steps: _abc.Iterable[Global___StepTime] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "file_volumes", b"file_volumes", "hypervisor_type", b"hypervisor_type", "kernel_release", b"kernel_release", "resizes", b"resizes", "version_max", b"version_max", "version_min", b"version_min", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "file_volumes", b"file_volumes", "hypervisor_type", b"hypervisor_type", "kernel_release", b"kernel_release", "resizes", b"resizes", "steps", b"steps", "version_max", b"version_max", "version_min", b"version_min", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class StepTime(_message.Message):
+    """How long a step took by the agent's monotonic clock, which may say anything.  It is for traces alone: the host
+    measures for itself, and shows this within what it measured.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    AGO_US_FIELD_NUMBER: _builtins.int
+    DURATION_US_FIELD_NUMBER: _builtins.int
+    step: Global___Step.ValueType
+    ago_us: _builtins.int
+    """It began so long before this message was made."""
+    duration_us: _builtins.int
+    def __init__(
+        self,
+        *,
+        step: Global___Step.ValueType = ...,
+        ago_us: _builtins.int = ...,
+        duration_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ago_us", b"ago_us", "duration_us", b"duration_us", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepTime: _TypeAlias = StepTime  # noqa: Y015
 
 @_typing.final
 class Request(_message.Message):
@@ -248,6 +332,7 @@ class Reply(_message.Message):
 
     ERROR_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
     CREATED_FIELD_NUMBER: _builtins.int
     PROCESSES_FIELD_NUMBER: _builtins.int
@@ -263,6 +348,10 @@ class Reply(_message.Message):
     @_builtins.property
     def error(self) -> Global___Error:
         """Set when the call failed; then no result is set."""
+
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepTime]:
+        """What the call consisted of, if the agent tells; at most 8."""
 
     @_builtins.property
     def done(self) -> Global___Empty: ...
@@ -289,6 +378,7 @@ class Reply(_message.Message):
         *,
         error: Global___Error | None = ...,
         pid: _builtins.int = ...,
+        steps: _abc.Iterable[Global___StepTime] | None = ...,
         done: Global___Empty | None = ...,
         created: Global___ProcessCreated | None = ...,
         processes: Global___ProcessList | None = ...,
@@ -302,7 +392,7 @@ class Reply(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "content", b"content", "created", b"created", "device", b"device", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "processes", b"processes", "result", b"result", "size", b"size", "stats", b"stats"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "content", b"content", "created", b"created", "device", b"device", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "pid", b"pid", "processes", b"processes", "result", b"result", "size", b"size", "stats", b"stats"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "content", b"content", "created", b"created", "device", b"device", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "pid", b"pid", "processes", b"processes", "result", b"result", "size", b"size", "stats", b"stats", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["done", "created", "processes", "stats", "facts", "dialed", "content", "size", "clock", "device"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015

@@ -141,7 +141,9 @@ async def test_requests_that_come_encoded_are_read(tmp_path: Path) -> None:
         assert method.parsed(b"\xff\xff") is None
 
 
-@pytest.mark.parametrize("rpc", ["ListPodSandbox", "Status", "PodSandboxStatus", "ContainerStats", "Version"])
+@pytest.mark.parametrize(
+    "rpc", ["ListPodSandbox", "Status", "PodSandboxStatus", "ContainerStats", "Version", "Inspect"]
+)
 async def test_what_reads_is_not_audited(tmp_path: Path, rpc: str) -> None:
     async with auditing(ON, "p", tmp_path) as audit:
         for name, kept in ((rpc, None), ("Exec", audit), ("UpdateRuntimeConfig", audit)):

@@ -1,0 +1,41 @@
+"""What an agent tells of its own time: names from the contract, bounded numbers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from daemonkit.observe import reported, traces
+from daemonkit.observe.reported import ReportedStep, ReportedSteps
+from xenpod_proto.channel.v1 import channel_pb2
+
+MOST = 8
+"""An agent tells no more of one message."""
+LONGEST_US = 3600 * 10**6
+"""Longer than anything that is waited for."""
+
+_NAMES: Mapping[int, str] = {
+    value: f"guest.{name.removeprefix('STEP_').lower()}" for name, value in channel_pb2.Step.items() if value
+}
+
+
+def read(untrusted: Sequence[channel_pb2.StepTime]) -> ReportedSteps:
+    """The steps of a message that has just come; those that are unknown here are left out."""
+    return ReportedSteps(
+        time.time_ns(),
+        tuple(
+            ReportedStep(
+                _NAMES[one.step],
+                min(one.ago_us, LONGEST_US) * 1000,
+                min(one.duration_us, LONGEST_US) * 1000,
+            )
+            for one in untrusted[:MOST]
+            if one.step in _NAMES
+        ),
+    )
+
+
+def show(untrusted: Sequence[channel_pb2.StepTime]) -> None:
+    """Add the steps of a reply that has just come to the current span."""
+    if untrusted and traces.on():
+        reported.show(read(untrusted))
