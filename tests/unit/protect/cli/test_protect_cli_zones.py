@@ -240,7 +240,7 @@ async def test_a_zone_that_says_nothing_of_itself(protect: Command) -> None:
     protect.daemon.facts = None
     lines = await protect.lines("zone", "inspect", "z1")
     assert lines[-1] == "channel connected"
-    assert protect.error == "the zone says nothing of itself: no \\x1banswer\n"
+    assert protect.error == "the zone's agent does not answer: no \\x1banswer\n"
     assert len(await protect.json("zone", "inspect", "z1")) == 1
 
 
