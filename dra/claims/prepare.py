@@ -60,7 +60,7 @@ class Refusals(Protocol):
 
 
 class Claims:
-    """Prepares and unprepares claims; calls for the same uid run one after another."""
+    """Prepares and unprepares claims, those of one uid one after another."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Claims:
         return allocated
 
     async def unprepare(self, uid: str) -> None:
-        """Release what a claim has; the claim itself may have been deleted."""
+        """Release what a claim has; the claim itself may be gone by now."""
         async with self._lock(uid):
             await self._reservations.release(uid)
             checkpoint("unprepare-claim.released")

@@ -251,7 +251,7 @@ class SliceKeeper:
         return SliceMode.SPLIT
 
     def _says(self, there: Document, wanted: NodeSlice) -> bool:
-        """Whether an object has what is wanted, or all of it that the cluster stores.
+        """Whether an object says what is wanted, or all of it that the cluster keeps.
 
         Most clusters drop what claims take of dom0; one that gets the feature has it after the next change.
         """

@@ -123,7 +123,7 @@ async def test_no_more_calls_wait_than_there_may(tmp_path: Path) -> None:
     assert await calls.run("1", lambda: 7) == 7
 
 
-async def test_a_repeated_call_waits_for_the_one_before(tmp_path: Path) -> None:
+async def test_whoever_tries_again_waits_for_the_call_before(tmp_path: Path) -> None:
     """A caller that was cancelled leaves a call behind, and begins anew at once."""
     release = asyncio.Event()
     loop = asyncio.get_running_loop()

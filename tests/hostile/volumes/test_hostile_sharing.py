@@ -276,9 +276,7 @@ def test_messages_of_impossible_lengths(server: ShareServer, client: NinePClient
     assert server.wait_end() == "share: the zone broke the protocol: a message of an impossible length"
 
 
-def test_a_client_that_does_not_read_answers_is_not_read(
-    server: ShareServer, client: NinePClient, volume: int
-) -> None:
+def test_who_does_not_read_answers_is_not_read(server: ShareServer, client: NinePClient, volume: int) -> None:
     """A flood waits in the client's own buffers: a request is taken when the last one is answered."""
     client.socket.setblocking(False)
     sent = 0
