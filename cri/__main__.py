@@ -15,7 +15,7 @@ from cri.container.images import StoredImages
 from cri.daemon import check_host, check_kernels, check_profiles, cni, delegation, mixed_images, running
 from cri.images.manager import ImageManager
 from cri.images.rpc.service import add_image_services
-from cri.rpc.runtime import runtime_service
+from cri.rpc.runtime import RuntimeService
 from cri.stats.figures import DaemonFigures
 from cri.stats.sampler import sampling
 from cri.streaming.server import serving
@@ -58,7 +58,7 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
         streaming = await stack.enter_async_context(serving(config.streaming))
         rates = await stack.enter_async_context(sampling(runtime))
 
-        service = runtime_service(runtime, streaming, rates)
+        service = RuntimeService(runtime, streaming, rates)
         both = await stack.enter_async_context(delegation(runtime, service))
         mixed = await stack.enter_async_context(mixed_images(runtime, images, both))
 

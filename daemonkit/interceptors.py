@@ -77,8 +77,8 @@ def is_read_only(handler: Callable[..., Any]) -> bool:
 
 @dataclass(eq=False, slots=True)
 class _Subscription:
-    """``listening``: waits for what it tells next.  Else gRPC sends what it told: a call whose task is
-    cancelled then gets no status, and the server would wait for it."""
+    """``listening``: the call waits for its next message, and may be cancelled.  Else gRPC is sending one: a
+    call that is cancelled then gets no status, and the server would wait for it."""
 
     task: asyncio.Task[Any]
     listening: bool = False
@@ -88,8 +88,8 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
     """Wraps every handler of a server.
 
     Each handler with one reply runs in a task of ``tasks``, unless it is ``read_only``.  A client that goes
-    away cancels that task once; whatever cancels the call again, also the end of the server, does not reach
-    its undo.  Streaming handlers run in gRPC's own task.
+    away cancels that task once; further cancellations, as at the end of the server, do not reach its undo.
+    Streaming handlers run in gRPC's own task.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
             return None
         known = self._wrapped.get(details.method)
         if known is None or known[0] is not handler:
-            # as many as the server has methods: others have no handler
+            # bounded by the server's methods: unknown ones have no handler
             known = self._wrapped[details.method] = (handler, self._wrap(details.method, handler))
         return known[1]
 

@@ -1,6 +1,6 @@
 """Owns cancellation: the only module that shields, waits out or cancels other work.
 
-The rule: **who begins a thing that must not be left half done finishes it; callers never wrap.**
+The rule: **code that begins what must not be left half done also finishes it; callers never wrap.**
 
 - A port (the toolstack, the agent's client, volumes, a store, a CNI plugin) passes each step that has effects
   to ``complete``.  When its method raises CancelledError, the step has ended, and the caller may undo it.
@@ -60,9 +60,9 @@ async def complete_all(works: Iterable[Awaitable[T]]) -> list[T]:
 
 
 async def gather(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
-    """Run two concurrently; when one fails, or the caller is cancelled, cancel the rest and wait for its end.
+    """Run two concurrently.  If one fails or the caller is cancelled, cancel the rest and wait for its end.
 
-    The failure that came first is raised.
+    The first failure is raised.
     """
     tasks = (asyncio.ensure_future(first), asyncio.ensure_future(second))
     try:
@@ -90,10 +90,10 @@ async def race(work: Awaitable[T], other: Awaitable[U]) -> T | U:
 
 
 async def join(work: Awaitable[T]) -> T:
-    """Wait for work that goes on without the caller: when the caller is cancelled, the work is not.
+    """Wait for work that goes on without the caller: cancelling the caller does not cancel the work.
 
-    For what several wait for, and for threads, which cannot be cancelled.  Whoever owns the work has to look
-    after its failure.
+    For work with several waiters, and for threads, which cannot be cancelled.  The owner of the work has to
+    handle its failure.
     """
     return await asyncio.shield(work)
 

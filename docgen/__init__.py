@@ -1,1 +1,1 @@
-"""Makes the parts of the documentation that follow from the code, and its site."""
+"""Generates the documentation's site, and its parts that are made from the code."""

@@ -21,10 +21,10 @@ FILES: tuple[tuple[str, str, str, type[Any]], ...] = (
     ("cri.toml", "/etc/xenpod/cri.toml", "xenpod-cri", CriConfig),
     ("dra.toml", "/etc/xenpod/dra.toml", "xenpod-dra", DraConfig),
 )
-"""Name of the example in ``packaging``, where the file is on a host, the daemon, the class."""
+"""For each file: its example's name in ``packaging``, its path on a host, its daemon, its class."""
 
 _NAMED = {"handlers.xenpod": "handlers.NAME", "profiles.default": "profiles.NAME"}
-"""Tables of the examples that stand for any name."""
+"""Tables of the examples whose last name stands for any name."""
 _BEGINNING = """# Configuration
 
 <!-- Made by `make reference` from the code and the comments of packaging/*.toml: change those. -->

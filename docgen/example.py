@@ -1,4 +1,4 @@
-"""Reads an example configuration for its comments: what each key and each table means."""
+"""Reads the comments of an example configuration, which say what each key and each table means."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Section:
 
 
 def read(path: Path) -> list[Section]:
-    """The tables of the file, in its order.  A comment that a blank line follows explains nothing."""
+    """The tables of the file, in its order.  A comment before a blank line explains no key."""
     sections = [Section("", "")]
     comment: list[str] = []
     beginning = True

@@ -19,7 +19,7 @@ _NEEDED: Mapping[str, Mapping[str, str]] = {
     "NamedDevice": {"place": "/dev/null"},
     "InjectedFault": {"at": "create", "kind": "fail"},
 }
-"""What a table of the class cannot do without, while one of its other keys is tried."""
+"""Keys that a table of the class requires, while its other keys are tried."""
 _NAMES: Mapping[Any, str] = {
     str: "text", int: "number", float: "number", bool: "`true` or `false`",
     Path: "path", Bytes: "size", Seconds: "duration",
@@ -28,7 +28,7 @@ _NAMES: Mapping[Any, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a table.  ``values`` says what it can be, ``default`` is TOML ("": there is none)."""
+    """A key of a table.  ``values``: what it can be, in words.  ``default``: as TOML ("": there is none)."""
 
     name: str
     values: str
@@ -78,7 +78,7 @@ def _values(kind: Any) -> str:
 
 
 def _numbers(config: type[Any], name: str, kind: Any, default: float) -> str:
-    """Which numbers the class accepts while its other keys have their defaults: found by asking it."""
+    """Which numbers the class accepts while its other keys have their defaults; found by trying."""
     needed = _NEEDED.get(config.__name__, {})
 
     def accepted(value: float) -> bool:
@@ -115,7 +115,7 @@ def _numbers(config: type[Any], name: str, kind: Any, default: float) -> str:
 
 
 def _edge(fine: Callable[[int], bool], good: int, bad: int) -> int:
-    """The last number on the way from a good one to a bad one that is good."""
+    """The last accepted number between an accepted one and a refused one, by bisection."""
     while abs(good - bad) > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fine(middle) else (good, middle)

@@ -1,4 +1,4 @@
-"""The daemon's parts at work together: what protectd says goes into the slice and the health."""
+"""Runs the driver: its services, and the tasks that carry protectd's state into the slice and the health."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 async def serve(config: DraConfig, stop: asyncio.Event) -> None:
-    """Serve until ``stop``.  Slice and reservations stay afterwards: pods that have claims run on."""
+    """Serve until ``stop``.  The slice and the reservations stay: pods that have claims run on."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(serving_metrics(config.metrics, "xenpod-dra"))
         link = await stack.enter_async_context(channel(config.protect_socket))
@@ -74,7 +74,7 @@ async def _until(stop: asyncio.Event, *running: Coroutine[Any, Any, None]) -> No
 async def _serving(
     config: DraConfig, claims: Claims, health: DeviceHealths, registered: Callable[[], None]
 ) -> AsyncIterator[None]:
-    """The driver's socket first: the kubelet asks there as soon as it has found the other one."""
+    """Serve both sockets.  The driver's comes first: the kubelet uses it once it has found the other one."""
 
     def add_plugin(server: grpc.aio.Server) -> None:
         dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(PluginV1(claims), server)
@@ -101,7 +101,7 @@ async def _serving(
 async def _follow(
     protectd: ProtectdReservations, show: Callable[[ZoneMemory | None, Attributes], None]
 ) -> None:
-    """Show what protectd says, for as long as the daemon runs; None: it does not answer."""
+    """Pass on what protectd says, for as long as the daemon runs; None: it does not answer."""
     backoff = Backoff(0.5, 10.0)
     while True:
         try:

@@ -6,17 +6,17 @@ import hashlib
 from dataclasses import dataclass
 
 HOST_DEVICE = "device-"
-"""How names of host devices begin in the slice; those of memory begin otherwise."""
+"""Prefix of the names of host devices in the slice."""
 _DIFFERENCE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneMemory:
-    """Bytes of memory for zones: all, and what claims can have in all.
+    """Memory for zones, in bytes.
 
-    ``claimable`` leaves out what zones without a claim have, and what others took of the host; what is
-    reserved by claims is a part of it.  ``reserved`` is promised to zones and by reservations, ``claimed`` by
-    the latter, of which there are ``claims``.
+    ``total``: all of it.  ``claimable``: what all claims together can have, present claims included; without
+    the memory of zones that have no claim.  ``reserved``: promised to zones and by reservations.
+    ``claimed``: promised by reservations, of which there are ``claims``.
     """
 
     total: int
@@ -39,8 +39,8 @@ class ZoneMemory:
 class Promise:
     """A reservation of protectd: its id is the uid of the claim it was made for.
 
-    ``device``: the claim's, in the slice; "": it was not made for a claim.  ``claim``: for people,
-    its namespace and name.
+    ``device``: the claim's device in the slice; "": it was not made for a claim.  ``claim``: the claim's
+    namespace and name, for messages.
     """
 
     claim_uid: str

@@ -28,7 +28,7 @@ class ProtectdReservations:
         self._devices = protect_pb2_grpc.DevicesStub(channel)
 
     async def make(self, wanted: Promise) -> None:
-        """Make one, or add pods to it; what the hypervisor takes for the zone's domain is a part of it."""
+        """Make a reservation, or add pods to it.  ``total_bytes`` includes what the hypervisor takes."""
         request = pb.MakeReservationRequest(
             id=wanted.claim_uid,
             total_bytes=wanted.total_bytes,
@@ -41,13 +41,13 @@ class ProtectdReservations:
             await self._reservations.MakeReservation(request, timeout=_CHANGE)
 
     async def release(self, claim_uid: str) -> None:
-        """Take one back; an unknown one succeeds."""
+        """Release a reservation; an unknown one succeeds."""
         request = pb.ReleaseReservationRequest(id=claim_uid)
         with _faults("release claim", claim_uid):
             await self._reservations.ReleaseReservation(request, timeout=_CHANGE)
 
     async def all(self) -> tuple[Promise, ...]:
-        """Each reservation, the oldest first, also those that are not for claims."""
+        """All reservations, the oldest first, also those that are not for claims."""
         with _faults("list reservations of", "protectd"):
             answer = await self._reservations.ListReservations(pb.ListReservationsRequest(), timeout=_READ)
         return tuple(
@@ -62,7 +62,7 @@ class ProtectdReservations:
         )
 
     async def devices(self) -> tuple[HostDevice, ...]:
-        """The devices of the host that have names and are there, in the order of their names."""
+        """The named devices of the host that are present, sorted by name."""
         with _faults("list devices of", "protectd"):
             answer = await self._devices.ListDevices(protect_pb2.ListDevicesRequest(), timeout=_READ)
         found = {
@@ -78,7 +78,7 @@ class ProtectdReservations:
         return tuple(found[name] for name in sorted(found))
 
     async def attributes(self) -> Attributes:
-        """What the host is, for selectors of claims."""
+        """Facts about the host, for selectors of claims."""
         with _faults("ask for the host of", "protectd"):
             host = await self._host.Info(protect_pb2.InfoRequest(), timeout=_READ)
         can = host.capabilities
@@ -93,7 +93,7 @@ class ProtectdReservations:
         return {name: value for name, value in found.items() if value or isinstance(value, bool)}
 
     async def watch(self) -> AsyncIterator[ZoneMemory]:
-        """The host's memory now, then each time it is another; ends with a fault."""
+        """The memory for zones now, then after each change; ends with a fault."""
         with _faults("watch capacity of", "protectd"):
             async for capacity in self._reservations.WatchCapacity(pb.WatchCapacityRequest()):
                 others = capacity.reserved_bytes - capacity.reservations_bytes

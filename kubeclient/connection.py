@@ -22,7 +22,7 @@ _LONGEST = 300
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a connection is for, as its faults say it; ``hints`` by status of HTTP."""
+    """What a connection is for: the operation and subject of its faults, and hints by HTTP status."""
 
     operation: str
     subject: str
@@ -33,8 +33,8 @@ class Purpose:
 async def connected(kubeconfig: Path | None, purpose: Purpose) -> AsyncIterator[Any]:
     """An ApiClient; errors in the block are raised as faults.
 
-    Credentials are read each time, since they are rotated.  Denied, Missing, Exists, Invalid: the API server
-    says so (401 and 403, 404, 409 and 412, 400 and 422).  Unreachable: it does not answer, or not now.
+    Credentials are read each time, since they are rotated.  The API server's statuses become Denied (401,
+    403), Missing (404), Exists (409, 412), Invalid (400, 422).  Unreachable: it does not answer, or is busy.
     """
     import aiohttp
     from kubernetes_asyncio import client
@@ -46,7 +46,7 @@ async def connected(kubeconfig: Path | None, purpose: Purpose) -> AsyncIterator[
     except client.ApiException as error:
         raise _refused(error, purpose) from error
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, client.OpenApiException) as error:
-        # OSError: files that kubeconfig names.  The last two: an answer that is no such object.
+        # OSError: files that the kubeconfig names.  The last two: an answer that is not the expected object.
         cause = str(error)[:_LONGEST] or "no answer in time"
         raise Unreachable(purpose.operation, purpose.subject, f"{settings.host}: {cause}") from error
 
@@ -63,7 +63,7 @@ async def configuration(kubeconfig: Path | None) -> Any:
             with kubeconfig.open("rb"):
                 pass  # the library says only that there is no configuration
             await config.load_kube_config(str(kubeconfig), client_configuration=found, persist_config=False)
-    except Exception as error:  # of its YAML and its own, without a common base
+    except Exception as error:  # the library's and its YAML parser's errors have no common base
         where = str(kubeconfig or "the service account of this pod")
         cause = " ".join(str(getattr(error, "strerror", None) or error).split())[:_LONGEST]
         hint = "name a file with --kubeconfig, or kubeconfig of the configuration"

@@ -22,7 +22,7 @@ Labels: TypeAlias = Mapping[str, str]
 
 PREFIX = "xenpod.dev/"
 
-# Operators set labels with this prefix too, such as a node's platform, so the labeller's are listed.
+# Operators set labels with this prefix too, such as a node's platform, so this lists the labeller's own.
 _FACTS = r"toolstack|security-boundary|user-namespaces|xen-version(?:\.major|\.minor)?"
 _OWN = re.compile(rf"{re.escape(PREFIX)}(?:{_FACTS}|(?:handler|mode|can)\..+)")
 _TEXT = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

@@ -1,4 +1,4 @@
-"""``xenpod-setup``: makes a Debian machine a node of xenpod's.
+"""``xenpod-setup``: makes a Debian machine a node that runs xenpod.
 
 Exit status: 0 done, or nothing to do; 1 refused, failed, or something was left as it is; 2 wrong usage.
 """
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     text = (
         "Makes a Debian machine a node: settings of GRUB, Xen, xendomains, crictl and the kubelet, units "
-        "enabled.  Shows each change; what is set already stays."
+        "enabled.  Shows each change; settings that are right already stay."
     )
     top = argparse.ArgumentParser(prog=_PROGRAM, description=text)
     add_version(top)
@@ -63,7 +63,7 @@ def _set_up(host: Host, options: argparse.Namespace) -> int:
     for change in wanted.files:
         _say(change.shown())
     for unit in wanted.units:
-        _say(f"{unit}: enabled, starts at boots")
+        _say(f"{unit}: enabled, starts at each boot")
     if wanted.empty:
         _say("nothing to do: this is a node already")
         return 0
@@ -82,7 +82,7 @@ def _undo(host: Host, dry_run: bool) -> int:
     done = recorded(host)
     if dry_run:
         for change in done.files:
-            what = "is removed" if change.before is None else "gets its content of before"
+            what = "is removed" if change.before is None else "gets its former content"
             _say(f"{change.path}: {what}, unless it has been changed since")
         for unit in done.units:
             _say(f"{unit}: disabled")

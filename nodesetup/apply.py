@@ -1,6 +1,6 @@
-"""Does what a plan says, and undoes it.  What was there before is recorded first, durably.
+"""Carries out a plan, and undoes it.  The former state is recorded first, durably.
 
-A set-up that was cut off anywhere is finished by the next one, or undone: the record names every file that
+The next run finishes a set-up that was interrupted anywhere, or undoes it: the record names every file that
 may have been written, with its content before and after.
 """
 
@@ -21,7 +21,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What set-ups have done: files as the first found and the last left them, units that they enabled."""
+    """What all runs have done: files as the first found and the last left them, and enabled units."""
 
     files: tuple[FileChange, ...] = ()
     units: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ def recorded(host: Host) -> Done:
 
 
 def apply(host: Host, plan: Plan) -> None:
-    """Do all of it; Refused, OSError: what was done until then stays, and is recorded."""
+    """Carry out a plan.  Refused, OSError: the changes made until then stay, and are recorded."""
     _record(host, _joined(recorded(host), plan))
     for change in plan.files:
         host.write(change.path, change.after)
@@ -83,11 +83,11 @@ def undo(host: Host, say: Callable[[str], None]) -> bool:
 
 
 def _joined(before: Done, plan: Plan) -> Done:
-    """The first content of each file that any set-up found, and what is there after this one."""
+    """For each file, the content that the first run found, and the content after this run."""
     files = {change.path: change for change in before.files}
     for change in plan.files:
         first = files.get(change.path)
-        # A file that somebody has changed since is as new: what is there now is what an undo restores.
+        # If somebody has changed the file since, an undo restores what is there now.
         if first is not None and change.before in (first.before, first.after):
             change = FileChange(change.path, first.before, change.after, change.why)
         files[change.path] = change
@@ -103,7 +103,7 @@ def _record(host: Host, done: Done) -> None:
 
 
 def _follow(host: Host, paths: set[str]) -> None:
-    """Have the running host take what it reads from files only when it is told."""
+    """Make the running host take over files that it does not read by itself."""
     if GRUB in paths:
         host.run("update-grub")
     if CONSOLES in paths and host.read(CONSOLES) is not None:

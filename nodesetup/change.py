@@ -1,4 +1,4 @@
-"""What the set-up does to a host, as values: files that get another content, units that are enabled."""
+"""The changes of a set-up as values: new contents of files, units to enable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A file by its path on the host: its content before and after; None: it is not there."""
+    """A file by its path on the host, and its content before and after; None: the file does not exist."""
 
     path: str
     before: str | None
@@ -30,7 +30,7 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is to be done, and what the operator has to do besides."""
+    """All changes of a set-up, and what remains for the operator to do (``notes``)."""
 
     files: tuple[FileChange, ...]
     units: tuple[str, ...]
@@ -43,7 +43,7 @@ class Plan:
 
 
 def with_variable(text: str, name: str, value: str) -> str:
-    """Set a variable in a file of shell assignments: in the place of its last one, else at the end.
+    """Set a variable in a file of shell assignments: replaces its last assignment, or adds one at the end.
 
     Commented-out assignments stay.  Source: Debian's /etc/default files, which scripts read with ``.``.
     """

@@ -1,8 +1,8 @@
-"""A libxl context: one thread at a time uses it, and libxl serialises nothing between contexts.
+"""A libxl context.  Only one thread at a time may use it; libxl serialises nothing between contexts.
 
-libxl's children are its own and ours are ours (selective reaping, see binding.c): the application must
-not handle SIGCHLD itself, and must wait for its children by pid, as asyncio's watchers with a thread
-or a pidfd for each child do.
+libxl reaps only its own children (selective reaping, see binding.c).  So the application must not handle
+SIGCHLD itself, and must wait for its own children by pid, as asyncio's watchers with a thread or a pidfd for
+each child do.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Context:
         return self.binding is not None and not lib.binding_disaster(self.binding)
 
     def close(self) -> None:
-        """Free it; again and again is fine.  No call may be under way."""
+        """Free it.  Idempotent.  No call may be under way."""
         binding, self.binding = self.binding, None
         if binding is not None:
             lib.binding_free(binding)

@@ -1,4 +1,4 @@
-"""Domains: create, pause, unpause, destroy, list, look at, change the size of."""
+"""Domains: create, pause, unpause, destroy, list, inspect, resize."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _reasons() -> Mapping[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """A domain as libxl sees it; memory in KiB.  ``dying`` ones are destroyed, but still referred to."""
+    """A domain as libxl sees it; memory in KiB.  ``dying``: destroyed, but something still refers to it."""
 
     domid: int
     uuid: UUID
@@ -56,9 +56,9 @@ class Info:
 
 
 def create(context: Context, config: Mapping[str, object]) -> int:
-    """Make a domain, paused; its number.  ``config`` is libxl's JSON (libxl_domain_config).
+    """Create a domain, paused; returns its number.  ``config`` is libxl's JSON (libxl_domain_config).
 
-    When it fails, a domain that had come into being is destroyed again.
+    If this fails, a domain that was half made is destroyed again.
     """
     invalid = int(ffi.cast("uint32_t", lib.INVALID_DOMID))
     domid = ffi.new("uint32_t *", invalid)
@@ -68,26 +68,26 @@ def create(context: Context, config: Mapping[str, object]) -> int:
             context.call("libxl_domain_create_new", parsed, domid, ffi.NULL, ffi.NULL)
         except errors.XenError:
             if domid[0] not in (invalid, 0):
-                with suppress(errors.DomainNotFound):  # mostly libxl has done so itself
+                with suppress(errors.DomainNotFound):  # usually libxl has destroyed it already
                     destroy(context, domid[0])
             raise
     return int(domid[0])
 
 
 def pause(context: Context, domid: int) -> None:
-    """Let none of its vCPUs run, until it is unpaused; again is fine."""
+    """Stop all vCPUs of a domain until it is unpaused.  Idempotent."""
     context.call("libxl_domain_pause", domid, ffi.NULL, subject=f"domain {domid}")
 
 
 def unpause(context: Context, domid: int) -> None:
-    """Let it run; one that runs is fine."""
+    """Let a domain run.  Idempotent."""
     context.call("libxl_domain_unpause", domid, ffi.NULL, subject=f"domain {domid}")
 
 
 def destroy(context: Context, domid: int, uuid: UUID | None = None) -> None:
-    """End it and free what it has.  DomainNotFound when there is none.
+    """End a domain and free its resources.  DomainNotFound: there is none.
 
-    ``uuid``: none of another uuid, which may have got the number meanwhile.
+    ``uuid``: only if it has this uuid, since a new domain may have the number by now.
     """
     if uuid is not None and info(context, domid).uuid != uuid:
         subject = f"domain {domid}, {uuid}"
@@ -154,15 +154,15 @@ def console_tty(context: Context, domid: int) -> str:
 
 
 def set_memory(context: Context, domid: int, kib: int) -> None:
-    """Tell the guest's balloon its target, and let the domain have no more from now on.
+    """Set the target of the guest's balloon, and forbid the domain more memory than that.
 
-    InvalidConfig, or another XenError, for more than the domain was created for.
+    InvalidConfig, or another XenError: it is more than the domain was created for.
     """
     context.call("libxl_set_memory_target", domid, kib, 0, 1, subject=f"domain {domid}")
 
 
 def set_vcpus(context: Context, domid: int, count: int, most: int) -> None:
-    """Tell the guest that the first ``count`` of its ``most`` vCPUs are there.  It is the guest's to obey."""
+    """Tell the guest that the first ``count`` of its ``most`` vCPUs are online.  The guest has to comply."""
     with struct("libxl_bitmap") as online:
         context.call("libxl_cpu_bitmap_alloc", online, most)
         for number in range(count):

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlan:
-    """A new container's record, and the request that has protectd prepare it."""
+    """A new container's record, and the request to protectd that prepares it."""
 
     container: Container
     workload: pb.CreateWorkloadRequest
@@ -53,9 +53,9 @@ class ContainerPlan:
 
 @dataclass(frozen=True, slots=True)
 class HostInputs:
-    """What of the host a container needs: see host_files; ``log_path``: its directory is there.
+    """What a container needs from the host's files (see host_files).  The directory of ``log_path`` exists.
 
-    ``in_zone``: mounts, by their host paths, that the zone has or gets a copy of.
+    ``in_zone``: the mounts, by their host paths, that are in the zone or copied into it.
     """
 
     seccomp: bytes
@@ -65,7 +65,7 @@ class HostInputs:
 
 
 async def create(runtime: Runtime, asked: cri.CreateContainerRequest) -> str:
-    """Create a container; its id.  When this fails, nothing is left, or reconciliation removes what is."""
+    """Create a container; returns its id.  If it fails, nothing is left that reconciliation cannot remove."""
     sandbox_id = runtime.sandboxes.find(asked.pod_sandbox_id).id
     await runtime.images.mend(_image_names(asked.config))
     async with runtime.locks.hold(sandbox_id):
@@ -126,7 +126,7 @@ def _plan(
     target: int,
     host: HostInputs,
 ) -> ContainerPlan:
-    """Decide everything before the first side effect (but that the log's directory has been made)."""
+    """Decide everything before the first side effect (except the log's directory, which has been made)."""
     container_id = new_id()
     handler = runtime.config.handlers.get(sandbox.handler, HandlerConfig())
     defaults = runtime.config.container
@@ -174,10 +174,10 @@ def _plan(
 
 
 async def _target_pid(runtime: Runtime, sandbox_id: str, options: cri.NamespaceOption) -> int:
-    """The pid, in the zone, of a process of the container whose processes this one shares (mode TARGET).
+    """With mode TARGET, the pid in the zone of a process of the target container; otherwise 0.
 
-    0 when the zone's own process namespace is meant.  Missing, Invalid or Refused for a target that is not
-    there, is of another pod, or does not run.
+    0 means the zone's own process namespace.  Missing, Invalid or Refused: the target does not exist, is of
+    another pod, or does not run.
     """
     if options.pid != cri.TARGET:
         return 0
@@ -197,7 +197,7 @@ async def _target_pid(runtime: Runtime, sandbox_id: str, options: cri.NamespaceO
 def _named(
     config: cri.ContainerConfig, image: RootImage, volume_images: Sequence[RootImage]
 ) -> cri.ContainerConfig:
-    """The config as people see it: with the image's name (the kubelet gives its id) and volumes' digests."""
+    """The config as it is shown: with the image's name (the kubelet gives its id) and digests of volumes."""
     named = cri.ContainerConfig()
     named.CopyFrom(config)
     named.image.image = image.name
@@ -226,7 +226,7 @@ async def _host_files(runtime: Runtime, sandbox: Sandbox, config: cri.ContainerC
 
 
 def _local_profile(config: cri.ContainerConfig) -> str:
-    """The file of its seccomp profile, if it is to be read."""
+    """The path of its Localhost seccomp profile; "" if there is none to read."""
     security = config.linux.security_context
     return "" if security.privileged else local_profile(security)
 

@@ -63,7 +63,7 @@ class ImageManager:
         self._repairer = Repairer(self.store, self._puller, settings, self._threads)
         self._tasks = Background()
         self.on_named: Callable[[Reference], None] = lambda _: None
-        """Called when a name has got its image by a pull, an import or a tag, whoever asked for it."""
+        """Called after each pull, import or tag that gives a name its image."""
 
     async def start(self) -> None:
         """Sweep what a killed daemon left."""
@@ -94,7 +94,7 @@ class ImageManager:
         watch: Callable[[Progress], None] = lambda _: None,
     ) -> StoredImage:
         """The image a name stands for at its registry now, ready to run."""
-        # Who may not pull an image must not get it by asking at the same time as one who may.
+        # Callers with different credentials must not share a pull: one of them may not be allowed to.
         key = (str(reference), credentials.fingerprint())
         work = partial(self._puller.pull, reference, credentials)
         image = await self.pulls.run(key, str(reference), work, watch)

@@ -33,13 +33,8 @@ KUBE_API_VERSION = "0.1.0"  # VersionResponse.version: the kubelet's runtime API
 _Context = grpc.aio.ServicerContext[object, object]
 
 
-def runtime_service(runtime: Runtime, streaming: Server, rates: Rates) -> rpc.RuntimeServiceServicer:
-    """The service over ``runtime``; exec, attach and port-forward lead to ``streaming``."""
-    return RuntimeService(runtime, streaming, rates)
-
-
 class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServiceServicer):
-    """``runtime.v1.RuntimeService``."""
+    """``runtime.v1.RuntimeService`` over ``runtime``; exec, attach and port-forward lead to ``streaming``."""
 
     def __init__(self, runtime: Runtime, streaming: Server, rates: Rates) -> None:
         ListingRpcs.__init__(self, runtime)

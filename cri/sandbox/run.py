@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
-    """Run a pod; its id.  When this fails, nothing of it is left, or reconciliation removes what is."""
+    """Run a pod; returns its id.  If this fails, nothing is left that reconciliation cannot remove."""
     sandbox = _plan(runtime, asked)
     await _host_files(runtime, sandbox.config)
     name = sandbox_name(sandbox.config.metadata)
@@ -69,7 +69,7 @@ async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
 
 
 def _plan(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> Sandbox:
-    """Check the request and decide everything, without a side effect."""
+    """Check the request and decide on the pod's record, without a side effect."""
     handler = request.handler_name(asked.runtime_handler, runtime.config.handlers)
     chosen = runtime.config.handlers[handler]
     request.check(asked.config, handler, runtime.config.handlers)
@@ -147,13 +147,13 @@ async def _create_zone(
 
 async def _check_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
     """Unsupported: the toolstack's own kernel lacks what the pod asks for."""
-    # A zone with a kernel of its own says for itself what that cannot do.
+    # A zone with its own kernel image reports by itself what that kernel cannot do.
     if sandbox.kernel:
         return
     security = sandbox.config.linux.security_context
     await refuse_labels(runtime.host, RUN, sandbox.config.metadata.name, security.selinux_options)
     if _id_mapping(sandbox.config) and not (await runtime.host.info()).user_namespaces:
-        cause = "user namespaces are not there: the kernel of zones has none"
+        cause = "the kernel of zones has no user namespaces"
         raise Unsupported(RUN, sandbox.config.metadata.name, cause, "leave out hostUsers: false")
 
 
@@ -178,7 +178,7 @@ async def _ready(runtime: Runtime, sandbox_id: str, zone: pb.Zone) -> None:
     sandbox = runtime.sandboxes.get(sandbox_id)
     if sandbox.death_reason:
         raise Refused(RUN, sandbox_id, f"its zone ended: {sandbox.death_reason}")
-    # protectd, or the agent, may be of a version that does not know them.
+    # An older protectd or agent does not know file volumes.
     in_zone = (*sandbox.in_zone, SMALL_FILES) if zone.file_volumes else sandbox.in_zone
     await runtime.sandboxes.put(replace(sandbox, phase=SandboxPhase.READY, in_zone=in_zone))
 

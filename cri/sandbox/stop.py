@@ -1,4 +1,4 @@
-"""StopPodSandbox: a pod's containers end, then its zone and its network go; records and logs stay."""
+"""StopPodSandbox: ends a pod's containers, then its zone and its network; records and logs stay."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 _STOPPED = frozenset({SandboxPhase.STOPPED, SandboxPhase.REMOVING})
 _KILLED = 128 + 9
 _OUT_OF_REACH = 3.0
-"""Seconds for a zone to be within reach again, before it is destroyed with what runs in it."""
+"""Seconds to wait for an unreachable zone, before it is destroyed with its containers."""
 _AGAIN = 0.2
 
 
 async def stop(runtime: Runtime, wanted: str) -> None:
-    """Stop a pod, even if the caller goes away meanwhile.  Idempotent; an unknown id succeeds."""
+    """Stop a pod, to the end even if the caller goes away.  Idempotent; an unknown id succeeds."""
     found = runtime.sandboxes.find_or_none(wanted)
     if found is None:
         return
@@ -55,9 +55,9 @@ async def stop_locked(runtime: Runtime, sandbox: Sandbox) -> None:
 
 
 async def _end(runtime: Runtime, container: Container) -> None:
-    """Kill a container.  A zone that does not do it, whatever it says, ends with all that is in it.
+    """Kill a container.  A failure is only logged: the zone is destroyed next, with all its containers.
 
-    One that is out of reach gets a little time: what its containers wrote last is still there.
+    An unreachable zone gets a little time, so that the last output of its containers is not lost.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + _OUT_OF_REACH

@@ -1,7 +1,7 @@
-"""The client of protect.v1, with a deadline for each call, and statuses as faults.
+"""The client of protect.v1: each call has a deadline, and error statuses are raised as faults.
 
-A cancelled caller cancels its call in protectd, which finishes or undoes the step it is at.  DestroyZone and
-DeleteWorkload wait there for what is under way, so undoing with them is safe at any moment.
+A cancelled caller cancels its call in protectd, which finishes or undoes the step that it is at.  DestroyZone
+and DeleteWorkload wait for calls under way there, so they are safe as undo at any moment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from daemonkit.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
 
-_BOOT = 3600.0  # protectd ends a boot after timeouts.boot; whoever asked for the pod may give up before
+_BOOT = 3600.0  # protectd ends a boot after timeouts.boot, and CRI's caller may give up before that
 _CHANGE = 60.0
 _RESIZE = 120.0  # a zone has timeouts.resize for its memory, and again for its vCPUs
 _READ = 10.0
@@ -65,13 +65,13 @@ class Zones:
             return await call
 
     async def signal_workload(self, workload_id: str, signal: int) -> None:
-        """Send a signal to its first process; Refused when it does not run."""
+        """Send a signal to a workload's first process; Refused when it does not run."""
         request = pb.SignalWorkloadRequest(id=workload_id, signal=signal)
         with _faults("signal workload", workload_id):
             await self._workloads.SignalWorkload(request, timeout=_READ)
 
     async def wait_workload(self, workload_id: str, timeout: float) -> pb.Workload:
-        """Wait until it has ended and its output is in the log; TooLate after ``timeout`` seconds."""
+        """Wait until a workload has ended and its output is in the log; TooLate after ``timeout`` seconds."""
         call = self._workloads.WaitWorkload(pb.WaitWorkloadRequest(id=workload_id), timeout=timeout)
         with _faults("wait for workload", workload_id):
             return await call
@@ -164,7 +164,7 @@ class Zones:
             return await self._host.Info(pb.InfoRequest(seclabels=seclabels), timeout=_READ)
 
     async def watch(self) -> AsyncIterator[pb.WatchEvent]:
-        """Yield everything there is, SYNCED, then changes.  Waits for protectd; Unreachable when it goes."""
+        """Yield all that there is, SYNCED, then changes.  Waits for protectd; Unreachable when it goes."""
         call = self._host.Watch(pb.WatchRequest(), wait_for_ready=True)
         try:
             async for event in call:

@@ -1,6 +1,6 @@
-"""Who is behind a connection: the kernel's word for the process, and what /proc says of it at that moment.
+"""Identifies the process at the other end of a connection, by its credentials and /proc at that moment.
 
-The gRPC server sees only the peer-credential proxy.  Each of the proxy's own connections has a name in the
+The gRPC server sees only the peer-credential proxy.  So each of the proxy's own connections has a name in the
 abstract namespace, which the server shows for every call on it (docs/adr/0055).
 """
 
@@ -26,7 +26,7 @@ class Caller:
 
 
 NOBODY = Caller(-1, 0)
-"""The caller of a call on no connection that is known."""
+"""The caller of a call on an unknown connection."""
 
 
 class Callers:
@@ -49,7 +49,7 @@ class Callers:
 
 
 def executable(pid: int) -> str:
-    """The path of a process's program; "": it has gone, or is of the kernel."""
+    """The path of a process's program; "": the process has ended, or is a kernel thread."""
     try:
         return _text(os.readlink(f"/proc/{pid}/exe"))
     except OSError:

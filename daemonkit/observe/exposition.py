@@ -1,7 +1,7 @@
 """Serves the metrics to Prometheus: ``GET /metrics`` on a loopback address, HTTP/1.1.
 
-On the event loop rather than by the library's own server, which has a thread for each request and no bound:
-values are then brought up to date where they live, and only the text is made in a thread.
+It runs on the event loop, not in the library's own server, which has a thread for each request and no bound.
+So figures are read where they live, and only the text is made in a thread.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _CHUNK = 4096
 _PATH = b"/metrics"
 
 Figures = Callable[[], Awaitable[Iterable[Metric]]]
-"""Reads figures that are only true now, such as how many zones there are."""
+"""Reads figures that are true only at this moment, such as the number of zones."""
 
 
 @contextlib.asynccontextmanager
 async def serving_metrics(
     config: MetricsConfig, daemon: str, figures: Sequence[Figures] = ()
 ) -> AsyncIterator[int]:
-    """Serve the metrics of ``daemon`` while the block runs; the port, or 0 where they are not served.
+    """Serve the metrics of ``daemon`` while the block runs.  Yields the port, or 0 if they are not served.
 
-    ``figures`` are read for each scrape.  What cannot be read is left out, which is logged and counted.
+    ``figures`` are read for each scrape.  Figures that cannot be read are left out, logged and counted.
 
-    WrongKey: the address cannot be had.
+    WrongKey: the address cannot be used.
     """
     if not config.address:
         yield 0
@@ -115,7 +115,7 @@ class _Scrapes:
             return 405, b"text/plain", b"only GET and HEAD\n"
         accepted = dict(request.headers).get(b"accept", b"").decode("latin-1")
         encode, kind = choose_encoder(accepted)
-        # One at a time: whoever scrapes often waits for himself.
+        # One scrape at a time, so a frequent scraper waits only for itself.
         async with self._turn:
             families: list[Metric] = []
             for read in self._figures:
@@ -129,7 +129,7 @@ class _Scrapes:
 
 
 class _Page(CollectorRegistry):
-    """What one scrape gets: the registry's metrics, and figures of now."""
+    """The content of one scrape: the registry's metrics, and the present figures."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Steps of operations, such as the boot of a zone: each is timed for Prometheus, and a span of the trace.
+"""Steps of operations, such as the boot of a zone.  Each is timed for Prometheus, and is a span of the trace.
 
-Usage: ``with step("zone.boot", zone=spec.id): ...``.  A step's name is a literal, or made of names in a
-contract, since each has series of its own; what may have any value is an attribute, of the span alone.
+Usage: ``with step("zone.boot", zone=spec.id): ...``.  Each name has time series of its own, so it has to be a
+literal, or made of names in a contract.  Unbounded values are attributes, which only the span has.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ _CONFIGS = 64  # resource.k8s.io, DeviceConfigMaxSize, of the claim and of its c
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """A part of an allocation that is ours.
+    """One device of this driver in an allocation.
 
-    ``bytes``: 0 where a request has admin access, or is for a device of the host.  ``host_device``: the
-    latter's name in protectd's configuration, if the claim gets it.
+    ``bytes``: its memory; 0 for admin access and for devices of the host.  ``host_device``: such a device's
+    name in protectd's configuration, if the claim gets it.
     """
 
     request: str
@@ -51,7 +51,7 @@ class Consumer:
 class Allocation:
     """A claim's devices of this driver, and the pods that it is reserved for.
 
-    ``device``: the one that its memory is of; "": it has none.
+    ``device``: the device that its memory comes from; "": it has no memory.
     """
 
     uid: str
@@ -72,10 +72,10 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class WantedClaim:
-    """The claim that the kubelet names, and the driver and pool that its devices must be of.
+    """The claim that the kubelet names, and the driver and pool that its devices must have.
 
-    ``sizes``: what it may be, where the scheduler does not count what claims consume.  ``host_devices``: the
-    names of devices of the host by those in the slice.
+    ``sizes``: bounds of its size, for when the scheduler does not count what claims consume.
+    ``host_devices``: for the names in the slice, the devices' names in protectd's configuration.
     """
 
     namespace: str
@@ -94,7 +94,7 @@ def allocation(wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Alloc
     """What is allocated to this node.
 
     Missing: there is another claim of that name now.  Refused: it is not allocated, or not to this node.
-    Invalid: its figures are none.
+    Invalid: its sizes make no sense.
     """
     uid = _dict(untrusted_claim, "metadata").get("uid")
     if uid != wanted.uid:
@@ -118,7 +118,7 @@ def allocation(wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Alloc
 
 
 def devices_of(wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Iterator[str]:
-    """The devices of this node that nobody else can have now, whatever else the claim says."""
+    """The devices of this node that the claim occupies, even if the rest of the claim is wrong."""
     if _dict(untrusted_claim, "metadata").get("uid") != wanted.uid:
         return
     devices = _dict(_dict(_dict(untrusted_claim, "status"), "allocation"), "devices")
@@ -166,7 +166,8 @@ def _host_device(wanted: WantedClaim, device: str) -> str:
 
 
 def _bytes(wanted: WantedClaim, result: Mapping[str, Any], parameters: ClaimParameters) -> int:
-    """What the scheduler has counted; else the device is the claim's alone, and it says how much it needs."""
+    """The size that the scheduler has counted.  Without one the device is the claim's alone, and the claim's
+    parameters say how much of it."""
     asked = parameters.memory(str(result.get("request", "")))
     consumed = _dict(result, "consumedCapacity")
     if MEMORY not in consumed:

@@ -1,6 +1,6 @@
-"""Makes a reservation for each claim that the kubelet prepares, and takes it back.
+"""Makes a reservation for each claim that the kubelet prepares, and releases it when it is unprepared.
 
-The reservation is the only record: protectd keeps it over restarts and reboots, under the claim's uid.
+The reservation is the only record: protectd keeps it, under the claim's uid, over restarts and reboots.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Slice(Protocol):
         """A claim has this device, whether it was prepared or refused."""
 
     def released(self) -> None:
-        """A claim has given back what it had."""
+        """A claim has released its device."""
 
 
 class Refusals(Protocol):
-    """Those who are to know why a pod does not start."""
+    """Tells users why a pod does not start."""
 
     def tell(self, claim: WantedClaim, pods: Sequence[Consumer], cause: str) -> None:
         """A claim could not be prepared for its pods."""
@@ -78,9 +78,9 @@ class Claims:
         self._turns = turns
 
     async def prepare(self, namespace: str, name: str, uid: str) -> Allocation:
-        """Reserve what is allocated to a claim; again, it changes nothing but the pods that it is for.
+        """Reserve what is allocated to a claim.  A repeated call only adds pods.
 
-        See ``claim.allocation`` and ``Reservations.make`` for what it raises.
+        Raises what ``claim.allocation`` and ``Reservations.make`` raise.
         """
         config = self._config
         wanted = WantedClaim(namespace, name, uid, config.driver, config.node_name, config.sizes)
@@ -115,7 +115,7 @@ class Claims:
                 wanted = replace(wanted, host_devices=by_name)
             allocated = allocation(wanted, untrusted_claim)
             checkpoint("prepare-claim.read")
-            # Admin access is to what others have: it takes nothing.
+            # Admin access is access to devices of others, so it takes nothing.
             if allocated.total_bytes or allocated.host_devices:
                 await self._reservations.make(_promise(wanted, allocated))
         finally:

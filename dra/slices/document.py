@@ -21,7 +21,7 @@ GROUP = "resource.k8s.io"
 Document = dict[str, Any]
 Attributes = Mapping[str, str | int | bool]
 CLAIMED = "claimed"
-"""The attribute of a device that one claim has as a whole, or none yet."""
+"""The attribute of devices for one claim: whether a claim has it."""
 MAPPINGS = "nodeAllocatableResourceMappings"
 """What a device takes of the node's own resources (KEP-5517)."""
 _PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
@@ -39,10 +39,10 @@ class SliceVersion(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeSlice:
-    """What the slice says.
+    """The content of the slice.
 
-    ``generation`` rises with each change of the devices.  ``attributes`` are the host's, of each device.
-    ``unhealthy``: why the devices take no new claims; "": they do.
+    ``generation`` rises with each change of the devices.  ``attributes``: the host's, given to each device.
+    ``unhealthy``: why the devices take no new claims; "": they take claims.
     """
 
     driver: str
@@ -59,7 +59,7 @@ class NodeSlice:
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """Of memory, then of the host's."""
+        """Names of the memory devices, then of the host's devices."""
         memory = (device.name for device in self.devices)
         return (*memory, *(device.slice_name(self.node) for device in self.host_devices))
 
@@ -98,7 +98,7 @@ def document(slice_: NodeSlice, version: SliceVersion) -> Document:
 
 
 def devices(found: Mapping[str, Any]) -> list[Document]:
-    """The devices of an object that was read, as v1 has them."""
+    """The devices of a slice that was read, in the form of v1."""
     spec = found.get("spec")
     listed = spec.get("devices") if isinstance(spec, dict) else None
     plain = []
@@ -171,7 +171,7 @@ def _taints(slice_: NodeSlice) -> Document:
 
 
 def _policy(sizes: ClaimSizes, claimable: int) -> Document:
-    # The largest size is to be a number of steps above the least.
+    # The API wants the largest size to be a whole number of steps above the least.
     most = sizes.minimum + max(claimable - sizes.minimum, 0) // sizes.step * sizes.step
     return {
         "default": text(min(sizes.default, most)),

@@ -1,8 +1,8 @@
-"""Keeps the node's slice as it should be: written when its devices have changed, and no more often.
+"""Keeps the node's ResourceSlice up to date: writes it when its devices have changed, and not otherwise.
 
-With one device for all claims a claim takes nothing away here: the scheduler subtracts what claims consume.
-The slice changes with what zones without claims have, with the host's memory, and with protectd's absence.
-With a device for each claim it changes with each of them, too.
+In the shared mode claims do not change the slice: the scheduler subtracts what they consume.  It changes with
+the memory of zones without claims, with the host's memory, and when protectd goes or comes back.  In the
+split mode it also changes with each claim.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 
 _LONGEST = 300.0
 _DEVICE, _SHARED = "memory-", "memory-shared-"
-"""What names of devices begin with: of those for one claim each, and of those that claims share."""
+"""Prefixes of device names: of a device for one claim, and of the device that all claims share."""
 _AWAY, _LOST = "protectd-away", "memory-lost"
 """Why devices take no new claims: the value of their taint."""
 _LOOKS, _SOON = 2, 30.0
-"""How often, and after how many seconds each, the slice is read again once a kubelet has registered us."""
+"""How often the slice is read again after a kubelet has registered us, and the seconds between."""
 _REMEMBERED = 64
 
 
@@ -65,11 +65,11 @@ class HostState(Protocol):
         """Each reservation."""
 
     async def devices(self) -> Sequence[HostDevice]:
-        """The devices of the host that have names and are there."""
+        """The named devices of the host that are present."""
 
 
 class SliceKeeper:
-    """The slice of one node.  ``told``: is given the devices' names and why they are unhealthy, "" if not."""
+    """The slice of one node.  ``told`` gets the devices' names, and why they are unhealthy ("": healthy)."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class SliceKeeper:
         self._wiped = False
 
     def show(self, memory: ZoneMemory | None, attributes: Attributes) -> None:
-        """What protectd says now; None: it is away, and the memory is what it said last."""
+        """Take over what protectd says.  None: it is away; its last word on the memory still counts."""
         if memory is None:
             self._wanted = replace(self._wanted, unhealthy=_AWAY)
         else:
@@ -110,7 +110,7 @@ class SliceKeeper:
         self._tell()
 
     def claimed(self, device: str) -> None:
-        """A claim has this device, whether it was prepared or refused: the next claim gets another one."""
+        """A claim has taken this device, prepared or refused: offer the next claim another one."""
         if self._mode is SliceMode.SPLIT:
             if device == self._device:
                 self._refused.append(device)
@@ -118,12 +118,12 @@ class SliceKeeper:
             self._changed.set()
 
     def released(self) -> None:
-        """A claim has given back what it had."""
+        """A claim has released its device."""
         if self._mode is SliceMode.SPLIT:
             self._changed.set()
 
     def registered(self) -> None:
-        """A kubelet has registered the driver: one that starts removes its node's slices, perhaps later yet.
+        """A kubelet has registered the driver.  A starting kubelet removes its node's slices, perhaps later.
 
         Source: kubernetes/pkg/kubelet/cm/dra/plugin.
         """
@@ -131,10 +131,10 @@ class SliceKeeper:
         self._changed.set()
 
     async def keep(self) -> None:
-        """Write the slice for as long as the daemon runs; failures are tried again, later and later."""
+        """Keep the slice for as long as the daemon runs; failures are retried with backoff."""
         backoff, said = Backoff(1.0, _LONGEST), ""
         backoff.delay()
-        # Those of a whole cluster may start at once, as after an outage of power or an update.
+        # The drivers of a whole cluster may start at once, as after a power cut or an update.
         await asyncio.sleep(self._interval * random.random())
         while True:
             self._changed.clear()
@@ -162,7 +162,7 @@ class SliceKeeper:
             self._there = None  # somebody else may have changed it
 
     async def once(self) -> None:
-        """Write the slice if it is not as it should be.  Unsupported: the cluster cannot do that."""
+        """Write the slice if it is not up to date.  Unsupported: the cluster cannot share a device."""
         if self._held is None or self._wanted.unhealthy != _AWAY:
             self._held, self._devices = await self._host.all(), await self._host.devices()
         if self._there is None:
@@ -190,7 +190,7 @@ class SliceKeeper:
         return min(_SOON, self._config.check_interval) if self._looks else self._config.check_interval
 
     def _offered(self, held: Sequence[Promise]) -> NodeSlice:
-        """What the slice should say now."""
+        """The slice as it should be now."""
         claimable = self._memory.claimable if self._memory else 0
         sizes, of_host = self._config.sizes, offer.of_host(self._devices, held)
         if self._mode is SliceMode.SHARED:
@@ -202,7 +202,7 @@ class SliceKeeper:
         return replace(self._wanted, devices=found, host_devices=of_host)
 
     async def _adopt(self) -> None:
-        """Read what is there: devices keep their names over restarts."""
+        """Read the present slice, since devices keep their names over restarts."""
         if not self._wanted.node_uid:
             uid = await self._store.node_uid(self._wanted.node)
             self._wanted = replace(self._wanted, node_uid=uid)
@@ -211,7 +211,7 @@ class SliceKeeper:
         if _version(self._there) != self._written:
             self._sent = None
         named = shared_device if self._mode is SliceMode.SHARED else unclaimed_device
-        # Another instance of the driver may have written it: there is one name for both.
+        # Another instance of the driver may have written it, under the same name.
         name = named(self._there) if self._there is not None else ""
         if name and name not in self._refused:
             self._device = name
@@ -220,25 +220,24 @@ class SliceKeeper:
         self._device = self._device or _new_name()
 
     def _shared_already(self) -> str:
-        """The device that claims share; "": none does.
+        """The name of the shared device that present claims have; "": no claim has one.
 
-        A kubelet that starts removes the slices of its node, and the driver may be restarted before it has
-        written another one.  By another name, what these claims have
-        would be subtracted here and by the scheduler.
+        A starting kubelet removes the slice, and the driver may restart before it has written another one.
+        Under a new name, what these claims have would be subtracted twice: here and by the scheduler.
         """
         return next((one.device for one in self._held or () if one.device.startswith(_SHARED)), "")
 
     async def _settle_mode(self) -> None:
-        """Choose the mode; split because the cluster can do no better is asked about at each look.
+        """Choose the mode.  In ``auto``, a choice of split is checked again at each look.
 
-        A cluster learns to share by an upgrade, which may end while this daemon runs.
+        An upgrade may give the cluster the feature while this daemon runs.
         """
         if self._mode is not None and (self._mode, self._config.mode) != (SliceMode.SPLIT, SliceMode.AUTO):
             return
         mode = await self._choose()
         if mode is not self._mode:
             self._mode = mode
-            self._device = ""  # a name for the other mode
+            self._device = ""  # its name was for the other mode
             log.info("memory is offered", extra=fields(mode=mode.value))
 
     async def _choose(self) -> SliceMode:
@@ -257,7 +256,7 @@ class SliceKeeper:
     def _says(self, there: Document, wanted: NodeSlice, said: list[Document]) -> bool:
         """Whether an object says what is wanted, whose devices are ``said``, or all that the cluster keeps.
 
-        Most clusters drop what claims take of dom0.  One that gets the feature has it with the next change.
+        Most clusters drop what claims take of dom0; one that gets the feature has it after the next change.
         """
         found = devices(there)
         if not any(MAPPINGS in device for device in found):

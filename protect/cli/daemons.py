@@ -1,4 +1,4 @@
-"""The daemons' services, as commands use them, and the zones that their arguments mean."""
+"""The daemons' services for commands, and the look-up of the zones that arguments name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ reservations = _of_protectd(reservations_pb2_grpc.ReservationsStub)
 
 @contextlib.asynccontextmanager
 async def runtime(options: argparse.Namespace) -> AsyncIterator[runtime_pb2_grpc.RuntimeServiceAsyncStub]:
-    """CRI, of xenpod-cri."""
+    """CRI's RuntimeService of xenpod-cri."""
     async with channel(options.cri_socket) as link:
         yield runtime_pb2_grpc.RuntimeServiceStub(link)
 
@@ -51,12 +51,12 @@ async def zone_list(service: protect_pb2_grpc.ZonesAsyncStub) -> Sequence[pb.Zon
 
 
 async def zone_id(service: protect_pb2_grpc.ZonesAsyncStub, text: str) -> str:
-    """The id of the zone that is meant.  CommandFailed: it is ambiguous."""
+    """The id of the zone that ``text`` names.  CommandFailed: it is ambiguous."""
     return one_zone(await zone_list(service), text)
 
 
 def one_zone(listed: Sequence[pb.Zone], text: str) -> str:
-    """As ``zone_id``, of zones that were listed before."""
+    """As ``zone_id``, among zones that were listed before."""
     return find.one_of([zone.id for zone in listed], text, "zone", {zone.id: zone.name for zone in listed})
 
 

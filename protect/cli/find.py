@@ -14,7 +14,7 @@ _MAX_SHOWN = 10
 def one_of(ids: Sequence[str], text: str, noun: str, names: Mapping[str, str] | None = None) -> str:
     """The id that ``text`` means.  If there is none, the text itself, which the daemon will refuse.
 
-    A whole id goes before a whole name, and that before prefixes.  ``names``: of ids, if they have any.
+    An exact id comes before an exact name, and both before prefixes.  ``names``: the names of ids.
     CommandFailed: several have this name or prefix.
     """
     if not text or text in ids:
@@ -28,7 +28,7 @@ def one_of(ids: Sequence[str], text: str, noun: str, names: Mapping[str, str] | 
         return fitting[0] if fitting else text
     shown = [f"{one} ({plain(names[one])})" if names.get(one) else one for one in fitting[:_MAX_SHOWN]]
     more = ", ..." if len(fitting) > _MAX_SHOWN else ""
-    what = "name" if named else "beginning"
+    what = "name" if named else "prefix"
     cause = f"{text!r} is the {what} of {len(fitting)} {noun}s: {', '.join(shown)}{more}"
     raise CommandFailed(f"{cause}: give {'the id' if named else 'more of it'}")
 

@@ -1,7 +1,7 @@
 """Prints answers for programs: ``--output json``, ``yaml`` and ``name``.
 
-JSON and YAML have the field names of the contracts (protect.v1, xenpod.images.v1), all fields, ids whole.
-``protect schema`` says what each command's documents are like.
+JSON and YAML have the field names of the contracts (protect.v1, xenpod.images.v1), all fields, and whole ids.
+``protect schema`` prints the schema of each command's documents.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 FORMATS = ("table", "json", "yaml", "name")
 
 Document = Message | Mapping[str, Any] | None
-"""What is printed as one JSON object or YAML document; None: nothing."""
+"""Printed as one JSON object or YAML document; None: nothing is printed."""
 
 
 def plain(untrusted: str) -> str:
@@ -28,7 +28,7 @@ def plain(untrusted: str) -> str:
 
 
 def structured(output: str, *documents: Document, names: Iterable[str] = ()) -> bool:
-    """Print the documents, or only ``names``, one a line; False for a table, which the caller prints."""
+    """Print the documents, or only ``names``, one on each line.  False: the caller has to print a table."""
     if output == "table":
         return False
     if output == "name":
@@ -41,7 +41,7 @@ def structured(output: str, *documents: Document, names: Iterable[str] = ()) -> 
 
 
 def event(output: str, document: Message, text: Callable[[], str], names: Iterable[str] = ()) -> None:
-    """Print one of a stream, and flush: readers wait for it.  ``text``: its line in a table."""
+    """Print one document of a stream, and flush, since readers wait.  ``text``: its line in a table."""
     if output == "table":
         sys.stdout.write(f"{text()}\n")
     elif output == "name":

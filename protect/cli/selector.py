@@ -1,4 +1,4 @@
-"""``--selector``: which of those that are listed are meant, by fields: ``state=running,name=web/*``."""
+"""``--selector``: selects listed objects by their fields, as in ``state=running,name=web/*``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xenpod_proto.protect.v1 import reservations_pb2 as reservations
 T = TypeVar("T")
 
 Fields = Mapping[str, Callable[[T], str]]
-"""What can be selected by: a word, and how it is read."""
+"""The fields to select by: the name of each, and how its value is read."""
 
 
 def _word(kind: type[object], prefix: str, value: int) -> str:
@@ -23,7 +23,7 @@ def _word(kind: type[object], prefix: str, value: int) -> str:
 
 
 def zone_state(zone: pb.Zone) -> str:
-    """As people see it: ``paused`` is one that runs but for that."""
+    """The state as it is shown; ``paused`` is a running zone that is paused."""
     paused = zone.paused and zone.state == pb.ZONE_STATE_RUNNING
     return "paused" if paused else _word(pb.ZoneState, "ZONE_STATE_", zone.state)
 
@@ -89,7 +89,7 @@ def add_selector(verb: argparse.ArgumentParser, fields: Mapping[str, object]) ->
     def parse(text: str) -> Selector:
         return Selector(tuple(_term(fields, word) for word in text.split(",")))
 
-    text = f"only those that fit: KEY=GLOB or KEY!=GLOB, with commas between; keys: {', '.join(fields)}"
+    text = f"only those that match: KEY=GLOB or KEY!=GLOB, separated by commas; keys: {', '.join(fields)}"
     verb.add_argument("--selector", "-l", type=parse, default=Selector(), metavar="TERMS", help=text)
 
 

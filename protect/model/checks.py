@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from daemonkit.faults import Invalid
 
-ID_LIMIT = 64
 NAME_LIMIT = 256
 PATH_LIMIT = 4096
 SYSCTL_LIMIT = 64

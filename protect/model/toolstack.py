@@ -40,11 +40,11 @@ class DomainSpec:
     names and values are ``[A-Za-z0-9_./:=-]`` without blanks, names without dots).  Interfaces appear in the
     guest as ``eth0`` ...; their host ends are put into the network namespace at ``netns``, "" for the host's.
 
-    ``shared``: a mount namespace (an absolute path of its nsfs file, namespaces(7)) whose root directory the
-    guest sees at ``/run/xenpod/shared`` from ``share`` on, live, with what is mounted there or unmounted at
-    any time.  The root is a shared mount (mount_namespaces(7)) and read-only.  The namespace stays the
-    caller's, and has to outlive the domain.  What is writable in it is written by the guest as the host's
-    root; what is read-only stays so if there is a security boundary.  None: there is no such directory.
+    ``shared``: a mount namespace (an absolute path of its nsfs file, namespaces(7)).  After ``share`` the
+    guest sees its root directory at ``/run/xenpod/shared``, and follows mounts and unmounts in it.  The root
+    is a shared mount (mount_namespaces(7)) and read-only.  The namespace stays the caller's, and has to
+    outlive the domain.  The guest writes to its writable parts as the host's root; read-only parts stay
+    read-only if there is a security boundary.  None: there is no such directory.
 
     The agent learns how to reach it from ``XENPOD_SHARED``, which the toolstack sets: ``vchan``, a server to
     mount when told to (MountShared of channel.proto), or ``fd:<number>``, a mount to attach when it starts.
@@ -54,7 +54,7 @@ class DomainSpec:
     name: str
     """The name, from ``domain_name``, by which a restarted toolstack recognizes its domains."""
     memory_bytes: int
-    """What it begins with."""
+    """Memory at the start; ``vcpus`` likewise."""
     vcpus: int = 1
     mode: Mode = Mode.PV
     interfaces: int = 0
@@ -62,16 +62,18 @@ class DomainSpec:
     netns: str = ""
     shared: Path | None = None
     kernel: DomainKernel | None = None
-    """None: the toolstack's own.  Refused where PhysicalInfo.kernels is false; its files are read until the
-    domain is gone."""
+    """None: the toolstack's own kernel.  Another one is Refused where PhysicalInfo.kernels is false, and its
+    files have to stay until the domain is gone."""
     seclabel: str = ""
-    """A security context of the hypervisor's policy; "": the one that the hypervisor gives."""
+    """A security context of the hypervisor's policy; "": the hypervisor's default."""
     mark: str = ""  # kept with the domain from its first moment (MARK_LIMIT); its guest may read it
     memory_max_bytes: int = 0
-    """How large it can be made while it runs; as ``vcpus_max``, 0 for what it begins with."""
+    """The most memory that it can get while it runs; ``vcpus_max`` likewise.  0: that of the start."""
     vcpus_max: int = 0
     cpupool: str = ""
-    """The hypervisor's pool of CPUs that it runs on; "": the one that domains begin in."""
+    """The hypervisor's pool of CPUs that it runs on; "": the default pool."""
+    passthrough: bool = False
+    """Whether it can be given PCI functions, which costs the hypervisor page tables for its IOMMU."""
 
     @property
     def most_memory(self) -> int:
@@ -81,9 +83,6 @@ class DomainSpec:
     def most_vcpus(self) -> int:
         return max(self.vcpus, self.vcpus_max)
 
-    passthrough: bool = False
-    """Whether it can be given PCI functions, which costs the hypervisor page tables for its IOMMU."""
-
 
 class DomainState(Enum):
     """State of a domain."""
@@ -91,15 +90,16 @@ class DomainState(Enum):
     PAUSED = "paused"
     RUNNING = "running"
     SHUTDOWN = "shutdown"
-    """The domain has ended by itself, and waits to be destroyed."""
+    """It has ended by itself, and waits to be destroyed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DomainInfo:
     """A domain as the hypervisor sees it.
 
-    ``memory_bytes`` is what it may have, ``held_bytes`` what it has: more, until it has given back what was
-    taken from it.  ``vcpus`` is the most that it can have, ``vcpus_online`` how many of them its guest runs.
+    ``memory_bytes``: the memory that it may have.  ``held_bytes``: the memory that it has, which is more
+    while it gives back what was taken from it.  ``vcpus``: the most that it can have; ``vcpus_online``: how
+    many of them its guest runs.
     """
 
     id: DomainId
@@ -119,8 +119,8 @@ class DomainInfo:
 class DiskSpec:
     """A read-only or writable disk: ``path`` is a file or a block device, ``vdev`` e.g. ``xvda``.
 
-    From ``xvdza`` on names are the toolstack's own, but for ``xvdzy``.  ``exclusive``: a block device of the
-    host that nobody else of it may use meanwhile, other zones among them; others may read a read-only one.
+    From ``xvdza`` on, names are the toolstack's own, except ``xvdzy``.  ``exclusive``: a block device of the
+    host that neither the host nor other zones may use meanwhile; if it is read-only others may read it, too.
     """
 
     vdev: str
@@ -132,17 +132,16 @@ class DiskSpec:
 class Toolstack(HostPort, Resizable, Protocol):
     """Domains and their devices.  Errors are ``protect.model.errors`` (ToolstackError and kin).
 
-    A domain that ended, or that there never was, is DomainGone to every method but ``destroy``,
-    ``detach_disk`` and ``detach_pci`` (which succeed) and ``console`` (which still has that of one that
-    ended).
+    Methods raise DomainGone for a domain that has ended or never existed, with these exceptions: ``destroy``,
+    ``detach_disk`` and ``detach_pci`` succeed, and ``console`` still has the console of a domain that ended.
 
-    Every method may be cancelled, and finishes what it has begun: its caller gets CancelledError when the
-    step has ended.  What it made can then be found with ``list`` and removed with ``destroy``.  Only
-    ``open_channel`` is given up at once.  So callers never wrap these calls to protect them.
+    A cancelled method finishes the step that it has begun; then its caller gets CancelledError, can find what
+    was made with ``list``, and remove it with ``destroy``.  Only ``open_channel`` stops at once.  So callers
+    never wrap these calls to protect them.
     """
 
     name: str
-    """``libxl`` or ``fake``; for people to read, never to branch on."""
+    """``libxl`` or ``fake``.  To be shown, never to branch on."""
 
     async def start(self) -> None:
         """Connect, adopt what exists, begin to watch."""
@@ -157,51 +156,51 @@ class Toolstack(HostPort, Resizable, Protocol):
         """What the hypervisor can do; known once ``start`` has returned."""
 
     async def has_seclabel(self, label: str) -> bool:
-        """Whether the policy that the hypervisor has now knows the label; false where there is no FLASK."""
+        """Whether the hypervisor's present policy knows the label; false without FLASK."""
 
     async def create(self, spec: DomainSpec) -> DomainId:
-        """Make the domain, paused.  When this fails, nothing of the domain is left.
+        """Create the domain, paused.  If this fails, nothing of the domain is left.
 
-        Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns``,
-        ``shared`` or ``cpupool`` is not there; Invalid: its kernel is not one, or cannot boot in its mode,
-        or the policy lacks its label; Refused: it can have no other kernel, or no label, or the host cannot
-        run its mode (``capabilities``).
+        Exists: its name or uuid is taken.  Exhausted: the host lacks the memory.  Missing: ``netns``,
+        ``shared`` or ``cpupool`` does not exist.  Invalid: its kernel is no kernel or cannot boot in its
+        mode, or the policy lacks its label.  Refused: the host does not support a kernel of its own, labels,
+        or its mode (``capabilities``).
         """
         ...
 
     async def pause(self, domain: DomainId) -> None:
-        """Let nothing of the domain run until it is unpaused or destroyed; again is fine."""
+        """Stop all of the domain until it is unpaused or destroyed.  Idempotent."""
         ...
 
     async def unpause(self, domain: DomainId) -> None:
-        """Let it run; one that runs is fine."""
+        """Let the domain run.  Idempotent."""
         ...
 
     async def set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
-        """Hold them for disks that it has, and gets until a restart.  Refused: ``capabilities`` says so."""
+        """Limit its present disks, and those attached before a restart.  Refused: see ``capabilities``."""
 
     def abandon(self, domain: DomainId) -> None:
         """Stop waiting for the domain's guest, since its end is declared; an unknown domain is fine."""
         ...
 
     async def destroy(self, domain: DomainId) -> None:
-        """End the domain at once, and free everything of it; an unknown domain succeeds."""
+        """End the domain at once, and free all its resources; an unknown domain succeeds."""
 
     async def list(self) -> list[DomainInfo]:
         """All guest domains, ours and others (never dom0)."""
         ...
 
     async def find(self, uuid: UUID) -> DomainInfo | None:
-        """The domain of this uuid; ids may be used again."""
+        """The domain with this uuid; domain ids may be reused."""
 
     async def claim(self, uuid: UUID, name: str, mark: str) -> DomainInfo | None:
-        """Mark a domain as ours that has no mark (xenstore was lost); None: there is no such domain."""
+        """Mark a domain without a mark as ours (after xenstore was lost); None: there is no such domain."""
 
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
         """Attach a disk, which appears as ``/dev/<vdev>`` in the guest.
 
         Exists: vdev is taken; Invalid: not a name like ``xvda``, or not a file of whole sectors;
-        Missing: no such file; Refused: it is to be exclusive, and somebody has it.
+        Missing: no such file; Refused: it should be exclusive, and is in use.
         """
         ...
 
@@ -220,17 +219,18 @@ class Toolstack(HostPort, Resizable, Protocol):
         ...
 
     async def detach_pci(self, domain: DomainId, address: str) -> None:
-        """Take it back, and reset it; one that the domain does not have succeeds."""
+        """Take a PCI function back, and reset it; one that the domain does not have succeeds."""
         ...
 
     async def pci_functions(self, domain: DomainId) -> builtins.list[str]:
-        """The addresses of those that it has now."""
+        """The addresses of the PCI functions that it has now."""
         ...
 
     async def share(self, domain: DomainId) -> str:
-        """Have the domain's shared directory (``DomainSpec.shared``) served, unless it is.
+        """Serve the domain's shared directory (``DomainSpec.shared``), unless it is served already.
 
-        The session, by which the agent finds the server; "": nothing is to be done.  Refused: it has none.
+        Returns the session, by which the agent finds the server; "": the agent need do nothing.  Refused: the
+        domain has no such directory.
         """
         ...
 
@@ -253,9 +253,10 @@ class Toolstack(HostPort, Resizable, Protocol):
         ...
 
     def share_ends(self) -> AsyncIterator[ShareEnd]:
-        """The end of each server from now on, or not replaced yet, unless its domain's end was the reason.
+        """Yield the end of each server of a shared directory, beginning with those not replaced yet.
 
-        Whoever uses the directory gets errors; the next ``share`` begins another session.
+        Servers that ended with their domain are left out.  Users of the directory get errors; the next
+        ``share`` begins another session.
         """
         ...
 
@@ -264,14 +265,14 @@ class Toolstack(HostPort, Resizable, Protocol):
         ...
 
     async def forget_console(self, name: str) -> None:
-        """Remove what is kept of the console of a domain of ours that is gone, by the domain's name.
+        """Remove the stored console of a domain of ours that is gone, by the domain's name.
 
-        ``destroy`` does that itself, unless the daemon dies on the way.
+        ``destroy`` does this itself, unless the daemon dies in between.
         """
 
     def console_log(self, domain: DomainId) -> Path:
-        """The file, perhaps of the future, that its console is written to (untrusted).
+        """The file that its console is written to (untrusted); it may not exist yet.
 
-        It grows, and is cut down from its beginning, in place; ``destroy`` removes it.
+        The file grows, and is truncated from its beginning, in place; ``destroy`` removes it.
         """
         ...

@@ -54,9 +54,9 @@ class ZoneManager:
     reservations: dict[str, Reservation] = field(default_factory=dict)
     preflight: tuple[HostNotice, ...] = ()
     stopping: End = field(default_factory=lambda: End(Unreachable))
-    """The end of the daemon itself, beyond which zones go on."""
+    """The end of the daemon itself; zones go on after it."""
     closed: str = ""
-    """Why no more zones are made; "": they are."""
+    """Why no more zones are made; "": zones are made."""
     host_boot: str = field(default_factory=boot_id)
     hub: Hub = field(init=False)
 
@@ -64,7 +64,7 @@ class ZoneManager:
         self.hub = Hub(self._everything)
 
     def add_zone(self, zone: Zone) -> ZoneRuntime:
-        """Register a zone, which is recorded already, or about to be."""
+        """Register a zone that is recorded already, or is about to be."""
         runtime = self.zones[zone.id] = ZoneRuntime(zone, self.config.timeouts.call)
         return runtime
 
@@ -86,7 +86,7 @@ class ZoneManager:
         return runtime
 
     def pod_of(self, some_id: str) -> str:
-        """The name of the zone that an id is of, or that the workload with this id is in; ""."""
+        """The name of the zone with this id, or of the zone of the workload with this id; "": unknown id."""
         runtime = self.zones.get(some_id)
         if runtime is None and (workload := self.workloads.get(some_id)) is not None:
             runtime = workload.zone
@@ -100,13 +100,13 @@ class ZoneManager:
         ]
 
     def put_zone(self, runtime: ZoneRuntime, zone: Zone, intent: Intent | None = None) -> None:
-        """Record, then believe, then tell."""
+        """Record a zone's new state, then take it over, then publish it."""
         self.store.save_zone(zone, intent)
         runtime.zone = zone
         self.zone_changed(runtime)
 
     def zone_changed(self, runtime: ZoneRuntime) -> None:
-        """Tell of a zone as it is now."""
+        """Publish a zone's present state."""
         self.hub.publish(ZoneSeen(runtime.zone, runtime.connected, runtime.paused))
 
     def update_zone(self, runtime: ZoneRuntime, zone: Zone) -> None:
@@ -130,7 +130,7 @@ class ZoneManager:
     def put_workload(
         self, runtime: WorkloadRuntime, workload: Workload, intent: Intent | None = None
     ) -> None:
-        """Record, then believe, then tell."""
+        """Record a workload's new state, then take it over, then publish it."""
         self.store.save_workload(workload, intent)
         self._believe(runtime, workload)
 
@@ -171,7 +171,7 @@ class ZoneManager:
             self.hub.publish(ZoneGone(runtime.id))
 
     def put_reservation(self, reservation: Reservation) -> None:
-        """Record, then believe."""
+        """Record a reservation, then take it over."""
         self.store.save_reservation(reservation)
         self.reservations[reservation.id] = reservation
 
@@ -181,13 +181,13 @@ class ZoneManager:
         self.reservations.pop(reservation_id, None)
 
     def declare_end(self, runtime: ZoneRuntime, cause: str) -> None:
-        """Declare a zone's end, which wakes the verbs that wait for its agent or its kernel."""
+        """Declare a zone's end.  This wakes the verbs that wait for its agent or its kernel."""
         runtime.end.declare(cause)
         if runtime.zone.domain_id:
             self.toolstack.abandon(runtime.zone.domain_id)
 
     def stop(self) -> None:
-        """Release all callers who would wait for long."""
+        """Release all callers that could wait for long."""
         self.stopping.declare("protectd is stopping")
         for zone in self.zones.values():
             for run in zone.execs.values():

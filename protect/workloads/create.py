@@ -44,12 +44,12 @@ _COMMAND = 200
 async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
     """Prepare a workload, without starting it; on failure nothing of it is left.
 
-    One whose command cannot be run is created too: its start fails, and says why.
+    A workload whose command cannot be run is created too; its start fails and says why.
     """
     zone = manager.zone("create workload", spec.zone_id)
     await zone.agent.ready()
     files = disks.find("create workload", spec.id, spec.stacks)
-    # Before the record: a file system that does not answer holds up nothing but this call.
+    # Before the record, so that a file system that does not answer delays only this call.
     ids = zone.zone.spec.id_mapping
     taken = await copies.take(manager, zone, spec)
     found = await find_devices(manager, zone, spec.devices)
@@ -65,7 +65,7 @@ async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
             await manager.volumes.attach(spec.zone_id, spec.id, sources)
             checkpoint("workload-create.volumes-attached")
             await copies.put(manager, runtime, taken)
-            # The agent waits for the disks, and does meanwhile what it can without them.
+            # The agent does what it can without the disks, and waits for them.
             attached = asyncio.Event()
             await gather(
                 _attach_all(manager, runtime, table.specs(new), attached),
@@ -119,7 +119,7 @@ async def _attach_all(
     try:
         await complete_all(_attach(manager, runtime, disk) for disk in specs)
     except Fault:
-        # Else the agent waits to its deadline.  In the background: its answer must not overtake this fault.
+        # Else the agent waits to its deadline.  In the background: its answer must not replace this fault.
         manager.tasks.spawn(delete_container(runtime), f"give up container {runtime.id}")
         raise
     checkpoint("workload-create.disks-attached")
@@ -162,7 +162,7 @@ async def prepare(
     checkpoint("workload-create.prepared")
     outputs.begin(agent, created.streams)
     try:
-        # What is CREATED has its disks, whatever the agent says: others share them.
+        # A workload is CREATED only with its disks, whatever the agent says: others may share them.
         await attached.wait()
         workload = runtime.workload.to(
             WorkloadState.CREATED, streams=created.streams, pid=created.pid, start_error=error

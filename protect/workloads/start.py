@@ -25,7 +25,7 @@ def start_error(workload: Workload, fault: Fault) -> str:
 async def start(manager: ZoneManager, workload_id: str) -> Workload:
     """Start a workload.  Refused: not CREATED, or it cannot be run; Broken: the zone fails to start it.
 
-    No intent is recorded: should we end half-way, the agent says whether it runs.
+    No intent is recorded: if protectd dies half-way, the agent knows whether the workload runs.
     """
     runtime = manager.workload("start workload", workload_id)
     async with runtime.lock:

@@ -29,7 +29,7 @@ async def connect(
         try:
             await finish(manager, runtime, intent)
         except BaseException:
-            # Nothing to finish at the next start; what was spliced goes with the zone, or is done again.
+            # Clear the intent: a splice that was made ends with the zone, or is repeated by the next call.
             if runtime.zone.state is ZoneState.RUNNING:
                 manager.note_zone(runtime, runtime.zone)
             raise
@@ -39,7 +39,7 @@ async def finish(manager: ZoneManager, runtime: ZoneRuntime, intent: Intent) -> 
     """Do the steps that follow the record; the zone's lock is held."""
     netns, interface = intent.data["netns"], intent.data["interface"]
     host_interface = await manager.toolstack.host_interface(runtime.zone.domain_id, 0)
-    # An earlier version, whose intent this may be, had no such key and no check.
+    # An intent of an earlier version has no such key; the check is then on.
     spoof_check = intent.data.get("spoof_check") != "no"
     with step("network.splice", zone=runtime.id):
         guest = await manager.splice(host_interface, netns, interface, spoof_check=spoof_check)

@@ -20,9 +20,9 @@ from protect.zones.destroy import quiesce
 log = logging.getLogger(__name__)
 
 _DRAIN = 0.5
-"""Seconds for which a dead zone's channel is read for what is still in it."""
+"""Seconds for which the rest of a dead zone's channel is read."""
 _TOLD = 5.0
-"""Seconds within which the end of a domain is told, once its channel says that it has ended."""
+"""Seconds to wait for the toolstack to report a domain's end, once its channel says that it has ended."""
 
 
 async def watch(manager: ZoneManager) -> None:
@@ -35,7 +35,7 @@ async def watch(manager: ZoneManager) -> None:
 
 async def on_death(manager: ZoneManager, runtime: ZoneRuntime, death: DomainDeath) -> None:
     """Mark the zone DEAD, its workloads EXITED, and free what its domain still holds."""
-    # A domain that others destroyed may take its console with it, and another one's is not whole yet.
+    # Read it twice: a domain that others destroyed may take its console along, and otherwise more may come.
     first = await _console(manager, runtime)
     await _drain(runtime)
     console = await _console(manager, runtime) or first
@@ -43,13 +43,13 @@ async def on_death(manager: ZoneManager, runtime: ZoneRuntime, death: DomainDeat
 
 
 async def condemn(manager: ZoneManager, runtime: ZoneRuntime, kind: DeathKind, cause: str) -> None:
-    """End a zone whose domain runs, but cannot be trusted or reached any more."""
+    """End a zone whose domain still runs, but cannot be trusted or reached any more."""
     lines = plain_lines(await _console(manager, runtime), CONSOLE_LINES)
     await kill(manager, runtime, Death(kind, cause, "\n".join(lines)))
 
 
 async def kill(manager: ZoneManager, runtime: ZoneRuntime, death: Death) -> None:
-    """End a zone that has died this way."""
+    """Declare a zone dead for this reason, record it, and destroy its domain."""
     if runtime.death is None:
         runtime.death = death
     manager.declare_end(runtime, f"it is dead: {death.reason}")
@@ -68,7 +68,7 @@ async def kill(manager: ZoneManager, runtime: ZoneRuntime, death: Death) -> None
 
 
 async def mark_dead(manager: ZoneManager, runtime: ZoneRuntime, death: Death) -> None:
-    """Record the end of a running zone and of what ran in it; its lock is held."""
+    """Record the end of a running zone and of its workloads; its lock is held."""
     await quiesce(runtime)
     for workload in list(runtime.workloads.values()):
         await mark_killed(manager, workload, death)
@@ -99,9 +99,9 @@ async def _drain(runtime: ZoneRuntime) -> None:
 
 
 async def explain(manager: ZoneManager, runtime: ZoneRuntime, fault: Fault) -> Fault:
-    """The fault of a launch: how the zone died, or that it never booted, with its console's last lines."""
+    """Complete the fault of a launch: how the zone died, or that it did not boot, and its console's end."""
     if not runtime.zone.domain_id or (runtime.end and runtime.death is None):
-        # Not booted at all, or ended by a caller.
+        # There was no domain yet, or a caller ended it.
         return fault
     if isinstance(fault, DomainGone):
         await _told(runtime)
@@ -114,16 +114,16 @@ async def explain(manager: ZoneManager, runtime: ZoneRuntime, fault: Fault) -> F
 
 
 async def _told(runtime: ZoneRuntime) -> None:
-    """Wait for what the toolstack tells of the end of the zone's domain."""
+    """Wait until the toolstack has reported the end of the zone's domain."""
     try:
         async with asyncio.timeout(_TOLD):
             await runtime.end.wait()
     except TimeoutError:
-        log.warning("a domain has ended, and its end is not told", extra=fields(zone=runtime.id))
+        log.warning("the end of a domain was not reported", extra=fields(zone=runtime.id))
 
 
 async def _console(manager: ZoneManager, runtime: ZoneRuntime) -> bytes:
-    """The end of the zone's console (untrusted); empty where there is none any more."""
+    """The last part of the zone's console (untrusted); empty if it is gone."""
     try:
         return await manager.toolstack.console(runtime.zone.domain_id, CONSOLE_BYTES)
     except Fault as fault:

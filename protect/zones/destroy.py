@@ -24,7 +24,7 @@ INTENT = Intent("zone.destroy")
 async def destroy(manager: ZoneManager, zone_id: str) -> None:
     """Remove the zone and everything in it, whatever it is doing; an unknown id succeeds.
 
-    It goes on to its end without its caller.
+    It is carried to its end even if the caller goes away.
     """
     runtime = manager.zones.get(zone_id)
     if runtime is not None:
@@ -46,7 +46,7 @@ async def dismantle(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     A step that fails leaves the zone listed as DESTROYING, to be destroyed again.
     """
     manager.declare_end(runtime, "it is being destroyed")
-    # Noted: a full disk must not keep a domain alive.
+    # Noted, not put: a full disk must not keep a domain alive.
     manager.note_zone(runtime, runtime.zone.to(ZoneState.DESTROYING), INTENT)
     checkpoint("zone-destroy.recorded")
     await quiesce(runtime)
@@ -54,7 +54,7 @@ async def dismantle(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     domain = await find_domain(manager, runtime)
     if domain is not None:
         await manager.toolstack.destroy(domain)
-    # A daemon before us may have died between its domain's end and this.
+    # An earlier daemon may have died after it ended the domain, and before this step.
     await manager.toolstack.forget_console(mark.name_of(runtime.zone))
     checkpoint("zone-destroy.domain-destroyed")
     await manager.volumes.close(runtime.id)
@@ -68,10 +68,10 @@ async def dismantle(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 async def quiesce(runtime: ZoneRuntime) -> None:
-    """Close the channel, and wait until no verb works in the zone, whose end has been declared."""
+    """Close the channel, and wait until no verb works in the zone.  Its end has been declared."""
     await runtime.client.close()
     async with runtime.attaching:
-        pass  # whoever had it has undone its attach, or leaves the rest to the domain's end
+        pass  # the verb that held it has undone its attach, or leaves the rest to the domain's end
     for workload in list(runtime.workloads.values()):
         async with workload.lock:
             if workload.exiting is not None:
@@ -81,11 +81,11 @@ async def quiesce(runtime: ZoneRuntime) -> None:
 
 
 async def find_domain(manager: ZoneManager, runtime: ZoneRuntime) -> DomainId | None:
-    """The zone's domain, found by its uuid (ids may be used again); None when there is none."""
+    """The zone's domain, found by its uuid (numbers may be reused); None: there is none."""
     domain = await manager.toolstack.find(runtime.zone.uuid)
     if domain is None:
         return None
-    if not domain.mark:  # lost with xenstore: unless it is claimed, its end would not be ours to make
+    if not domain.mark:  # lost with xenstore; the toolstack ends only domains that are claimed
         await manager.toolstack.claim(domain.uuid, mark.name_of(runtime.zone), mark.of_zone(runtime.zone))
     runtime.zone = replace(runtime.zone, domain_id=domain.id)
     return domain.id

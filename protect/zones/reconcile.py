@@ -1,7 +1,7 @@
 """Reconcile recorded zones with the hypervisor's domains, when the daemon starts.
 
-``load`` is quick and makes the zones known, so that serving can begin; ``reconcile`` then works in
-the background, each zone by itself: a silent or dead one holds up nobody else.
+``load`` is quick and makes the zones known, so that serving can begin.  ``reconcile`` then works in the
+background, for each zone separately, so that a silent or dead zone delays no other.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ async def reconcile(manager: ZoneManager, recorded: RecordedZone) -> None:
             stopping = manager.stopping.raised("use", f"zone {runtime.id}")
             await race(_adopt(manager, recorded, recorded.domain), stopping)
             await _finish_connect(manager, recorded)
-        # A domain in SHUTDOWN is told by the toolstack's deaths().
+        # The toolstack's deaths() reports a domain in SHUTDOWN.
 
 
 async def adopt_stranger(manager: ZoneManager, uuid: UUID) -> ZoneRuntime:
-    """Make a zone of a domain whose record is lost; it is connected in the background, as after a restart."""
+    """Make a zone of a domain whose record is lost; it is connected in the background, as after a start."""
     runtime, domain = await strangers.adopt(manager, uuid)
     if domain.state is DomainState.PAUSED:  # perhaps it was never let run
         await manager.toolstack.unpause(domain.id)
@@ -115,7 +115,7 @@ async def adopt_stranger(manager: ZoneManager, uuid: UUID) -> ZoneRuntime:
 
 
 async def _lost(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Handle a zone without its domain: the host has booted, or somebody else has destroyed it."""
+    """Handle a zone without its domain: the host was rebooted, or somebody else destroyed it."""
     runtime.end.declare("its domain is gone")
     async with runtime.lock:
         lost = Death(DeathKind.VANISHED, _cause_of_loss(manager, runtime.zone))
@@ -133,7 +133,7 @@ def _cause_of_loss(manager: ZoneManager, zone: Zone) -> str:
 
 
 async def _clean_up(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Free what a dead zone's domain may still hold; finish the deletes in it."""
+    """Free what a dead zone's domain may still hold, and finish deletions in the zone."""
     async with runtime.lock:
         domain = await find_domain(manager, runtime)
         if domain is not None:
@@ -170,7 +170,7 @@ async def _adopt(manager: ZoneManager, recorded: RecordedZone, domain: DomainInf
             await runtime.client.connect(link, manager.config.timeouts.boot)
             break
         except (ProtocolViolation, DomainGone):
-            # Both are told by other ways, and end the zone there.
+            # Both are also reported elsewhere, and end the zone there.
             raise
         except Fault as fault:
             if runtime.end:
@@ -220,9 +220,9 @@ def _load_workloads(manager: ZoneManager, saved: Saved) -> None:
 
 
 async def _remove_strays(manager: ZoneManager, adoptable: Container[str]) -> None:
-    """Remove files and volumes of forgotten zones, in case we died between the two steps.
+    """Remove files and volumes of zones without a record, in case a daemon died between the two steps.
 
-    Not those of strangers that live: they may be adopted.
+    Those of living strangers stay, since these may be adopted.
     """
     for zone_id in manager.volumes.zones():
         if zone_id in adoptable:

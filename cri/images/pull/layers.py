@@ -1,4 +1,4 @@
-"""Gets layers into the store: reads kept ones, fetches others, each once for all callers."""
+"""Gets layers into the store: reads those that are kept, downloads the others, each once for all callers."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from daemonkit.checkpoints import checkpoint
 
 
 class WantedLayer(NamedTuple):
-    """A layer on its way.
+    """A layer to get.
 
-    early: a place for the filesystem that it is the topmost layer of; read: it, even if its list is here.
+    early: the build of the filesystem whose topmost layer this is, which gets its files while they are read.
+    read: read the layer even if its index is stored.
     """
 
     layer: Descriptor
@@ -51,12 +52,12 @@ class LayerFetcher:
         self._threads = threads
         self._workers = workers
         self._running: SingleFlight[LayerIndex] = SingleFlight()
-        # By host, so that one that stalls holds up nobody else's images.
+        # A semaphore for each host, so that a host that stalls delays only its own images.
         self._downloads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def get(self, wanted: WantedLayer) -> LayerIndex:
-        """A layer's index, once the layer is in the store; who want the same one share the work."""
-        # Who can fetch it does not share the failure of one who cannot.
+        """A layer's index, once the layer is in the store; concurrent callers share the work."""
+        # A caller that may fetch must not share the failure of one that may not.
         key = (wanted.layer.digest, wanted.diff_id, wanted.candidates is not None, wanted.read)
         return await self._running.run(key, lambda: self._fetch(wanted))
 

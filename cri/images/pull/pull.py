@@ -1,7 +1,7 @@
 """Pulls one image in five steps: resolve, plan, fetch, build, name.
 
-The order of things is asyncio's.  Sources, layers, filesystems and the index are read and written in worker
-threads; a pull that is cancelled has ended once its threads have.
+asyncio decides the order.  Sources, layers, filesystems and the index are read and written in worker threads;
+a cancelled pull has ended once its threads have.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from daemonkit.host.memory import give_back
 from daemonkit.observe.steps import step
 from daemonkit.tasks import complete
 
-# Bytes of entries, after which it is worth while to give back what they took.
+# Memory of an image's entries, in bytes, from which on it is worth returning it to the system.
 _LARGE_INDEX = 32 << 20
 
 
 class Puller:
-    """Turns what sources offer into images of the store. All pulls use one, to share work and bounds."""
+    """Pulls images from sources into the store.  All pulls use one Puller, to share work and bounds."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Puller:
         """Set when layers of a pull were kept for the next try."""
 
     async def pull(self, reference: Reference, credentials: Credentials, progress: Progress) -> StoredImage:
-        """The image a name stands for at its registry now, in the store under that name."""
+        """Pull the image that a name has at its registry now, and store it under that name."""
         self.policy.check_name(reference)
         candidates = await self.candidates(reference, credentials, progress)
         with step("image.resolve", image=str(reference)):
@@ -85,9 +85,9 @@ class Puller:
         progress: Progress,
         first: ImageSource | None = None,
     ) -> Candidates:
-        """The hosts that may have what a name stands for; first: another source, asked before them.
+        """The hosts to ask for a name, in order; first: another source, asked before all hosts.
 
-        With one, the hosts may be unknown: an image without a name (None), or without a host that gives it.
+        With ``first`` there may be no hosts: reference is None, or no host has the name.
         """
         sources: tuple[ImageSource, ...] = () if first is None else (first,)
         host = "" if reference is None else reference.host
@@ -106,8 +106,8 @@ class Puller:
     ) -> StoredImage:
         """Fetch what the store lacks of an image, build its filesystems, and name it.
 
-        names: None leaves those of an image that is here as they are.  candidates: None when all that is
-        lacking are filesystems of layers that are here; NotKept when more is.
+        names: None keeps the present names.  candidates: None rebuilds filesystems from layers that are here;
+        NotKept if a layer is missing.
         """
         layers, has = image.manifest.layers, self._store.has_filesystem
         stack = parts(image.config.diff_ids, [layer.size for layer in layers], self._settings.part_bytes)
@@ -119,7 +119,7 @@ class Puller:
         known, before = self._store.stack(image.id), self._store.row(image.id)
         digests = [digest for digest, _ in before.layers] if before is not None else []
         async with self._leasing([*chain_ids, *known], [*(layer.digest for layer in layers), *digests]):
-            # It may have been cut into other parts: by an earlier version, or by layers compressed otherwise.
+            # An earlier version, or layers that are compressed differently, may have cut it into other parts.
             if known and all(map(has, known)):
                 chain_ids = known
             if whole := all(map(has, chain_ids)):
@@ -148,11 +148,11 @@ class Puller:
                     await self._threads.run(lambda _: give_back())
                 return
             except Damaged:
-                # The layer was removed, and is fetched the next time.
+                # The damaged layer has been removed; the next round fetches it.
                 if (damaged := damaged + 1) > len(layers):
                     raise
             except (DiskFull, OSError) as error:
-                # What is kept after the second time is this pull's own, and would fill the disk again.
+                # Only once: what is kept after that is this pull's own, and would fill the disk again.
                 if relieved or not is_disk_full(error):
                     raise
                 relieved = True
@@ -167,9 +167,9 @@ class Puller:
         candidates: Candidates | None,
         progress: Progress,
     ) -> int:
-        """Each filesystem is built as soon as its layers are here, while further ones are on their way.
+        """Build each filesystem as soon as its layers are here, while further layers are being fetched.
 
-        Returns how much memory the entries took.
+        Returns how much memory the entries took, in bytes.
         """
         layers, diff_ids = image.manifest.layers, image.config.diff_ids
         layered = LayeredImage(image.manifest_digest, stack, layers, diff_ids)
@@ -191,13 +191,13 @@ class Puller:
                 planned = await self._builder.plan(layered, part, indexes, planner, contents)
                 group.create_task(self._builder.build(layered, planned, early[part.end - 1]))
                 start = part.end
-            # It has all entries in memory, and is not needed while the last filesystems are built.
+            # The planner holds all entries in memory, and the last builds do not need it.
             del planner
             progress.enter(Stage.BUILDING)
         return budget.spent.memory
 
     async def fetch(self, image: ResolvedImage, number: int, candidates: Candidates | None) -> None:
-        """Fetch one layer of an image, by its number, unless it is here and sound."""
+        """Fetch one layer of an image, by its number, unless a sound copy is here."""
         layer, diff_id = image.manifest.layers[number], image.config.diff_ids[number]
         async with self._leasing([], [layer.digest]):
             meter = self._meters.of(layer.digest, layer.size)
@@ -218,17 +218,17 @@ class Puller:
     def _name(
         self, image: ResolvedImage, chain_id: str, names: tuple[str, ...] | None, built: bool
     ) -> StoredImage:
-        """The image under its names; its filesystems and layers are here.
+        """Record the image under its names; its filesystems and layers are here.
 
-        built: filesystems were, of these very layers; what is stored of an image that was here is replaced.
+        built: filesystems were built from these layers, so the stored row of the image is replaced.
         """
-        # An image whose filesystem was there already may have come with other blobs, or without any.
+        # If the filesystems were here already, some or all of these layers may never have been fetched.
         blob_path, before = self._store.files.blob_path, self._store.row(image.id)
         here = [layer for layer in image.manifest.layers if blob_path(layer.digest).is_file()]
         kept = tuple((layer.digest, layer.size) for layer in here)
         same = before is not None and before.manifest_digest == image.manifest_digest
         if before is not None and same and not built:
-            # Its documents are certain now; which layers it has was decided when it was built.
+            # Which layers are kept was decided when the image was built.
             kept = before.layers
         row = ImageRow(
             image.id, chain_id, image.manifest_digest, image.manifest_bytes, image.config_bytes, kept, now()
@@ -248,7 +248,7 @@ class Puller:
             await complete(self._threads.run(lambda _: store.lease(chain_ids, digests)))
             yield
         except BaseException as error:
-            # A faulty image fails the next time, too; a full disk needs the space: keep nothing then.
+            # Keep nothing of a faulty image, which would fail again, or when the disk is full.
             unfinished = not isinstance(error, Unpackable | Oversized) and not is_disk_full(error)
             if not unfinished:
                 await complete(self._threads.run(lambda _: store.unfinished.drop_parts(digests)))

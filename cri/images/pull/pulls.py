@@ -37,9 +37,9 @@ class Pulls:
     async def run(
         self, key: Hashable, name: str, work: Work[T], watch: Callable[[Progress], None] = lambda _: None
     ) -> T:
-        """The result of the pull for this key; begins it when nobody has.
+        """The result of the pull for this key, which is started if it is not running.
 
-        name: what is pulled, for people; watch: is given its progress before anything is waited for.
+        name: what is pulled, for messages; watch: called at once with the pull's progress.
         """
         pull = self._current.get(key)
         if pull is None:
@@ -111,7 +111,7 @@ class Pulls:
         return result
 
     async def _standstill(self, progress: Progress) -> NoReturn:
-        """Raise TooLate once bytes should be moving and have not for so long (at most twice as long)."""
+        """Raise TooLate when a pull that should move bytes has moved none for one to two stall times."""
         seconds = self._settings.pull_stall_seconds
         before: int | None = None
         while True:

@@ -137,9 +137,7 @@ class Repairer:
         document = manifests.parse_json(row.manifest, row.manifest_digest)
         manifest = manifests.manifest(document, row.manifest_digest, self._settings.limits.layers)
         config = manifests.config(row.config, row.id, len(manifest.layers))
-        return ResolvedImage(
-            row.manifest_digest, row.manifest_digest, row.manifest, manifest, row.config, config
-        )
+        return ResolvedImage(row.manifest_digest, row.manifest, manifest, row.config, config)
 
 
 def name_of(image: StoredImage) -> str:

@@ -21,12 +21,8 @@ _MAX_NESTING = 2
 
 @dataclass(frozen=True)
 class ResolvedImage:
-    """An image whose manifest and configuration are here.
+    """An image whose manifest and configuration are here."""
 
-    target_digest: what it was asked for by, the digest of an index or of its manifest.
-    """
-
-    target_digest: str
     manifest_digest: str
     manifest_bytes: bytes
     manifest: Manifest
@@ -87,4 +83,4 @@ class Resolver:
         data, config = await read_first(self._threads, candidates, read)
         if config.platform.os and not self.fits(config.platform):
             raise Missing("find platform", subject, f"it is for {config.platform}, not {self._platform}")
-        return ResolvedImage(subject, document.digest, document.data, manifest, data, config)
+        return ResolvedImage(document.digest, document.data, manifest, data, config)

@@ -123,7 +123,7 @@ class Catalogue:
         if len(fitting) > 1:
             shown = ", ".join(_described(self.images[image_id]) for image_id in sorted(fitting)[:_MAX_SHOWN])
             more = ", ..." if len(fitting) > _MAX_SHOWN else ""
-            cause = f"it is the beginning of {len(fitting)} images: {shown}{more}"
+            cause = f"it is the prefix of {len(fitting)} images: {shown}{more}"
             raise Invalid("find image", text[:300], cause, "give more of it")
         return self.images[fitting.pop()]
 

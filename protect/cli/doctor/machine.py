@@ -26,7 +26,7 @@ class CheckVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """``fix``: commands for a shell, as root, after which the check is healthy; "" where nothing is amiss."""
+    """``fix``: shell commands, for root, after which the check is healthy; "" if it is healthy already."""
 
     check: str
     verdict: CheckVerdict

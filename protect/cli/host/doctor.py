@@ -46,7 +46,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 async def doctor(options: argparse.Namespace) -> None:
-    """Check, and show what is amiss with its fix.  CheckFailed: something keeps pods from running."""
+    """Check the host, and show each fault with its fix.  CheckFailed: something keeps pods from running."""
     # Not at the start: other commands do without the daemons' configuration.
     from protect.cli.doctor import checks
     from protect.cli.doctor.machine import CheckedMachine

@@ -25,7 +25,7 @@ async def zone_list(options: argparse.Namespace) -> None:
 
 
 async def zone_inspect(options: argparse.Namespace) -> None:
-    """Show a zone, and what it says of itself if it answers."""
+    """Show a zone, and what its agent reports if it answers."""
     async with daemons.zones(options) as zones:
         zone_id = await daemons.zone_id(zones, options.id)
         zone = await zones.GetZone(pb.GetZoneRequest(id=zone_id), timeout=TIMEOUT)
@@ -36,7 +36,7 @@ async def zone_inspect(options: argparse.Namespace) -> None:
                 facts = await zones.ZoneFacts(pb.ZoneFactsRequest(id=zone_id), timeout=TIMEOUT)
                 stats = await zones.ZoneStats(pb.ZoneStatsRequest(ids=[zone_id]), timeout=TIMEOUT)
             except grpc.aio.AioRpcError as error:
-                show.note(f"the zone says nothing of itself: {error.details()}")
+                show.note(f"the zone's agent does not answer: {error.details()}")
         show.zone(zone, facts, stats, options.output)
 
 
@@ -73,7 +73,7 @@ async def zone_resume(options: argparse.Namespace) -> None:
 async def _chosen(
     options: argparse.Namespace,
 ) -> AsyncIterator[tuple[protect_pb2_grpc.ZonesAsyncStub, list[str]]]:
-    """The zones that are named or selected: all of them have been found before anything is done."""
+    """The ids of the zones that are named or selected.  All are looked up before anything is done."""
     if bool(options.ids) is bool(options.selector.terms):
         options.refuse("name zones, or select some with --selector")
     async with daemons.zones(options) as zones:

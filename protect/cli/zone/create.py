@@ -1,4 +1,4 @@
-"""``protect zone create``: an empty zone, by hand."""
+"""``protect zone create``: creates an empty zone by hand."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _MODES = {"pv": pb.ZONE_MODE_PV, "pvh": pb.ZONE_MODE_PVH, "auto": pb.ZONE_MODE_A
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
-    """What is left out is the profile's."""
-    verb.add_argument("id", nargs="?", default="", help="1 to 64 of [a-z0-9-]; default: one at random")
+    """Add the arguments.  The profile sets what is left out."""
+    verb.add_argument("id", nargs="?", default="", help="1 to 64 of [a-z0-9-]; default: a random id")
     verb.add_argument("--name", default="", help="shown in lists")
     verb.add_argument("--hostname", default="", help="default: the zone's own choice")
     verb.add_argument("--profile", default="", help='of protectd.toml; default: "default"')
@@ -27,9 +27,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--mode", choices=_MODES, help="virtualisation mode")
     text = "scratch disk; 0: none"
     verb.add_argument("--scratch", type=memory, metavar="SIZE", help=text)
-    text = "one of [host.devices] that it has from the beginning; may be repeated"
+    text = "a device of [host.devices] that the zone has from the beginning; may be repeated"
     verb.add_argument("--device", action="append", default=[], metavar="NAME", help=text)
-    text = "it takes its size from what is reserved for this pod"
+    text = "take the size from the reservations of this pod"
     verb.add_argument("--pod", default="", metavar="UID", help=text)
 
 

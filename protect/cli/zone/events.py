@@ -1,4 +1,4 @@
-"""``protect zone events``: what happens to zones and their workloads, from now on."""
+"""``protect zone events``: shows what happens to zones and their workloads, from now on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def events(options: argparse.Namespace) -> None:
 
 
 class EventFilter:
-    """Which events are of the zones that are wanted; knows the zones and workloads that there are."""
+    """Selects the events of the wanted zones, and keeps track of the zones and workloads that exist."""
 
     def __init__(self, zone_id: str, chosen: selector.Selector) -> None:
         self.zones: dict[str, pb.Zone] = {}
@@ -34,7 +34,7 @@ class EventFilter:
         self._zone_of: dict[str, str] = {}
 
     def is_wanted(self, event: pb.WatchEvent) -> bool:
-        """Take note of the event; whether it is of a zone that is wanted."""
+        """Note the event; returns whether it belongs to a wanted zone."""
         match event.WhichOneof("event"):
             case "zone":
                 self.zones[event.zone.id] = event.zone

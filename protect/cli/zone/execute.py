@@ -1,4 +1,4 @@
-"""``protect zone exec``, ``protect workload exec``: a process in a workload, with this command's streams."""
+"""``protect zone exec``, ``protect workload exec``: run a process in a workload, with our own streams."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def add_arguments(verb: argparse.ArgumentParser, id_help: str) -> None:
     verb.add_argument("--interactive", "-i", action="store_true", help="give it standard input")
     verb.add_argument("--tty", "-t", action="store_true", help="give it a terminal")
     verb.add_argument("--env", "-e", action="append", default=[], metavar="NAME=VALUE")
-    verb.add_argument("--cwd", default="/", metavar="PATH", help="where it begins (default: /)")
+    verb.add_argument("--cwd", default="/", metavar="PATH", help="working directory (default: /)")
     verb.add_argument("--user", type=_user, default=(0, 0), metavar="UID[:GID]", help="default: 0:0")
     verb.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what to run")
 
 
 async def zone_exec(options: argparse.Namespace) -> None:
-    """Run a command in the zone's workload.  CommandFailed: none runs, or several, and none is named."""
+    """Run a command in the zone's workload.  CommandFailed: none runs, or several do and none is named."""
     async with daemons.zones(options) as zones:
         zone_id = await daemons.zone_id(zones, options.id)
     async with daemons.workloads(options) as workloads:
@@ -92,7 +92,7 @@ async def _run(options: argparse.Namespace, workload_id: str) -> None:
 async def _input(start: pb.ExecStart) -> AsyncIterator[pb.ExecInput]:
     """The start, then standard input and sizes of the terminal as they come."""
     yield pb.ExecInput(start=start)
-    # As many as are read before protectd has taken them: the reader waits.
+    # Bounded: the reader waits until protectd has taken what was read.
     inputs: asyncio.Queue[pb.ExecInput] = asyncio.Queue(4)
     loop = asyncio.get_running_loop()
     if start.tty:

@@ -1,4 +1,4 @@
-"""A container's log as CRI writes it: one file, which is renamed for another one now and then."""
+"""Reads a container's log in CRI's format.  Rotation renames the file and puts a new one in its place."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class LogLine:
     text: str
 
 
-class LogFile:
-    """What one container wrote, from where it was read last.  What was rotated away before is left out."""
+class LogReader:
+    """Reads one container's log, each time from where it stopped.  It starts with the present file."""
 
     def __init__(self, path: Path, container: str) -> None:
         self._path = path
@@ -33,9 +33,9 @@ class LogFile:
         self._parts: dict[str, list[str]] = {}
 
     def lines(self) -> Iterator[LogLine]:
-        """The complete lines that have come since (``TIME STREAM TAGS TEXT``); others are skipped.
+        """The complete lines (``TIME STREAM TAGS TEXT``) since the last call.  Malformed ones are skipped.
 
-        Parts of a line are joined.  FileNotFoundError: there is no such file, and was none.
+        Lines that CRI cut into parts are joined.  FileNotFoundError: the log has never existed.
         """
         if self._file is None:
             self._file = self._path.open("rb")
@@ -68,7 +68,7 @@ class LogFile:
         return LogLine(time, self._container, stream, "".join(self._parts.pop(stream)))
 
     def _renewed(self) -> bool:
-        """Go over to the file that is there now; whether it is another one."""
+        """Open the new file if the log was rotated.  Returns whether it was."""
         assert self._file is not None
         try:
             there = os.stat(self._path)

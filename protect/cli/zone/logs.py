@@ -1,6 +1,6 @@
-"""``protect zone logs``: what the containers of a zone wrote, in the order of time.
+"""``protect zone logs``: what the containers of a zone wrote, sorted by time.
 
-The files are those of CRI; xenpod-cri knows where they are.
+It reads the CRI log files, and asks xenpod-cri for their paths.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from protect.cli.daemons import TIMEOUT
 from protect.cli.errors import Command, CommandFailed
 from protect.cli.output import plain
 from protect.cli.usage.values import count
-from protect.cli.zone.logfile import LogFile, LogLine
+from protect.cli.zone.logfile import LogLine, LogReader
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -35,18 +35,18 @@ def add_arguments(verb: argparse.ArgumentParser, id_help: str) -> None:
         "--tail", "-n", type=count, default=0, metavar="N", help="the last lines; 0: all (default)"
     )
     verb.add_argument("--timestamps", action="store_true", help="show the time of each line")
-    text = "and what comes, of the containers that there are now, until the zone ends"
+    text = "go on with new lines of the zone's present containers, until the zone ends"
     verb.add_argument("--follow", "-f", action="store_true", help=text)
 
 
 async def logs(options: argparse.Namespace) -> None:
-    """Show the logs.  CommandFailed: the zone is of no pod of xenpod-cri, or a log cannot be read."""
+    """Show the logs.  CommandFailed: xenpod-cri has no pod with this zone, or a log cannot be read."""
     async with daemons.zones(options) as zones:
         zone_id = await daemons.zone_id(zones, options.id)
     paths = await _paths(options, zone_id)
     show = Lines(options, named=len(paths) > 1)
     with ExitStack() as stack:
-        files = [stack.enter_context(closing(LogFile(path, name))) for name, path in paths]
+        files = [stack.enter_context(closing(LogReader(path, name))) for name, path in paths]
         try:
             if options.follow:
                 places = {os.fsencode(path.parent) for _, path in paths}
@@ -63,7 +63,7 @@ async def logs(options: argparse.Namespace) -> None:
 
 
 async def _paths(options: argparse.Namespace, zone_id: str) -> Sequence[tuple[str, Path]]:
-    """The logs that are wanted, each with the name of its container."""
+    """The selected containers: the name of each and the path of its log."""
     names: dict[str, str] = {}
     paths: dict[str, Path] = {}
     async with daemons.runtime(options) as runtime:
@@ -86,11 +86,11 @@ async def _paths(options: argparse.Namespace, zone_id: str) -> Sequence[tuple[st
 async def _follow(
     options: argparse.Namespace,
     zone_id: str,
-    files: Sequence[LogFile],
+    files: Sequence[LogReader],
     show: Lines,
     changed: asyncio.Event,
 ) -> None:
-    """Show what comes, until the zone has ended.  AioRpcError: protectd went away."""
+    """Show new lines until the zone has ended.  AioRpcError: protectd went away."""
     ended = asyncio.ensure_future(_end(options, zone_id))
     try:
         while True:
@@ -121,23 +121,23 @@ async def _end(options: argparse.Namespace, zone_id: str) -> None:
 
 
 class Lines:
-    """Shows lines on standard output.  ``named``: with the container of each."""
+    """Writes lines to standard output.  ``named``: with the container's name before each."""
 
     def __init__(self, options: argparse.Namespace, *, named: bool) -> None:
         self._timestamps = options.timestamps
         self._tail = options.tail
         self._named = named
 
-    def first(self, files: Sequence[LogFile]) -> None:
-        """All there is, or the last lines of it."""
+    def first(self, files: Sequence[LogReader]) -> None:
+        """Show all lines so far, or the last of them (``--tail``)."""
         merged = self._merged(files)
         self._show(deque(merged, self._tail) if self._tail else merged)
 
-    def more(self, files: Sequence[LogFile]) -> None:
-        """What has come since."""
+    def more(self, files: Sequence[LogReader]) -> None:
+        """Show the lines that have come since."""
         self._show(self._merged(files))
 
-    def _merged(self, files: Sequence[LogFile]) -> Iterable[LogLine]:
+    def _merged(self, files: Sequence[LogReader]) -> Iterable[LogLine]:
         return heapq.merge(*(one.lines() for one in files))
 
     def _show(self, lines: Iterable[LogLine]) -> None:

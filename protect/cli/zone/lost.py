@@ -1,4 +1,4 @@
-"""Verbs for when records of zones are lost, and for when the host goes."""
+"""Verbs for zones whose records are lost, and for the host's shutdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def zone_adopt(options: argparse.Namespace) -> None:
     async with daemons.zones(options) as zones:
         for uuid in await _strangers(zones, options.uuids):
             zone = await zones.AdoptZone(pb.AdoptZoneRequest(uuid=uuid), timeout=TIMEOUT)
-            show.note(f"{uuid} is zone {zone.id} again; what ran in it, and is not known, ends")
+            show.note(f"{uuid} is zone {zone.id} again; its containers end, since their records are lost")
 
 
 async def zone_remove(options: argparse.Namespace) -> None:
@@ -28,7 +28,7 @@ async def zone_remove(options: argparse.Namespace) -> None:
 
 
 async def _strangers(zones: protect_pb2_grpc.ZonesAsyncStub, wanted: Sequence[str]) -> list[str]:
-    """The uuids, once all of them have been found."""
+    """The whole uuids of the wanted strangers; all are looked up before anything is done."""
     listed = (await zones.ListStrangers(pb.ListStrangersRequest(), timeout=TIMEOUT)).strangers
     known = [stranger.uuid for stranger in listed]
     names = {stranger.uuid: stranger.name for stranger in listed}
@@ -36,7 +36,7 @@ async def _strangers(zones: protect_pb2_grpc.ZonesAsyncStub, wanted: Sequence[st
 
 
 async def zone_shutdown(options: argparse.Namespace) -> None:
-    """End all zones, in order, for a host that shuts down."""
+    """End all zones in order, for the host's shutdown."""
     async with daemons.zones(options) as zones:
         request = pb.ShutdownZonesRequest(deadline_ns=int(options.deadline * 1e9))
         answer = await zones.ShutdownZones(request, timeout=options.deadline + TIMEOUT)

@@ -1,4 +1,4 @@
-"""``protect zone top``: what zones use, by the hypervisor's own count, again and again."""
+"""``protect zone top``: shows periodically what zones use, by the hypervisor's own count."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("ids", nargs="*", metavar="id", help="only these zones")
     text = "time between two readings (default: 2)"
     verb.add_argument("--interval", "-d", type=seconds, default=2.0, metavar="SECONDS", help=text)
-    text = "so many times; default: until interrupted on a terminal, else once"
+    text = "number of readings; default: on a terminal until interrupted, otherwise 1"
     verb.add_argument("--count", "-n", type=positive, metavar="N", help=text)
     verb.add_argument("--sort", choices=_SORTS, default="cpu")
 
 
 async def top(options: argparse.Namespace) -> None:
-    """Show what zones use, once a reading; the first one is ``--interval`` after the start."""
+    """Show what zones use after each reading; the first is shown ``--interval`` after the start."""
     is_live = sys.stdout.isatty() and options.output == "table"
     count = options.count or (None if is_live else 1)
     async with daemons.zones(options) as zones:
         listed = await daemons.zone_list(zones)
         wanted = [daemons.one_zone(listed, text) for text in options.ids]
         before = await _read(zones, wanted)
-        # The alternate screen, as top has it: what was on the terminal before comes back.
+        # The alternate screen, as in top: afterwards the terminal shows its former content again.
         with Live(console=show.console(), screen=True, auto_refresh=False) if is_live else _Plain() as view:
             shown = 0
             while count is None or shown < count:
@@ -69,7 +69,7 @@ async def top(options: argparse.Namespace) -> None:
 
 
 class _Plain:
-    """Instead of a live view: each reading below the last one."""
+    """In place of a live view: prints each reading below the last one."""
 
     def __enter__(self) -> None:
         return None
@@ -87,7 +87,7 @@ async def _read(zones: protect_pb2_grpc.ZonesAsyncStub, wanted: Sequence[str]) -
 
 
 def compare(before: Rows, now: Rows, zones: Mapping[str, pb.Zone]) -> list[ZoneUse]:
-    """What zones used between two readings; of one that was not there before, nothing is known of rates."""
+    """What zones used between two readings; the rates of a zone without an earlier reading are 0."""
     return [
         _use(zones[zone_id], before.get(zone_id, row), row)
         for zone_id, row in now.items()
@@ -99,7 +99,7 @@ def _use(zone: pb.Zone, before: pb.ZoneStatsRow, now: pb.ZoneStatsRow) -> ZoneUs
     elapsed_ns = now.timestamp_ns - before.timestamp_ns
 
     def rate(spent: int) -> float:
-        """Of something that grows, each nanosecond; it begins again where a zone's kernel does."""
+        """The growth of a counter per nanosecond; 0 if the counter was reset."""
         return max(0, spent) / elapsed_ns if elapsed_ns > 0 else 0.0
 
     cpu = rate(now.host_cpu_usage_ns - before.host_cpu_usage_ns)

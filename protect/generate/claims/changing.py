@@ -1,6 +1,6 @@
-"""A policy that changes pods, and what all such have in common: no memory is requested of dom0.
+"""The common part of policies that change pods: they remove the pods' requests for dom0's memory.
 
-All expressions are written without what only one of the API server and Kyverno knows.
+All expressions use only what both the API server and Kyverno know.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KYVERNO = Version(1, 17)
 def changing_policy(name: str, spec: Object, kubernetes: Version, kyverno: Version | None) -> list[Object]:
     """A policy that changes new pods, of Kyverno or of the API server.
 
-    Invalid: the release of Kubernetes, or of Kyverno where that is to do it, is too old.
+    Invalid: the release of Kubernetes, or of Kyverno if Kyverno is chosen, is too old.
     """
     spec = {"failurePolicy": "Fail", "matchConstraints": new_pods(), **spec}
     if kyverno:
@@ -52,14 +52,14 @@ def new_pods() -> Object:
 
 
 def add(path: str, value: str) -> str:
-    """A patch; ``value`` is an expression."""
+    """A CEL patch that adds ``value``, an expression, at ``path``."""
     return f'JSONPatch{{op: "add", path: "{path}", value: {value}}}'
 
 
 def patches(wanted: str, *more: str, note: tuple[str, str]) -> str:
-    """The patches of a pod for which ``wanted`` is true: lists of more, no requests of dom0, and a note.
+    """The patches of a pod for which ``wanted`` is true: ``more``, no memory requests, and an annotation.
 
-    Requests are set to 0: left out, they would be set to the limits.  ``note``: the annotation and its text.
+    Requests are set to 0, since absent ones would be set to the limits.  ``note``: annotation and text.
     """
     name, text = note
     found = [

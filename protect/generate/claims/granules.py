@@ -1,4 +1,4 @@
-"""The policy that gives pods with a class of ours granules of zone memory, where a cluster has no claims."""
+"""The policy that makes pods of our classes request granules of zone memory, for clusters without claims."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ ANNOTATION = "zones.xenpod.dev/granules"
 """Annotation of a pod that says what the policy did."""
 
 GRANULE = 64
-"""MiB of a granule, unless somebody chooses."""
+"""Default size of a granule in MiB."""
 
 
 def granule_policy(
     platforms: Sequence[NodePlatform], size: int, kubernetes: Version, kyverno: Version | None
 ) -> list[Object]:
-    """The policy that has the first container of a pod ask for granules of ``size`` MiB for its zone.
+    """The policy that makes the first container of a pod request granules of ``size`` MiB for its zone.
 
-    A pod whose containers ask for granules keeps what they ask for.  Invalid: as ``changing_policy``.
+    A pod whose containers request granules keeps its own number.  Invalid: as ``changing_policy``.
     """
-    # The smallest claim of which Xen leaves the zone what it needs: see ``templates.room``.
+    # The smallest claim that leaves the zone what it needs after Xen's part: see ``templates.room``.
     claim = f"variables.need + {DOMAIN} + (variables.need + {DOMAIN + PAGES - 2}) / {PAGES - 1}"
     more = {
         "asked": f"object.spec.containers.map(one, quantity({_ASKED}).asInteger()).sum()",
@@ -40,7 +40,7 @@ def granule_policy(
         f'string(variables.granules) + " of {size}Mi for " + string(variables.need) + '
         '"Mi; no memory is requested of dom0"'
     )
-    # Requests too: a policy acts after the API server has set requests that were left out to the limits.
+    # Requests too: when a policy runs, the API server has already set absent requests to the limits.
     asked = " + ".join(_asked(kind) for kind in ("limits", "requests"))
     expression = patches(
         "variables.ours", f"(variables.asked > 0 ? [] : {_RESOURCES} + {asked})", note=(ANNOTATION, note)

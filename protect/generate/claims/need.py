@@ -1,4 +1,4 @@
-"""CEL: what the zone of a pod needs."""
+"""CEL expressions that compute how much memory a pod's zone needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNLIMITED = "256Mi"  # memory of a zone whose pod has no limits: of protectd's 
 
 
 def variables(platforms: Sequence[NodePlatform], more: Mapping[str, str]) -> list[Object]:
-    """CEL variables of a policy; ``more`` may name those that are here.
+    """CEL variables of a policy; ``more`` may refer to the variables defined here.
 
     ``ours``: whether the pod has a class of ours.  ``need``: MiB that its zone needs.  Others are in bytes.
     """
@@ -25,7 +25,7 @@ def variables(platforms: Sequence[NodePlatform], more: Mapping[str, str]) -> lis
         for name, handler in one.classes.items()
     }
     found = {
-        # Not as a matchCondition: what did not match is not asked again once another policy gives a class.
+        # Not a matchCondition: those are not evaluated again after another policy has given a class.
         "ours": has_class_of(platforms),
         "starting": "object.spec.?initContainers.orValue([])",
         "sidecars": f"variables.starting.filter(one, {_SIDECAR}).map(one, {_limit('one')}).sum()",
@@ -54,7 +54,7 @@ _LIMITS = (
     f"[object.spec.containers.map(one, {_limit('one')}).sum(), "
     f"([0] + variables.starting.filter(one, !({_SIDECAR})).map(one, {_limit('one')})).max()].max()"
 )
-# As xenpod-cri does: an annotation goes before limits, and limits before the size of the handler.
+# As in xenpod-cri: an annotation overrides limits, and limits override the size of the handler.
 _NEED = (
     f'((variables.noted != "" ? {_bytes("variables.noted")} : '
     "variables.limits > 0 ? variables.limits + variables.overhead : variables.unlimited) + 1048575) / 1048576"

@@ -53,7 +53,7 @@ from xenbind.raw import Unavailable
 
 
 class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
-    """Domains by libxl.  ``state_dir`` caches the unpacked kernel, and has a mount point."""
+    """Domains by libxl.  ``state_dir`` holds the cache of unpacked kernels, and the files of file servers."""
 
     name = "libxl"
 
@@ -164,7 +164,7 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
         return DomainId(domid)
 
     async def _add_devices(self, domid: int, spec: DomainSpec) -> None:
-        """Give it a seed, its interfaces, which libxl has made, and the disk of its kernel's addons."""
+        """Give a domain a seed and the disk of its kernel's addons, and connect the interfaces libxl made."""
         await self._store.seed(domid)
         for interface in await self._workers.ask(nic.nics, domid) if spec.interfaces else []:
             await self._store.write_below(interface.backend, "hotplug-status", "connected")
@@ -205,7 +205,7 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
             async with known.lock:
                 if self._registry.get(domain) is not known:
                     return  # another destroy was faster
-                # Xen cannot end a domain quickly while others have its pages.
+                # Xen cannot end a domain quickly while its pages are mapped elsewhere.
                 self._channels.disconnect(domain)
                 self._sharing.abandon(known.uuid)
                 checkpoint("libxl-destroy.disconnected")

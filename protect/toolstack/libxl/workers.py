@@ -21,8 +21,8 @@ _QUESTIONS = 2
 class Workers:
     """The one place where libxl's blocking calls leave the event loop.
 
-    What changes a domain may take seconds: others have to start or stop something for it.  So what only asks
-    has threads of its own.  Nothing here waits for a guest: see ``Disks``.
+    A call that changes a domain may take seconds, since other processes have to do something for it.  So
+    calls that only ask have threads of their own.  No call here waits for a guest: see ``Disks``.
     """
 
     def __init__(self, threads: int) -> None:
@@ -30,13 +30,13 @@ class Workers:
         self._questions = _Pool(_QUESTIONS, "libxl question")
 
     async def open(self) -> None:
-        """Make a context for each question at a time: without xenstored none can be made.  XenError."""
+        """Make the contexts of questions now: without xenstored none could be made later.  XenError."""
         await self._questions.fill()
 
     async def run(
         self, function: Callable[Concatenate[Context, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call ``function(context, ...)`` in a thread; for ``completed`` methods, which are not cancelled."""
+        """Call ``function(context, ...)`` in a thread.  Only for ``completed`` methods: no cancellation."""
         return await self._changes.run(function, *args, **kwargs)
 
     async def ask(
@@ -51,11 +51,11 @@ class Workers:
 
     @property
     def held(self) -> bool:
-        """Whether xenstored does not answer; what there is of contexts can still ask Xen."""
+        """Whether xenstored does not answer; the existing contexts can still ask Xen."""
         return self._changes.held
 
     def renew(self) -> None:
-        """Have calls from now on use new contexts: those that there are have lost their xenstored."""
+        """Make later calls use new contexts: the present ones have lost their xenstored."""
         self._changes.renew()
         self._questions.renew()
 
@@ -74,7 +74,7 @@ class _Pool:
         self._turns = asyncio.Semaphore(threads)
         self._idle: list[Context] = []  # append and pop are atomic
         self._fresh: set[Context] = set()
-        """Those made since the last ``renew``."""
+        """The contexts made since the last ``renew``."""
         self.held = False
 
     async def run(
@@ -83,12 +83,12 @@ class _Pool:
         async with self._turns:
             context = await self._take()
             call = self._pool.submit(function, context, *args, **kwargs)
-            # By the thread: should the caller be cancelled, the call still has the context.
+            # Given back by the thread: if the caller is cancelled, the call still uses the context.
             call.add_done_callback(lambda _: self._give_back(context))
             return await asyncio.wrap_future(call)
 
     async def fill(self) -> None:
-        """Have as many contexts as calls at a time."""
+        """Make a context for each thread."""
         taken = [await self._take() for _ in range(self._threads)]
         for context in taken:
             self._give_back(context)

@@ -1,6 +1,6 @@
 """The mark of a zone's domain: enough of the zone to adopt it when its record is lost.
 
-Its guest may read it, so it names no files of the host: what is left out, an adopted zone does not have.
+The guest may read it, so it names no files of the host.  An adopted zone lacks what the mark leaves out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def of_zone(zone: Zone) -> str:
     )
     body = records.of_zone(Zone(kept, zone.uuid, zone.state, zone.created_at_ns))
     text = json.dumps(body, separators=(",", ":"))
-    # The label alone can be long enough; such a zone is still told from strangers.
+    # A long label can exceed the limit; with its id alone the zone is at least known as ours.
     return text if len(text) <= MARK_LIMIT else json.dumps({"id": spec.id})
 
 
@@ -69,7 +69,7 @@ def zone_of(domain: DomainInfo) -> Zone | None:
 
 
 async def restore(manager: ZoneManager, zone: Zone) -> None:
-    """Have the hypervisor know the zone's domain as ours again; the patrol tries again what fails."""
+    """Mark the zone's domain as ours again.  A failure is only logged, since the patrol tries again."""
     try:
         await manager.toolstack.claim(zone.uuid, name_of(zone), of_zone(zone))
     except Fault as fault:

@@ -1,4 +1,4 @@
-"""Reconciles zones and domains on a timer: for ends that nobody told, and marks that were lost."""
+"""Reconciles zones and domains on a timer: finds ends that were not reported, and lost marks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Patrol:
-    """Looks at every domain now and then, and remembers which strangers it has told of."""
+    """Compares zones and domains periodically, and remembers which strangers it has logged."""
 
     def __init__(self, manager: ZoneManager) -> None:
         self._manager = manager
@@ -29,7 +29,7 @@ class Patrol:
         self._failing = False
 
     async def run(self) -> None:
-        """Look again and again, for as long as the daemon runs."""
+        """Compare every ``timeouts.reconcile``, for as long as the daemon runs."""
         while True:
             await asyncio.sleep(self._manager.config.timeouts.reconcile)
             try:
@@ -42,7 +42,7 @@ class Patrol:
                 self._failing = True
 
     async def look(self) -> None:
-        """Compare once.  Zones that come while the domains are listed are left to the next time."""
+        """Compare once.  Zones that are made while the domains are listed are left to the next time."""
         before = [(runtime, runtime.paused) for runtime in self._manager.zones.values()]
         domains = {domain.uuid: domain for domain in await self._manager.toolstack.list()}
         for runtime, paused in before:
@@ -65,7 +65,7 @@ class Patrol:
             manager.tasks.spawn(again, f"clean up zone {runtime.id}")
 
     async def _running(self, runtime: ZoneRuntime, domain: DomainInfo | None) -> None:
-        """Tell of an end, unless that is known; the zone's own lock decides who is first."""
+        """Handle an end that was not reported, or a lost mark.  ``on_death`` takes the zone's lock."""
         uuid = runtime.zone.uuid
         if domain is None:
             ended = ShutdownReason.DESTROYED
@@ -80,7 +80,7 @@ class Patrol:
         self._manager.tasks.spawn(dying, f"mark zone {runtime.id} dead")
 
     def _tell_of_strangers(self, domains: list[DomainInfo]) -> None:
-        """Log each of them once."""
+        """Log each stranger once."""
         now = {domain.uuid: domain for domain in unknown(self._manager, domains)}
         for uuid in now.keys() - self._strangers:
             told = fields(domain=now[uuid].id, name=now[uuid].name, marked=bool(now[uuid].mark))

@@ -46,9 +46,9 @@ def unknown(manager: ZoneManager, domains: Iterable[DomainInfo]) -> list[DomainI
 
 
 async def adopt(manager: ZoneManager, uuid: UUID) -> tuple[ZoneRuntime, DomainInfo]:
-    """Make a zone of a stranger with our mark: the zone, which is to be connected yet, and its domain.
+    """Make a zone of a stranger with our mark.  Returns the zone, not connected yet, and its domain.
 
-    Missing, Refused (no mark, or it has ended), Exists (another zone has its id).  What runs in it ends.
+    Its containers end.  Missing; Refused: it has no mark, or has ended; Exists: another zone has its id.
     """
     stranger = await _marked(manager, "adopt zone", uuid)
     assert stranger.zone is not None
@@ -104,9 +104,9 @@ async def empty(manager: ZoneManager, runtime: ZoneRuntime, hello: AgentHello) -
 
 
 async def remove(manager: ZoneManager, uuid: UUID) -> None:
-    """End a stranger with our mark, and free what is left of its zone.  Missing, Refused: it has none.
+    """End a stranger with our mark, and free what is left of its zone.  Missing; Refused: it has no mark.
 
-    It goes on to its end without its caller; what a killed daemon leaves of it is removed by the next call.
+    It is carried to its end even if the caller goes away.  After a kill, a repeated call removes the rest.
     """
     await complete(_remove(manager, await _marked(manager, "remove zone", uuid)))
 

@@ -1,4 +1,4 @@
-"""Has the ledger go by what the hypervisor says of the host's memory, of which others take, too."""
+"""Keeps the ledger in step with the host's memory as the hypervisor reports it, since others use it too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 _MIB = 1 << 20
 PERIOD = 5.0
-"""Seconds between two looks: other domains, and dom0's balloon, tell nobody what they take."""
+"""Seconds between two samples: nothing reports what other domains and dom0's balloon take."""
 
 
 def zone_promise(toolstack: Toolstack, spec: ZoneSpec) -> int:
@@ -40,7 +40,7 @@ def memory_within(toolstack: Toolstack, total_bytes: int, vcpus: int) -> int:
 
 
 async def refresh(manager: ZoneManager) -> HostMemory:
-    """Have the ledger go by what the hypervisor says now; what that is."""
+    """Give the ledger a new sample of the host's memory; returns the sample."""
     memory = await manager.toolstack.memory()
     zone_of = {runtime.zone.uuid: zone_id for zone_id, runtime in manager.zones.items()}
     held = {zone_of[uuid]: size for uuid, size in memory.domains.items() if uuid in zone_of}

@@ -24,7 +24,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ReservedSize:
-    """What a pod has reserved, all its reservations together; 0 vCPUs where they say nothing of them."""
+    """The sum of a pod's reservations; ``vcpus`` is 0 if they do not name any."""
 
     memory_bytes: int
     vcpus: int
@@ -32,7 +32,7 @@ class ReservedSize:
     devices: tuple[str, ...] = ()
 
     def fit(self, operation: str, zone_id: str, memory_bytes: int, vcpus: int) -> tuple[int, int]:
-        """Memory and vCPUs of a zone for which these are asked, 0 for any.  Refused: that is more."""
+        """Memory and vCPUs of the zone when these are requested (0: any).  Refused: more than is reserved."""
         if not self.memory_bytes:  # they are for devices
             return memory_bytes, vcpus
         self._check(operation, zone_id, f"{_mib(memory_bytes)} of memory", memory_bytes, self.memory_bytes)
@@ -49,7 +49,7 @@ class ReservedSize:
 
 
 def of_pod(manager: ZoneManager, pod_uid: str) -> ReservedSize | None:
-    """What is reserved for a pod, if anything is."""
+    """What is reserved for a pod; None: nothing."""
     found = [one for one in manager.reservations.values() if pod_uid and pod_uid in one.pod_uids]
     if not found:
         return None
@@ -59,7 +59,7 @@ def of_pod(manager: ZoneManager, pod_uid: str) -> ReservedSize | None:
 
 
 def memory_of(manager: ZoneManager, reservation_id: str, total_bytes: int, vcpus: int) -> int:
-    """Memory of a reservation of ``total_bytes`` with the domain's own; what it has if it is there."""
+    """The zone's memory in a reservation of ``total_bytes`` in all; of an existing one, what it has."""
     found = manager.reservations.get(reservation_id)
     if found and reservation_promise(manager.toolstack, found.memory_bytes, found.vcpus) <= total_bytes:
         return found.memory_bytes
@@ -67,14 +67,14 @@ def memory_of(manager: ZoneManager, reservation_id: str, total_bytes: int, vcpus
 
 
 async def make(manager: ZoneManager, wanted: Reservation) -> Reservation:
-    """Promise what is wanted; again, it adds pods.
+    """Make a reservation.  A repeated call only adds pods.
 
-    Exists: there is one of other sizes or devices; Exhausted, with the numbers: it does not fit, or there are
-    too many.  Missing, Refused: a device is not there, or somebody else has it.
+    Exists: there is one of other sizes or devices.  Exhausted, with the numbers: it does not fit, or there
+    are too many.  Missing, Refused: a device does not exist, or is taken.
     """
     if wanted.id not in manager.reservations:
         await refresh(manager)
-    # From here on nothing waits: two that are made at once cannot both count on the same memory.
+    # From here on nothing is awaited, so two reservations cannot both count on the same memory.
     if (found := manager.reservations.get(wanted.id)) is not None:
         return _again(manager, found, wanted)
     if (count := len(manager.reservations)) >= manager.config.limits.reservations:
@@ -103,7 +103,7 @@ def bind(manager: ZoneManager, reservation_id: str, pod_uid: str) -> Reservation
 
 
 def release(manager: ZoneManager, reservation_id: str) -> None:
-    """Take a reservation back; an unknown id succeeds.  A zone that has it keeps its memory."""
+    """Release a reservation; an unknown id succeeds.  A zone that has it keeps its memory."""
     if reservation_id not in manager.reservations:
         return
     manager.drop_reservation(reservation_id)

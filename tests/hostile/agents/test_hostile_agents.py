@@ -100,7 +100,9 @@ async def test_a_greeting_that_cannot_be_ends_its_zone(honest: Zones, stack: Exi
 
 
 @pytest.mark.parametrize("attack", ["half a greeting", "half a frame", "half closed", "silent"])
-async def test_whoever_says_half_of_it_is_late_alone(honest: Zones, stack: ExitStack, attack: str) -> None:
+async def test_an_agent_that_says_half_of_it_delays_itself_alone(
+    honest: Zones, stack: ExitStack, attack: str
+) -> None:
     """Each verb ends at its deadline, or at once; those of others do not wait."""
     await _turned(honest, stack, attack)
     stats = pb.ZoneStatsRequest(ids=["good"])

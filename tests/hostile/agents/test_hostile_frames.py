@@ -89,7 +89,7 @@ async def test_a_reply_is_bounded_by_what_was_asked(honest: Zones) -> None:
     assert memory(honest) - before < 64 * MIB
 
 
-async def test_who_hangs_up_again_and_again_is_one_line_of_the_log(honest: Zones) -> None:
+async def test_hanging_up_again_and_again_is_one_line_of_the_log(honest: Zones) -> None:
     with ExitStack() as stack:
         bad = await turned(honest, "bad", "hang-up")
         stack.callback(bad.stop)

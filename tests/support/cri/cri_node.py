@@ -15,7 +15,7 @@ from cri.cni import pod
 from cri.config import ANNOTATIONS, CniConfig, CriConfig, HandlerConfig, HostNamespaces
 from cri.daemon import delegation, running
 from cri.oci.values import RootImage
-from cri.rpc.runtime import runtime_service
+from cri.rpc.runtime import RuntimeService
 from cri.runtime import Runtime
 from cri.state.attachment import UNLIMITED, Attachment, BandwidthLimits, Chain, Plugin
 from cri.stats.rates import Rates
@@ -213,7 +213,7 @@ async def rig(
         node = await stack.enter_async_context(running(config, images, network))
 
         streaming = await stack.enter_async_context(streaming_server(config.streaming))
-        service = runtime_service(node, streaming, rates or Rates())
+        service = RuntimeService(node, streaming, rates or Rates())
         both = await stack.enter_async_context(delegation(node, service))
 
         def add(server: grpc.aio.Server) -> None:

@@ -101,7 +101,7 @@ async def test_a_zone_alone_has_the_whole_loop(clock: Clock) -> None:
     await hog.stop()
 
 
-async def test_who_slept_has_no_more_in_store_than_a_little(clock: Clock) -> None:
+async def test_a_zone_that_slept_saves_up_only_a_little(clock: Clock) -> None:
     all_turns = Turns()
     sleeper = all_turns.share()
     hog = Hog(all_turns, clock)

@@ -34,7 +34,7 @@ def test_an_image_of_both_has_all_names_and_what_both_would_free() -> None:
 
 
 @pytest.mark.parametrize("pinned", [(False, False), (True, False), (False, True)])
-def test_who_pins_it_pins_it_for_both(pinned: tuple[bool, bool]) -> None:
+def test_a_pin_of_either_side_counts_for_both(pinned: tuple[bool, bool]) -> None:
     assert united(image("i", pinned=pinned[0]), image("i", pinned=pinned[1])).pinned is any(pinned)
 
 

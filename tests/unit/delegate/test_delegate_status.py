@@ -126,7 +126,7 @@ async def test_both_learn_the_pods_addresses(mixed: Mixed) -> None:
         (Unnamed.XENPOD, HostNetwork.DELEGATE, "xenpod-zone", True, "delegate"),
     ],
 )
-async def test_who_gets_a_pod(
+async def test_which_runtime_gets_a_pod(
     short_path: Path,
     other: OtherRuntime,
     default: Unnamed,

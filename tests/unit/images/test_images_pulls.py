@@ -25,7 +25,7 @@ async def _step() -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_asks_while_a_cancelled_pull_is_cleaned_up_begins_anew(pulls: Pulls) -> None:
+async def test_a_caller_during_the_clean_up_of_a_cancelled_pull_begins_anew(pulls: Pulls) -> None:
     cleaned = asyncio.Event()
 
     async def slow(_: Progress) -> str:

@@ -74,7 +74,7 @@ async def test_images_that_are_volumes_are_disks_too(
     assert not manager.store.load().workloads and not attached(toolstack) and not agent.processes
 
 
-async def test_who_comes_later_shares_and_who_goes_last_detaches(
+async def test_later_workloads_share_a_disk_and_the_last_one_detaches_it(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     await create.create(manager, spec(tmp_path, "w1", "base", "one"))
@@ -110,7 +110,9 @@ async def test_two_that_go_at_once_leave_nothing(
     assert not attached(toolstack) and not manager.workloads
 
 
-async def test_who_goes_holds_nothing_from_then_on(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_workload_that_goes_holds_no_disk_any_more(
+    tmp_path: Path, toolstack: MemoryToolstack
+) -> None:
     """Two that go while the other has not gone yet: one of them detaches."""
     volumes = MemoryVolumes(tmp_path)
     async with running(tmp_path, toolstack, volumes=volumes) as manager:

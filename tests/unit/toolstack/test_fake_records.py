@@ -99,7 +99,7 @@ async def test_a_process_and_its_states(tmp_path: Path) -> None:
     assert not process.signal(signal.SIGTERM)
 
 
-async def test_whoever_waits_is_told_when_it_is_let_go() -> None:
+async def test_closing_it_ends_the_wait() -> None:
     child = await asyncio.create_subprocess_exec("sleep", "1000")
     process = PidfdProcess.open(child.pid)
     assert process is not None

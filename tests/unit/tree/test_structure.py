@@ -102,7 +102,7 @@ def test_pages_name_files_that_exist(page: str) -> None:
     assert gone == []
 
 
-def test_whoever_starts_a_process_settles_it() -> None:
+def test_each_start_of_a_process_settles_the_child() -> None:
     """See daemonkit/host/children.py."""
     starts = re.compile(
         r"\b(subprocess\.(run|Popen|call|check_\w+)|create_subprocess_\w+|os\.(fork|posix_spawn\w*))\("

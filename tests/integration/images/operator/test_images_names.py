@@ -256,7 +256,7 @@ async def test_an_ambiguous_beginning_names_the_images(tmp_path: Path) -> None:
             node.images.Tag(pb.TagRequest(image=one.id[7:11], name="a")),
         ):
             code, text = await _code(call)
-            assert code is grpc.StatusCode.INVALID_ARGUMENT and "the beginning of 2 images" in text
+            assert code is grpc.StatusCode.INVALID_ARGUMENT and "the prefix of 2 images" in text
             for image, name in ((one, "example.com/one:1"), (twin, "example.com/two:1")):
                 assert f"{image.id} {name}" in text
         assert await node.ids() == {one.id, twin.id}

@@ -243,7 +243,7 @@ async def test_two_who_want_it_share_the_work(node: _Node) -> None:
     assert len(node.manager.store.images()) == 1
 
 
-async def test_who_is_cancelled_leaves_nothing_behind(node: _Node) -> None:
+async def test_a_cancelled_caller_leaves_nothing_behind(node: _Node) -> None:
     image = _image(13)
     node.containerd.add(image, NAME)
     begun = asyncio.Event()

@@ -116,7 +116,7 @@ async def test_a_named_device(stage: Watched, device: Path, way: str) -> None:
     assert is_free(device)
 
 
-async def test_who_may_not(stage: Watched, device: Path) -> None:
+async def test_requests_that_are_refused(stage: Watched, device: Path) -> None:
     async with failing(grpc.StatusCode.PERMISSION_DENIED) as said:
         await run_pod(stage, devices="fast")
     assert f"the annotation {ANNOTATION} is not allowed" in said[0]

@@ -49,7 +49,7 @@ async def test_a_refusal_is_an_event_of_the_claim_and_of_its_pods(tmp_path: Path
     assert len({one["metadata"]["name"] for one in cluster.events}) == 3
 
 
-async def test_who_makes_many_bad_claims_makes_no_more_events_than_so_many(tmp_path: Path) -> None:
+async def test_many_bad_claims_make_a_bounded_number_of_events(tmp_path: Path) -> None:
     cluster = Cluster()
     with serving(cluster) as url:
         events = RefusalEvents(kubeconfig(tmp_path / "kubeconfig", url), DRIVER, NAME)

@@ -70,7 +70,7 @@ def test_no_credentials_go_unencrypted_where_an_https_registry_sends_them(
     assert service.asked == []
 
 
-def test_who_shows_nothing_may_ask_such_a_realm() -> None:
+def test_an_unencrypted_realm_may_be_asked_without_credentials() -> None:
     service = _TokenService()
     assert _answered(service, ANONYMOUS, "http://auth.example/token") == (
         {"Authorization": "Bearer the-token"},

@@ -54,7 +54,7 @@ def test_no_text_shows_a_secret() -> None:
     assert not any(secret in text for secret in ("p4ss", "idt0ken", "regt0ken"))
 
 
-def test_whom_they_are_for() -> None:
+def test_which_registries_they_are_for() -> None:
     free, bound = Credentials("u", "p"), Credentials("u", "p", server="docker.io")
     assert free.serve("docker.io", "mirror.example")
     assert bound.serve("docker.io", "registry-1.docker.io")

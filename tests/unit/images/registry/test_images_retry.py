@@ -119,7 +119,7 @@ def test_pauses_grow_and_differ() -> None:
         RetryPolicy(settings).backoff(Interrupted("pull", "x", "busy", after=9))
 
 
-def test_whoever_is_called_off_does_not_pause() -> None:
+def test_a_cancelled_retry_does_not_pause() -> None:
     tried, token = [], CancelToken()
 
     def work() -> None:

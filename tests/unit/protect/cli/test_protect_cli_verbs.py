@@ -23,7 +23,7 @@ from protect.cli.errors import CommandFailed
 from protect.cli.host.overhead import HostUse, measured
 from protect.cli.usage import schema
 from protect.cli.usage.arguments import parser
-from protect.cli.zone.logfile import LogFile
+from protect.cli.zone.logfile import LogReader
 from protect.cli.zone.top import compare
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import Served, served
@@ -224,14 +224,14 @@ def test_lines_of_a_log(tmp_path: Path) -> None:
         "2026-01-01T00:00:01.000000001Z stdout P one \n2026-01-01T00:00:02Z stderr F err\nnonsense\n"
         "2026-01-01T00:00:03Z stdout F and two\n"
     )
-    found = [(line.stream, line.text) for line in LogFile(log, "web").lines()]
+    found = [(line.stream, line.text) for line in LogReader(log, "web").lines()]
     assert found == [("stderr", "err"), ("stdout", "one and two")]
 
 
 def test_a_log_goes_on_where_it_was_read_and_over_a_rotation(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_text("1 stdout F one\n2 stdout F tw")
-    log = LogFile(path, "web")
+    log = LogReader(path, "web")
 
     def came() -> list[str]:
         return [line.text for line in log.lines()]

@@ -240,7 +240,7 @@ async def test_a_zone_that_says_nothing_of_itself(protect: Command) -> None:
     protect.daemon.facts = None
     lines = await protect.lines("zone", "inspect", "z1")
     assert lines[-1] == "channel connected"
-    assert protect.error == "the zone says nothing of itself: no \\x1banswer\n"
+    assert protect.error == "the zone's agent does not answer: no \\x1banswer\n"
     assert len(await protect.json("zone", "inspect", "z1")) == 1
 
 
@@ -298,7 +298,7 @@ async def test_an_ambiguous_beginning_is_refused(protect: Command, command: tupl
     protect.daemon.zones = [pb.Zone(id=one) for one in LONG]
     protect.daemon.workloads = [pb.Workload(id=one) for one in LONG]
     assert await protect.raw(*command, "1a1a", status=1) == ""
-    assert "'1a1a' is the beginning of 2 " in protect.error
+    assert "'1a1a' is the prefix of 2 " in protect.error
     assert LONG[0] in protect.error and LONG[1] in protect.error and LONG[2] not in protect.error
     assert not [one for one in protect.daemon.asked if isinstance(one, pb.DestroyZoneRequest)]
 

@@ -93,7 +93,9 @@ async def test_one_zone_at_a_time(node: ZoneManager, toolstack: MemoryToolstack)
     assert has(toolstack, "z2") == ["/dev/nvme0n1"]
 
 
-async def test_who_only_reads_may_be_many(node: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_several_zones_may_have_a_read_only_device(
+    node: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     for zone_id in ("z1", "z2"):
         await acquire(node, zone_id, "model")
     assert has(toolstack) == has(toolstack, "z2") == ["/dev/nvme1n1 ro"]
@@ -104,7 +106,7 @@ async def test_who_only_reads_may_be_many(node: ZoneManager, toolstack: MemoryTo
         await acquire(node, "z2", "/dev/nvme1n1")
 
 
-async def test_who_may_have_what(node: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_which_zones_may_have_which_device(node: ZoneManager, toolstack: MemoryToolstack) -> None:
     with pytest.raises(Denied, match=r"profile default.*host\.devices\.special\.profiles"):
         await acquire(node, "z1", "special")
     with pytest.raises(Missing, match="card, fast, model, special"):

@@ -74,7 +74,7 @@ def test_comments_belong_to_the_keys_below_them(tmp_path: Path) -> None:
     ("before", "after", "names"),
     [
         (
-            "# How often zones with the dynamic memory policy are looked at.\npolicy_period",
+            "# How often protectd looks at zones with the dynamic memory policy.\npolicy_period",
             "policy_period_",
             "policy_",
         ),
