@@ -134,8 +134,8 @@ def _chart(box: _Box, series: Sequence[PanelSeries], unit: str, seconds: float) 
         yield _text("tick", plot.left - 6, y + 4, written(mark, unit))
     yield from _times(plot, seconds)
     for number, one in enumerate(series):
-        points = (_point(plot, 1 + at / seconds, value / marks[-1]) for at, value in one.points)
-        path = "L".join(points)
+        points = [_point(plot, 1 + at / seconds, value / marks[-1]) for at, value in one.points]
+        path = "L".join(_bends(points))
         yield f'<path class="line" stroke="{_colour(number)}" d="M{path}"/>'
     for line, row in enumerate(below):
         y = box.top + box.height - 8 - (len(below) - 1 - line) * _LEGEND_LINE
@@ -147,6 +147,14 @@ def _chart(box: _Box, series: Sequence[PanelSeries], unit: str, seconds: float) 
 def _point(plot: _Box, along: float, up: float) -> str:
     """A point of a plot by its shares of width and height."""
     return f"{plot.left + plot.width * along:.1f} {plot.top + plot.height * (1 - up):.1f}"
+
+
+def _bends(points: Sequence[str]) -> Iterator[str]:
+    """The points without those in the middle of a level line: they are most of a picture's bytes."""
+    heights = [point.partition(" ")[2] for point in points]
+    for number, point in enumerate(points):
+        if len({*heights[max(0, number - 1) : number + 2]}) > 1 or number in (0, len(points) - 1):
+            yield point
 
 
 def _times(plot: _Box, seconds: float) -> Iterator[str]:

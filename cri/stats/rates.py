@@ -37,9 +37,12 @@ class Rates:
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
+        self.readings = 0
+        """How many there have been, of whatever."""
 
     def rate(self, subject: str, timestamp_ns: int, cpu_ns: int) -> int | None:
         """The rate up to this reading; None unless there is another one from a second ago or earlier."""
+        self.readings += 1
         now = _Reading(timestamp_ns, cpu_ns)
         kept = self._kept.get(subject)
         if kept is None or _anew(kept.base, now):

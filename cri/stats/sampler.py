@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 _SETTLE = 1.0
 """Seconds from a start to the first reading, so that what starts together is read together."""
 _INTERVAL = 10.0
-"""Longest time between two readings, in seconds.  A call for statistics is a reading, too."""
+"""Longest time between two readings, in seconds, while somebody asks.  His calls are readings, too."""
+_QUIET = 60.0
+"""The same while nobody asks: it comes to this little by little.  250 zones that were read every ten seconds
+for nobody took some hundredths of a CPU."""
 _RETRY = 3.0
 """Seconds until the next try for what has no reading yet."""
 
@@ -47,21 +50,31 @@ class Sampler:
         self._fresh = asyncio.Event()
         """Set when something without a reading runs."""
         self._fresh.set()
+        self.interval = _INTERVAL
+        """Longest time between two readings now, in seconds."""
+        self._seen = 0
+        """Readings up to our own last one: more are those of somebody who asked."""
         runtime.sandboxes.observe(self._sandbox)
         runtime.containers.observe(self._container)
 
     async def run(self) -> None:
-        """Read what is new, and everything at least every ``_INTERVAL``, until cancelled."""
-        rest = _INTERVAL
+        """Read what is new, and everything at least every ``interval``, until cancelled."""
+        rest = self.interval
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(rest):
                     await self._fresh.wait()
             await self._runtime.follower.synced.wait()
+            self.adapt()
             if self._fresh.is_set():
                 await asyncio.sleep(_SETTLE)
             self._fresh.clear()
-            rest = _INTERVAL if await self.sample() else _RETRY
+            rest = self.interval if await self.sample() else _RETRY
+
+    def adapt(self) -> None:
+        """Choose the interval: longer than before if nothing is new and nobody has asked since."""
+        wanted = self._fresh.is_set() or self.rates.readings > self._seen
+        self.interval = _INTERVAL if wanted else min(2 * self.interval, _QUIET)
 
     async def sample(self) -> bool:
         """Read what is due now; returns whether everything that runs has a reading."""
@@ -70,6 +83,7 @@ class Sampler:
         except Fault as fault:
             log.debug("no readings of CPU usage: %s", fault)
         forget_others(self._runtime, self.rates)
+        self._seen = self.rates.readings
         return all(self.rates.read_ns(sandbox.id) is not None for sandbox in self._due())
 
     async def _read(self, due: list[Sandbox]) -> None:
@@ -81,7 +95,7 @@ class Sampler:
 
     def _due(self) -> list[Sandbox]:
         """The pods that have no recent reading, or a container without one."""
-        recent = time.time_ns() - int(_INTERVAL * 10**9)
+        recent = time.time_ns() - int(self.interval * 10**9)
         live = [container for container in self._runtime.containers.all() if container.live]
         unread = {one.sandbox_id for one in live if self.rates.read_ns(one.id) is None}
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -192,7 +193,7 @@ async def test_what_starts_is_read_without_being_asked_for(
         await until(lambda: None not in (rates.read_ns(pod), rates.read_ns(container)))
 
 
-async def test_what_was_read_lately_is_not_read_again(node: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_read_lately_is_not_read_again(node: Rig) -> None:
     reader = sampler.Sampler(node.node)
     pod, other = await node.pod(), await node.pod("other")
     await reader.sample()
@@ -201,12 +202,38 @@ async def test_what_was_read_lately_is_not_read_again(node: Rig, monkeypatch: py
     await node.started(other)
     await reader.sample()
     assert [list(request.ids) for request in node.protect.stats_requests] == [[], [other]]
-    monkeypatch.setattr(sampler, "_INTERVAL", 0.0)
+    reader.interval = 0.0
     await reader.sample()
     assert len(node.protect.stats_requests) == 3
     await node.cri.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=pod))
     await reader.sample()
     assert reader.rates.read_ns(pod) is None and reader.rates.read_ns(other) is not None
+
+
+async def test_nobody_who_asks_is_no_reason_to_read_often(node: Rig) -> None:
+    reader = sampler.Sampler(node.node)
+    pod = await node.pod()
+    reader.adapt()
+    assert reader.interval == sampler._INTERVAL
+    reader._fresh.clear()
+    await reader.sample()
+    for _ in range(9):
+        reader.adapt()
+    assert reader.interval == sampler._QUIET > sampler._INTERVAL
+    # Its own readings are no reason, what somebody asks for is, and so is a new pod.
+    reader.interval = 0.0
+    await reader.sample()
+    reader.interval = sampler._QUIET
+    reader.adapt()
+    assert reader.interval == sampler._QUIET
+    reader.rates.rate(pod, time.time_ns(), 0)
+    reader.adapt()
+    assert reader.interval == sampler._INTERVAL
+    reader.interval = sampler._QUIET
+    await reader.sample()
+    await node.pod("new")
+    reader.adapt()
+    assert reader.interval == sampler._INTERVAL
 
 
 async def test_metrics_match_their_descriptors(node: Rig) -> None:
