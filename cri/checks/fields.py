@@ -11,6 +11,9 @@ CREATE = "create container"
 RUN = "run pod sandbox"
 """The operations that refuse a request, as faults name them."""
 
+MAX_MEMORY = 2**50
+MAX_VCPUS = 1024
+"""What is asked for beyond these counts as so much, which no host has."""
 PREFIX = "xenpod.dev/"
 """Prefix of our own annotations."""
 ELSEWHERE = "leave it out, or run the pod on a node with another runtime"

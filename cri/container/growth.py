@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cri.checks.fields import MAX_MEMORY, MAX_VCPUS
 from cri.container.shares import resize
 from cri.runtime import Runtime
-from cri.sandbox.sizing import MAX_MEMORY, MAX_VCPUS
 from cri.state.container import ContainerPhase
 from daemonkit.faults import Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

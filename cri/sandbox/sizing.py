@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cri.checks.fields import RUN
+from cri.checks.fields import MAX_MEMORY, MAX_VCPUS, RUN
 from cri.config import MEMORY, VCPUS, HandlerConfig, HandlerMemoryPolicy, Reserve
 from daemonkit.faults import Denied, Invalid
 from daemonkit.quantity import within
@@ -16,9 +16,6 @@ POLICIES: Mapping[HandlerMemoryPolicy, pb.MemoryPolicy.ValueType] = {
     HandlerMemoryPolicy.STATIC: pb.MEMORY_POLICY_STATIC,
     HandlerMemoryPolicy.DYNAMIC: pb.MEMORY_POLICY_DYNAMIC,
 }
-MAX_MEMORY = 2**50
-MAX_VCPUS = 1024
-"""What is asked for beyond these counts as so much, which no host has."""
 _MIB = 1 << 20
 
 

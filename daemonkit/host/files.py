@@ -127,9 +127,7 @@ class HostCalls:
 
     def _held(self, key: str, owner: str) -> bool:
         return (
-            key in self._under_way
-            or self._owners[owner] >= self._each
-            or len(self._under_way) >= self._most
+            key in self._under_way or self._owners[owner] >= self._each or len(self._under_way) >= self._most
         )
 
     def _depart(self, key: str, owner: str) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.cri_watch import Watched, watched
-from tests.support.hostile_requests import hostile
+from tests.support.cri.hostile_requests import hostile
 from tests.support.protect.zones import Zones
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb

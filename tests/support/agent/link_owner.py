@@ -65,7 +65,7 @@ class Collector:
                 await self.changed.wait()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+async def until(condition: Callable[[], bool], timeout: float = 60.0) -> None:
+    async with asyncio.timeout(timeout):
         while not condition():  # noqa: ASYNC110 - a condition of the other side has no event here
             await asyncio.sleep(0.001)
