@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.packages.nested.grub import Entry
+from tests.packages.story import DAEMONS
 from tests.xen import qemu
 from tests.xen.parts import find_parts, version_key
 
@@ -60,6 +61,9 @@ class NestedDebian:
         wants = self.root / "etc/systemd/system/multi-user.target.wants"
         (wants / "commands.service").symlink_to("/etc/systemd/system/commands.service")
         self.write("/etc/systemd/system.conf.d/emulated.conf", _PATIENT)
+        for daemon in DAEMONS:  # whose units have deadlines of their own
+            place = f"/etc/systemd/system/{daemon}.service.d/emulated.conf"
+            self.write(place, "[Service]\nTimeoutStartSec=15min\n")
         for unit in _NEEDLESS:
             (self.root / "etc/systemd/system" / unit).symlink_to("/dev/null")
         for folder in ("etc", "var"):
