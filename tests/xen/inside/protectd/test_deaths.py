@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from uuid import uuid4
 
+import grpc
 import pytest
 import pytest_asyncio
 
@@ -19,9 +22,10 @@ from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.support.agent.zone import BUILD
 from tests.support.images import busybox
 from tests.support.protect import zones as support
-from tests.support.protect.zones import Zones
+from tests.support.protect.zones import Zones, failing
 from tests.xen import machine
-from tests.xen.inside.conftest import MIB
+from tests.xen.inside.conftest import MIB, until
+from xenbind.xenstore import Xenstore
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -36,15 +40,22 @@ async def zones(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Zones
     image = busybox.build(folder / "busybox.squashfs", folder / "scratch")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(support, "TIMEOUT", PATIENCE)
-        async with support.serving(
-            folder,
-            image,
-            toolstack="libxl",
-            profiles={"default": {"memory": "128MiB", "mode": "pv"}},
-            libxl={"kernel_arguments": "quiet sysrq_always_enabled"},
-            timeouts={"boot": f"{PATIENCE:.0f}s"},
-        ) as made:
+        async with serving(folder, image, "sysrq_always_enabled", boot=PATIENCE) as made:
             yield made
+
+
+def serving(
+    folder: Path, image: Path, kernel_arguments: str = "", **seconds: float
+) -> AbstractAsyncContextManager[Zones]:
+    """``seconds``: timeouts."""
+    return support.serving(
+        folder,
+        image,
+        toolstack="libxl",
+        profiles={"default": {"memory": "128MiB", "mode": "pv"}},
+        libxl={"kernel_arguments": f"quiet {kernel_arguments}"},
+        timeouts={name: f"{value:.0f}s" for name, value in seconds.items()},
+    )
 
 
 async def _dead(zones: Zones, zone_id: str) -> pb.Zone:
@@ -123,6 +134,51 @@ async def test_memory_of_a_container_and_of_its_zone(zones: Zones) -> None:
         assert (ended.reason, ended.message) == ("OOMKilled", message)
         await zones.delete()
     await zones.destroy_zone("z1")
+
+
+async def test_a_boot_that_never_ends(tmp_path: Path, zones: Zones) -> None:
+    """Its kernel finds no agent, and stays in the panic about that."""
+    async with serving(tmp_path, zones.image, "rdinit=/none panic=1000000", boot=60) as other:
+        async with failing(grpc.StatusCode.DEADLINE_EXCEEDED) as said:
+            await other.create_zone("z2")
+    assert "it does not boot: no connection within 60 s" in said[0]
+    assert "Kernel panic - not syncing: VFS: Unable to mount root fs" in said[0]
+
+
+async def test_a_zone_whose_agent_cannot_be_reached(tmp_path: Path, zones: Zones) -> None:
+    """The way to its channel is gone from xenstore, as after a restart of that."""
+    async with serving(tmp_path, zones.image, boot=PATIENCE, silence=5) as other:
+        zone = await other.create_zone("z2")
+        await _run(other, "z2", "/bin/sleep", "1000")
+        await other.protectd.daemon.stop()
+        with Xenstore() as store:
+            data = f"/local/domain/{zone.domain_id}/data"
+
+            async def is_offered() -> bool:
+                """Once its agent has written where it waits for the next daemon, it writes no more."""
+                used, offered = (int(store.read(f"{data}/agent-{name}") or 0) for name in ("used", "epoch"))
+                return offered > used
+
+            await until(is_offered, PATIENCE)
+            store.remove(data)
+        await other.protectd.daemon.start()
+        ended = await other.wait()
+        assert (ended.exit_code, ended.reason) == (137, "ZoneChannelLost")
+        assert "its agent could not be reached for 5 s, although its domain runs" in ended.message
+        assert (await _dead(other, "z2")).death_kind == "ChannelLost"
+
+
+async def test_memory_that_the_host_is_short_of(zones: Zones) -> None:
+    """The refusal has both figures, and says who has the memory."""
+    memory = (await zones.clients.host.Info(pb.InfoRequest(), timeout=PATIENCE)).memory
+    async with failing(grpc.StatusCode.RESOURCE_EXHAUSTED) as said:
+        await zones.create_zone("z2", resources=pb.ZoneResources(memory_bytes=memory.total_bytes))
+    shown = re.search(r"it needs (\d+) MiB, free are (\d+) MiB of \d+ MiB \(.*dom0 (\d+) MiB", said[0])
+    assert shown is not None, said[0]
+    needs, free, dom0 = (int(number) * MIB for number in shown.groups())
+    assert needs > free and abs(free - memory.free_bytes) < 8 * MIB
+    assert abs(dom0 - memory.dom0_bytes) < 8 * MIB
+    assert not (await zones.clients.zones.ListZones(pb.ListZonesRequest(), timeout=PATIENCE)).zones
 
 
 async def _end(toolstack: LibxlToolstack, memory: int, **environment: str) -> Death:
