@@ -1,6 +1,6 @@
 """DRAResourceHealth, v1 and v1alpha1: whether the node's devices can be used, for the status of their pods.
 
-Kubelets up to 1.36 ask for v1alpha1, those from 1.37 on for v1 first.
+Kubelets up to 1.36 ask for v1alpha1, later ones for v1 first.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 isort:skip_file
 The health of a driver's devices, as the kubelet puts it into the status of pods (KEP-4680).
 
-Names, numbers and types are those of the published API, version v1 (Kubernetes 1.37).
+Names, numbers and types are those of the published API, version v1 (releases after Kubernetes 1.36).
 """
 
 from collections import abc as _abc
