@@ -45,7 +45,7 @@ def daemons(machine: CheckedMachine, settings: DoctorSettings) -> Check:
 
 
 def modules(machine: CheckedMachine, settings: DoctorSettings) -> Check:
-    """Drivers of dom0 for zones' memory, events, disks and networks, which xenpod-libxl has loaded at boots."""
+    """Drivers of dom0 for memory, events, disks and networks of zones; xenpod-libxl loads them at boot."""
     builtin = {
         line.rpartition("/")[2].partition(".")[0].replace("-", "_")
         for line in machine.text(f"/lib/modules/{machine.release}/modules.builtin").splitlines()
