@@ -187,7 +187,7 @@ async def test_a_stranger_is_listed_and_adopted(tmp_path: Path, toolstack: Memor
         made_for = listed[uuid]
         assert made_for is not None and (made_for.id, made_for.spec.name) == ("z1", "web")
         runtime = await reconcile.adopt_stranger(manager, uuid)
-        await until(lambda: runtime.connected)
+        await until(runtime.heard.is_set)
         assert manager.ledger.reserved_bytes == 256 * MIB
         assert runtime.zone.state is ZoneState.RUNNING and runtime.zone.agent_version == "sim"
         assert [one.domain.uuid for one in await strangers.strangers(manager)] == [foreign.uuid]
@@ -205,7 +205,7 @@ async def test_an_adopted_zone_is_held_to_the_agent_that_answered_first(
     uuid = await lost(tmp_path, toolstack)
     async with running(tmp_path / "after", toolstack) as manager:
         runtime = await reconcile.adopt_stranger(manager, uuid)
-        await until(lambda: runtime.connected)
+        await until(runtime.heard.is_set)
         toolstack.of_zone("z1").agent.reboot()
         await until(lambda: runtime.zone.state is ZoneState.DEAD)
 
