@@ -74,6 +74,8 @@ class Daemon:
                 await asyncio.wait([message, ended], timeout=_READY, return_when=asyncio.FIRST_COMPLETED)
                 if not message.done():
                     message.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await message  # the loop lets go of the socket before it is closed
                     raise DaemonFailed(f"{self.module} did not become ready:\n{self.tail()}")
                 if b"READY=1" in message.result():
                     return

@@ -55,7 +55,9 @@ def mounts(folder: Path) -> list[str]:
 def files(run_dir: Path) -> list[str]:
     """The files of zones and domains, and of scratch disks, whose state directory is beside."""
     parts = [path for part in ("zones", "volumes", "fake/domains") for path in (run_dir / part).glob("*")]
-    return [str(path) for path in [*parts, *run_dir.parent.glob("*/scratch/*")]]
+    beside = [folder for folder in run_dir.parent.iterdir() if not folder.is_symlink()]
+    scratch = [path for folder in beside for path in folder.glob("scratch/*")]
+    return [str(path) for path in [*parts, *scratch]]
 
 
 def of(folder: Path, run_dir: Path) -> list[str]:
