@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from daemonkit.faults import Broken
 from nodesetup.change import FileChange, Plan
 from nodesetup.host import Host
-from nodesetup.plan import CONSOLES, GRUB
+from nodesetup.plan import CONSOLES, FORWARDING, GRUB
 
 RECORD = "/var/lib/xenpod-setup/done.json"
 _VERSION = 1
+_SYSCTL = "/usr/lib/systemd/systemd-sysctl"
+"""What reads these files at a boot; it is there without procps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +110,5 @@ def _follow(host: Host, paths: set[str]) -> None:
         host.run("update-grub")
     if CONSOLES in paths and host.read(CONSOLES) is not None:
         host.run("systemd-tmpfiles", "--create", CONSOLES)
+    if FORWARDING in paths and host.read(FORWARDING) is not None:
+        host.run(_SYSCTL, FORWARDING)

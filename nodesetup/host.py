@@ -11,7 +11,8 @@ from pathlib import Path
 from daemonkit.faults import Refused
 
 MIB = 1 << 20
-_TIMEOUT = 120.0
+_TIMEOUT = 600.0
+"""update-grub asks every disk for other systems."""
 
 
 @dataclass(frozen=True, slots=True)

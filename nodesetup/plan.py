@@ -22,6 +22,7 @@ GRUB = "/etc/default/grub.d/xenpod.cfg"
 XEN = "/etc/default/xen"
 XENDOMAINS = "/etc/default/xendomains"
 CONSOLES = "/etc/tmpfiles.d/xenpod-consoles.conf"
+FORWARDING = "/etc/sysctl.d/90-xenpod.conf"
 CRICTL = "/etc/crictl.yaml"
 KUBELET = "/etc/kubernetes/kubelet.conf.d/10-xenpod.conf"
 UNITS = ("protectd.service", "xenpod-cri.service", "xenpod-zones.service")
@@ -56,6 +57,7 @@ def plan(host: Host, machine: MachineSize, wishes: Wishes) -> Plan:
         _change(host, XEN, _consoles(host), "xenconsoled keeps what zones say"),
         _change(host, CONSOLES, "d /var/log/xen/console 0700 root root -\n", "the folder of consoles"),
         _change(host, XENDOMAINS, _domains(host), "xendomains leaves zones alone"),
+        _change(host, FORWARDING, "net.ipv4.ip_forward=1\n", "the host forwards packets of pods"),
         _change(host, CRICTL, _crictl(host), "crictl speaks to xenpod-cri"),
         _change(host, KUBELET, _kubelet(), "the kubelet's pods run with xenpod-cri"),
     ]

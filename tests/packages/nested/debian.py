@@ -32,13 +32,24 @@ _TAIL = 4000
 _PATIENT = "[Manager]\nDefaultTimeoutStartSec=15min\nDefaultDeviceTimeoutSec=15min\n"
 _NEEDLESS = (
     *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer"),
-    *("e2scrub_reap.service", "e2scrub_all.timer", "systemd-logind.service"),
+    *("e2scrub_reap.service", "e2scrub_all.timer", "systemd-tmpfiles-clean.timer", "systemd-pstore.service"),
+    *("getty@tty1.service", "serial-getty@hvc0.service", "systemd-logind.service"),
+    *("proc-sys-fs-binfmt_misc.automount", "systemd-binfmt.service"),
+    *("systemd-update-utmp.service", "systemd-update-utmp-runlevel.service"),
 )
 """What would take the processor, or dpkg's lock."""
+_MODULES = "virtio_console\n"
+"""Of the commands' port: loaded first, not when udev comes to its device."""
+_DEVICES = ("block", "misc", "net", "virtio-ports", "xen-backend")
+_COLDPLUG = f"""[Service]
+ExecStart=
+ExecStart=udevadm trigger --type=all --action=add {" ".join(f"--subsystem-match={one}" for one in _DEVICES)}
+"""
+"""udev's first look at the devices: at those that something waits for, not at all of this machine's."""
 _XEN_WORDS = "com1=115200,8n1 console=com1 loglvl=warning guest_loglvl=warning spec-ctrl=no"
 _KERNEL_WORDS = (
     "console=hvc0 loglevel=4 panic=5 mitigations=off random.trust_cpu=on net.ifnames=0 "
-    "systemd.status_unit_format=name"
+    "systemd.status_unit_format=name systemd.show_status=error"
 )
 
 
@@ -61,13 +72,16 @@ class NestedDebian:
         wants = self.root / "etc/systemd/system/multi-user.target.wants"
         (wants / "commands.service").symlink_to("/etc/systemd/system/commands.service")
         self.write("/etc/systemd/system.conf.d/emulated.conf", _PATIENT)
-        for daemon in DAEMONS:  # whose units have deadlines of their own
-            place = f"/etc/systemd/system/{daemon}.service.d/emulated.conf"
+        self.write("/etc/modules-load.d/machine.conf", _MODULES)
+        self.write("/etc/systemd/system/systemd-udev-trigger.service.d/emulated.conf", _COLDPLUG)
+        for unit in (*DAEMONS, "xenpod-libxl"):  # which have deadlines of their own
+            place = f"/etc/systemd/system/{unit}.service.d/emulated.conf"
             self.write(place, "[Service]\nTimeoutStartSec=15min\n")
         for unit in _NEEDLESS:
             (self.root / "etc/systemd/system" / unit).symlink_to("/dev/null")
         for folder in ("etc", "var"):
             (self.root / folder / ".updated").touch()  # systemd(1): nothing is rebuilt at the first boot
+        self.write("/etc/dpkg/dpkg.cfg.d/machine", "force-unsafe-io\n")  # no machine here outlives its disk
         self.write("/etc/fstab", "/dev/vda / ext4 defaults 0 1\n")
         self.write("/etc/hostname", "xenpod-machine\n")
         grub = self.root / "etc/default/grub"

@@ -12,8 +12,9 @@ import pytest
 
 from nodesetup import apply as applying
 from nodesetup.__main__ import main
-from nodesetup.change import variable, with_variable
-from nodesetup.host import Host
+from nodesetup.change import Plan, variable, with_variable
+from nodesetup.host import Host, MachineSize
+from nodesetup.plan import Wishes, plan
 from protect.cli.doctor.kubelet import kubelet
 from protect.cli.doctor.machine import CheckedMachine, CheckVerdict
 from protect.cli.doctor.settings import DoctorSettings
@@ -82,6 +83,7 @@ def test_a_machine_becomes_a_node(tree: Path, capsys: pytest.CaptureFixture[str]
     assert shell(tree, "etc/default/xendomains", "XENDOMAINS_SAVE", "XENDOMAINS_RESTORE") == ["", "false"]
     made = content(tree)
     assert "runtime-endpoint: unix:///run/xenpod/cri.sock\n" in made["etc/crictl.yaml"]
+    assert made["etc/sysctl.d/90-xenpod.conf"] == "net.ipv4.ip_forward=1\n"
     drop_in = made["etc/kubernetes/kubelet.conf.d/10-xenpod.conf"]
     assert drop_in == (ROOT / "packaging/kubelet/10-xenpod.conf").read_text()
     wanted = {
@@ -99,6 +101,23 @@ def test_doctor_finds_nothing_amiss_of_the_kubelet_that_was_set_up(tree: Path) -
     found = list(kubelet(CheckedMachine(root=tree), DoctorSettings()))
     assert len(found) == 4
     assert [one for one in found if one.verdict is not CheckVerdict.OK] == []
+
+
+def test_a_running_host_follows_at_once(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(Host, "run", lambda _, *command: ran.append(command))
+    host = Host(tree)
+    todo = plan(host, MachineSize(16 << 30, 16), Wishes())
+    host.live, units = True, Plan(todo.files, (), ())
+    applying.apply(host, units)
+    assert ran == [
+        ("update-grub",),
+        ("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/xenpod-consoles.conf"),
+        ("/usr/lib/systemd/systemd-sysctl", "/etc/sysctl.d/90-xenpod.conf"),
+    ]
+    ran.clear()
+    assert applying.undo(host, lambda _: None)
+    assert ran == [("update-grub",)]
 
 
 def test_a_dry_run_shows_the_same_and_changes_nothing(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +170,7 @@ def test_an_undo_leaves_what_others_have_changed(tree: Path, capsys: pytest.Capt
     assert [change.path for change in applying.recorded(Host(tree)).files] == ["/etc/default/xen"]
 
 
-@pytest.mark.parametrize("at", range(7))
+@pytest.mark.parametrize("at", range(8))
 def test_one_that_was_cut_off_can_be_undone_and_finished(
     tree: Path, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
