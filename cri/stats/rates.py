@@ -38,7 +38,7 @@ class Rates:
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
         self.readings = 0
-        """How many there have been, of whatever."""
+        """Number of readings so far, of all subjects together."""
 
     def rate(self, subject: str, timestamp_ns: int, cpu_ns: int) -> int | None:
         """The rate up to this reading; None unless there is another one from a second ago or earlier."""

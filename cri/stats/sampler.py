@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 _SETTLE = 1.0
 """Seconds from a start to the first reading, so that what starts together is read together."""
 _INTERVAL = 10.0
-"""Longest time between two readings, in seconds, while somebody asks.  His calls are readings, too."""
+"""Longest time between two readings, in seconds, while callers ask.  Their calls are readings too."""
 _QUIET = 60.0
-"""The same while nobody asks: it comes to this little by little.  250 zones that were read every ten seconds
-for nobody took some hundredths of a CPU."""
+"""The same while nobody asks, reached step by step.  Reading 250 zones every ten seconds for nobody took some
+hundredths of a CPU."""
 _RETRY = 3.0
 """Seconds until the next try for what has no reading yet."""
 
@@ -53,7 +53,7 @@ class Sampler:
         self.interval = _INTERVAL
         """Longest time between two readings now, in seconds."""
         self._seen = 0
-        """Readings up to our own last one: more are those of somebody who asked."""
+        """Number of readings at our own last one; later ones were caused by callers."""
         runtime.sandboxes.observe(self._sandbox)
         runtime.containers.observe(self._container)
 

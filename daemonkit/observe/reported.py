@@ -1,7 +1,7 @@
-"""Steps that another program says it took: how long, and how long ago, by a clock that nobody here trusts.
+"""Steps that another program reports: how long each took, and how long ago, by a clock that is not trusted.
 
-They become spans below ours of the call.  Ours is measured here, and theirs are kept within it, whatever the
-other program says; they go nowhere else, so that a lie spoils the picture of its own call alone.
+They become child spans of the call.  The span of the call is measured here, and the reported ones are clamped
+to it.  They are used for nothing else, so a false report distorts only the trace of its own call.
 """
 
 from __future__ import annotations
