@@ -106,7 +106,7 @@ async def test_a_kernel_without_any(node: Rig) -> None:
     node.protect.user_namespaces = False
     status = await node.cri.Status(cri.StatusRequest(verbose=True))
     assert not any(handler.features.user_namespaces for handler in status.runtime_handlers)
-    with pytest.raises(grpc.aio.AioRpcError, match="kernel of zones has none") as raised:
+    with pytest.raises(grpc.aio.AioRpcError, match="kernel of zones has no user namespaces") as raised:
         await node.pod(linux=_pod(_options()))
     assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert not node.protect.zone_requests and not node.network.attached

@@ -17,6 +17,7 @@ from protect.model.toolstack import DomainId, DomainSpec, DomainState, Mode, Shu
 from protect.toolstack.fake.domain import Domain, read_pid, read_spec, write_spec
 from protect.toolstack.fake.launcher import Launch
 from protect.toolstack.process import PidfdProcess, read_stat
+from tests.support.session.open_files import descriptors, opened_since
 
 ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
 PLAIN = DomainSpec(uuid=ID, name="web", memory_bytes=64 << 20)
@@ -115,7 +116,7 @@ async def test_closing_it_ends_the_wait() -> None:
 
 async def test_processes_that_are_not_meant() -> None:
     """A zombie, another one with the number, one that is gone."""
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     stat = read_stat(os.getpid())
     assert stat is not None and PidfdProcess.open(os.getpid(), stat.starttime + 1) is None
     with subprocess.Popen(["true"]) as zombie:
@@ -124,7 +125,7 @@ async def test_processes_that_are_not_meant() -> None:
         assert found is not None and found.state == "Z"
         assert PidfdProcess.open(zombie.pid) is None
     assert PidfdProcess.open(zombie.pid) is None and read_stat(zombie.pid) is None
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not opened_since(before)
 
 
 async def test_a_name_that_looks_like_the_rest_of_the_line() -> None:

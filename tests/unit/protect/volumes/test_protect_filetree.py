@@ -14,6 +14,7 @@ from protect.volumes import filetree
 from protect.volumes.filetree import BYTES, ENTRIES, NotCopied, read, scan
 from protect.workloads.put_files import PART, divided
 from tests.support.cri.kubelet_files import AtomicFiles
+from tests.support.session.open_files import descriptors, opened_since
 
 
 def taken(path: Path, **more: object) -> FileTree:
@@ -160,11 +161,11 @@ def deep(path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_not_copied(files: AtomicFiles, change: Callable[[Path], None]) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     change(files.path)
     with pytest.raises(NotCopied):
         taken(files.path)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not opened_since(before)
 
 
 def test_any_tree_that_is_not_followed(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from protect.zones import destroy, launch
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import MemoryVolumes, running, until, workload_spec, zone_spec
+from tests.support.session.open_files import descriptors, opened_since
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 VOLUMES = (Volume("0", "/srv"), Volume("1", "/etc/hosts"))
@@ -39,10 +39,6 @@ def end(agent: SimAgent) -> None:
     agent.exit("w1", 0)
 
 
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 async def test_from_the_creation_to_the_end(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
@@ -52,7 +48,7 @@ async def test_from_the_creation_to_the_end(
         before = descriptors()
         await create.create(manager, workload_spec(tmp_path, volumes=VOLUMES))
         assert volumes.attached == {"z1": {"w1": ["0", "1"]}}
-        assert descriptors() <= before + 2, "its log and journal are open, and nothing else"
+        assert len(opened_since(before)) <= 2, "its log and journal are open, and nothing else"
         await start.start(manager, "w1")
         assert volumes.attached == {"z1": {"w1": ["0", "1"]}}
         agent = toolstack.of_zone("z1").agent
@@ -75,7 +71,7 @@ async def test_one_that_cannot_be_had(
         with pytest.raises(Broken):
             await create.create(manager, workload_spec(tmp_path, volumes=VOLUMES))
         assert not manager.workloads and not toolstack.of_zone("z1").disks
-        assert volumes.attached == {"z1": {}} and descriptors() == before
+        assert volumes.attached == {"z1": {}} and not opened_since(before)
         volumes.failing.clear()
         await create.create(manager, workload_spec(tmp_path, volumes=VOLUMES))
 
@@ -90,7 +86,7 @@ async def test_what_was_taken_for_nothing_is_let_go(
         before = descriptors()
         with pytest.raises(Exhausted):
             await create.create(manager, workload_spec(tmp_path, "w2", volumes=VOLUMES))
-        assert descriptors() == before
+        assert not opened_since(before)
 
 
 async def test_one_that_does_not_go_is_taken_away_by_the_delete(
@@ -170,7 +166,7 @@ async def test_a_file_server_that_does_not_answer(tmp_path: Path) -> None:
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    await until(lambda: descriptors() == before)
+    await until(lambda: not opened_since(before))
     for pid in (tmp_path / "pids").read_text().split():
         assert not Path("/proc", pid).exists()
 
@@ -200,7 +196,7 @@ async def test_one_who_looks_that_cannot(tmp_path: Path, does: str | None, said:
     before = descriptors()
     with pytest.raises(Broken, match=said):
         await volumes.take("z1", VOLUMES, 60)
-    await until(lambda: descriptors() == before)
+    await until(lambda: not opened_since(before))
 
 
 async def test_unmounts_that_hang_hold_up_no_other_zone(
