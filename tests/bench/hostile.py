@@ -56,7 +56,7 @@ class Mix:
 
 
 def mixes(most: int) -> list[Mix]:
-    """One kind after the other, then all of them with so many pods."""
+    """One kind after the other, then all of them with so many zones: what zones do, and requests besides."""
     frames = [kind for kind in LEGAL if kind not in ("rows", "hang-up")]
     alone = [
         Mix("frames, cut off", agents=["data"] * FEW),
@@ -70,7 +70,8 @@ def mixes(most: int) -> list[Mix]:
     kinds = [*FLOODS, *WRITERS]
     every = _of(kinds, max(most, len(kinds)))
     agents, writers = ([one for one in every if (one in WRITERS) is wanted] for wanted in (False, True))
-    return [*alone, Mix(f"all of these, {len(every)} zones", agents, writers, list(KINDS))]
+    zones = f"{len(every)} zones of every kind"
+    return [*alone, Mix(zones, agents, writers), Mix(f"{zones}, all requests", agents, writers, list(KINDS))]
 
 
 def _of(kinds: Sequence[str], count: int) -> list[str]:
