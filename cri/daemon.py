@@ -37,7 +37,7 @@ from cri.zones.follow import Follower, HostInfo
 from daemonkit.config import existing_file
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Fault, Missing
-from daemonkit.grpc_server import channel
+from daemonkit.grpc_client import channel
 from daemonkit.host.paths import HostPaths
 from daemonkit.logs import fields
 from daemonkit.observe import traces

@@ -1,4 +1,4 @@
-"""Runs the gRPC server of a daemon on a guarded unix socket, and opens channels to such servers."""
+"""Runs the gRPC server of a daemon on a guarded unix socket."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 import grpc.aio
 
 from daemonkit.faults import Broken
+from daemonkit.grpc_client import MESSAGE_LIMIT
 from daemonkit.interceptors import CallGuard
 from daemonkit.logs import fields
 from daemonkit.observe.audit.log import AuditLog
@@ -24,8 +25,6 @@ from daemonkit.underway import Underway
 
 log = logging.getLogger(__name__)
 
-MESSAGE_LIMIT = 16 * 1024 * 1024
-"""Most bytes of a gRPC message in either direction; the kubelet has the same limit."""
 BATCH = 64
 """Most items in one message of a streaming list: far below its size limit, yet few messages for a node."""
 
@@ -39,30 +38,6 @@ _SERVER_OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.so_reuseport", 0),
     ("grpc.http2.bdp_probe", 0),
 )
-_CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
-    ("grpc.max_send_message_length", MESSAGE_LIMIT),
-    ("grpc.http2.bdp_probe", 0),
-    # A daemon that restarts is back within a second: do not wait out an exponential back-off.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    # Despite its name also how long one attempt may take: a busy daemon must get the time to greet.
-    ("grpc.min_reconnect_backoff_ms", 10_000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    # A unix socket's path must never be sent to a proxy of the environment.
-    ("grpc.enable_http_proxy", 0),
-    # Each channel its own connection: a stream that is slow to read must not hold up another channel.
-    ("grpc.use_local_subchannel_pool", 1),
-)
-
-
-def channel(
-    path: Path,
-    options: Sequence[tuple[str, int | str]] = (),
-    interceptors: Sequence[Any] = (),  # of grpc.aio, whose stubs leave their base open
-) -> grpc.aio.Channel:
-    """A client channel to the daemon that serves ``path``; connects when first used, reconnects by itself."""
-    target, chosen = f"unix:{path.absolute()}", (*_CHANNEL_OPTIONS, *options)
-    return grpc.aio.insecure_channel(target, options=chosen, interceptors=list(interceptors))
 
 
 @contextlib.asynccontextmanager

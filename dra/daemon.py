@@ -13,7 +13,8 @@ import grpc.aio
 from daemonkit import lifecycle
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault
-from daemonkit.grpc_server import channel, serve_unix
+from daemonkit.grpc_client import channel
+from daemonkit.grpc_server import serve_unix
 from daemonkit.observe.exposition import serving_metrics
 from dra import metrics
 from dra.claims.prepare import Claims

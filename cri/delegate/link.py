@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from cri.delegate.config import DelegateConfig
 from daemonkit.faults import Broken, Fault, Refused, TooLate, Unreachable
-from daemonkit.grpc_server import MESSAGE_LIMIT, channel
+from daemonkit.grpc_client import MESSAGE_LIMIT, channel
 from daemonkit.interceptors import clip
 from daemonkit.observe.steps import step
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

@@ -30,9 +30,10 @@ _PROBE = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parsing = parser()
-    completion.complete(parsing)
-    options = parsing.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    if completion.is_asked():
+        completion.complete(parser())
+    options = parser(words[0] if words else "").parse_args(words)
     try:
         if "username" in options:
             # Outside the event loop, in which Ctrl-C would not interrupt the prompt.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from daemonkit.faults import Fault
-from daemonkit.grpc_server import channel
+from daemonkit.grpc_client import channel
 from protect.cli import manifests, show
 from protect.cli.errors import CommandFailed
 from protect.generate import nodes, output, platforms, policies, syntax
@@ -20,8 +20,6 @@ from protect.generate.platforms import NodePlatform
 from protect.generate.versions import version
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc
-
-COMMAND = "generate"
 
 _TIMEOUT = 60.0
 _APPLIED = (".json", ".yaml", ".yml")
@@ -43,11 +41,8 @@ _WHAT = (
 T = TypeVar("T")
 
 
-def add_parser(nouns: argparse._SubParsersAction[argparse.ArgumentParser], cri_socket: Path) -> None:
-    """Add the verb with its arguments: where the facts come from, what to make, where to write it."""
-    text = "objects and flags for a cluster with nodes of this kind"
-    verb = nouns.add_parser(COMMAND, help=text, description=text)
-    verb.set_defaults(command=COMMAND, refuse=verb.error)
+def add_arguments(verb: argparse.ArgumentParser, cri_socket: Path) -> None:
+    """Add the arguments: where the facts come from, what to make, where to write it."""
     verb.add_argument("what", nargs="*", metavar="WHAT", type=_what, help=_WHAT)
     source = verb.add_argument_group("the nodes").add_mutually_exclusive_group()
     text = "ask xenpod-cri at this socket for this node's handlers (default)"

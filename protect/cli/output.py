@@ -14,7 +14,6 @@ from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
-from ruamel.yaml import YAML
 
 FORMATS = ("table", "json", "yaml", "name")
 
@@ -63,6 +62,8 @@ def _text(output: str, document: Message | Mapping[str, Any], indent: int | None
     value = as_dict(document) if isinstance(document, Message) else dict(document)
     if output == "json":
         return json.dumps(value, indent=indent) + "\n"
+    from ruamel.yaml import YAML  # a third of what tables take to start
+
     writer, text = YAML(), io.StringIO()
     writer.explicit_start = True
     writer.width = 1 << 16

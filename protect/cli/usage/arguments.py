@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from daemonkit.observe.audit import command as audit
-from protect.cli import generate, selector
+from protect.cli import selector
 from protect.cli.host import devices, doctor, overhead
 from protect.cli.output import FORMATS
 from protect.cli.usage import completion, schema
@@ -19,6 +19,7 @@ Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 PROTECT_SOCKET = Path("/run/protect/protect.sock")
 CRI_SOCKET = Path("/run/xenpod/cri.sock")
+GENERATE = "generate"
 _USERNAME = "user at the registry; asks for the password, or reads it from stdin"
 _ZONE = "the zone's id or name, or an unambiguous prefix of either"
 _ID = "the id, or an unambiguous prefix of it"
@@ -32,7 +33,12 @@ exit status:
   zone exec and workload exec end with the exit status of their command"""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(noun: str = "") -> argparse.ArgumentParser:
+    """The parser of all arguments; with ``noun``, the first word of a command, of what this one may have.
+
+    What ``generate`` takes is left out then if the noun is another one: its modules take as long to import as
+    all the others together.
+    """
     top_level = argparse.ArgumentParser(
         prog="protect",
         description="Zones, workloads and images of this host.",
@@ -51,11 +57,15 @@ def parser() -> argparse.ArgumentParser:
     _host(nouns, common)
     _verb(nouns, common, "watch", "show all zones and workloads, then each change")
     _images(nouns)
-    generate.add_parser(nouns, CRI_SOCKET)
+    nothing = argparse.ArgumentParser(add_help=False)
+    generating = _verb(nouns, nothing, GENERATE, "objects and flags for a cluster with nodes of this kind")
+    if noun in ("", GENERATE):
+        from protect.cli import generate
+
+        generate.add_arguments(generating, CRI_SOCKET)
     audit.add_parsers(nouns)
     text = "check what this host needs to run zones, and show how to mend each fault"
     doctor.add_arguments(_both(_verb(nouns, common, "doctor", text)))
-    nothing = argparse.ArgumentParser(add_help=False)
     text = "print the code with which a shell completes this command"
     completion.add_arguments(_verb(nouns, nothing, "completion", text))
     text = "print the JSON Schema of a command's JSON and YAML"

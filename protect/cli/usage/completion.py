@@ -13,7 +13,7 @@ import argcomplete.shell_integration
 import grpc.aio
 from argcomplete.completers import BaseCompleter
 
-from daemonkit.grpc_server import channel
+from daemonkit.grpc_client import channel
 from protect.cli.errors import Command
 from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -40,10 +40,13 @@ async def completion(options: argparse.Namespace) -> None:
     sys.stdout.write(argcomplete.shell_integration.shellcode(["protect"], shell=options.shell) + "\n")
 
 
+def is_asked() -> bool:
+    """Whether a shell asks for words."""
+    return "_ARGCOMPLETE" in os.environ
+
+
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer a shell that asks for words, and end; does nothing when no shell asks."""
-    if "_ARGCOMPLETE" not in os.environ:
-        return
+    """Answer the shell that asks for words, and end."""
     for verb in _verbs(parser):
         command = str(verb.get_default("command") or "")
         for action in verb._actions:

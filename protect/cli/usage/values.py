@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from daemonkit import config
-
 _MOST = 1 << 31
 
 
 def memory(text: str) -> int:
     """Bytes of a size such as 512MiB."""
+    from daemonkit import config  # with a library that commands without a size do without
+
     try:
         return config.size(text)
     except ValueError as error:

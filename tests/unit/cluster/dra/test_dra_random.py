@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from daemonkit.config import Seconds
 from daemonkit.faults import Exhausted, Fault, Unreachable
-from daemonkit.grpc_server import channel
+from daemonkit.grpc_client import channel
 from daemonkit.quantity import text, whole
 from dra.claims.claim import Consumer, WantedClaim
 from dra.claims.prepare import Claims

@@ -21,7 +21,8 @@ from google.protobuf.message import Message
 
 from daemonkit import faults
 from daemonkit.config import Bytes
-from daemonkit.grpc_server import channel, serve_unix
+from daemonkit.grpc_client import channel
+from daemonkit.grpc_server import serve_unix
 from daemonkit.interceptors import read_only
 from daemonkit.observe.audit import command, log
 from daemonkit.observe.audit.chain import ChainLink

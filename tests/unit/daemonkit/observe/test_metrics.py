@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from daemonkit import faults
 from daemonkit.convert import WrongKey
-from daemonkit.grpc_server import channel, serve_unix
+from daemonkit.grpc_client import channel
+from daemonkit.grpc_server import serve_unix
 from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.settings import MetricsConfig
 from xenpod_proto.protect.v1 import protect_pb2 as pb

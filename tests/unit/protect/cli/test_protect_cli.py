@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from daemonkit.config import load
 from daemonkit.faults import Refused, Unreachable
 from daemonkit.grpc_server import serve_unix
 from protect.cli.__main__ import main
+from protect.cli.usage.arguments import parser
 from protect.config import ProtectdConfig
 from protect.server import services
 from protect.state.manager import ZoneManager
@@ -188,3 +191,30 @@ def test_every_key_is_in_the_example() -> None:
         key for key in [*keys(ProtectdConfig()), *keys(ProtectdConfig().profile(""))] if key not in text
     ]
     assert missing == []
+
+
+HEAVY = (
+    "cattrs",
+    "opentelemetry",
+    "prometheus_client",
+    "ruamel.yaml",
+    "daemonkit.interceptors",
+    "protect.generate",
+)
+"""What a table of zones does without; together they take longer to import than all that it needs."""
+
+
+def test_a_list_of_zones_imports_little(tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "from protect.cli.__main__ import main\n"
+        f"assert main(['zone', 'list', '--socket', {str(tmp_path / 'none')!r}]) == 3\n"
+        f"print(*(name for name in {HEAVY!r} if name in sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
+def test_generate_has_its_arguments() -> None:
+    for noun in ("", "generate"):
+        assert parser(noun).parse_args(["generate", "classes", "--no-taint"]).no_taint
