@@ -5,29 +5,20 @@ from __future__ import annotations
 import codecs
 import sys
 import time
-from collections.abc import Callable, Sequence
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Callable
 
 from protect.cli import find
 from protect.cli.output import event as print_event
 from protect.cli.output import plain as plain
 from protect.cli.output import structured
 from protect.cli.selector import zone_state
+from protect.cli.tables import pairs as pairs
+from protect.cli.tables import table as table
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2 as reservations
 
 _NS = 1_000_000_000
 _KIB, _MIB = 1 << 10, 1 << 20
-_STATE_STYLES = {
-    "running": "green",
-    "dead": "red",
-    "creating": "yellow",
-    "paused": "yellow",
-    "destroying": "yellow",
-}
 
 
 def zones(answer: pb.ListZonesResponse, output: str) -> None:
@@ -223,40 +214,6 @@ def _event_names(answer: pb.WatchEvent) -> list[str]:
     """The id of the zone or workload; none of an event of the host."""
     ids = (answer.zone.id, answer.workload.id, answer.zone_gone, answer.workload_gone)
     return [found for found in ids if found]
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], fold: str = "") -> None:
-    """Print a table.  On a narrow terminal the column ``fold`` is folded, and all others are cut."""
-    console().print(table_of(heads, rows, fold))
-
-
-def table_of(heads: Sequence[str], rows: Sequence[Sequence[str]], fold: str = "") -> Table:
-    """As ``table``, to be printed by the caller."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in heads:
-        if head == fold:
-            table.add_column(head, overflow="fold")
-        else:
-            table.add_column(head, no_wrap=True)
-    for row in rows:
-        # As text, not as markup: names are untrusted.
-        table.add_row(*(Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in row))
-    return table
-
-
-def pairs(rows: Sequence[tuple[str, str]]) -> None:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        if value:
-            table.add_row(Text(name), Text(value))
-    console().print(table)
-
-
-def console() -> Console:
-    """The console to print to; lines are cut to its width only on a terminal."""
-    return Console() if sys.stdout.isatty() else Console(width=400)
 
 
 def _device(one: pb.Device) -> str:

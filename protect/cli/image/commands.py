@@ -11,7 +11,6 @@ from protect.cli import show
 from protect.cli.errors import CheckFailed, Command, CommandFailed
 from protect.cli.image import export, passwords
 from protect.cli.image import show as show_images
-from protect.cli.image.bars import Bars
 from xenpod_proto.images.v1 import images_pb2 as pb
 from xenpod_proto.images.v1 import images_pb2_grpc
 
@@ -43,6 +42,8 @@ def password(options: argparse.Namespace) -> str:
 
 async def image_pull(options: argparse.Namespace) -> None:
     """Pull an image.  Progress bars go to stderr if it is a terminal; stdout has only the answer."""
+    from protect.cli.image.bars import Bars  # with what draws them
+
     request = pb.PullRequest(name=options.name, username=options.username, password=options.password)
     async with _images(options) as images:
         with Bars() as bars:

@@ -6,11 +6,9 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-
-from rich.console import Group
-from rich.live import Live
-from rich.text import Text
+from typing import Protocol
 
 from protect.cli import daemons, find, selector, show
 from protect.cli.daemons import TIMEOUT
@@ -55,8 +53,7 @@ async def top(options: argparse.Namespace) -> None:
         listed = await daemons.zone_list(zones)
         wanted = [daemons.one_zone(listed, text) for text in options.ids]
         before = await _read(zones, wanted)
-        # The alternate screen, as in top: afterwards the terminal shows its former content again.
-        with Live(console=show.console(), screen=True, auto_refresh=False) if is_live else _Plain() as view:
+        with _view(is_live) as view:
             shown = 0
             while count is None or shown < count:
                 await asyncio.sleep(options.interval)
@@ -68,14 +65,26 @@ async def top(options: argparse.Namespace) -> None:
                 before, shown = now, shown + 1
 
 
-class _Plain:
-    """In place of a live view: prints each reading below the last one."""
+class View(Protocol):
+    """Where readings are shown, one after the other."""
 
-    def __enter__(self) -> None:
-        return None
+    def show(self, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None: ...
 
-    def __exit__(self, *ended: object) -> None:
-        return None
+
+def _view(is_live: bool) -> AbstractContextManager[View]:
+    if not is_live:
+        return nullcontext(_Lines())
+    from protect.cli.terminal import LiveTable  # with what draws it
+
+    return LiveTable()
+
+
+class _Lines:
+    """Prints each reading below the last one."""
+
+    def show(self, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        show.table(heads, rows)
+        sys.stdout.flush()
 
 
 Rows = Mapping[str, pb.ZoneStatsRow]
@@ -123,7 +132,7 @@ def _use(zone: pb.Zone, before: pb.ZoneStatsRow, now: pb.ZoneStatsRow) -> ZoneUs
     )
 
 
-def _show(options: argparse.Namespace, uses: Sequence[ZoneUse], now: Rows, view: Live | None) -> None:
+def _show(options: argparse.Namespace, uses: Sequence[ZoneUse], now: Rows, view: View) -> None:
     rows = [now[use.zone.id] for use in uses]
     answer = pb.ZoneStatsResponse(rows=rows)
     if structured(options.output, answer, names=(row.zone_id for row in rows)):
@@ -142,13 +151,9 @@ def _show(options: argparse.Namespace, uses: Sequence[ZoneUse], now: Rows, view:
          show.mib(use.used), f"{use.received / _KIB:.0f} KiB", f"{use.sent / _KIB:.0f} KiB")
         for use in sorted(uses, key=keys[options.sort])
     ]  # fmt: skip
-    if view is None:
-        show.table(_HEADS, cells)
-        sys.stdout.flush()
-    else:
-        cpu, used = sum(use.cpu for use in uses), sum(use.used for use in uses)
-        head = Text(f"{len(uses)} zones, CPU {cpu:.0f}%, memory in use {show.mib(used)}; Ctrl-C ends")
-        view.update(Group(head, show.table_of(_HEADS, cells)), refresh=True)
+    cpu, used = sum(use.cpu for use in uses), sum(use.used for use in uses)
+    title = f"{len(uses)} zones, CPU {cpu:.0f}%, memory in use {show.mib(used)}; Ctrl-C ends"
+    view.show(title, _HEADS, cells)
 
 
 COMMANDS: dict[str, Command] = {"zone top": top}

@@ -92,7 +92,7 @@ class Cgroups:
 
     def freeze(self, domain: str, *, frozen: bool) -> None:
         """Let nothing in the domain run, or let it.  Unsupported: the host has no freezer."""
-        switches = [path for group in self.groups(domain) if (path := _freezer(group)).exists()]
+        switches = [path for path in self._freezers(domain) if path.exists()]
         if not switches:
             raise Unsupported(
                 "pause domain", domain, "this host has no freezer cgroup", "mount it, or cgroup v2"
@@ -102,9 +102,16 @@ class Cgroups:
 
     def frozen(self, domain: str) -> bool:
         """Whether the domain is kept from running."""
-        return any(
-            read(path).strip() in _FROZEN for group in self.groups(domain) if (path := _freezer(group))
-        )
+        return any(read(path).strip() in _FROZEN for path in self._freezers(domain))
+
+    def _freezers(self, domain: str) -> Iterator[Path]:
+        """The files that say whether the domain's processes are frozen, of v1 or v2."""
+        for hierarchy in self._hierarchies:
+            group = hierarchy.base / self._instance / domain
+            if hierarchy.unified:
+                yield group / "cgroup.freeze"
+            elif "freezer" in hierarchy.controllers:
+                yield group / "freezer.state"
 
     def lift(self, domain: str) -> None:
         """Take all rates off a domain's disks: its end would wait for what they hold back."""
@@ -164,11 +171,6 @@ class Cgroups:
                         raise
                     left = True
         return left
-
-
-def _freezer(group: Path) -> Path:
-    """The file that says whether the group's processes are frozen, of v1 or v2."""
-    return group / ("cgroup.freeze" if (group / "cgroup.freeze").exists() else "freezer.state")
 
 
 def _make(hierarchy: Hierarchy, parent: Path, group: Path) -> None:

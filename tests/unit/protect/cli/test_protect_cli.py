@@ -197,11 +197,12 @@ HEAVY = (
     "cattrs",
     "opentelemetry",
     "prometheus_client",
+    "rich.console",
     "ruamel.yaml",
     "daemonkit.interceptors",
     "protect.generate",
 )
-"""What a table of zones does without; together they take longer to import than all that it needs."""
+"""What a list of zones does without; together they take longer to import than all that it needs."""
 
 
 def test_a_list_of_zones_imports_little(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from protect.cli.__main__ import main
 from protect.cli.commands import COMMANDS
 from protect.cli.errors import CommandFailed
 from protect.cli.host.overhead import HostUse, measured
+from protect.cli.tables import columns
 from protect.cli.usage import schema
 from protect.cli.usage.arguments import parser
 from protect.cli.zone.logfile import LogReader
@@ -264,3 +265,9 @@ def test_bash_completes_commands(tmp_path: Path) -> None:
         ["bash", "-c", script], cwd=Path(__file__).parents[4], env=environment, capture_output=True, text=True
     )
     assert done.stdout.split() == ["inspect"], done.stderr
+
+
+def test_columns_are_those_of_every_line() -> None:
+    """A cell may have several lines, wide characters count twice, and nothing controls the terminal."""
+    rows = [("ID", "NAMES", "AGE"), ("a", "one\ntwo", ""), ("語", "\x1b[31m", "5m")]
+    assert columns(rows) == "ID  NAMES     AGE\na   one\n    two\n語  \\x1b[31m  5m\n"

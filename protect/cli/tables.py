@@ -1,0 +1,50 @@
+"""Tables for people: plain columns, or on a terminal what ``terminal`` makes of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from rich.cells import cell_len
+
+from protect.cli.output import plain
+
+_GAP = "  "
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], fold: str = "") -> None:
+    """Print a table.  On a narrow terminal the column ``fold`` is folded, and all others are cut."""
+    if sys.stdout.isatty():
+        from protect.cli import terminal
+
+        terminal.print_table(heads, rows, fold)
+    else:
+        sys.stdout.write(columns([heads, *rows]))
+
+
+def pairs(rows: Sequence[tuple[str, str]]) -> None:
+    """Print names and values, without those that have no value."""
+    known = [(name, value) for name, value in rows if value]
+    if sys.stdout.isatty():
+        from protect.cli import terminal
+
+        terminal.print_pairs(known)
+    else:
+        sys.stdout.write(columns(known))
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """The rows as lines; a cell may have several.  Whatever else could control a terminal is escaped."""
+    lines = [
+        [plain(cell) for cell in line]
+        for row in rows
+        for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")
+    ]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    return "".join(_line(line, widths) for line in lines)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True))
+    return _GAP.join(padded).rstrip() + "\n"
