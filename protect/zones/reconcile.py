@@ -179,7 +179,7 @@ async def _adopt(manager: ZoneManager, recorded: RecordedZone, domain: DomainInf
             await _close_outputs(runtime)
             await asyncio.sleep(_PAUSE)
     if resized:
-        await sizing.start_cpus(runtime)
+        await sizing.start_cpus(manager, runtime)
     await _release_ended(manager, runtime)
     await settle(manager, runtime)
     checkpoint("reconcile.adopted")

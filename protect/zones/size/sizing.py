@@ -88,7 +88,7 @@ async def restore(manager: ZoneManager, runtime: ZoneRuntime) -> None:
         return
     checkpoint("zone-restore.set")
     if zone.resizes and runtime.connected:
-        await start_cpus(runtime)
+        await start_cpus(manager, runtime)
     manager.note_zone(runtime, runtime.zone)
     manager.ledger.change(runtime.id, capacity.zone_promise(manager.toolstack, zone.spec))
 
@@ -101,12 +101,24 @@ async def restore_shares(manager: ZoneManager, runtime: ZoneRuntime) -> None:
         log.error("CPU shares are not set: %s", fault, extra=fields(zone=runtime.id))
 
 
-async def start_cpus(runtime: ZoneRuntime) -> None:
-    """Have the zone start all CPUs that it has been given; a failure is logged."""
+async def start_cpus(manager: ZoneManager, runtime: ZoneRuntime) -> None:
+    """Have the zone start all CPUs that it has been given; a failure is logged.
+
+    Its kernel may not have heard yet that they are there: it is asked until they run.
+    """
+    vcpus = runtime.zone.spec.vcpus
+
+    def reached(_: DomainInfo, size: GuestSize) -> bool:
+        return size.cpus >= vcpus
+
     try:
-        await runtime.agent.resize(runtime.zone.spec.vcpus)
+        last = await _until(manager, runtime, reached, vcpus)
     except Fault as fault:
         log.warning("the zone may lack a CPU: %s", fault, extra=fields(zone=runtime.id))
+        return
+    if last is not None:
+        told = fields(zone=runtime.id, vcpus=vcpus, running=last[1].cpus)
+        log.warning("the zone does not start its CPUs", extra=told)
 
 
 async def _apply(manager: ZoneManager, runtime: ZoneRuntime, after: ZoneSpec) -> None:

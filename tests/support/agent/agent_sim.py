@@ -47,6 +47,8 @@ class SimAgent:
         """What it tells of its time, in its greeting and in each reply."""
         self.size = pb.GuestSize()
         """The answer to resize_zone."""
+        self.deaf = 0
+        """How many more requests for CPUs come before its kernel knows of those it has been given."""
         self.ahead_ns = 0
         """By how much its clock is wrong."""
         self.clock_lag: Callable[[], float] = lambda: 0.0
@@ -306,6 +308,7 @@ class SimAgent:
             listed = pb.ProcessList(processes=list(self.processes.values()), connections=self.dialed)
             reply = pb.Reply(processes=listed)
         elif operation == "resize_zone":
+            self._start_cpus(request.resize_zone.cpus)
             reply = pb.Reply(size=self.size)
         elif operation in ("get_stats", "get_facts"):
             facts = pb.Reply(facts=pb.Facts(pid1="init"))
@@ -319,6 +322,12 @@ class SimAgent:
             reply = pb.Reply(done=pb.Empty())
         reply.steps.extend(self.steps)
         self.send(Frame(Type.REPLY, frame.stream, reply.SerializeToString()))
+
+    def _start_cpus(self, wanted: int) -> None:
+        if self.deaf and wanted > self.size.cpus:
+            self.deaf -= 1
+            if not self.deaf:
+                self.size.cpus = wanted
 
     def _create(self, ref: pb.ProcessRef, tty: bool, stdin: bool) -> pb.Reply:
         key = (ref.container_id, ref.exec_id)

@@ -79,7 +79,8 @@ class MemoryDomain:
                 size.memory_available_bytes = min(max(0, size.memory_available_bytes + change), 2**64 - 1)
         if vcpus and "cpus" not in self.stubborn:
             self.online = vcpus
-        if vcpus and "cpus" not in self.mute:
+        deaf = self.agent.deaf > 0 and vcpus > size.cpus
+        if vcpus and "cpus" not in self.mute and not deaf:
             size.cpus = vcpus
 
 

@@ -178,6 +178,28 @@ async def test_vcpus_that_do_not_start(
             assert is_as_before(manager, domain)
 
 
+async def test_a_cpu_that_comes_back_late_is_started(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    """The guest's kernel hears only after a while that it may have the CPU again that was taken."""
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, SPEC)
+        domain = toolstack.of_zone("z1")
+        domain.agent.deaf = 3
+        (not_done,) = await resize(manager, "z1", ZoneSize(memory_bytes=100 * MIB, vcpus=1))
+        assert not_done.startswith("memory: 100 MiB wanted")
+        assert is_as_before(manager, domain)
+
+
+async def test_a_cpu_that_does_not_come_back_is_told(
+    tmp_path: Path, toolstack: MemoryToolstack, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, SPEC)
+        impatient(manager)
+        toolstack.of_zone("z1").agent.deaf = 1 << 30
+        assert await resize(manager, "z1", ZoneSize(memory_bytes=100 * MIB, vcpus=1)) != []
+        assert "the zone does not start its CPUs" in caplog.text
+
+
 @pytest.mark.parametrize("step", ["set_memory", "set_vcpus", "set_shares"])
 async def test_what_the_hypervisor_refuses_is_undone(
     tmp_path: Path, toolstack: MemoryToolstack, step: str
