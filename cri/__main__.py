@@ -20,10 +20,10 @@ from cri.stats.figures import DaemonFigures
 from cri.stats.sampler import sampling
 from cri.streaming.server import serving
 from daemonkit import daemon, lifecycle
-from daemonkit.grpc_server import serve_unix
 from daemonkit.observe.audit.log import auditing
 from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.traces import tracing
+from daemonkit.rpc.server import serve_unix
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 _DEFAULT_CONFIG = Path("/etc/xenpod/cri.toml")

@@ -37,10 +37,10 @@ from cri.zones.follow import Follower, HostInfo
 from daemonkit.config import existing_file
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Fault, Missing
-from daemonkit.grpc_client import channel
 from daemonkit.host.paths import HostPaths
 from daemonkit.logs import fields
 from daemonkit.observe import traces
+from daemonkit.rpc.client import channel
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 

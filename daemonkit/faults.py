@@ -1,6 +1,6 @@
 """The errors that the daemons report to their callers.
 
-Code of the daemons raises them; ``daemonkit.interceptors`` turns each kind into one gRPC status code.
+Code of the daemons raises them; ``daemonkit.rpc.interceptors`` turns each kind into one gRPC status code.
 """
 
 from __future__ import annotations

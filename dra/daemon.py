@@ -13,9 +13,9 @@ import grpc.aio
 from daemonkit import lifecycle
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
 from daemonkit.observe.exposition import serving_metrics
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 from dra import metrics
 from dra.claims.prepare import Claims
 from dra.claims.turns import claim_turns

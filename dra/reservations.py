@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import grpc.aio
 
 from daemonkit.faults import Unreachable
-from daemonkit.interceptors import fault_of
+from daemonkit.rpc.interceptors import fault_of
 from dra.model import HostDevice, Promise, ZoneMemory
 from dra.slices.document import Attributes
 from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc.aio
 
 from daemonkit.faults import Unreachable
-from daemonkit.grpc_client import channel
+from daemonkit.rpc.client import channel
 from labeller.labels import Labels, labels_of
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc

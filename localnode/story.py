@@ -10,7 +10,7 @@ from pathlib import Path
 
 import requests
 
-from daemonkit.grpc_client import channel
+from daemonkit.rpc.client import channel
 from localnode.client import Client, Pod
 from localnode.node import LocalNode
 from localnode.processes import ProgramFailed

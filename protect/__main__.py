@@ -13,11 +13,11 @@ from pathlib import Path
 from daemonkit import daemon, lifecycle
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Refused
-from daemonkit.grpc_server import serve_unix
 from daemonkit.host.lookup import Lookups
 from daemonkit.observe.audit.log import auditing
 from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.traces import tracing
+from daemonkit.rpc.server import serve_unix
 from daemonkit.underway import Underway
 from protect.channel.link import Link
 from protect.channel.turns import Turns

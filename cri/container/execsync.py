@@ -9,8 +9,8 @@ from cri.oci.process import exec_process
 from cri.runtime import Runtime
 from cri.state.container import ContainerPhase
 from daemonkit.faults import Invalid, Refused, TooLate
-from daemonkit.grpc_client import MESSAGE_LIMIT
 from daemonkit.logs import fields
+from daemonkit.rpc.client import MESSAGE_LIMIT
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

@@ -17,9 +17,9 @@ from google.protobuf.message import DecodeError
 
 from cri.delegate.config import DelegateConfig
 from daemonkit.faults import Broken, Fault, Refused, TooLate, Unreachable
-from daemonkit.grpc_client import MESSAGE_LIMIT, channel
-from daemonkit.interceptors import clip
 from daemonkit.observe.steps import step
+from daemonkit.rpc.client import MESSAGE_LIMIT, channel
+from daemonkit.rpc.interceptors import clip
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 RUNTIME = "/runtime.v1.RuntimeService/"

@@ -18,8 +18,8 @@ from cri.delegate.owners import Owners
 from cri.delegate.untrusted import Checked
 from cri.state.records import has_id
 from daemonkit.faults import Broken, Fault, TooLate
-from daemonkit.grpc_client import MESSAGE_LIMIT
 from daemonkit.logs import fields
+from daemonkit.rpc.client import MESSAGE_LIMIT
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from cri.delegate.kinds import METHODS, parsed, request_type
 from cri.delegate.link import RUNTIME, Delegate, passed_on, remaining
 from cri.delegate.owners import Owner, Owners
-from daemonkit.interceptors import is_read_only, read_only
+from daemonkit.rpc.interceptors import is_read_only, read_only
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Answer: TypeAlias = bytes | Message

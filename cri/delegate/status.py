@@ -18,7 +18,7 @@ from cri.delegate.lists import lacks
 from cri.delegate.stored import DelegateFacts
 from cri.delegate.untrusted import read
 from daemonkit.faults import Broken, Fault
-from daemonkit.interceptors import clip
+from daemonkit.rpc.interceptors import clip
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

@@ -13,8 +13,8 @@ from cri.runtime import Runtime
 from cri.state.container import Container
 from cri.state.events import Event
 from cri.state.sandbox import Sandbox
-from daemonkit.grpc_server import batches
-from daemonkit.interceptors import read_only
+from daemonkit.rpc.interceptors import read_only
+from daemonkit.rpc.server import batches
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _Context = grpc.aio.ServicerContext[object, object]

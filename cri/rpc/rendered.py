@@ -64,7 +64,7 @@ class Rendered(Generic[R]):
 
 
 def encoded(response: bytes) -> Any:
-    """An encoded response in place of a message: ``daemonkit.interceptors`` sends it as it is."""
+    """An encoded response in place of a message: ``daemonkit.rpc.interceptors`` sends it as it is."""
     return response
 
 

@@ -20,7 +20,7 @@ from cri.stats.rates import Rates
 from cri.streaming.forwarding.portforward import port_forward_url
 from cri.streaming.process.exec import attach_url, exec_url
 from cri.streaming.server import Server
-from daemonkit.interceptors import read_only
+from daemonkit.rpc.interceptors import read_only
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 

@@ -12,8 +12,8 @@ from cri.state.container import Container
 from cri.stats import containers, metrics, pods
 from cri.stats.descriptors import descriptors
 from cri.stats.rates import Rates
-from daemonkit.grpc_server import batches
-from daemonkit.interceptors import read_only
+from daemonkit.rpc.interceptors import read_only
+from daemonkit.rpc.server import batches
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _Context = grpc.aio.ServicerContext[object, object]

@@ -14,7 +14,7 @@ import grpc.aio
 from cri.zones.connection import ZoneConnection, dialled
 from cri.zones.process import ProcessStreams, opened
 from daemonkit.faults import Broken
-from daemonkit.interceptors import fault_of
+from daemonkit.rpc.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
 

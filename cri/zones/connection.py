@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import grpc.aio
 
 from daemonkit.faults import Broken
-from daemonkit.interceptors import fault_of
+from daemonkit.rpc.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 # grpc.aio's call type

@@ -18,9 +18,9 @@ import grpc.aio
 from daemonkit import lifecycle
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, Unreachable
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
 from daemonkit.logs import fields
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 from daemonkit.tasks import complete
 from dra.config import GranulesConfig
 from dra.model import ZoneMemory

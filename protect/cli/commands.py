@@ -24,7 +24,7 @@ async def audit_verify(options: argparse.Namespace) -> None:
 
 async def generate(options: argparse.Namespace) -> None:
     """Make objects for a cluster; imports what that takes."""
-    from protect.cli import generate as generating
+    from protect.cli.cluster import generate as generating
 
     await generating.generate(options)
 

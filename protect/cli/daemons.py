@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import grpc
 
-from daemonkit.grpc_client import channel
+from daemonkit.rpc.client import channel
 from protect.cli import find
 from xenpod_proto.cri.v1 import runtime_pb2_grpc
 from xenpod_proto.protect.v1 import protect_pb2 as pb

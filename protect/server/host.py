@@ -11,7 +11,7 @@ from typing import Any
 import grpc.aio
 
 from daemonkit.faults import Invalid
-from daemonkit.interceptors import read_only
+from daemonkit.rpc.interceptors import read_only
 from protect.config import HostConfig, ProtectdConfig
 from protect.host import devices
 from protect.model import checks

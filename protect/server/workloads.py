@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 
 from daemonkit.faults import Invalid
-from daemonkit.interceptors import read_only
+from daemonkit.rpc.interceptors import read_only
 from protect.model import checks
 from protect.server import requests, statistics, translate
 from protect.state.manager import ZoneManager

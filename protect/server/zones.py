@@ -10,7 +10,7 @@ from typing import Any
 import grpc.aio
 
 from daemonkit.faults import Invalid
-from daemonkit.interceptors import read_only
+from daemonkit.rpc.interceptors import read_only
 from protect.model import checks
 from protect.model.statistics import StatsKind
 from protect.server import statistics, translate, zone_requests

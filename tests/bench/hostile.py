@@ -18,7 +18,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from daemonkit.grpc_client import channel
+from daemonkit.rpc.client import channel
 from localnode.client import Pod
 from tests.bench import memory
 from tests.bench.sides import Side

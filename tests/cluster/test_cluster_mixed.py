@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from protect.cli.__main__ import parser
-from protect.cli.generate import generate
+from protect.cli.cluster.generate import generate
 from tests.support.cluster import mixed as support
 from tests.support.cluster.api import PATIENCE, ApiRefused
 from tests.support.cluster.cluster import CLASSES, NODE, NODES, PODS, Cluster, pod

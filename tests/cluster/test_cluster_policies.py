@@ -13,7 +13,7 @@ import pytest_asyncio
 from ruamel.yaml import YAML
 
 from protect.cli.__main__ import parser
-from protect.cli.generate import generate
+from protect.cli.cluster.generate import generate
 from tests.support.cluster.api import PATIENCE, Api, ApiRefused, Object
 from tests.support.cluster.cluster import pod
 from tests.support.cluster.control_plane import api_server

@@ -17,7 +17,7 @@ from cri.delegate.link import Delegate
 from cri.delegate.owners import Ensure, Owner
 from cri.images.manager import ImageManager
 from cri.images.rpc.service import ImageService
-from daemonkit.grpc_client import channel
+from daemonkit.rpc.client import channel
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from cri.images.bounds.digests import is_digest
 from cri.images.errors import Corrupt, Stalled
 from cri.images.registry.manifests import Descriptor
 from daemonkit.faults import Missing
-from daemonkit.interceptors import fault_of
+from daemonkit.rpc.interceptors import fault_of
 from xenpod_proto.containerd import content_pb2, content_pb2_grpc, images_pb2, images_pb2_grpc
 
 NAMESPACE = (("containerd-namespace", "k8s.io"),)

@@ -25,7 +25,7 @@ from cri.images.registry.manifests import Descriptor
 from cri.images.store.lending import LentImage
 from cri.state.names import new_id
 from daemonkit.faults import Broken, TooLate
-from daemonkit.interceptors import fault_of
+from daemonkit.rpc.interceptors import fault_of
 from daemonkit.tasks import complete
 from xenpod_proto.containerd import (
     content_pb2,

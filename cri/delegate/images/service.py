@@ -21,9 +21,9 @@ from cri.delegate.routes import Answer, Behaviour, end_with, unary
 from cri.images.bounds.digests import is_digest
 from cri.images.rpc.service import ImageService
 from daemonkit.faults import Broken, Fault, Invalid, TooLate, Unreachable
-from daemonkit.grpc_client import MESSAGE_LIMIT
-from daemonkit.grpc_server import batches
 from daemonkit.logs import fields
+from daemonkit.rpc.client import MESSAGE_LIMIT
+from daemonkit.rpc.server import batches
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)

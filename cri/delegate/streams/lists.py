@@ -16,7 +16,7 @@ from cri.delegate.last_word import encoded_items
 from cri.delegate.link import RUNTIME, Delegate, PendingStream, passed_on, remaining
 from cri.delegate.lists import MergedList, lacks
 from daemonkit.faults import Fault
-from daemonkit.grpc_server import batches
+from daemonkit.rpc.server import batches
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Ours = Callable[[Any, Any], AsyncIterator[Message]]

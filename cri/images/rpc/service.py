@@ -15,8 +15,8 @@ from cri.images.rpc.cri_messages import credentials_from, image_message, verbose
 from cri.images.rpc.operator import OperatorService
 from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Invalid
-from daemonkit.grpc_server import batches
-from daemonkit.interceptors import clip, read_only
+from daemonkit.rpc.interceptors import clip, read_only
+from daemonkit.rpc.server import batches
 from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc
 from xenpod_proto.images.v1 import images_pb2_grpc
 

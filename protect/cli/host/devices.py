@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from daemonkit.grpc_client import channel
+from daemonkit.rpc.client import channel
 from protect.cli import daemons, find, selector, show
 from protect.cli.errors import CommandFailed
 from protect.cli.output import structured

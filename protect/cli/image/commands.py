@@ -6,7 +6,7 @@ import argparse
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 
-from daemonkit.grpc_client import channel
+from daemonkit.rpc.client import channel
 from protect.cli import show
 from protect.cli.errors import CheckFailed, Command, CommandFailed
 from protect.cli.image import export, passwords

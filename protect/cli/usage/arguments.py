@@ -60,7 +60,7 @@ def parser(noun: str = "") -> argparse.ArgumentParser:
     nothing = argparse.ArgumentParser(add_help=False)
     generating = _verb(nouns, nothing, GENERATE, "objects and flags for a cluster with nodes of this kind")
     if noun in ("", GENERATE):
-        from protect.cli import generate
+        from protect.cli.cluster import generate
 
         generate.add_arguments(generating, CRI_SOCKET)
     audit.add_parsers(nouns)

@@ -13,7 +13,7 @@ import argcomplete.shell_integration
 import grpc.aio
 from argcomplete.completers import BaseCompleter
 
-from daemonkit.grpc_client import channel
+from daemonkit.rpc.client import channel
 from protect.cli.errors import Command
 from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
 from xenpod_proto.protect.v1 import protect_pb2 as pb

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from localnode import toml
 from protect.cli.__main__ import parser
-from protect.cli.generate import generate
+from protect.cli.cluster.generate import generate
 from tests.support.cluster.api import PATIENCE, Object
 from tests.support.cluster.claims import unscheduled
 from tests.support.cluster.cluster import NODE, NODE_MEMORY, NODES, PODS, Cluster, pod

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from protect.cli.__main__ import parser
-from protect.cli.generate import generate
+from protect.cli.cluster.generate import generate
 from tests.support.cluster.api import PATIENCE, ApiRefused, Object
 from tests.support.cluster.claims import CLAIMS, Driver, driving, unscheduled
 from tests.support.cluster.cluster import NODE_MEMORY, PODS, Cluster, pod

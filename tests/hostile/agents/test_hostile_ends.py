@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from daemonkit.grpc_client import channel
+from daemonkit.rpc.client import channel
 from localnode.client import Client, Pod
 from tests.support.agent.hostile_zone import HostileZone, directory_of
 from tests.support.cri.cri_daemons import CriNode, in_step, needs_node, pulled

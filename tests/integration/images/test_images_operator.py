@@ -22,8 +22,8 @@ from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageDb
 from cri.images.verify import Verification
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 from protect.cli.__main__ import main
 from protect.cli.image.bars import Bars
 from tests.support.images.image_manager import running

@@ -21,8 +21,8 @@ from cri.images.rpc.service import add_image_services
 from cri.images.settings import ImageSettings, PolicySettings
 from daemonkit.config import Seconds
 from daemonkit.faults import Denied, Refused
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest, index_of, packed
 from tests.support.images.registry import INDEX, LyingRegistry, content

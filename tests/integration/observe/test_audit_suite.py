@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from daemonkit.grpc_client import channel
+from daemonkit.rpc.client import channel
 from localnode import images, network, registry
 from localnode.client import Client
 from tests.support.cri.cri_daemons import IMAGE, CriNode, needs_node

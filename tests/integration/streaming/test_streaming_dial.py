@@ -14,7 +14,7 @@ import pytest
 from cri.zones.client import Zones
 from cri.zones.connection import ZoneConnection
 from daemonkit.faults import Exhausted, Fault, Invalid, Missing, Refused
-from daemonkit.grpc_client import channel
+from daemonkit.rpc.client import channel
 from localnode.client import Client, Pod
 from tests.support.agent.zone_listener import listen
 from tests.support.cri.cri_daemons import CriNode, needs_node

@@ -21,8 +21,8 @@ from cri.state.attachment import UNLIMITED, Attachment, BandwidthLimits, Chain, 
 from cri.stats.rates import Rates
 from cri.streaming.server import serving as streaming_server
 from daemonkit.faults import Fault, Missing
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 from tests.support.cri.fake_protect import FakeProtect, serving
 from tests.support.protect.daemons import GUEST
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

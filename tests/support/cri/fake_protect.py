@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from daemonkit.faults import Exhausted, Fault, Missing, Refused
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.server import serve_unix
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
 

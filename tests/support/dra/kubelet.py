@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from daemonkit.grpc_client import channel
+from daemonkit.rpc.client import channel
 from dra.config import DraConfig
 from xenpod_proto.kubelet import (
     dra_v1_pb2,

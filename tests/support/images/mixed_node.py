@@ -17,8 +17,8 @@ from cri.images.manager import ImageManager
 from cri.images.rpc.service import add_image_services
 from cri.images.settings import ImageSettings
 from daemonkit.config import Seconds
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 from tests.support.images.image_manager import running
 from tests.support.images.scripted_containerd import ScriptedContainerd, serving
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from daemonkit.grpc_client import channel
+from daemonkit.rpc.client import channel
 from xenpod_proto.protect.v1 import protect_pb2_grpc, reservations_pb2_grpc
 
 ROOT = Path(__file__).parents[3]

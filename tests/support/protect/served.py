@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 from protect.config import HostConfig
 from protect.server import services
 from tests.support.agent.agent_sim import SimAgent

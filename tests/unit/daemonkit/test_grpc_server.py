@@ -18,9 +18,9 @@ import grpc.aio
 import pytest
 
 from daemonkit import faults
-from daemonkit.grpc_client import MESSAGE_LIMIT, channel
-from daemonkit.grpc_server import serve_unix
-from daemonkit.interceptors import CODES, TEXT_LIMIT, fault_of, read_only
+from daemonkit.rpc.client import MESSAGE_LIMIT, channel
+from daemonkit.rpc.interceptors import CODES, TEXT_LIMIT, fault_of, read_only
+from daemonkit.rpc.server import serve_unix
 from daemonkit.tasks import Background
 from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from daemonkit.peer_proxy import PeerProxy, ProxiedConnection, listen
+from daemonkit.rpc.peer_proxy import PeerProxy, ProxiedConnection, listen
 
 
 @dataclass

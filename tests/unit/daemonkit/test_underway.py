@@ -10,8 +10,8 @@ import grpc.aio
 import pytest
 
 from daemonkit import underway
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 from daemonkit.underway import AFTER, LATELY, LONGEST, Underway
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc

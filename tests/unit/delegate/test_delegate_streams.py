@@ -13,7 +13,7 @@ import pytest
 
 from cri.delegate.untrusted import ITEMS
 from daemonkit.config import Seconds
-from daemonkit.grpc_server import BATCH
+from daemonkit.rpc.server import BATCH
 from tests.support.cri.cri_node import Rig
 from tests.support.cri.mixed_rig import Mixed, becomes_ready, in_front_of
 from tests.support.cri.other_runtime import OtherRuntime, Status

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Refused
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 from daemonkit.tasks import race
 from protect.__main__ import claim
 from protect.channel import table

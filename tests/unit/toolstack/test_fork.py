@@ -11,8 +11,8 @@ _FORKS = 100
 _PROGRAM = f"""
 import asyncio, ctypes, os, sys
 from pathlib import Path
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 import grpc.aio
 
 libc = ctypes.PyDLL(None)  # as libxl does: fork() of the C library, not Python's

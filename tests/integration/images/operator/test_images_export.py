@@ -19,8 +19,8 @@ from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
 from cri.images.rpc.service import add_image_services
 from cri.images.settings import ImageSettings
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 from protect.cli.__main__ import main
 from tests.support.images.image_manager import running
 from tests.support.images.images import Blob, BuiltImage, Layer, build, digest, packed, write_layout

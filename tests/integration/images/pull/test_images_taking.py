@@ -24,7 +24,7 @@ from cri.images.registry.manifests import Descriptor
 from cri.images.settings import ImageSettings, PolicySettings
 from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Denied, Exhausted, Fault, Missing, Refused
-from daemonkit.grpc_client import channel
+from daemonkit.rpc.client import channel
 from tests.support.images import registry as registries
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, index_of

@@ -23,8 +23,8 @@ from cri.images.rpc.service import add_image_services
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Fault, Missing
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 from tests.support.cri.cri_node import until
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed

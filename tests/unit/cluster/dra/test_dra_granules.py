@@ -13,8 +13,8 @@ import grpc.aio
 import pytest
 
 from daemonkit.config import Bytes
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 from dra.config import DraConfig, GranulesConfig
 from dra.daemon import serve
 from tests.support.protect.memory_toolstack import MemoryToolstack

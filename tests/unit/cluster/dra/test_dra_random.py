@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from daemonkit.config import Seconds
 from daemonkit.faults import Exhausted, Fault, Unreachable
-from daemonkit.grpc_client import channel
 from daemonkit.quantity import text, whole
+from daemonkit.rpc.client import channel
 from dra.claims.claim import Consumer, WantedClaim
 from dra.claims.prepare import Claims
 from dra.claims.turns import claim_turns

@@ -21,9 +21,6 @@ from google.protobuf.message import Message
 
 from daemonkit import faults
 from daemonkit.config import Bytes
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
-from daemonkit.interceptors import read_only
 from daemonkit.observe.audit import command, log
 from daemonkit.observe.audit.chain import ChainLink
 from daemonkit.observe.audit.files import AuditFiles, paths, verify_folder
@@ -33,6 +30,9 @@ from daemonkit.observe.audit.redaction import COMMANDS, NAMES, redacted
 from daemonkit.observe.callers import NOBODY, Callers, unit
 from daemonkit.observe.calls import CallObserver
 from daemonkit.observe.settings import AuditConfig, AuditDestination
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.interceptors import read_only
+from daemonkit.rpc.server import serve_unix
 from protect.cli.__main__ import main
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb

@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from daemonkit import faults
 from daemonkit.convert import WrongKey
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
 from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.settings import MetricsConfig
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 

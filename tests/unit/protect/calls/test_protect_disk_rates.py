@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from daemonkit.config import Bytes
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 from protect.config import ZoneLimits
 from protect.model.domain.shares import DiskRates
 from protect.model.errors import ToolstackError

@@ -14,8 +14,8 @@ import pytest
 
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Refused
-from daemonkit.grpc_client import channel
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
 from protect.__main__ import check_modes
 from protect.config import HostConfig, NamedDevice, Profile, ProtectdConfig
 from protect.host.devices import present

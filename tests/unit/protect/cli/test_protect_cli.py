@@ -16,7 +16,7 @@ import pytest
 
 from daemonkit.config import load
 from daemonkit.faults import Refused, Unreachable
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.server import serve_unix
 from protect.cli.__main__ import main
 from protect.cli.usage.arguments import parser
 from protect.config import ProtectdConfig
@@ -199,7 +199,7 @@ HEAVY = (
     "prometheus_client",
     "rich.console",
     "ruamel.yaml",
-    "daemonkit.interceptors",
+    "daemonkit.rpc.interceptors",
     "protect.generate",
 )
 """What a list of zones does without; together they take longer to import than all that it needs."""

@@ -14,7 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from daemonkit.faults import Unreachable
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.server import serve_unix
 from protect.cli.__main__ import main
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.server import serve_unix
 from protect.cli.__main__ import main
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as cri_grpc

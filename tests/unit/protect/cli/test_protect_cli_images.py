@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.server import serve_unix
 from protect.cli.__main__ import main
 from xenpod_proto.images.v1 import images_pb2 as pb
 from xenpod_proto.images.v1 import images_pb2_grpc

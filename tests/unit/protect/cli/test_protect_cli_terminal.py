@@ -18,7 +18,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.server import serve_unix
 from xenpod_proto.images.v1 import images_pb2 as pb
 from xenpod_proto.images.v1 import images_pb2_grpc
 

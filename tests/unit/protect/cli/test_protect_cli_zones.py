@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from daemonkit.grpc_server import serve_unix
+from daemonkit.rpc.server import serve_unix
 from protect.cli.__main__ import main
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc

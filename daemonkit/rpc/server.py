@@ -14,12 +14,12 @@ import grpc
 import grpc.aio
 
 from daemonkit.faults import Broken
-from daemonkit.grpc_client import MESSAGE_LIMIT
-from daemonkit.interceptors import CallGuard
 from daemonkit.logs import fields
 from daemonkit.observe.audit.log import AuditLog
 from daemonkit.observe.calls import CallObserver
-from daemonkit.peer_proxy import PeerProxy, listen, own_lock
+from daemonkit.rpc.client import MESSAGE_LIMIT
+from daemonkit.rpc.interceptors import CallGuard
+from daemonkit.rpc.peer_proxy import PeerProxy, listen, own_lock
 from daemonkit.tasks import Background
 from daemonkit.underway import Underway
 

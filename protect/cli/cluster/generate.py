@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from daemonkit.faults import Fault
-from daemonkit.grpc_client import channel
-from protect.cli import manifests, show
+from daemonkit.rpc.client import channel
+from protect.cli import show
+from protect.cli.cluster import manifests
 from protect.cli.errors import CommandFailed
 from protect.generate import nodes, output, platforms, policies, syntax
 from protect.generate.claims import templates

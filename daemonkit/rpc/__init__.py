@@ -1,0 +1,1 @@
+"""gRPC between daemons, and to them from commands."""

@@ -1,0 +1,1 @@
+"""``protect generate``: what a cluster needs for nodes with zones."""
