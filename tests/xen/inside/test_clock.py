@@ -153,9 +153,15 @@ async def _when_the_zones_is_set(manager: ZoneManager, runtime: ZoneRuntime) -> 
     clock.begin(manager, runtime)
     await _right(runtime)
     await questions.clock(runtime.client, 15 * MS, step=True)
-    clock.begin(manager, runtime)
-    # 15 ms at 500 parts in a million take half a minute.
-    await _right(runtime, 120.0, 5 * MS)
+    # 15 ms at 500 parts in a million take half a minute.  On a busy machine even the best reading of a check
+    # may be wrong by as much, and so may be what it corrects: the next check finds the rest.
+    for is_last in (False, False, True):
+        clock.begin(manager, runtime)
+        try:
+            return await _right(runtime, 60.0, 5 * MS)
+        except AssertionError:
+            if is_last:
+                raise
 
 
 @pytest.mark.parametrize("mode", Mode)
