@@ -9,6 +9,12 @@ WEIGHTS = range(1, 65_536)
 """What Xen's credit schedulers take."""
 CPU_WEIGHT = 256
 """What stands for one CPU: Xen's default for a domain, whose vCPUs have it each."""
+DOM0_WEIGHT = 2 * CPU_WEIGHT
+"""What dom0 should have: more than any vCPU of a zone, and no more than needed.
+
+A vCPU of credit2 runs for 1 ms at least, and its credit stays between -10 and 10 ms by the count of the
+largest weight in use.  So weights below a twentieth of it are all alike (Xen 4.17, ``CSCHED2_CREDIT_MIN``).
+"""
 CPU_PERCENT = 100
 MOST_DISK_RATE = 2**50
 

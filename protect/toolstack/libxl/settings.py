@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from daemonkit.config import Bytes, Seconds, absolute, at_least, at_most
 from daemonkit.convert import WrongKey
+from protect.model.domain.shares import DOM0_WEIGHT
 
 _SHARE_LEAST = 16 << 20
 _MOST_WEIGHT = 65_535
@@ -33,7 +34,7 @@ class LibxlSettings:
     """Where xenconsoled, run with ``--log=guest``, keeps the consoles of guests."""
     share_memory: Bytes = Bytes(256 << 20)
     """What a zone's file server may use, with the host's cache of the files."""
-    dom0_weight: int = 2048
+    dom0_weight: int = DOM0_WEIGHT
     """What dom0 weighs at least; 0: as it does."""
     threads: int = 8
     """Most calls to libxl under way at once."""

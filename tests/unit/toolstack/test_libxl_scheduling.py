@@ -90,7 +90,7 @@ async def test_a_scheduler_without_weights_is_told_nothing(xen: FakeXen, schedul
 async def test_dom0_should_weigh_more_than_a_zone(xen: FakeXen) -> None:
     one = made(xen, Scheduler.CREDIT2)
     (notice,) = await one.notices()
-    assert "dom0's CPU weight is 256" in notice and "xl sched-credit2 -d 0 -w 2048" in notice
+    assert "dom0's CPU weight is 256" in notice and "xl sched-credit2 -d 0 -w 512" in notice
     xen.dom0 = Params(2048, 0)
     assert await one.notices() == ()
     xen.dom0 = None

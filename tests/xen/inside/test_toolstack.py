@@ -237,9 +237,9 @@ async def _used(toolstack: LibxlToolstack, *zones: UUID) -> list[int]:
 
 
 async def test_a_zone_of_many_vcpus_weighs_no_more(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
-    """One that has asked for nothing burns two vCPUs beside two that have asked for a CPU and have one each.
+    """One that has asked for little burns two vCPUs beside two that have asked for a CPU and have one each.
 
-    The machine has two: with one honest zone the other CPU would be the hostile one's.
+    On a machine of two CPUs, one honest zone would leave the other CPU to the hostile one.
     """
     hostile = await _burns(toolstack, replace(spec("burn"), vcpus=2), CpuShares(26))
     honest = [await _burns(toolstack, spec("burn"), CpuShares(256)) for _ in range(2)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from protect.model.domain.shares import CPU_WEIGHT, CpuShares
+from protect.model.domain.shares import CPU_WEIGHT, DOM0_WEIGHT, CpuShares
 from protect.toolstack.libxl.workers import Workers
 from xenbind import domain as xen
 from xenbind import errors, sched
@@ -62,7 +62,7 @@ def dom0_notice(scheduler: Scheduler, weight: int) -> str:
     """dom0 shares the CPUs with zones, and must not wait for them: disks and networks are its work."""
     return (
         f"dom0's CPU weight is {weight}, and a vCPU of a zone can have {CPU_WEIGHT}: "
-        f"xl sched-{scheduler.value.lower()} -d 0 -w {8 * CPU_WEIGHT} gives dom0 precedence"
+        f"xl sched-{scheduler.value.lower()} -d 0 -w {DOM0_WEIGHT} gives dom0 precedence"
     )
 
 
