@@ -20,6 +20,8 @@ BOOT = 1800.0
 """Seconds: all of them share one emulated processor."""
 _CONTAINERS = 4
 """At a time: an agent waits 20 s for a disk, which emulation does not give to twenty within that time."""
+_LITTLE = pb.ZoneResources(weight=26)
+"""As of a pod that requests 100m: twenty whole CPUs would leave dom0 a tenth of the one that there is."""
 NAMES = [f"z{number}" for number in range(MANY)]
 
 
@@ -43,7 +45,7 @@ async def test_all_of_them_start_run_and_end(zones: Zones) -> None:
 
 
 async def _create(zones: Zones, name: str) -> None:
-    request = pb.CreateZoneRequest(id=name, name=name, interfaces=1)
+    request = pb.CreateZoneRequest(id=name, name=name, interfaces=1, resources=_LITTLE)
     await zones.clients.zones.CreateZone(request, timeout=BOOT)
 
 
