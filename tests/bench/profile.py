@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tests.bench.report import percentile
 
-_CALL = re.compile(r"daemonkit\.interceptors: (?:slow call )?(\S+) server=(\S+) code=(\S+) ms=(\S+)")
+_CALL = re.compile(r"daemonkit\.rpc\.interceptors: (?:slow call )?(\S+) server=(\S+) code=(\S+) ms=(\S+)")
 
 
 Calls = dict[tuple[str, str], list[float]]

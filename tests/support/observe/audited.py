@@ -42,7 +42,7 @@ READING: Mapping[str, frozenset[str]] = {
 ON: Mapping[str, object] = {"audit": {"to": "file"}, "metrics": {"address": "127.0.0.1:0"}}
 """What is to be configured of a daemon before its log can be compared."""
 
-_ENDED = re.compile(r" daemonkit\.interceptors: (?:slow call )?(\w+)\.(\w+) server=\S+ code=(\w+)")
+_ENDED = re.compile(r" daemonkit\.rpc\.interceptors: (?:slow call )?(\w+)\.(\w+) server=\S+ code=(\w+)")
 
 
 def changes(service: str, rpc: str) -> bool:
