@@ -62,7 +62,7 @@ def _text(output: str, document: Message | Mapping[str, Any], indent: int | None
     value = as_dict(document) if isinstance(document, Message) else dict(document)
     if output == "json":
         return json.dumps(value, indent=indent) + "\n"
-    from ruamel.yaml import YAML  # a third of what tables take to start
+    from ruamel.yaml import YAML  # slow to import, and tables do not need it
 
     writer, text = YAML(), io.StringIO()
     writer.explicit_start = True

@@ -1,4 +1,4 @@
-"""Tables for people: plain columns, or on a terminal what ``terminal`` makes of them."""
+"""Prints tables for people: in colour on a terminal (``terminal``), elsewhere as plain columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], fold: str = "") -
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> None:
-    """Print names and values, without those that have no value."""
+    """Print each name with its value.  A name without a value is left out."""
     known = [(name, value) for name, value in rows if value]
     if sys.stdout.isatty():
         from protect.cli import terminal
@@ -35,7 +35,7 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """The rows as lines; a cell may have several.  Whatever else could control a terminal is escaped."""
+    """The text of a table.  Cells may have several lines; other control characters are escaped."""
     lines = [
         [plain(cell) for cell in line]
         for row in rows

@@ -56,7 +56,7 @@ class Mix:
 
 
 def mixes(most: int) -> list[Mix]:
-    """One kind after the other, then all of them with so many zones: what zones do, and requests besides."""
+    """Each kind by itself, then ``most`` zones of all kinds, first without and then with hostile requests."""
     frames = [kind for kind in LEGAL if kind not in ("rows", "hang-up")]
     alone = [
         Mix("frames, cut off", agents=["data"] * FEW),

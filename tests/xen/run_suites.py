@@ -49,7 +49,7 @@ def _run(suite: Suite, results: Path) -> int:
 
 
 def _end_domains() -> None:
-    """End what a failed suite has left, which would take memory and CPU from the next one."""
+    """Destroy the domains that a failed suite has left: they would take memory and CPU from the next one."""
     try:
         for line in _xl("list").splitlines()[1:]:
             domain = line.split()[1]

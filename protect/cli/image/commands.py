@@ -42,7 +42,7 @@ def password(options: argparse.Namespace) -> str:
 
 async def image_pull(options: argparse.Namespace) -> None:
     """Pull an image.  Progress bars go to stderr if it is a terminal; stdout has only the answer."""
-    from protect.cli.image.bars import Bars  # with what draws them
+    from protect.cli.image.bars import Bars  # imports rich, which is slow
 
     request = pb.PullRequest(name=options.name, username=options.username, password=options.password)
     async with _images(options) as images:

@@ -9,7 +9,7 @@ _MOST = 1 << 31
 
 def memory(text: str) -> int:
     """Bytes of a size such as 512MiB."""
-    from daemonkit import config  # with a library that commands without a size do without
+    from daemonkit import config  # imports cattrs, which few commands need
 
     try:
         return config.size(text)

@@ -74,7 +74,7 @@ class View(Protocol):
 def _view(is_live: bool) -> AbstractContextManager[View]:
     if not is_live:
         return nullcontext(_Lines())
-    from protect.cli.terminal import LiveTable  # with what draws it
+    from protect.cli.terminal import LiveTable  # imports rich, which is slow
 
     return LiveTable()
 

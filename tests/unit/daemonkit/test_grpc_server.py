@@ -22,6 +22,7 @@ from daemonkit.rpc.client import MESSAGE_LIMIT, channel
 from daemonkit.rpc.interceptors import CODES, TEXT_LIMIT, fault_of, read_only
 from daemonkit.rpc.server import serve_unix
 from daemonkit.tasks import Background
+from tests.support.session.open_files import descriptors
 from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
 
 
@@ -411,13 +412,10 @@ async def test_a_client_that_shuts_its_side_gets_the_rest(tmp_path: Path) -> Non
 
 
 async def test_connections_that_end_leave_nothing(tmp_path: Path) -> None:
-    def descriptors() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
     path = tmp_path / "s"
     async with serving(path):
         await get(path, "warm")
-        before = descriptors()
+        before = len(descriptors())
         for turn in range(30):
             _, writer = await asyncio.open_unix_connection(path)
             if turn % 2:
@@ -426,5 +424,5 @@ async def test_connections_that_end_leave_nothing(tmp_path: Path) -> None:
             writer.close()
         await get(path, "still")
         async with asyncio.timeout(60):
-            while descriptors() > before:  # noqa: ASYNC110  # the proxy tells nobody, by design
+            while len(descriptors()) > before:  # noqa: ASYNC110  # the proxy tells nobody, by design
                 await asyncio.sleep(0.01)

@@ -21,7 +21,7 @@ BOOT = 1800.0
 _CONTAINERS = 4
 """At a time: an agent waits 20 s for a disk, which emulation does not give to twenty within that time."""
 _LITTLE = pb.ZoneResources(weight=26)
-"""As of a pod that requests 100m: twenty whole CPUs would leave dom0 a tenth of the one that there is."""
+"""The weight of a pod that requests 100m.  Whole CPUs would leave dom0 a tenth of one."""
 NAMES = [f"z{number}" for number in range(MANY)]
 
 
