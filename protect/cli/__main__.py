@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -18,11 +19,9 @@ import grpc
 import grpc.aio
 
 from daemonkit.faults import Fault
-from protect.cli.commands import COMMANDS
 from protect.cli.errors import CheckFailed, CommandEnded, CommandFailed
-from protect.cli.image.commands import password
+from protect.cli.nouns import command
 from protect.cli.output import plain
-from protect.cli.usage import completion
 from protect.cli.usage.arguments import parser as parser
 
 _INTERRUPTED = 130
@@ -31,14 +30,16 @@ _PROBE = 5.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
-    if completion.is_asked():
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for words
+        from protect.cli.usage import completion
+
         completion.complete(parser())
     options = parser(words[0] if words else "").parse_args(words)
     try:
         if "username" in options:
             # Outside the event loop, in which Ctrl-C would not interrupt the prompt.
-            options.password = password(options)
-        asyncio.run(COMMANDS[options.command](options))
+            options.password = _password(options.username)
+        asyncio.run(command(options.command)(options))
     except CheckFailed:
         return 1
     except CommandEnded as ended:
@@ -54,6 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output has gone, as in ``protect watch | head``.
         sys.stderr.close()
     return 0
+
+
+def _password(username: str) -> str:
+    """The password for a user name, "" without one.  It blocks."""
+    from protect.cli.image import passwords
+
+    return passwords.read(f"Password of {username}: ") if username else ""
 
 
 def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:

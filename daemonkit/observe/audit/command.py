@@ -9,17 +9,11 @@ from pathlib import Path
 from daemonkit.observe.audit.chain import ChainLink, Verified, verify
 from daemonkit.observe.audit.files import verify_folder
 
-COMMAND = "audit verify"
 FOLDERS = (Path("/var/lib/protect/audit/protectd"), Path("/var/lib/xenpod/audit/xenpod-cri"))
 _STDIN = Path("-")
 
 
-def add_parsers(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the noun with its one verb."""
-    verbs = nouns.add_parser("audit", help="check the audit logs").add_subparsers(required=True)
-    text = "check that nothing of an audit log was changed, moved or cut out"
-    verb = verbs.add_parser("verify", help=text, description=text)
-    verb.set_defaults(command=COMMAND)
+def add_arguments(verb: argparse.ArgumentParser) -> None:
     usual = " and ".join(map(str, FOLDERS))
     text = f"folders of audit logs (default: {usual}, if they are there); -: lines on standard input"
     verb.add_argument("folders", nargs="*", type=Path, metavar="DIR", help=text)

@@ -13,7 +13,8 @@ from daemonkit.faults import Fault
 from daemonkit.rpc.client import channel
 from protect.cli import show
 from protect.cli.cluster import manifests
-from protect.cli.errors import CommandFailed
+from protect.cli.errors import Command, CommandFailed
+from protect.cli.usage.verbs import CRI_SOCKET, named
 from protect.generate import nodes, output, platforms, policies, syntax
 from protect.generate.claims import templates
 from protect.generate.output import GenerateOptions
@@ -42,40 +43,40 @@ _WHAT = (
 T = TypeVar("T")
 
 
-def add_arguments(verb: argparse.ArgumentParser, cri_socket: Path) -> None:
+def add_arguments(noun: argparse.ArgumentParser) -> None:
     """Add the arguments: where the facts come from, what to make, where to write it."""
-    verb.add_argument("what", nargs="*", metavar="WHAT", type=_what, help=_WHAT)
-    source = verb.add_argument_group("the nodes").add_mutually_exclusive_group()
+    named(noun, "generate").add_argument("what", nargs="*", metavar="WHAT", type=_what, help=_WHAT)
+    source = noun.add_argument_group("the nodes").add_mutually_exclusive_group()
     text = "ask xenpod-cri at this socket for this node's handlers (default)"
-    source.add_argument("--cri-socket", type=Path, default=cri_socket, metavar="PATH", help=text)
+    source.add_argument("--cri-socket", type=Path, default=CRI_SOCKET, metavar="PATH", help=text)
     source.add_argument("--config", type=Path, metavar="PATH", help="read a cri.toml instead")
     source.add_argument(
         "--platforms", type=Path, metavar="FILE", help="read several platforms from a file instead"
     )
-    verb.add_argument("--platform", metavar="NAME", help="use only this platform of FILE")
+    noun.add_argument("--platform", metavar="NAME", help="use only this platform of FILE")
     text = "instead of what the nodes say of this resource: memory=96Mi, cpu=100m; may be repeated"
-    verb.add_argument("--overhead", action="append", type=_overhead, metavar="RESOURCE=QUANTITY", help=text)
+    noun.add_argument("--overhead", action="append", type=_overhead, metavar="RESOURCE=QUANTITY", help=text)
     text = f"label of the nodes; may be repeated; default: {platforms.ZONES_LABEL}=true"
-    verb.add_argument("--label", action="append", type=_typed(syntax.label), metavar="KEY=VALUE", help=text)
+    noun.add_argument("--label", action="append", type=_typed(syntax.label), metavar="KEY=VALUE", help=text)
     text = f"taint of the nodes; may be repeated; default: {' '.join(platforms.DEFAULT_TAINTS)}"
-    verb.add_argument("--taint", action="append", metavar="KEY[=VALUE]:EFFECT", help=text)
-    verb.add_argument(
+    noun.add_argument("--taint", action="append", metavar="KEY[=VALUE]:EFFECT", help=text)
+    noun.add_argument(
         "--no-taint", action="store_true", help="no taints, so that other pods run on the nodes too"
     )
-    _releases(verb)
+    _releases(noun)
     text = "name of a node in the commands of labels; may be repeated"
     node = _text(syntax.dns_subdomain)
-    verb.add_argument("--node", action="append", type=node, default=[], metavar="NAME", help=text)
+    noun.add_argument("--node", action="append", type=node, default=[], metavar="NAME", help=text)
     text = "image of the labeller and the driver, with its registry and tag"
-    verb.add_argument("--image", type=_text(syntax.image), default=_DEFAULTS.image, metavar="NAME", help=text)
+    noun.add_argument("--image", type=_text(syntax.image), default=_DEFAULTS.image, metavar="NAME", help=text)
     text = "namespace of the labeller and the driver"
     name = _text(syntax.dns_label)
-    verb.add_argument("--namespace", type=name, default=_DEFAULTS.namespace, metavar="NAME", help=text)
-    _claims(verb)
-    verb.add_argument("--output", choices=("yaml", "json"), default="yaml", help="format of objects")
+    noun.add_argument("--namespace", type=name, default=_DEFAULTS.namespace, metavar="NAME", help=text)
+    _claims(noun)
+    noun.add_argument("--output", choices=("yaml", "json"), default="yaml", help="format of objects")
     text = "write a file for each kind of object into this folder"
-    verb.add_argument("--to", type=Path, metavar="DIR", help=text)
-    manifests.add_arguments(verb)
+    noun.add_argument("--to", type=Path, metavar="DIR", help=text)
+    manifests.add_arguments(noun)
 
 
 def _releases(verb: argparse.ArgumentParser) -> None:
@@ -264,3 +265,6 @@ def _overhead(text: str) -> tuple[str, str]:
     resource, _, amount = text.partition("=")
     syntax.overhead({resource: amount})
     return resource, amount
+
+
+COMMANDS: Mapping[str, Command] = {"generate": generate}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from protect.cli import daemons, show
-from protect.cli.errors import Command, CommandFailed
+from protect.cli.errors import CommandFailed
 from protect.cli.output import event
 from xenpod_proto.protect.v1 import reservations_pb2 as pb
 
@@ -25,6 +25,3 @@ async def capacity(options: argparse.Namespace) -> None:
 def _line(now: pb.Capacity) -> str:
     said = f"{show.mib(now.free_bytes)} free of {show.mib(now.total_bytes)}"
     return f"{said}, reservations {show.mib(now.reservations_bytes)}"
-
-
-COMMANDS: dict[str, Command] = {"host capacity": capacity}

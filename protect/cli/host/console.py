@@ -6,7 +6,6 @@ import argparse
 import asyncio
 
 from protect.cli import show
-from protect.cli.errors import Command
 from protect.host.programs import run
 
 
@@ -17,6 +16,3 @@ async def console(options: argparse.Namespace) -> None:
     lines = text.splitlines(keepends=True)
     shown.write(b"".join(lines[-options.lines :] if options.lines else lines))
     shown.end()
-
-
-COMMANDS: dict[str, Command] = {"host console": console}

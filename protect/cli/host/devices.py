@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from daemonkit.rpc.client import channel
 from protect.cli import daemons, find, selector, show
-from protect.cli.errors import CommandFailed
+from protect.cli.errors import Command, CommandFailed
 from protect.cli.output import structured
 from protect.cli.selector import add_selector
+from protect.cli.usage.verbs import ZONE, add_protectd_verb, verbs_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
 _TIMEOUT = 120.0
 """A guest that does not let go has its time first."""
-_ID = "the zone's id or name, or an unambiguous prefix of it"
 _DEVICE = "its name in [host.devices] of protectd.toml, or the path of a block device"
 
-Verb = Callable[[str, str], argparse.ArgumentParser]
-"""Adds the parser of a command, by its whole name and its text."""
 
-
-def add_parsers(verb: Verb) -> None:
-    listing = verb("device list", "devices that the configuration names, and those that zones have")
-    add_selector(listing, selector.DEVICE)
-    attaching = verb("device attach", "give a running zone a device until it ends, or the device is detached")
-    detaching = verb("device detach", "take a device from a zone")
+def add_arguments(noun: argparse.ArgumentParser) -> None:
+    verbs = verbs_of(noun)
+    text = "devices that the configuration names, and those that zones have"
+    add_selector(add_protectd_verb(verbs, "device list", text), selector.DEVICE)
+    text = "give a running zone a device until it ends, or the device is detached"
+    attaching = add_protectd_verb(verbs, "device attach", text)
+    detaching = add_protectd_verb(verbs, "device detach", "take a device from a zone")
     for one in (attaching, detaching):
-        one.add_argument("id", metavar="ZONE", help=_ID)
+        one.add_argument("id", metavar="ZONE", help=ZONE)
         one.add_argument("device", metavar="DEVICE", help=_DEVICE)
     attaching.add_argument("--readonly", action="store_true", help="a block device that is only read")
     detaching.add_argument("--force", action="store_true", help="also while something in the zone uses it")
@@ -82,7 +81,7 @@ def _state(one: pb.Device) -> str:
     return "free" if one.present else "absent"
 
 
-COMMANDS = {
+COMMANDS: Mapping[str, Command] = {
     "device list": device_list,
     "device attach": device_attach,
     "device detach": device_detach,

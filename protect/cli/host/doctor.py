@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from protect.cli import daemons, show
 from protect.cli.errors import CheckFailed, Command, CommandFailed
 from protect.cli.output import as_dict, plain, structured
+from protect.cli.usage.verbs import asks_cri, asks_protectd, named
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2 as reservations
@@ -32,17 +33,18 @@ _CONSOLES = 256
 _MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "unknown": "unknown"}
 
 
-def add_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--all", action="store_true", help="show what is healthy, too")
+def add_arguments(noun: argparse.ArgumentParser) -> None:
+    asks_cri(asks_protectd(named(noun, "doctor")))
+    noun.add_argument("--all", action="store_true", help="show what is healthy, too")
     text = "collect versions, configuration, state, logs and consoles in one file (tar.gz), redacted"
-    verb.add_argument("--bundle", type=Path, metavar="FILE", help=text)
+    noun.add_argument("--bundle", type=Path, metavar="FILE", help=text)
     for name, default in (
         ("--config", "/etc/protect/protectd.toml"),
         ("--cri-config", "/etc/xenpod/cri.toml"),
         ("--kubelet-config", "/var/lib/kubelet/config.yaml"),
         ("--kubelet-config-dir", "/etc/kubernetes/kubelet.conf.d"),
     ):
-        verb.add_argument(name, type=Path, default=Path(default), metavar="PATH", help=f"default: {default}")
+        noun.add_argument(name, type=Path, default=Path(default), metavar="PATH", help=f"default: {default}")
 
 
 async def doctor(options: argparse.Namespace) -> None:
@@ -180,4 +182,4 @@ async def _part(name: str, asked: Awaitable[Message]) -> tuple[str, bytes | str]
         return f"state/{name}.json", str(error.details())
 
 
-COMMANDS: dict[str, Command] = {"doctor": doctor}
+COMMANDS: Mapping[str, Command] = {"doctor": doctor}

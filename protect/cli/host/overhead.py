@@ -22,7 +22,7 @@ from pathlib import Path
 
 from protect.cli import daemons, show
 from protect.cli.daemons import TIMEOUT
-from protect.cli.errors import Command, CommandFailed
+from protect.cli.errors import CommandFailed
 from protect.cli.output import structured
 from protect.cli.usage.values import memory, positive, seconds
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -182,6 +182,3 @@ def _show(found: MeasuredOverhead) -> None:
     sys.stdout.write(f"\noverhead:\n  podFixed:\n    memory: {fixed['memory']}\n    cpu: {fixed['cpu']}\n")
     words = " ".join(f"--overhead {resource}={amount}" for resource, amount in fixed.items())
     show.note(f"for a class: protect generate classes {words}")
-
-
-COMMANDS: dict[str, Command] = {"host overhead": overhead}

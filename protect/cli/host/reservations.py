@@ -9,11 +9,29 @@ from collections.abc import Mapping
 from protect.cli import daemons, find, selector, show
 from protect.cli.errors import Command, CommandFailed
 from protect.cli.output import structured
+from protect.cli.usage.verbs import ID, add_protectd_verb, verbs_of
 from xenpod_proto.protect.v1 import reservations_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2_grpc
 
 _TIMEOUT = 60.0
 _UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+
+
+def add_arguments(noun: argparse.ArgumentParser) -> None:
+    verbs = verbs_of(noun)
+    verb = add_protectd_verb(verbs, "reservation list", "list reservations and their zones")
+    selector.add_selector(verb, selector.RESERVATION)
+    text = "reserve memory for pods; again, it adds pods"
+    verb = add_protectd_verb(verbs, "reservation make", text)
+    verb.add_argument("id", help="1 to 64 of [a-z0-9-], such as the uid of a resource claim")
+    verb.add_argument("memory", help='such as "512Mi"')
+    verb.add_argument("--vcpus", type=int, default=0, metavar="N")
+    verb.add_argument("--pod", action="append", default=[], metavar="UID", help="a pod that it is for")
+    verb = add_protectd_verb(verbs, "reservation bind", "add a pod to a reservation")
+    verb.add_argument("id", help=ID)
+    verb.add_argument("pod", metavar="UID")
+    verb = add_protectd_verb(verbs, "reservation release", "release reservations")
+    verb.add_argument("ids", nargs="+", metavar="id", help=ID)
 
 
 async def reservation_list(options: argparse.Namespace) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 
 from daemonkit.rpc.client import channel
 from protect.cli import show
-from protect.cli.errors import CheckFailed, Command, CommandFailed
-from protect.cli.image import export, passwords
+from protect.cli.errors import CheckFailed, CommandFailed
+from protect.cli.image import export
 from protect.cli.image import show as show_images
 from xenpod_proto.images.v1 import images_pb2 as pb
 from xenpod_proto.images.v1 import images_pb2_grpc
@@ -33,11 +33,6 @@ async def image_list(options: argparse.Namespace) -> None:
         show_images.ids(answer.images)
     else:
         show_images.images(answer, answer.images, options.output)
-
-
-def password(options: argparse.Namespace) -> str:
-    """The password for a command with a user name, "" without.  It blocks, so it is read first."""
-    return passwords.read(f"Password of {options.username}: ") if options.username else ""
 
 
 async def image_pull(options: argparse.Namespace) -> None:
@@ -138,20 +133,3 @@ async def image_watch(options: argparse.Namespace) -> None:
     async with _images(options) as images:
         async for event in images.WatchPulls(pb.WatchPullsRequest()):
             show_images.pulls(event, options.output)
-
-
-COMMANDS: Mapping[str, Command] = {
-    "image list": image_list,
-    "image pull": image_pull,
-    "image import": image_import,
-    "image export": image_export,
-    "image tag": image_tag,
-    "image untag": image_untag,
-    "image remove": image_remove,
-    "image inspect": image_inspect,
-    "image verify": image_verify,
-    "image gc": image_gc,
-    "image prune": image_prune,
-    "image list-kernels": image_list_kernels,
-    "image watch": image_watch,
-}

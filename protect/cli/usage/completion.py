@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 import argcomplete
 import argcomplete.shell_integration
@@ -15,6 +14,7 @@ from argcomplete.completers import BaseCompleter
 
 from daemonkit.rpc.client import channel
 from protect.cli.errors import Command
+from protect.cli.usage.verbs import named
 from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc, reservations_pb2, reservations_pb2_grpc
@@ -26,9 +26,9 @@ _TIMEOUT = 2.0
 Ask = Callable[[argparse.Namespace], Awaitable[Sequence[str]]]
 
 
-def add_arguments(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("shell", choices=SHELLS)
-    verb.epilog = (
+def add_arguments(noun: argparse.ArgumentParser) -> None:
+    named(noun, "completion").add_argument("shell", choices=SHELLS)
+    noun.epilog = (
         "bash: protect completion bash >/etc/bash_completion.d/protect; "
         "zsh: protect completion zsh >/usr/local/share/zsh/site-functions/_protect; "
         "fish: protect completion fish >/etc/fish/completions/protect.fish"
@@ -38,11 +38,6 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 async def completion(options: argparse.Namespace) -> None:
     """Print what the shell has to source."""
     sys.stdout.write(argcomplete.shell_integration.shellcode(["protect"], shell=options.shell) + "\n")
-
-
-def is_asked() -> bool:
-    """Whether a shell asks for words."""
-    return "_ARGCOMPLETE" in os.environ
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
@@ -132,4 +127,4 @@ _OF_NOUN: dict[str, Ask] = {
     "reservation": _reservations,
 }
 
-COMMANDS: dict[str, Command] = {"completion": completion}
+COMMANDS: Mapping[str, Command] = {"completion": completion}

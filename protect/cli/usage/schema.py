@@ -15,6 +15,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from protect.cli.errors import Command, CommandFailed
+from protect.cli.usage.verbs import named
 from xenpod_proto.images.v1 import images_pb2 as images
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2 as reservations
@@ -109,9 +110,9 @@ OWN: Mapping[str, Schema] = {
 """Documents of commands that print no message."""
 
 
-def add_arguments(verb: argparse.ArgumentParser) -> None:
+def add_arguments(noun: argparse.ArgumentParser) -> None:
     text = 'a command, such as "zone list"; default: all'
-    verb.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help=text)
+    named(noun, "schema").add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help=text)
 
 
 async def schema(options: argparse.Namespace) -> None:
@@ -177,4 +178,4 @@ def _value(field: FieldDescriptor, defined: dict[str, Schema]) -> Schema:
     return {"type": "string", "contentEncoding": "base64"} if field.type == field.TYPE_BYTES else _TEXT
 
 
-COMMANDS: dict[str, Command] = {"schema": schema}
+COMMANDS: Mapping[str, Command] = {"schema": schema}

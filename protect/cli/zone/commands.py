@@ -1,4 +1,4 @@
-"""``protect zone`` and ``protect workload``: list, inspect, destroy, consoles; ``protect watch``."""
+"""``protect zone``: list, inspect, console, destroy, pause, resume."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 
 import grpc.aio
 
-from protect.cli import daemons, find, selector, show
+from protect.cli import daemons, selector, show
 from protect.cli.daemons import TIMEOUT
-from protect.cli.errors import Command
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -80,42 +79,3 @@ async def _chosen(
         known = await daemons.zone_list(zones)
         found = [daemons.one_zone(known, text) for text in options.ids]
         yield zones, found or [one.id for one in options.selector.select(selector.ZONE, known)]
-
-
-async def workload_list(options: argparse.Namespace) -> None:
-    zone_id = options.zone
-    if zone_id:
-        async with daemons.zones(options) as zones:
-            zone_id = await daemons.zone_id(zones, zone_id)
-    async with daemons.workloads(options) as workloads:
-        listed = await daemons.workload_list(workloads, zone_id)
-    chosen = options.selector.select(selector.WORKLOAD, listed)
-    show.workloads(pb.ListWorkloadsResponse(workloads=chosen), options.output)
-
-
-async def workload_inspect(options: argparse.Namespace) -> None:
-    async with daemons.workloads(options) as workloads:
-        known = [one.id for one in await daemons.workload_list(workloads)]
-        workload_id = find.one_of(known, options.id, "workload")
-        workload = await workloads.GetWorkload(pb.GetWorkloadRequest(id=workload_id), timeout=TIMEOUT)
-        show.workload(workload, options.output)
-
-
-async def watch(options: argparse.Namespace) -> None:
-    """Show events until interrupted, or until protectd ends."""
-    async with daemons.host(options) as service:
-        async for event in service.Watch(pb.WatchRequest()):
-            show.event(event, options.output)
-
-
-COMMANDS: dict[str, Command] = {
-    "zone list": zone_list,
-    "zone inspect": zone_inspect,
-    "zone console": zone_console,
-    "zone destroy": zone_destroy,
-    "zone pause": zone_pause,
-    "zone resume": zone_resume,
-    "workload list": workload_list,
-    "workload inspect": workload_inspect,
-    "watch": watch,
-}

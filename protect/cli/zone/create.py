@@ -6,7 +6,6 @@ import argparse
 import secrets
 
 from protect.cli import daemons
-from protect.cli.errors import Command
 from protect.cli.output import structured
 from protect.cli.usage.values import memory, positive
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -52,6 +51,3 @@ async def create(options: argparse.Namespace) -> None:
         made = await zones.CreateZone(request, timeout=_TIMEOUT)
     if not structured(options.output, made, names=[made.id]):
         structured("name", names=[made.id])
-
-
-COMMANDS: dict[str, Command] = {"zone create": create}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from protect.cli import daemons, selector, show
-from protect.cli.errors import Command
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
@@ -57,6 +56,3 @@ class EventFilter:
         if zone is None or self._zone_id not in ("", zone_id):
             return False
         return bool(self._selector.select(selector.ZONE, [zone]))
-
-
-COMMANDS: dict[str, Command] = {"zone events": events}

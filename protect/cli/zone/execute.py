@@ -16,7 +16,7 @@ import tty
 from collections.abc import AsyncIterator, Iterator
 
 from protect.cli import daemons, find
-from protect.cli.errors import Command, CommandEnded, CommandFailed
+from protect.cli.errors import CommandEnded, CommandFailed
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -149,6 +149,3 @@ def _user(text: str) -> tuple[int, int]:
     if not uid.isdecimal() or (colon and not gid.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r:.80} is not UID or UID:GID, in numbers")
     return int(uid), int(gid or "0")
-
-
-COMMANDS: dict[str, Command] = {"zone exec": zone_exec, "workload exec": workload_exec}

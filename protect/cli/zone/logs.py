@@ -19,7 +19,7 @@ from daemonkit.host import inotify
 from daemonkit.tasks import race
 from protect.cli import daemons, find
 from protect.cli.daemons import TIMEOUT
-from protect.cli.errors import Command, CommandFailed
+from protect.cli.errors import CommandFailed
 from protect.cli.output import plain
 from protect.cli.usage.values import count
 from protect.cli.zone.logfile import LogLine, LogReader
@@ -150,6 +150,3 @@ class Lines:
 
 def _shown(untrusted: str) -> str:
     return "".join(c if c == "\t" else plain(c) for c in untrusted)
-
-
-COMMANDS: dict[str, Command] = {"zone logs": logs}

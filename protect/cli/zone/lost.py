@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from protect.cli import daemons, find, show
 from protect.cli.daemons import TIMEOUT
-from protect.cli.errors import Command, CommandFailed
+from protect.cli.errors import CommandFailed
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -42,10 +42,3 @@ async def zone_shutdown(options: argparse.Namespace) -> None:
         answer = await zones.ShutdownZones(request, timeout=options.deadline + TIMEOUT)
     if answer.left:
         raise CommandFailed(f"{len(answer.left)} zones could not be ended: {', '.join(answer.left)}")
-
-
-COMMANDS: dict[str, Command] = {
-    "zone adopt": zone_adopt,
-    "zone remove": zone_remove,
-    "zone shutdown": zone_shutdown,
-}

@@ -9,7 +9,6 @@ from protect.cli.errors import CommandFailed
 from protect.cli.usage.values import memory, positive
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-COMMAND = "zone resize"
 _TIMEOUT = 120.0
 _POLICIES = {"static": pb.MEMORY_POLICY_STATIC, "dynamic": pb.MEMORY_POLICY_DYNAMIC}
 

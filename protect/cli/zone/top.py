@@ -12,7 +12,6 @@ from typing import Protocol
 
 from protect.cli import daemons, find, selector, show
 from protect.cli.daemons import TIMEOUT
-from protect.cli.errors import Command
 from protect.cli.output import structured
 from protect.cli.usage.values import positive, seconds
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -154,6 +153,3 @@ def _show(options: argparse.Namespace, uses: Sequence[ZoneUse], now: Rows, view:
     cpu, used = sum(use.cpu for use in uses), sum(use.used for use in uses)
     title = f"{len(uses)} zones, CPU {cpu:.0f}%, memory in use {show.mib(used)}; Ctrl-C ends"
     view.show(title, _HEADS, cells)
-
-
-COMMANDS: dict[str, Command] = {"zone top": top}

@@ -199,7 +199,11 @@ HEAVY = (
     "prometheus_client",
     "rich.console",
     "ruamel.yaml",
+    "daemonkit.observe",
     "daemonkit.rpc.interceptors",
+    "protect.cli.cluster",
+    "protect.cli.host",
+    "protect.cli.image",
     "protect.generate",
 )
 """What a list of zones does without; together they take longer to import than all that it needs."""
@@ -214,8 +218,3 @@ def test_a_list_of_zones_imports_little(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
-
-
-def test_generate_has_its_arguments() -> None:
-    for noun in ("", "generate"):
-        assert parser(noun).parse_args(["generate", "classes", "--no-taint"]).no_taint

@@ -18,9 +18,9 @@ from ruamel.yaml import YAML
 
 from protect.cli import find
 from protect.cli.__main__ import main
-from protect.cli.commands import COMMANDS
 from protect.cli.errors import CommandFailed
 from protect.cli.host.overhead import HostUse, measured
+from protect.cli.nouns import NOUNS
 from protect.cli.tables import columns
 from protect.cli.usage import schema
 from protect.cli.usage.arguments import parser
@@ -65,10 +65,16 @@ async def protect(
 
 
 def test_every_command_has_a_function_and_the_other_way_round() -> None:
-    assert set(verbs(parser())) == set(COMMANDS)
-    assert {command.removesuffix(" --strangers") for command in schema.MESSAGES} | set(schema.OWN) <= set(
-        COMMANDS
-    )
+    commands = {command for noun in NOUNS.values() for command in noun.load().COMMANDS}
+    assert set(verbs(parser())) == commands
+    assert {command.removesuffix(" --strangers") for command in schema.MESSAGES} | set(schema.OWN) <= commands
+
+
+def test_a_command_is_in_the_module_of_its_noun() -> None:
+    for name, noun in NOUNS.items():
+        found = noun.load().COMMANDS
+        assert {command.partition(" ")[0] for command in found} == {name}
+        assert set(verbs(parser(name))) == set(found), "what the parser has that is made for it alone"
 
 
 def verbs(parsing: Any) -> list[str]:
