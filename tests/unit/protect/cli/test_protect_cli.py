@@ -18,7 +18,6 @@ from daemonkit.config import load
 from daemonkit.faults import Refused, Unreachable
 from daemonkit.rpc.server import serve_unix
 from protect.cli.__main__ import main
-from protect.cli.usage.arguments import parser
 from protect.config import ProtectdConfig
 from protect.server import services
 from protect.state.manager import ZoneManager
