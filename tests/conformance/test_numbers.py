@@ -135,17 +135,17 @@ async def test_metrics(stage: Stage, shared_pod: Pod) -> None:
 
 
 async def test_limits_that_change(stage: Stage, shared_pod: Pod) -> None:
-    """As the zone's cgroups have it, and ContainerStatus shows it."""
-    first = cri.LinuxContainerResources(memory_limit_in_bytes=32 * MIB, cpu_shares=1024)
+    """As the zone's cgroups have it, and ContainerStatus shows it.  The smallest zone here has room for both."""
+    first = cri.LinuxContainerResources(memory_limit_in_bytes=16 * MIB, cpu_shares=1024)
     container = await stage.started(shared_pod, linux=linux(first))
-    wanted = cri.LinuxContainerResources(memory_limit_in_bytes=64 * MIB, cpu_quota=50_000, cpu_period=100_000)
+    wanted = cri.LinuxContainerResources(memory_limit_in_bytes=32 * MIB, cpu_quota=50_000, cpu_period=100_000)
     request = cri.UpdateContainerResourcesRequest(container_id=container, linux=wanted)
     await stage.runtime.UpdateContainerResources(request, timeout=PATIENCE)
     stats = cri.ContainerStatsRequest(container_id=container)
     memory = (await stage.runtime.ContainerStats(stats, timeout=PATIENCE)).stats.memory
-    assert memory.working_set_bytes.value + memory.available_bytes.value == 64 * MIB
+    assert memory.working_set_bytes.value + memory.available_bytes.value == 32 * MIB
     shown = (await stage.status(container)).resources.linux
-    assert (shown.memory_limit_in_bytes, shown.cpu_quota, shown.cpu_shares) == (64 * MIB, 50_000, 1024)
+    assert (shown.memory_limit_in_bytes, shown.cpu_quota, shown.cpu_shares) == (32 * MIB, 50_000, 1024)
     with refused("FAILED_PRECONDITION"):
         request.linux.cpuset_cpus = "900-901"
         await stage.runtime.UpdateContainerResources(request, timeout=PATIENCE)
