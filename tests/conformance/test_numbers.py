@@ -135,7 +135,7 @@ async def test_metrics(stage: Stage, shared_pod: Pod) -> None:
 
 
 async def test_limits_that_change(stage: Stage, shared_pod: Pod) -> None:
-    """As the zone's cgroups have it, and ContainerStatus shows it.  The smallest zone here has room for both."""
+    """As the zone's cgroups have it, and ContainerStatus shows it.  The smallest zone has room for both."""
     first = cri.LinuxContainerResources(memory_limit_in_bytes=16 * MIB, cpu_shares=1024)
     container = await stage.started(shared_pod, linux=linux(first))
     wanted = cri.LinuxContainerResources(memory_limit_in_bytes=32 * MIB, cpu_quota=50_000, cpu_period=100_000)
