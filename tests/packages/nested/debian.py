@@ -140,7 +140,8 @@ class NestedDebian:
     def shut_down(self) -> None:
         """As an operator does it; returns when the machine is off."""
         assert self._machine
-        self.run("systemctl", "poweroff", "--no-block")
+        # Whether it succeeded is not always answered: what would answer is ended, too.
+        self._send(("systemctl", "poweroff", "--no-block"), _DEADLINE)
         self._machine.wait(_DEADLINE)
         self._hang_up()
 
@@ -178,9 +179,12 @@ class NestedDebian:
         return qemu.Boot(program, entry.xen_words, kernel, entry.kernel_words, initramfs_file)
 
     def _ask(self, command: tuple[str, ...], seconds: float) -> dict[str, Any]:
+        self._send(command, seconds)
+        return self._answer(seconds + _MORE)
+
+    def _send(self, command: tuple[str, ...], seconds: float) -> None:
         assert self._port, "it is not booted"
         self._port.sendall(json.dumps([command, seconds]).encode() + b"\n")
-        return self._answer(seconds + _MORE)
 
     def _answer(self, seconds: float) -> dict[str, Any]:
         """The next line; AssertionError: the machine has ended, or says nothing."""
