@@ -15,6 +15,7 @@ from tests.support.cluster.api import ApiRefused
 from tests.support.cluster.claims import (
     CLAIMS,
     DRIVER,
+    RETRIED,
     TEMPLATES,
     Driver,
     claim,
@@ -68,7 +69,7 @@ async def test_the_node_is_filled_and_what_does_not_fit_waits_for_one_to_end(dri
     names = [f"full-{number}" for number in range(FITS + 1)]
     for name in names[:-1]:
         await create(driver, name)
-    await driver.cluster.started(*names[:-1])
+    await driver.cluster.started(*names[:-1], patience=RETRIED)
     found = await driver.reservations()
     assert [one.memory_bytes + one.overhead_bytes for one in found.values()] == [SIZE] * FITS
     assert len({one.zone_id for one in found.values()}) == FITS

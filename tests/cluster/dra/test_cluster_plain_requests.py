@@ -13,7 +13,7 @@ import pytest_asyncio
 from protect.cli.__main__ import parser
 from protect.cli.cluster.generate import generate
 from tests.support.cluster.api import PATIENCE, ApiRefused, Object
-from tests.support.cluster.claims import CLAIMS, Driver, driving, unscheduled
+from tests.support.cluster.claims import CLAIMS, RETRIED, Driver, driving, unscheduled
 from tests.support.cluster.cluster import NODE_MEMORY, PODS, Cluster, pod
 from tests.support.cluster.programs import needs_kubernetes
 from tests.support.cri.cri_daemons import needs_node
@@ -108,7 +108,7 @@ async def test_the_node_is_filled_by_limits_and_one_more_waits(driver: Driver) -
     names = [f"plain-{number}" for number in range(FITS + 1)]
     for name in names[:-1]:
         await driver.cluster.create(name, "sleep", "1000", container=limited("400Mi"), runtimeClassName=CLASS)
-    seen = await driver.cluster.started(*names[:-1])
+    seen = await driver.cluster.started(*names[:-1], patience=RETRIED)
     for one in seen:
         spec = one["spec"]
         assert spec["containers"][0]["resources"]["requests"] == {"memory": "0"}

@@ -14,6 +14,7 @@ from tests.support.cluster.api import PATIENCE
 from tests.support.cluster.claims import (
     CLAIMS,
     DRIVER,
+    RETRIED,
     TEMPLATES,
     Driver,
     claim,
@@ -112,7 +113,7 @@ async def test_thirty_claims_fill_the_node_and_the_next_waits_for_one_to_end(dri
     assert FITS == 30
     for name in names:
         await create(driver, name)
-    await driver.cluster.started(*names)
+    await driver.cluster.started(*names, patience=RETRIED)
     await in_agreement(driver, FITS)
     await create(driver, "waits")
     assert "cannot allocate all claims" in await unscheduled(driver.cluster, "waits")

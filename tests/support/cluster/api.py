@@ -57,14 +57,16 @@ class Api:
         """Make a request whose answer is not JSON: /readyz, logs."""
         return b"".join([part async for part in self._exchange(method, path, body)]).decode()
 
-    async def until(self, path: str, selector: str, what: Callable[[Object], bool]) -> Object:
+    async def until(
+        self, path: str, selector: str, what: Callable[[Object], bool], patience: float = PATIENCE
+    ) -> Object:
         """Watch the objects of a list until one is as ``what`` says, and return it.
 
         ``selector`` is a field selector that one object has.  An AssertionError shows how it was last.
         """
         last: Object = {}
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(patience):
                 while True:  # the API server ends watches now and then
                     async with aclosing(self._watched(f"{path}?watch=1&fieldSelector={selector}")) as seen:
                         async for last in seen:

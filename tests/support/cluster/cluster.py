@@ -64,10 +64,10 @@ class Cluster:
         """Create a pod; see ``pod``."""
         await self.api.post(PODS, pod(name, *command, **spec))
 
-    async def until(self, name: str, what: Callable[[Object], bool]) -> Object:
+    async def until(self, name: str, what: Callable[[Object], bool], patience: float = PATIENCE) -> Object:
         """Wait until the pod satisfies the condition: the pod."""
         try:
-            return await self.api.until(PODS, f"metadata.name={name}", what)
+            return await self.api.until(PODS, f"metadata.name={name}", what, patience)
         except AssertionError as error:
             raise AssertionError(f"{error}; events: {await self.events(name)}") from None
 
@@ -77,9 +77,9 @@ class Cluster:
         status: Object = seen["status"]["containerStatuses"][0]["state"]["terminated"]
         return status | {"phase": seen["status"]["phase"]}
 
-    async def started(self, *names: str) -> list[Object]:
-        """Wait until the containers of pods run: the pods."""
-        return [await self.until(name, _runs) for name in names]
+    async def started(self, *names: str, patience: float = PATIENCE) -> list[Object]:
+        """Wait until the containers of pods run, for each as long as ``patience``: the pods."""
+        return [await self.until(name, _runs, patience) for name in names]
 
     async def log(self, name: str) -> str:
         return await self.api.text("GET", f"{PODS}/{name}/log")
