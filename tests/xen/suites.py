@@ -118,12 +118,12 @@ SUITES = (
     Suite("crowd", ("tests/xen/inside/protectd/test_crowd.py",), 700),
     Suite("pci", ("tests/xen/inside/test_pci.py",), 200, hardware=_IOMMU),
     Suite("kernel", ("tests/xen/inside/test_kernel.py",), 240),
-    Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 1500),
+    Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 1800),
     Suite("story", (*_STORY, "-k", _STORY_FIRST), 220, tiers=_EVERY),
     Suite("story-rest", (*_STORY, *_rest(_STORY_FIRST)), 500),
-    Suite("killed-create", (*_KILLED, "-k", "create_zone"), 400),
-    Suite("killed-destroy", (*_KILLED, *_rest("create_zone")), 350),
-    Suite("killed-changes", ("tests/xen/inside/protectd/test_killed_changes.py",), 700),
+    Suite("killed-create", (*_KILLED, "-k", "create_zone"), 1000),
+    Suite("killed-destroy", (*_KILLED, *_rest("create_zone")), 800),
+    Suite("killed-changes", ("tests/xen/inside/protectd/test_killed_changes.py",), 1100),
     # What Debian starts by default; the C one, which the other suites have, needs less of an emulated CPU.
     Suite(
         "oxenstored",
