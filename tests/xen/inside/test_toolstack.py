@@ -28,12 +28,16 @@ from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.xen.inside.conftest import MIB, MakeSpec, until, until_console
+from xenbind import disk as vbd
 from xenbind import domain
 from xenbind.context import Context
 from xenbind.xenstore import Xenstore
 
 PATIENCE = 240.0
 ISOLATED = "system_u:system_r:isolated_domU_t"
+BACKENDS = "/local/domain/0/backend/vbd"
+ANOTHER = "32001"
+"""The number of no domain."""
 
 
 async def _booted(toolstack: LibxlToolstack, spec: MakeSpec, test: str) -> DomainId:
@@ -188,6 +192,32 @@ def _loops_of(image: Path) -> int:
         with contextlib.suppress(OSError):
             found += backing.read_text().strip() == str(image)
     return found
+
+
+async def test_a_backend_of_a_domain_that_is_gone_is_removed(
+    toolstack: LibxlToolstack, context: Context, spec: MakeSpec, tmp_path: Path
+) -> None:
+    """As one stays of a disk that is attached while somebody else ends the domain."""
+    image = tmp_path / "disk.img"
+    image.write_bytes(bytes(4096))
+    domid = await toolstack.create(spec("mute"))
+    await toolstack.attach_disk(domid, DiskSpec("xvda", image))
+    number = vbd.backend(context, domid, "xvda").rpartition("/")[2]
+    with Xenstore() as store:
+        left, others = f"{BACKENDS}/{domid}/{number}", f"{BACKENDS}/{ANOTHER}"
+        nodes = {name: store.read(f"{left}/{name}") or b"" for name in store.list(left)}
+        domain.destroy(context, domid)
+        del nodes["physical-device"]  # it is written last
+        try:
+            for name, value in nodes.items():
+                store.write(f"{left}/{name}", value)
+            store.write(f"{others}/{number}/script", b"/etc/xen/scripts/block")
+            await toolstack.list()
+            assert set(store.list(BACKENDS)) & {str(domid), ANOTHER} == {ANOTHER}
+        finally:
+            store.remove(others)
+    await toolstack.destroy(domid)
+    await _released(image)
 
 
 async def test_memory(toolstack: LibxlToolstack, spec: MakeSpec) -> None:

@@ -46,6 +46,10 @@ class AsyncStore:
         """Write a child of a node; FileNotFoundError when the node is gone, as a domain's may be any time."""
         await self._run(Xenstore.write_below, node, name, value.encode())
 
+    async def remove(self, path: str) -> None:
+        """Remove a node and all below it; none there is fine."""
+        await self._run(Xenstore.remove, path)
+
     async def seed(self, domid: int) -> None:
         """Give a domain the seed of its random numbers; its agent takes it and removes it."""
         await self.write_below(f"/local/domain/{domid}", SEED, secrets.token_hex(32))
