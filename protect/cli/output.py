@@ -23,6 +23,8 @@ Document = Message | Mapping[str, Any] | None
 
 def plain(untrusted: str) -> str:
     """The text with control characters escaped: text from zones and registries could control a terminal."""
+    if untrusted.isprintable():
+        return untrusted
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in untrusted)
 
 

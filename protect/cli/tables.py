@@ -6,8 +6,6 @@ import sys
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from rich.cells import cell_len
-
 from protect.cli.output import plain
 
 _GAP = "  "
@@ -41,10 +39,19 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
         for row in rows
         for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")
     ]
-    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     return "".join(_line(line, widths) for line in lines)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True))
+    padded = (cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True))
     return _GAP.join(padded).rstrip() + "\n"
+
+
+def _width(text: str) -> int:
+    """In columns of a terminal, of which wide characters take two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # takes as long to import as a table to print
+
+    return cell_len(text)

@@ -196,7 +196,7 @@ HEAVY = (
     "cattrs",
     "opentelemetry",
     "prometheus_client",
-    "rich.console",
+    "rich",
     "ruamel.yaml",
     "daemonkit.observe",
     "daemonkit.rpc.interceptors",
