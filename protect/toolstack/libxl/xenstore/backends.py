@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container
+import time
+from collections.abc import Iterable, Mapping
 
 from daemonkit.logs import fields
 from protect.toolstack.libxl.config import NO_SCRIPT
+from protect.toolstack.libxl.workers import Workers
 from protect.toolstack.libxl.xenstore.store import AsyncStore
+from xenbind import domain as xen
+from xenbind.xenstore import Xenstore
 
 log = logging.getLogger(__name__)
 
 _ALL = "/local/domain/0/backend"
+_INTERVAL = 60.0
+"""Seconds between two looks at them."""
 
 
 class Backends:
@@ -21,28 +27,45 @@ class Backends:
     attached in between keeps its backend, and dom0's kernel the device behind it.
     """
 
-    def __init__(self, store: AsyncStore) -> None:
+    def __init__(self, workers: Workers, store: AsyncStore) -> None:
+        self._workers = workers
         self._store = store
+        self._due = 0.0
 
-    async def list(self) -> dict[str, int]:
-        """The path of each domain's backends, by kind, and the domain's number.  OSError."""
-        return {
-            f"{_ALL}/{kind}/{number}": int(number)
-            for kind in await self._store.list(_ALL)
-            for number in await self._store.list(f"{_ALL}/{kind}")
-            if number.isdecimal()
-        }
+    async def look(self) -> None:
+        """Remove what zones have left, if it is time to look again."""
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + _INTERVAL
+        try:
+            await self.remove_left()
+        except OSError as error:  # xenstored does not answer, for example
+            log.warning("backends that zones have left cannot be removed: %s", error)
 
-    async def remove_left(self, listed: dict[str, int], living: Container[int]) -> None:
-        """Remove those of zones without a domain.  ``listed``: before the ``living`` were, since a new
-        domain comes before its backends.  OSError."""
-        for path in [path for path, domid in listed.items() if domid not in living]:
-            if await self._is_of_a_zone(path):
-                log.warning("backend of a domain that is gone: removed", extra=fields(path=path))
-                await self._store.remove(path)
+    async def remove_left(self) -> None:
+        """Remove those of zones without a domain.  OSError."""
+        # Before the domains: a new one is there before its backends.
+        listed = await self._store.ask(_listed)
+        domains = await self._workers.ask(xen.domains)
+        living = {info.domid for info in domains if not info.dying}
+        if gone := [path for path, domid in listed.items() if domid not in living]:
+            await self._store.ask(_remove, gone)
 
-    async def _is_of_a_zone(self, path: str) -> bool:
-        """By the script of each device: those of other virtual machines have something to do."""
-        devices = await self._store.list(path)
-        scripts = [await self._store.read(f"{path}/{device}/script") for device in devices]
-        return bool(scripts) and all(script == NO_SCRIPT.encode() for script in scripts)
+
+def _listed(store: Xenstore) -> Mapping[str, int]:
+    """The path of each domain's backends, by kind, and the domain's number."""
+    return {
+        f"{_ALL}/{kind}/{number}": int(number)
+        for kind in store.list(_ALL)
+        for number in store.list(f"{_ALL}/{kind}")
+        if number.isdecimal()
+    }
+
+
+def _remove(store: Xenstore, paths: Iterable[str]) -> None:
+    for path in paths:
+        scripts = [store.read(f"{path}/{device}/script") for device in store.list(path)]
+        # Those of other virtual machines have scripts that do something.
+        if scripts and all(script == NO_SCRIPT.encode() for script in scripts):
+            log.warning("backend of a domain that is gone: removed", extra=fields(path=path))
+            store.remove(path)

@@ -25,24 +25,23 @@ class Census:
         self._workers = workers
         self._store = store
         self._registry = registry
-        self._backends = Backends(store)
+        self.backends = Backends(workers, store)
 
     async def take(self) -> tuple[list[DomainInfo], list[Known]]:
         """All domains, and the known ones that have vanished; not dom0, nor those that are dying.
 
-        A dying one only waits for others to give back its pages.  Backends that zones have left are removed.
+        A dying one only waits for others to give back its pages.  What ended zones have left in xenstore is
+        removed now and then.
         """
+        await self.backends.look()
         before = self._registry.uuids()  # what is made meanwhile has not vanished
-        backends = await self._list_backends()
         listed = []
-        living = [info for info in await self._workers.ask(xen.domains) if not info.dying]
-        for info in living:
-            if info.domid:
+        for info in await self._workers.ask(xen.domains):
+            if info.domid and not info.dying:
                 name, mark = await self._identity(info)
                 if mark or is_zone_domain(name, info.uuid):
                     self._registry.add(info.domid, info.uuid, name, mark)
                 listed.append(replace(domain_info(info), name=name, mark=mark))
-        await self._remove_left(backends, {info.domid for info in living})
         return listed, self._registry.vanished(before - {info.uuid for info in listed})
 
     async def claim(self, uuid: UUID, name: str, mark: str) -> DomainInfo | None:
@@ -60,20 +59,6 @@ class Census:
             await self._store.write(f"{path}/{MARK}", mark)
         self._registry.add(info.domid, uuid, name, marked or mark)
         return replace(domain_info(info), name=name, mark=marked or mark)
-
-    async def _list_backends(self) -> dict[str, int]:
-        """None, while xenstored does not answer."""
-        try:
-            return await self._backends.list()
-        except OSError as error:
-            log.debug("backends cannot be listed: %s", error)
-            return {}
-
-    async def _remove_left(self, backends: dict[str, int], living: set[int]) -> None:
-        try:
-            await self._backends.remove_left(backends, living)
-        except OSError as error:  # the next listing tries again
-            log.warning("backends that zones have left cannot be removed: %s", error)
 
     async def _identity(self, info: xen.Info) -> tuple[str, str]:
         """Name and mark; of a known domain they do not change, whatever becomes of xenstore."""

@@ -46,10 +46,6 @@ class AsyncStore:
         """Write a child of a node; FileNotFoundError when the node is gone, as a domain's may be any time."""
         await self._run(Xenstore.write_below, node, name, value.encode())
 
-    async def remove(self, path: str) -> None:
-        """Remove a node and all below it; none there is fine."""
-        await self._run(Xenstore.remove, path)
-
     async def seed(self, domid: int) -> None:
         """Give a domain the seed of its random numbers; its agent takes it and removes it."""
         await self.write_below(f"/local/domain/{domid}", SEED, secrets.token_hex(32))
@@ -57,6 +53,12 @@ class AsyncStore:
     async def list(self, path: str) -> list[str]:
         """The names of a node's children."""
         return await self._run(Xenstore.list, path)
+
+    async def ask(
+        self, function: Callable[Concatenate[Xenstore, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """What a function makes of the connection; it runs in a thread."""
+        return await self._run(function, *args, **kwargs)
 
     @asynccontextmanager
     async def watch(self, path: str) -> AsyncIterator[asyncio.Event]:
