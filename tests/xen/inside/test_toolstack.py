@@ -211,9 +211,12 @@ async def test_a_backend_of_a_domain_that_is_gone_is_removed(
         try:
             for name, value in nodes.items():
                 store.write(f"{left}/{name}", value)
+            for place in ("/libxl", "/local/domain"):
+                store.write(f"{place}/{domid}/device/vbd/{number}/backend", left.encode())
             store.write(f"{others}/{number}/script", b"/etc/xen/scripts/block")
             await toolstack._census.backends.remove_left()
             assert set(store.list(BACKENDS)) & {str(domid), ANOTHER} == {ANOTHER}
+            assert str(domid) not in [*store.list("/libxl"), *store.list("/local/domain")]
         finally:
             store.remove(others)
     await toolstack.destroy(domid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from daemonkit.logs import fields
 from protect.toolstack.libxl.config import NO_SCRIPT
@@ -24,7 +24,8 @@ class Backends:
     """Of disks and interfaces.
 
     Whoever ends a domain lists its devices first, and last removes the nodes that name them.  A disk that is
-    attached in between keeps its backend, and dom0's kernel the device behind it.
+    attached in between keeps its backend, and dom0's kernel the device behind it; one that is attached later
+    has the domain's own nodes made again, too.
     """
 
     def __init__(self, workers: Workers, store: AsyncStore) -> None:
@@ -46,9 +47,8 @@ class Backends:
         """Remove those of zones without a domain.  OSError."""
         # Before the domains: a new one is there before its backends.
         listed = await self._store.ask(_listed)
-        domains = await self._workers.ask(xen.domains)
-        living = {info.domid for info in domains if not info.dying}
-        if gone := [path for path, domid in listed.items() if domid not in living]:
+        domains = {info.domid for info in await self._workers.ask(xen.domains)}
+        if gone := {path: domid for path, domid in listed.items() if domid not in domains}:
             await self._store.ask(_remove, gone)
 
 
@@ -62,10 +62,12 @@ def _listed(store: Xenstore) -> Mapping[str, int]:
     }
 
 
-def _remove(store: Xenstore, paths: Iterable[str]) -> None:
-    for path in paths:
+def _remove(store: Xenstore, gone: Mapping[str, int]) -> None:
+    for path, domid in gone.items():
         scripts = [store.read(f"{path}/{device}/script") for device in store.list(path)]
         # Those of other virtual machines have scripts that do something.
         if scripts and all(script == NO_SCRIPT.encode() for script in scripts):
             log.warning("backend of a domain that is gone: removed", extra=fields(path=path))
-            store.remove(path)
+            # The backend last: the others are found by it.
+            for left in (f"/libxl/{domid}", f"/local/domain/{domid}", path):
+                store.remove(left)
