@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _password(username: str) -> str:
-    """The password for a user name, "" without one.  It blocks."""
+    """Read the password of a user, which blocks; "" without a user name."""
     from protect.cli.image import passwords
 
     return passwords.read(f"Password of {username}: ") if username else ""

@@ -1,7 +1,6 @@
 """The nouns of ``protect``, each with the module that has its arguments and its commands.
 
-A command imports the module of its own noun alone: all of them take as long to import as Python and gRPC
-(docs/adr/0053).
+A command imports only the module of its own noun, to start faster (docs/adr/0053).
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ class NounModule(Protocol):
     """What the module of a noun has."""
 
     COMMANDS: Mapping[str, Command]
-    """The function of each command, by the noun and the verb."""
+    """The function of each command, by its whole name: ``zone list``."""
 
     def add_arguments(self, noun: argparse.ArgumentParser) -> None:
-        """Add the noun's verbs and their arguments, or the arguments of a noun without verbs."""
+        """Add the verbs with their arguments; to a noun without verbs, its own arguments."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,14 @@ _USERNAME = "user at the registry; asks for the password, or reads it from stdin
 
 def add_arguments(noun: argparse.ArgumentParser) -> None:
     verbs = verbs_of(noun)
-    _moving(verbs)
-    _naming(verbs)
-    _looking(verbs)
-    _collecting(verbs)
+    _add_transfers(verbs)
+    _add_names(verbs)
+    _add_views(verbs)
+    _add_collection(verbs)
 
 
-def _moving(verbs: Verbs) -> None:
-    """Add what brings images here, and takes them elsewhere."""
+def _add_transfers(verbs: Verbs) -> None:
+    """Add the verbs that pull, import and export images."""
     verb = _verb(verbs, "image pull", "pull an image, and show its progress")
     verb.add_argument("name")
     verb.add_argument("--username", default="", help=_USERNAME)
@@ -38,8 +38,8 @@ def _moving(verbs: Verbs) -> None:
     verb.add_argument("--directory", action="store_true", help=text)
 
 
-def _naming(verbs: Verbs) -> None:
-    """Add what changes the names of images, and what removes images by name."""
+def _add_names(verbs: Verbs) -> None:
+    """Add the verbs that tag, untag and remove images."""
     verb = _verb(verbs, "image tag", "give an image one more name")
     verb.add_argument("image", metavar="IMAGE")
     verb.add_argument("name", metavar="NAME")
@@ -49,8 +49,8 @@ def _naming(verbs: Verbs) -> None:
     verb.add_argument("images", nargs="+", metavar="IMAGE")
 
 
-def _looking(verbs: Verbs) -> None:
-    """Add what shows and checks images."""
+def _add_views(verbs: Verbs) -> None:
+    """Add the verbs that show and check images."""
     verb = _verb(verbs, "image list", "list images, or those that match all filters")
     _filters(verb)
     verb.add_argument("--quiet", "-q", action="store_true", help="only the ids")
@@ -64,8 +64,8 @@ def _looking(verbs: Verbs) -> None:
     _verb(verbs, "image watch", "show running pulls, and each change")
 
 
-def _collecting(verbs: Verbs) -> None:
-    """Add what removes images that nobody uses."""
+def _add_collection(verbs: Verbs) -> None:
+    """Add the verbs that remove unused images."""
     text = "remove images that no container and no zone uses, except pinned ones"
     verb = _verb(verbs, "image gc", text)
     verb.add_argument("--dry-run", action="store_true", help="only show them")

@@ -1,4 +1,4 @@
-"""What the parsers of all nouns are made of: verbs, and the arguments that many of them share."""
+"""Helpers for the parsers of nouns: they add verbs, and the arguments that many verbs share."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def named(parser: argparse.ArgumentParser, command: str) -> argparse.ArgumentPar
 
 
 def asks_protectd(parser: argparse.ArgumentParser, *, inherited: bool = False) -> argparse.ArgumentParser:
-    """Add what goes with a question to protectd.  ``inherited``: for a verb whose noun has it already."""
+    """Add the arguments of a command that asks protectd.  ``inherited``: its noun has them already."""
 
     def default(value: object) -> object:
         return argparse.SUPPRESS if inherited else value
@@ -51,7 +51,7 @@ def asks_protectd(parser: argparse.ArgumentParser, *, inherited: bool = False) -
 
 
 def asks_cri(parser: argparse.ArgumentParser, *, inherited: bool = False) -> argparse.ArgumentParser:
-    """Add the socket of xenpod-cri."""
+    """Add the socket of xenpod-cri.  ``inherited``: the noun has it already."""
     default = argparse.SUPPRESS if inherited else CRI_SOCKET
     text = "socket of xenpod-cri"
     parser.add_argument("--cri-socket", type=Path, default=default, metavar="PATH", help=text)

@@ -15,14 +15,14 @@ from protect.cli.zone import commands, create, events, execute, logs, lost, resi
 
 def add_arguments(noun: argparse.ArgumentParser) -> None:
     verbs = verbs_of(noun)
-    _looking(verbs)
-    _changing(verbs)
-    _running(verbs)
-    _losing(verbs)
+    _add_views(verbs)
+    _add_changes(verbs)
+    _add_sessions(verbs)
+    _add_recovery(verbs)
 
 
-def _looking(verbs: Verbs) -> None:
-    """Add what shows zones."""
+def _add_views(verbs: Verbs) -> None:
+    """Add the verbs that show zones."""
     verb = add_protectd_verb(verbs, "zone list", "list zones")
     add_selector(verb, FIELDS)
     text = "list domains without a record instead: other virtual machines, and lost zones"
@@ -39,8 +39,8 @@ def _looking(verbs: Verbs) -> None:
     add_selector(verb, FIELDS)
 
 
-def _changing(verbs: Verbs) -> None:
-    """Add what makes, changes and ends zones."""
+def _add_changes(verbs: Verbs) -> None:
+    """Add the verbs that make, change and end zones."""
     create.add_arguments(add_protectd_verb(verbs, "zone create", "create an empty zone, without network"))
     resize.add_arguments(add_protectd_verb(verbs, "zone resize", "change a zone's size while it runs"), ZONE)
     for command, text in (
@@ -53,8 +53,8 @@ def _changing(verbs: Verbs) -> None:
         add_selector(verb, FIELDS)
 
 
-def _running(verbs: Verbs) -> None:
-    """Add what goes into zones, and what comes out of them."""
+def _add_sessions(verbs: Verbs) -> None:
+    """Add the verbs that run commands in zones, and show what zones wrote."""
     verb = add_protectd_verb(verbs, "zone exec", "run a command in a zone's workload")
     verb.add_argument("--workload", default="", metavar="ID", help="which workload, if it has several")
     execute.add_arguments(verb, ZONE)
@@ -68,8 +68,8 @@ def _running(verbs: Verbs) -> None:
     logs.add_arguments(asks_cri(verb), ZONE)
 
 
-def _losing(verbs: Verbs) -> None:
-    """Add what is for zones whose records are lost, and for the host's shutdown."""
+def _add_recovery(verbs: Verbs) -> None:
+    """Add the verbs for zones whose records are lost, and for the host's shutdown."""
     for command, text in (
         ("zone adopt", "take over domains of zones whose records are lost"),
         ("zone remove", "end domains of zones whose records are lost"),

@@ -140,7 +140,7 @@ class NestedDebian:
     def shut_down(self) -> None:
         """As an operator does it; returns when the machine is off."""
         assert self._machine
-        # Whether it succeeded is not always answered: what would answer is ended, too.
+        # The program that answers is ended, too, so an answer may not come.
         self._send(("systemctl", "poweroff", "--no-block"), _DEADLINE)
         self._machine.wait(_DEADLINE)
         self._hang_up()

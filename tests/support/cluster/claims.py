@@ -25,9 +25,9 @@ TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
 RETRIED = 420.0
 """Seconds to wait for the pods that fill a node.
 
-The scheduler adds what a claim consumes twice, from when it is stored until it is no longer in flight
-(GatherAllocatedState in 1.36), and so may refuse the last of many that come at once.  It looks at a refused
-pod again after five minutes.
+For a moment after it has allocated a claim, the scheduler counts it twice: as stored, and as in flight
+(GatherAllocatedState in 1.36).  So it may refuse the last of many pods that come at once.  It looks at a
+refused pod again after five minutes.
 """
 
 

@@ -78,7 +78,7 @@ class Cluster:
         return status | {"phase": seen["status"]["phase"]}
 
     async def started(self, *names: str, patience: float = PATIENCE) -> list[Object]:
-        """Wait until the containers of pods run, for each as long as ``patience``: the pods."""
+        """Wait until the containers of these pods run, ``patience`` seconds for each: the pods."""
         return [await self.until(name, _runs, patience) for name in names]
 
     async def log(self, name: str) -> str:

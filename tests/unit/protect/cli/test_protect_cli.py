@@ -18,6 +18,7 @@ from daemonkit.config import load
 from daemonkit.faults import Refused, Unreachable
 from daemonkit.rpc.server import serve_unix
 from protect.cli.__main__ import main
+from protect.cli.usage.arguments import parser
 from protect.config import ProtectdConfig
 from protect.server import services
 from protect.state.manager import ZoneManager
@@ -217,3 +218,8 @@ def test_a_list_of_zones_imports_little(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
+
+
+def test_generate_has_its_arguments() -> None:
+    for noun in ("", "generate"):
+        assert parser(noun).parse_args(["generate", "classes", "--no-taint"]).no_taint
