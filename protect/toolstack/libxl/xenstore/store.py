@@ -36,15 +36,15 @@ class AsyncStore:
 
     async def read(self, path: str) -> bytes | None:
         """The value of a node (untrusted where a guest may write); None: there is no such node."""
-        return await self._run(Xenstore.read, path)
+        return await self.ask(Xenstore.read, path)
 
     async def write(self, path: str, value: str) -> None:
         """Write a node."""
-        await self._run(Xenstore.write, path, value.encode())
+        await self.ask(Xenstore.write, path, value.encode())
 
     async def write_below(self, node: str, name: str, value: str) -> None:
         """Write a child of a node; FileNotFoundError when the node is gone, as a domain's may be any time."""
-        await self._run(Xenstore.write_below, node, name, value.encode())
+        await self.ask(Xenstore.write_below, node, name, value.encode())
 
     async def seed(self, domid: int) -> None:
         """Give a domain the seed of its random numbers; its agent takes it and removes it."""
@@ -52,13 +52,7 @@ class AsyncStore:
 
     async def list(self, path: str) -> list[str]:
         """The names of a node's children."""
-        return await self._run(Xenstore.list, path)
-
-    async def ask(
-        self, function: Callable[Concatenate[Xenstore, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """What a function makes of the connection; it runs in a thread."""
-        return await self._run(function, *args, **kwargs)
+        return await self.ask(Xenstore.list, path)
 
     @asynccontextmanager
     async def watch(self, path: str) -> AsyncIterator[asyncio.Event]:
@@ -67,7 +61,7 @@ class AsyncStore:
         changed = asyncio.Event()
         self._watches[token] = path, changed
         try:
-            await self._run(Xenstore.watch, path, token)
+            await self.ask(Xenstore.watch, path, token)
             self._listen()
             yield changed
         finally:
@@ -77,7 +71,7 @@ class AsyncStore:
     async def _unwatch(self, path: str, token: str) -> None:
         """A connection that is lost has no watches: nobody's own error is to give way to that."""
         try:
-            await self._run(Xenstore.unwatch, path, token)
+            await self.ask(Xenstore.unwatch, path, token)
         except OSError as error:
             log.debug("%s: %s", path, error)
 
@@ -90,14 +84,15 @@ class AsyncStore:
             self._fd = -1
         self._close_if_idle(stale)
         for token, (path, changed) in list(self._watches.items()):
-            await self._run(Xenstore.watch, path, token)
+            await self.ask(Xenstore.watch, path, token)
             changed.set()
         if self._watches:
             self._listen()
 
-    async def _run(
+    async def ask(
         self, function: Callable[Concatenate[Xenstore, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
+        """Call a function with the connection, in a thread; its result."""
         store = self._store
         self._calls[store] += 1
         try:
