@@ -14,6 +14,8 @@ from tests.bench import memory
 from tests.support.delegate.containerd import Containerd, Surroundings, containerd
 
 WORKLOAD = "sleep"
+ON_FAKE = '[fake]\nmemory = "512GiB"\n'
+"""protectd's configuration.  The ledger counts what a zone may use; of what these do use there is enough."""
 _PREFIX = 20
 """Prefix length of the pods' subnet, for thousands of pods."""
 
@@ -35,15 +37,24 @@ class Side:
 
 
 @contextlib.asynccontextmanager
-async def ours(folder: Path, registry: str, host: str, settings: str, cri: str = "") -> AsyncIterator[Side]:
-    """protectd and xenpod-cri on the fake toolstack.
+async def ours(
+    folder: Path,
+    registry: str,
+    host: str,
+    settings: str,
+    *,
+    cri: str = "",
+    protectd: str = ON_FAKE,
+    toolstack: str = "fake",
+) -> AsyncIterator[Side]:
+    """protectd and xenpod-cri.
 
-    ``settings`` is the start of both configurations, ``cri`` the rest of xenpod-cri's.
+    ``settings`` is the start of both configurations; ``cri`` and ``protectd`` are the rest of each.
     """
-    layout = _prepare_ours(folder, registry, host, settings, cri)
+    layout = _prepare_ours(folder, registry, host, settings + cri, settings + protectd)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(network.remove, layout.bridge)
-        served = await stack.enter_async_context(node.serve(layout, "fake"))
+        served = await stack.enter_async_context(node.serve(layout, toolstack))
         client = await stack.enter_async_context(connect(served.cri_socket, folder / "pods"))
 
         def zones() -> set[int]:
@@ -79,15 +90,15 @@ async def theirs(
         yield Side(client, daemons, lambda: _of_pods(served), networks, store, served.socket)
 
 
-def _prepare_ours(folder: Path, registry: str, host: str, settings: str, cri: str) -> node.NodeLayout:
+def _prepare_ours(folder: Path, registry: str, host: str, cri: str, protectd: str) -> node.NodeLayout:
     folder.mkdir(parents=True)
-    (folder / "cri.toml").write_text(settings + cri)
-    # the ledger counts what a zone may use; of what these do use there is enough
-    (folder / "protectd.toml").write_text(settings + '[fake]\nmemory = "512GiB"\n')
+    (folder / "cri.toml").write_text(cri)
+    (folder / "protectd.toml").write_text(protectd)
     layout = node.NodeLayout(folder.resolve())
     bridge = network.bridge_for(str(layout.folder), _PREFIX)
     network.write(layout.networks, bridge, layout.addresses, masquerade=False)
-    layout = node.prepare(folder, "fake", masquerade=False)
+    # Both files are there already; what they leave out node.serve adds.
+    layout = node.prepare(folder, "", masquerade=False)
     mirror(layout.certs, host, registry)
     return layout
 

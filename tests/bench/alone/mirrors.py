@@ -105,7 +105,7 @@ async def _bench(folder: Path, rounds: int, console: Console) -> None:
         pause = images.PushedImage([layers.pause(folder)], {"Entrypoint": ["/pause"]})
         await asyncio.to_thread(images.push, address, PAUSE.partition("/")[2], pause)
         settings = f'[images]\nstall_timeout = "{_STALL}"\n'
-        ours = await stack.enter_async_context(sides.ours(folder / "x", address, HOST, "", settings))
+        ours = await stack.enter_async_context(sides.ours(folder / "x", address, HOST, "", cri=settings))
         theirs = await stack.enter_async_context(sides.theirs(folder / "c", address, HOST, PAUSE))
         running = {report.OURS: ours, report.THEIRS: theirs}
         took: dict[tuple[str, str, str], list[float]] = {}

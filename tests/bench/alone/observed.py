@@ -1,13 +1,15 @@
 """What metrics, traces and the audit log add to a pod's start: nodes with and without them, in turns.
 
-``python -m tests.bench.alone.observed [PODS]``, as root: prints medians, what each adds with a 95% interval,
-and the daemons' CPU time and memory; nothing is asserted.  A pod is compared with one that ran just before
-or after it without; CPU time, in nanoseconds by the kernel's count, says more than time on a busy machine.
-Traces go to a collector in this process; every call is traced.
+``python -m tests.bench.alone.observed``, as root: prints medians, what each adds with a 95% interval, and the
+daemons' CPU time and memory; nothing is asserted.  It runs on the fake toolstack, or within a Xen dom0 on
+libxl; ``--nested`` boots one in QEMU.  A pod is compared with one that ran just before or after it without;
+CPU time, in nanoseconds by the kernel's count, says more than time on a busy machine.  Traces go to a
+collector in this process; every call is traced.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import random
 import shutil
@@ -26,6 +28,7 @@ from tests.bench import memory, sides
 from tests.bench.sides import Side
 from tests.support.observe.collector import collecting
 from tests.support.observe.prometheus import metrics_address
+from tests.xen import machine, prepare
 
 _HOST = "bench.example"
 _IMAGE = f"{_HOST}/debian/busybox:1"
@@ -37,6 +40,15 @@ PLAIN = "none"
 _METRICS = '[metrics]\naddress = "127.0.0.1:0"\n'
 _TRACES = '[traces]\nendpoint = "{endpoint}"\nsampling = 1.0\n'
 _AUDIT = '[audit]\nto = "file"\n'
+_ON_XEN = """[profiles.default]
+memory = "128MiB"
+mode = "pv"
+[timeouts]
+boot = "300s"
+call = "120s"
+"""
+_POD_SECONDS = 60.0
+"""Most that a pod's life takes in QEMU."""
 
 
 @dataclass(slots=True)
@@ -50,7 +62,27 @@ class Observed:
     """CPU time of a pod's life (start, execs, end), with what is done beside it; on average."""
 
 
-async def main(pods: int) -> None:
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.bench.alone.observed", description=__doc__)
+    parser.add_argument("--pods", type=int, default=40, help="of each way")
+    parser.add_argument("--nested", action="store_true", help="boot Xen in QEMU, and measure there")
+    options = parser.parse_args()
+    if options.nested:
+        return _nested(options.pods)
+    asyncio.run(_compare(options.pods))
+    return 0
+
+
+def _nested(pods: int) -> int:
+    prepare.guest_parts()
+    command = [sys.executable, "-m", "tests.bench.alone.observed", "--pods", str(pods)]
+    with tempfile.TemporaryDirectory(prefix="xenpod-nested-") as folder:
+        deadline = 600.0 + 4 * (pods + _WARM_UP) * _POD_SECONDS
+        outcome = machine.run(command, folder=Path(folder), deadline=deadline)
+    return 1 if outcome.status is None else outcome.status
+
+
+async def _compare(pods: int) -> None:
     folder = Path(tempfile.mkdtemp(prefix="xenpod-observed-"))
     try:
         async with AsyncExitStack() as stack:
@@ -64,8 +96,14 @@ async def main(pods: int) -> None:
                 "metrics, traces": _METRICS + traces,
                 "metrics, traces, audit": _METRICS + traces + _AUDIT,
             }
+            xen = Path("/proc/xen/privcmd").exists()
+            protectd, toolstack = (_ON_XEN, "libxl") if xen else (sides.ON_FAKE, "fake")
             running = {
-                name: await stack.enter_async_context(sides.ours(folder / str(n), address, _HOST, settings))
+                name: await stack.enter_async_context(
+                    sides.ours(
+                        folder / str(n), address, _HOST, settings, protectd=protectd, toolstack=toolstack
+                    )
+                )
                 for n, (name, settings) in enumerate(ways.items())
             }
             show(await _in_turns(running, pods), running)
@@ -159,4 +197,4 @@ def _scrape(logs: list[Path]) -> str:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 40))
+    sys.exit(main())
