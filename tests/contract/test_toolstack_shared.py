@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,38 +14,11 @@ from protect.model.toolstack import DiskSpec
 from protect.volumes.area import Area
 from tests.support.images import busybox
 from tests.support.protect.stage import Agent, Stage
+from tests.support.share.volumes import area, show, source
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture
-def area(tmp_path: Path) -> Iterator[Area]:
-    """An area like the one that protectd makes for each zone."""
-    made = Area(tmp_path / "volumes/z")
-    made.make()
-    try:
-        yield made
-    finally:
-        made.remove()
-        assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
-        assert not made.root.exists()
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """A directory of the host's."""
-    found = tmp_path / "source"
-    found.mkdir()
-    (found / "marker").write_text("of the host\n")
-    return found
-
-
-def show(area: Area, source: Path, name: str, *, add: int = 0, propagation: int = mounts.MS_PRIVATE) -> None:
-    tree = mounts.clone(source, recursive=True)
-    mounts.change(tree, add=add, propagation=propagation, recursive=True)
-    area.attach("w", name, tree, directory=source.is_dir())
-    os.close(tree)
+__all__ = ["area", "source"]
 
 
 def read(area: Area, path: str) -> bytes:

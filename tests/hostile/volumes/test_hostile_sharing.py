@@ -18,7 +18,10 @@ from protect.host import mounts
 from protect.volumes.area import Area
 from tests.support.protect.daemons import GUEST
 from tests.support.share.client import NinePClient, SessionOver, Type, text
-from tests.support.share.server import ShareServer, show
+from tests.support.share.server import ShareServer
+from tests.support.share.volumes import area, show, shown, source
+
+__all__ = ["area", "shown", "source"]
 
 pytestmark = [
     pytest.mark.root,
@@ -30,27 +33,7 @@ MOST_KIB = 8192
 
 
 @pytest.fixture
-def area(tmp_path: Path) -> Iterator[Area]:
-    made = Area(tmp_path / "volumes/z")
-    made.make()
-    try:
-        yield made
-    finally:
-        made.remove()
-
-
-@pytest.fixture
-def source(tmp_path: Path, area: Area) -> Path:
-    """A directory of the host's that the zone has as w/0, to write."""
-    found = tmp_path / "source"
-    found.mkdir()
-    (found / "marker").write_text("of the host\n")
-    show(area, found, "0")
-    return found
-
-
-@pytest.fixture
-def server(tmp_path: Path, area: Area, source: Path) -> Iterator[ShareServer]:
+def server(tmp_path: Path, area: Area, shown: Path) -> Iterator[ShareServer]:
     running = ShareServer(GUEST / "share", area.namespace, tmp_path / "server")
     yield running
     running.stop()

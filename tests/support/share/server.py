@@ -10,20 +10,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from protect.host import mounts
-from protect.volumes.area import Area
 from tests.support.share.client import NinePClient
 
 SECONDS = 60.0
-
-
-def show(area: Area, source: Path, name: str, *, add: int = 0, propagation: int = mounts.MS_PRIVATE) -> None:
-    """Attach a directory or file of the host as protectd does, as ``w/<name>``."""
-    tree = mounts.clone(source, recursive=True)
-    attributes = add | mounts.MOUNT_ATTR_NOSUID | mounts.MOUNT_ATTR_NODEV
-    mounts.change(tree, add=attributes, propagation=propagation, recursive=True)
-    area.attach("w", name, tree, directory=source.is_dir())
-    os.close(tree)
 
 
 class ShareServer:

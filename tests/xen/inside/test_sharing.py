@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
 
@@ -17,37 +17,18 @@ from protect.volumes.area import Area
 from tests.contract.conftest import images, stage
 from tests.support.images import busybox
 from tests.support.protect.stage import Agent, Stage, soon, until
-from tests.support.share.server import show
+from tests.support.share.volumes import area, shown, source
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
-__all__ = ["images", "stage"]
+__all__ = ["area", "images", "shown", "source", "stage"]
 
 MOST_GRANTS = 200
 MOST_KIB = 3072
 
 
 @pytest.fixture
-def area(tmp_path: Path) -> Iterator[Area]:
-    made = Area(tmp_path / "volumes/z")
-    made.make()
-    try:
-        yield made
-    finally:
-        made.remove()
-
-
-@pytest.fixture
-def source(tmp_path: Path, area: Area) -> Path:
-    found = tmp_path / "source"
-    found.mkdir()
-    (found / "marker").write_text("of the host\n")
-    show(area, found, "0")
-    return found
-
-
-@pytest.fixture
-async def agent(stage: Stage, area: Area, images: tuple[Path, Path], source: Path) -> AsyncIterator[Agent]:
+async def agent(stage: Stage, area: Area, images: tuple[Path, Path], shown: Path) -> AsyncIterator[Agent]:
     """Of a domain that has its directory mounted."""
     booted = await stage.boot(shared=area.namespace)
     await stage.toolstack.attach_disk(booted.domain, DiskSpec("xvda", images[0]))
