@@ -115,6 +115,7 @@ SUITES = (
     Suite("clock", ("tests/xen/inside/test_clock.py",), 250),
     Suite("deaths", ("tests/xen/inside/protectd/test_deaths.py",), 250),
     Suite("host", ("tests/xen/inside/test_host.py",), 180, hypervisor="gnttab_max_maptrack_frames=10"),
+    Suite("overhead", ("tests/xen/inside/protectd/test_overhead.py",), 100),
     Suite("crowd", ("tests/xen/inside/protectd/test_crowd.py",), 700),
     Suite("pci", ("tests/xen/inside/test_pci.py",), 200, hardware=_IOMMU),
     Suite("kernel", ("tests/xen/inside/test_kernel.py",), 240),
