@@ -159,7 +159,7 @@ async def _passed(
     listed = arguments.pods_listed or arguments.passed
     console.print(f"now {arguments.passed} pods of containerd through xenpod-cri, and lists of {listed}")
     settings = passing.settings(theirs)
-    async with sides.ours(folder / "p", address, HOST, "", settings) as node:
+    async with sides.ours(folder / "p", address, HOST, "", cri=settings) as node:
         ways = {passing.THROUGH: node.client, passing.DIRECT: theirs.client}
         samples = await passing.measure(ways, pulled[report.THEIRS], arguments.passed, listed)
     report.show_passed(samples, listed, console)
