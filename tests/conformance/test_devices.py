@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ async def test_a_block_volume_is_attached_written_and_detached(
         privileged=privileged, namespace_options=cri.NamespaceOption(pid=cri.CONTAINER)
     )
     wanted = [cri.Device(host_path=str(device), container_path="/dev/volume", permissions="mrw")]
-    more = {"devices": wanted, "linux": cri.LinuxContainerConfig(security_context=security)}
+    more: dict[str, Any] = {"devices": wanted, "linux": cri.LinuxContainerConfig(security_context=security)}
     container = await stage.started(shared_pod, **more)
     script = (
         "echo by the pod | dd of=/dev/volume bs=512 conv=notrunc,fsync 2>/dev/null; head -n 1 /dev/volume"

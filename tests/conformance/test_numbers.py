@@ -37,7 +37,7 @@ async def test_events_of_a_pods_life(stage: Stage) -> None:
     await stage.client.remove_container(container)
     await stage.client.remove_pod(pod.id)
     stage.made.clear()
-    seen = []
+    seen: list[cri.ContainerEventResponse] = []
     async with asyncio.timeout(PATIENCE):
         while not seen or (seen[-1].container_id, seen[-1].container_event_type) != (
             pod.id, cri.CONTAINER_DELETED_EVENT,

@@ -57,7 +57,7 @@ async def layer(stage: Stage, container: str) -> Any:
 
 
 async def test_limits_hold(stage: Stage, pod: Pod, tmp_path: Path) -> None:
-    named = {"metadata": cri.ContainerMetadata(name="web")}
+    named: dict[str, Any] = {"metadata": cri.ContainerMetadata(name="web")}
     web = await stage.started(pod, mounts=[empty_dir(tmp_path, "cache")], **named)
     assert 7.6 * MIB <= await fill(stage, web, "/big") <= 8 * MIB
     assert 15.6 * MIB <= await fill(stage, web, "/cache/big") <= 16 * MIB

@@ -24,8 +24,8 @@ from pyroute2.netlink.rtnl import (
 )
 
 from daemonkit.faults import Missing
+from protect.model.zone import GuestRoute
 from protect.network import links
-from protect.network.guest import GuestRoute
 from protect.network.namespace import in_namespace
 from protect.network.netlink import Netlink
 from protect.network.splice import move_interface, splice, unsplice

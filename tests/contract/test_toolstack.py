@@ -18,6 +18,7 @@ from protect.model.toolstack import (
     DiskSpec,
     DomainDeath,
     DomainId,
+    DomainInfo,
     DomainKernel,
     DomainState,
     Mode,
@@ -58,6 +59,13 @@ async def test_it_holds_a_domains_share_of_cpus(stage: Stage) -> None:
             await stage.toolstack.set_shares(gone, CpuShares())
 
 
+async def present(stage: Stage, info: DomainInfo) -> DomainInfo:
+    """What is said of the domain now."""
+    now = await stage.info(info.uuid)
+    assert now is not None
+    return now
+
+
 async def test_a_domain_is_paused_until_it_is_let_run(stage: Stage) -> None:
     info = await stage.create(vcpus=1)
     assert info.state is DomainState.PAUSED
@@ -65,12 +73,12 @@ async def test_a_domain_is_paused_until_it_is_let_run(stage: Stage) -> None:
     connecting = asyncio.create_task(stage.connect(info.id))
     await asyncio.sleep(0.3)
     assert not connecting.done(), "its agent answers although it is paused"
-    before = (await stage.info(info.uuid)).cpu_time_ns
+    before = (await present(stage, info)).cpu_time_ns
     await stage.toolstack.unpause(info.id)
     agent = await connecting
     facts = (await agent.call(get_facts=pb.GetFacts())).facts
     assert facts.pid1 == "init"
-    after = await stage.info(info.uuid)
+    after = await present(stage, info)
     assert after.state is DomainState.RUNNING and after.cpu_time_ns > before
 
 
@@ -80,14 +88,14 @@ async def test_nothing_runs_while_it_is_paused_again(stage: Stage) -> None:
     agent = await stage.connect(info.id)
     for _ in range(2):
         await stage.toolstack.pause(info.id)
-    assert (await stage.info(info.uuid)).state is DomainState.PAUSED
+    assert (await present(stage, info)).state is DomainState.PAUSED
     asking = asyncio.create_task(agent.call(get_facts=pb.GetFacts()))
     await asyncio.sleep(0.3)
     assert not asking.done(), "its agent answers although it is paused"
     for _ in range(2):
         await stage.toolstack.unpause(info.id)
     assert (await asking).facts.pid1 == "init"
-    assert (await stage.info(info.uuid)).state is DomainState.RUNNING
+    assert (await present(stage, info)).state is DomainState.RUNNING
     await stage.toolstack.pause(info.id)
     await stage.toolstack.destroy(info.id)
     assert await stage.info(info.uuid) is None
@@ -324,7 +332,7 @@ async def test_the_end_by_a_crash(stage: Stage) -> None:
     info = next(i for i in await stage.toolstack.list() if i.id == agent.domain)
     await stage.crash(info.id)
     assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.CRASH)
-    assert (await stage.info(info.uuid)).shutdown_reason is ShutdownReason.CRASH
+    assert (await present(stage, info)).shutdown_reason is ShutdownReason.CRASH
     death = judge(ShutdownReason.CRASH, await stage.toolstack.console(info.id, CONSOLE_BYTES))
     # The fake's guests have no kernel that could panic by itself.
     wanted = {"fake": DeathKind.AGENT_CRASHED, "libxl": DeathKind.KERNEL_PANIC}

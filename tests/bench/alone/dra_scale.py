@@ -20,7 +20,7 @@ import selectors
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,7 +48,13 @@ _LIFETIME = 60.0
 _PLACING = 0.2
 """Seconds from a claim's finding a device to its preparation: scheduler and kubelet."""
 _LATENCY = 0.01
-_ATTRIBUTES = {"toolstack": "libxl", "hypervisorVersion": "4.17", "pv": True, "pvh": True, "iommu": True}
+_ATTRIBUTES: Mapping[str, str | int | bool] = {
+    "toolstack": "libxl",
+    "hypervisorVersion": "4.17",
+    "pv": True,
+    "pvh": True,
+    "iommu": True,
+}
 
 
 class _NoFiles(selectors.SelectSelector):

@@ -185,7 +185,8 @@ async def _open(
     zones: Zones, process: dict[str, object]
 ) -> grpc.aio.StreamStreamCall[pb.ExecInput, pb.ExecOutput]:
     """An exec on a terminal, of which nothing is read after it has begun."""
-    call = zones.clients.workloads.Exec(timeout=TIMEOUT)
+    # Without an iterator the caller writes, which the stubs of grpc do not know.
+    call = zones.clients.workloads.Exec(timeout=TIMEOUT)  # type: ignore[call-arg]
     start = pb.ExecStart(workload_id="good-w", process=json.dumps(process).encode(), tty=True)
     await call.write(pb.ExecInput(start=start))
     for width in range(1, 200):

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -115,14 +116,18 @@ def _score(pid: int) -> int:
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
+def _apart(pid: int) -> bool:
+    return _score(pid) >= children.SCORE
+
+
 def _in(pid: int, group: str) -> bool:
     return f"/{group}\n" in Path(f"/proc/{pid}/cgroup").read_text()
 
 
 async def _ordinary(pids: list[int], group: Path) -> None:
     for pid in pids:
-        await until(lambda pid=pid: _score(pid) >= children.SCORE, PATIENCE)
-        await until(lambda pid=pid: _in(pid, f"{group.name}/children"), PATIENCE)
+        await until(partial(_apart, pid), PATIENCE)
+        await until(partial(_in, pid, f"{group.name}/children"), PATIENCE)
 
 
 async def test_programs_of_images_and_networks(
@@ -140,6 +145,7 @@ async def test_programs_of_images_and_networks(
         held.let_go("bridge")
         await running
     for daemon in (node.daemon, node.protectd.daemon):
+        assert daemon.process is not None
         pid = daemon.process.pid
         assert _score(pid) <= 0 and _in(pid, group.name)
 
@@ -168,8 +174,9 @@ async def test_zones_of_the_fake_and_what_looks_for_volumes(
             mount = cri.Mount(host_path=str(silent.path / "x"), container_path="/x")
             creating = asyncio.create_task(client.create(pod, image, ["true"], "other", [mount]))
             await until(lambda: silent.asked > 0)
-            protectd = node.protectd.daemon.process.pid
-            looking = [pid for pid in _below(protectd) if _name(pid) == "lookup"]
+            protectd = node.protectd.daemon.process
+            assert protectd is not None
+            looking = [pid for pid in _below(protectd.pid) if _name(pid) == "lookup"]
             assert looking
             await _ordinary(looking, group)
             silent.abort()

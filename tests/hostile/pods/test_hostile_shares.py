@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import grpc
@@ -100,7 +101,7 @@ class Zone:
 
 
 async def _run(
-    node: CriNode, client: Client, name: str, handler: str = "wide", **resources: int
+    node: CriNode, client: Client, name: str, handler: str = "wide", **resources: Any
 ) -> tuple[str, Zone]:
     config = cri.PodSandboxConfig(
         metadata=cri.PodSandboxMetadata(name=name, uid=name, namespace="default"),

@@ -86,6 +86,7 @@ async def test_a_silent_file_server_holds_up_its_own_zone_alone(
     await _runs(zones, "w3", "/")  # whatever else the host has mounted
     # A zone whose look-ups are stuck ends as any other, and so does protectd.
     await zones.destroy_zone("evil")
+    assert zones.protectd.daemon.process is not None
     zones.protectd.daemon.process.terminate()
     await zones.protectd.daemon.restart()
     await _runs(zones, "w4", tmp_path / "honest/deep")

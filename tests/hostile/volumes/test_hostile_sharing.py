@@ -10,6 +10,7 @@ import stat
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -159,12 +160,7 @@ def test_devices_and_pipes_are_not_opened_or_made(client: NinePClient, volume: i
         for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
             refused(lambda name=name, flags=flags: client.open(client.walk(volume, name), flags), errno.EPERM)  # type: ignore[misc]
             new = client.walk(volume)
-            refused(  # type: ignore[misc]
-                lambda new=new, name=name, flags=flags: client.create(new, name, flags),
-                errno.EPERM,
-                errno.EACCES,
-                errno.ENXIO,
-            )
+            refused(partial(client.create, new, name, flags), errno.EPERM, errno.EACCES, errno.ENXIO)
     for kind in (stat.S_IFCHR, stat.S_IFBLK, stat.S_IFDIR, stat.S_IFLNK):
         refused(lambda kind=kind: client.mknod(volume, "made", kind | 0o666, 1, 3), errno.EPERM)  # type: ignore[misc]
     client.mknod(volume, "socket", stat.S_IFSOCK | 0o600)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -257,7 +258,7 @@ async def test_programs_and_devices_of_a_volume_give_no_rights(zone: Zones, belo
     await _started(zone, _volume(below.parent, readonly=False), _volume(below, name="w"))
     namespace = zone.protectd.run_dir / "volumes/z1/namespace"
     for place, readonly in (("/w1/v", 0), ("/w1/v/below", 0), ("/w1/w", os.ST_RDONLY)):
-        flags = mountspace.inside(namespace, lambda place=place: os.statvfs(place).f_flag)
+        flags = mountspace.inside(namespace, partial(os.statvfs, place)).f_flag
         assert flags & (os.ST_NOSUID | os.ST_NODEV | os.ST_RDONLY) == os.ST_NOSUID | os.ST_NODEV | readonly, (
             place
         )

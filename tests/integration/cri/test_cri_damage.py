@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from localnode import images, registry
-from localnode.client import Client
+from localnode.client import Client, Pod
 from protect.cli.__main__ import main
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.images.images import Layer
@@ -25,7 +25,7 @@ NAME = "registry.test/ballast:1"
 
 
 @asynccontextmanager
-async def _damaged(tmp_path: Path) -> AsyncIterator[tuple[CriNode, str, Client, str, str]]:
+async def _damaged(tmp_path: Path) -> AsyncIterator[tuple[CriNode, str, Client, Pod, str]]:
     """A node, an image whose filesystem is damaged, and a container that has it: (..., pod, container)."""
     node = CriNode(tmp_path)
     node.configure(images={"certs_dir": str(node.certs), "part_size": "1GiB"})

@@ -64,7 +64,7 @@ async def _refused(manager: ImageManager, image: BuiltImage, folder: Path) -> Fa
         await StoredImages(manager).kernel(image_id)
     assert _folders(manager) == []
     assert list(manager.store.files.ingest.iterdir()) == []
-    (told,) = (await manager.kernels.listed()) or [None]
+    (told,) = (await manager.kernels.listed()) or (None,)
     if told is not None:
         assert told.fault and not told.taken_out
     return caught.value

@@ -412,7 +412,7 @@ async def test_after_a_pull_the_list_before_it_counts_no_more(node: MixedNode, r
 
 
 async def test_space_of_both_on_one_filesystem_is_one(node: MixedNode, tmp_path: Path) -> None:
-    usage = cri.FilesystemUsage(timestamp=1, fs_id={"mountpoint": str(tmp_path)})
+    usage = cri.FilesystemUsage(timestamp=1, fs_id=cri.FilesystemIdentifier(mountpoint=str(tmp_path)))
     usage.used_bytes.value, usage.inodes_used.value = 1 << 40, 1 << 20
     node.containerd.filesystems = cri.ImageFsInfoResponse(
         image_filesystems=[usage], container_filesystems=[usage]

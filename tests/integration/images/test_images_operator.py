@@ -94,7 +94,8 @@ async def test_a_pull_tells_how_far_it_has_come(
 ) -> None:
     first, second = threading.Event(), threading.Event()
     watching = images.WatchPulls(pb.WatchPullsRequest())
-    assert not (await watching.read()).pulls
+    begun = await watching.read()
+    assert isinstance(begun, pb.WatchPullsEvent) and not begun.pulls
     with LyingRegistry("app", "1", IMAGE) as registry:
         name = f"{registry.netloc}/app:1"
         registry.answers[f"/v2/app/blobs/{digest(BASE.data)}"] = _in_steps(BASE.data, [first, second])
@@ -103,7 +104,7 @@ async def test_a_pull_tells_how_far_it_has_come(
 
         async def until(*wanted: tuple[int, pb.PartState.ValueType]) -> pb.PullProgress:
             while True:
-                event = await asyncio.wait_for(pulling.read(), 60)
+                event = await _next(pulling)
                 if [(layer.bytes, layer.state) for layer in event.progress.layers] == [*wanted]:
                     return event.progress
 
@@ -132,11 +133,17 @@ async def test_a_pull_tells_how_far_it_has_come(
     watching.cancel()
 
 
-async def _last(stream: object) -> pb.PullEvent:
+async def _next(stream: grpc.aio.UnaryStreamCall[pb.PullRequest, pb.PullEvent]) -> pb.PullEvent:
+    event = await asyncio.wait_for(stream.read(), 60)
+    assert isinstance(event, pb.PullEvent), event
+    return event
+
+
+async def _last(stream: grpc.aio.UnaryStreamCall[pb.PullRequest, pb.PullEvent]) -> pb.PullEvent:
     while True:
-        event = await asyncio.wait_for(stream.read(), 60)  # type: ignore[attr-defined]
+        event = await _next(stream)
         if event.HasField("image"):
-            return event  # type: ignore[no-any-return]
+            return event
 
 
 async def _read_until(stream: object, wanted: object) -> pb.WatchPullsEvent:
@@ -153,7 +160,7 @@ async def test_a_pull_whose_only_caller_hangs_up_is_called_off(
     with LyingRegistry("app", "1", IMAGE) as registry:
         registry.answers[f"/v2/app/blobs/{digest(BASE.data)}"] = _in_steps(BASE.data, [never])
         pulling = images.Pull(pb.PullRequest(name=f"{registry.netloc}/app:1"))
-        while not (await asyncio.wait_for(pulling.read(), 60)).progress.layers:
+        while not (await _next(pulling)).progress.layers:
             pass
         pulling.cancel()
         async with asyncio.timeout(60):
@@ -299,8 +306,8 @@ async def test_verify_finds_what_a_disk_did(
         file.seek(200)
         file.write(bytes([byte[0] ^ 1]))
     assert await verdicts("example.com/app:1") == {IMAGE.id: ["the filesystem image has another digest"]}
-    with manager.store.files.blob_path(digest(BASE.data)).open("ab") as file:
-        file.write(b"!")
+    with manager.store.files.blob_path(digest(BASE.data)).open("ab") as layer:
+        layer.write(b"!")
     found = await verdicts("example.com/other:1")
     size = len(BASE.data)
     assert found[OTHER.id] == [f"layer {digest(BASE.data)} has {size + 1} bytes instead of {size}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import grpc
@@ -40,14 +40,16 @@ async def calls(manager: ImageManager, tmp_path: Path) -> AsyncIterator[grpc.aio
             yield opened
 
 
-def _pull(calls: grpc.aio.Channel, name: str) -> grpc.aio.UnaryUnaryCall:
+def _pull(
+    calls: grpc.aio.Channel, name: str
+) -> grpc.aio.UnaryUnaryCall[runtime_pb2.PullImageRequest, runtime_pb2.PullImageResponse]:
     request = runtime_pb2.PullImageRequest(image=runtime_pb2.ImageSpec(image=name))
     return runtime_pb2_grpc.ImageServiceStub(calls).PullImage(request)
 
 
-async def _code(call: object) -> grpc.StatusCode:
+async def _code(call: Awaitable[object]) -> grpc.StatusCode:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call  # type: ignore[misc]
+        await call
     return caught.value.code()
 
 
@@ -113,7 +115,7 @@ async def test_a_caller_that_hangs_up(calls: grpc.aio.Channel, manager: ImageMan
         release.set()
 
 
-async def _code_of_cancelled(call: grpc.aio.UnaryUnaryCall) -> None:
+async def _code_of_cancelled(call: Awaitable[object]) -> None:
     with pytest.raises(asyncio.CancelledError):
         await call
 

@@ -25,6 +25,7 @@ area.remove()
 
 @pytest.mark.parametrize("propagation", ["shared", "private", "slave"])
 def test_a_zone_s_volumes_on_a_host_with_systemd(propagation: str, tmp_path: Path) -> None:
-    command = ["unshare", "--mount", "--propagation", propagation, sys.executable, "-c", _MAKE, tmp_path]
+    python = [sys.executable, "-c", _MAKE, str(tmp_path)]
+    command = ["unshare", "--mount", "--propagation", propagation, *python]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.split()) == (0, ["True"]), done.stderr

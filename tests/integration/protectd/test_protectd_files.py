@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -41,10 +42,10 @@ def files(pod: PodFiles) -> AtomicFiles:
     return made
 
 
-def volume(path: Path, name: str = "0", **more: object) -> pb.FileVolume:
+def volume(path: Path, name: str = "0", **more: Any) -> pb.FileVolume:
     """As xenpod-cri asks for a ConfigMap."""
-    values: dict[str, object] = {"volume": f"of-{path.name}", "keep_current": True}
-    return pb.FileVolume(name=name, host_path=str(path), **(values | more))  # type: ignore[arg-type]
+    values: dict[str, Any] = {"volume": f"of-{path.name}", "keep_current": True}
+    return pb.FileVolume(name=name, host_path=str(path), **(values | more))
 
 
 async def create(
@@ -186,7 +187,7 @@ async def test_what_is_copied_once(zones: Zones, files: AtomicFiles, pod: PodFil
     (below / "x").mkdir(parents=True)
     (below / "x/file").write_text("text")
     (below / "link").symlink_to("x/file")
-    own = {"volume": "", "keep_current": False}
+    own: dict[str, Any] = {"volume": "", "keep_current": False}
     await started(zones, volume(one, **own), volume(below, "1", **own))
     files.write({"a": "later"})
     assert await sh(zones, "cat /v0 /v1/link") == "onetext" and shared(zones) == []

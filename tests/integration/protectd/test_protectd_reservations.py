@@ -137,10 +137,12 @@ async def test_many_at_once_fill_the_host_and_no_more(zones: Zones) -> None:
 async def test_memory_that_others_take_is_seen(zones: Zones) -> None:
     await small(zones)
     watch = zones.clients.reservations.WatchCapacity(rpb.WatchCapacityRequest())
-    assert (await watch.read()).free_bytes == TOTAL
+    told = await watch.read()
+    assert isinstance(told, rpb.Capacity) and told.free_bytes == TOTAL
     faults = zones.protectd.run_dir / "fake/faults.toml"
     faults.write_text(f"foreign_memory = {1900 * MIB}\n")
     told = await watch.read()
+    assert isinstance(told, rpb.Capacity)
     assert (told.foreign_bytes, told.free_bytes) == (1900 * MIB, 148 * MIB)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await zones.create_zone(resources=pb.ZoneResources(memory_bytes=EACH))

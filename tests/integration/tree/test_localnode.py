@@ -83,8 +83,8 @@ async def operate(folder: Path, pod: str, container: str) -> None:
     status, said = await protect(folder, "host", "overhead", *sockets, "--zones", "1", "--idle", "0.1")
     assert status == 0 and "podFixed:" in said, said
     assert len((await protect(folder, "zone", "list", *sockets, "-o", "name"))[1].split()) == 1
-    said = await protect(folder, "zone", "pause", name, *sockets)
-    assert said == (0, ""), said[1]
+    paused = await protect(folder, "zone", "pause", name, *sockets)
+    assert paused == (0, ""), paused[1]
     status, said_then = await protect(folder, "workload", "exec", *sockets, container[:8], "--", "id")
     assert status != 0 and f"it is paused (protect zone resume {pod})" in said_then
     assert (await protect(folder, "zone", "resume", name, *sockets)) == (0, "")

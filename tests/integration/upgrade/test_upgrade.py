@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import MessageToDict
 
-from localnode import registry
+from localnode import images, registry
 from localnode.client import Client
 from tests.support.cri import stored_state as stored
 from tests.support.cri.cri_daemons import CriNode, container_status, needs_node
@@ -89,7 +90,7 @@ async def test_every_record_is_there_and_complete(kept: stored.Kept, client: Cli
 async def test_ends_that_were_known_are_known(kept: stored.Kept, client: Client) -> None:
     names, before = kept.expected["names"], kept.expected["containers"]
     for name in ("ended", "was stopped"):
-        status = stored.MessageToDict(await container_status(client, names[name]))
+        status = MessageToDict(await container_status(client, names[name]))
         assert status == before[names[name]], name
     assert (before[names["ended"]]["exitCode"], before[names["was stopped"]]["exitCode"]) == (3, 137)
 
@@ -195,5 +196,5 @@ async def test_pods_run_on_when_the_daemons_are_replaced(
 
 def images_of(node: CriNode, address: str) -> None:
     """busybox, in the node's registry."""
-    stored.images.push(address, "busybox:1", stored.images.busybox())
+    images.push(address, "busybox:1", images.busybox())
     registry.mirror(node.certs, "registry.test", address)

@@ -294,7 +294,7 @@ _HEADER = struct.Struct("<BBHII")
 
 
 def _hello(**fields: Any) -> bytes:
-    known = {"version_min": 1, "version_max": 1, "boot_id": b"b" * 16}
+    known: dict[str, Any] = {"version_min": 1, "version_max": 1, "boot_id": b"b" * 16}
     return _raw(Type.HELLO, 0, pb.Hello(**(known | fields)).SerializeToString())
 
 

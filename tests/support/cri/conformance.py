@@ -88,8 +88,9 @@ class Stage:
         """RunPodSandbox; ``fields`` are PodSandboxConfig's."""
         uid = str(uuid.uuid4())
         metadata = cri.PodSandboxMetadata(name=name, namespace="default", uid=uid)
-        fields = {"metadata": metadata, "hostname": name, "log_directory": str(self.node.logs / uid)} | fields
-        config = cri.PodSandboxConfig(**fields)
+        logs = str(self.node.logs / uid)
+        own: dict[str, Any] = {"metadata": metadata, "hostname": name, "log_directory": logs}
+        config = cri.PodSandboxConfig(**(own | fields))
         request = cri.RunPodSandboxRequest(config=config, runtime_handler=handler)
         reply = await self.runtime.RunPodSandbox(request, timeout=PATIENCE)
         return Pod(reply.pod_sandbox_id, config)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor import FieldDescriptor as Field
@@ -41,7 +42,7 @@ _MANY = 1_000
 
 def hostile(good: M) -> Iterator[tuple[str, M]]:
     """Copies of a good request, each with the name of the field that is another one, and what it is."""
-    for said, change in _changes(good.DESCRIPTOR, lambda request: request, "", _DEPTH):
+    for said, change in _changes(cast(Descriptor, good.DESCRIPTOR), lambda request: request, "", _DEPTH):
         bad = type(good)()
         bad.CopyFrom(good)
         change(bad)
@@ -51,32 +52,49 @@ def hostile(good: M) -> Iterator[tuple[str, M]]:
 def _changes(
     kind: Descriptor, reach: _Reach, above: str, depth: int
 ) -> Iterator[tuple[str, Callable[[Any], object]]]:
+    """What to do to a request, each with the name of the field and what it becomes."""
     for field in kind.fields:
         name, said = field.name, f"{above}{field.name}"
         below = field.message_type
         if below is not None and below.GetOptions().map_entry:
             for text in TEXTS:
-                yield f"{said}[{text!r:.24}]", lambda m, n=name, t=text: getattr(reach(m), n).update({t: t})
+                yield f"{said}[{text!r:.24}]", partial(_set_key, reach, name, text)
         elif below is not None:
-            into: _Reach = (
-                (lambda m, n=name: _last(getattr(reach(m), n)))
-                if field.is_repeated
-                else (lambda m, n=name: getattr(reach(m), n))
-            )
+            into: _Reach = partial(_below, reach, name)
             if depth:
-                yield said, lambda m, into=into: into(m).SetInParent()
+                yield said, partial(_set_there, into)
                 yield from _changes(below, into, f"{said}.", depth - 1)
         elif field.is_repeated:
             for value in (values := _values(field)):
-                yield f"{said} has {value!r:.24}", lambda m, n=name, v=value: getattr(reach(m), n).append(v)
-            yield f"{said} has many", lambda m, n=name, v=values: getattr(reach(m), n).extend(v[:1] * _MANY)
+                yield f"{said} has {value!r:.24}", partial(_extend, reach, name, [value])
+            yield f"{said} has many", partial(_extend, reach, name, [*values[:1]] * _MANY)
         else:
             for value in _values(field):
-                yield f"{said} = {value!r:.24}", lambda m, n=name, v=value: setattr(reach(m), n, v)
+                yield f"{said} = {value!r:.24}", partial(_set, reach, name, value)
 
 
-def _last(messages: Any) -> Any:
-    return messages[-1] if messages else messages.add()
+def _below(reach: _Reach, name: str, request: Any) -> Any:
+    """The message in a field; the last one of several, which is made if there is none."""
+    found = getattr(reach(request), name)
+    if isinstance(found, Message):
+        return found
+    return found[-1] if found else found.add()
+
+
+def _set(reach: _Reach, name: str, value: object, request: Any) -> None:
+    setattr(reach(request), name, value)
+
+
+def _set_there(reach: _Reach, request: Any) -> None:
+    reach(request).SetInParent()
+
+
+def _set_key(reach: _Reach, name: str, text: str, request: Any) -> None:
+    getattr(reach(request), name).update({text: text})
+
+
+def _extend(reach: _Reach, name: str, values: Sequence[object], request: Any) -> None:
+    getattr(reach(request), name).extend(values)
 
 
 def _values(field: Field) -> Sequence[Any]:

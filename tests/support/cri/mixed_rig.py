@@ -40,7 +40,8 @@ async def in_front_of(folder: Path, path: Path, **fields: object) -> AsyncIterat
 async def condition(ours: Rig, kind: str = "DelegateReady") -> cri.RuntimeCondition:
     """Get a condition of Status."""
     reply = await ours.cri.Status(cri.StatusRequest())
-    return next(one for one in reply.status.conditions if one.type == kind)
+    found: cri.RuntimeCondition = next(one for one in reply.status.conditions if one.type == kind)
+    return found
 
 
 async def becomes_ready(ours: Rig, ready: bool = True) -> None:

@@ -60,7 +60,7 @@ void begin(const long *stack) {
 """
 
 
-def small_image(scratch: Path) -> images.Image:
+def small_image(scratch: Path) -> images.PushedImage:
     """One program of a few kilobytes (x86-64, write, exit and pause)."""
     source, program = scratch / "small.c", scratch / "small"
     source.write_text(_SMALL)

@@ -35,7 +35,7 @@ class DraKubelet:
     """``info``: what the driver has said of itself."""
 
     info: registration_pb2.PluginInfo
-    registration: registration_pb2_grpc.RegistrationStub
+    registration: registration_pb2_grpc.RegistrationAsyncStub
     _plugins: dict[str, Any]
     _healths: dict[str, Any]
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 def weigh(state: Path, layout: Path) -> dict[str, int]:
     """Run the program."""
-    command = [sys.executable, "-m", "tests.support.images.image_weigher", state, layout]
+    command = [sys.executable, "-m", "tests.support.images.image_weigher", str(state), str(layout)]
     result: dict[str, int] = json.loads(
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
     )

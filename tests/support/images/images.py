@@ -44,8 +44,10 @@ class Layer:
         info.type, info.mtime, info.mode = kind, MTIME, 0o644
         info.size = len(data)
         xattrs: Mapping[str, bytes] = fields.pop("xattrs", {})
+        headers: dict[str, str] = {}
         for key, value in xattrs.items():
-            info.pax_headers[f"SCHILY.xattr.{key}"] = value.decode("utf-8", "surrogateescape")
+            headers[f"SCHILY.xattr.{key}"] = value.decode("utf-8", "surrogateescape")
+        info.pax_headers = headers
         for key, value in fields.items():
             setattr(info, key, value)
         self._tar.addfile(info, io.BytesIO(data))

@@ -32,7 +32,7 @@ class MixedNode:
     """zones: uids of the pods that are in zones; delegate: the link to the other runtime."""
 
     manager: ImageManager
-    images: rpc.ImageServiceStub
+    images: rpc.ImageServiceAsyncStub
     ensure: Ensure
     delegate: Delegate
     containerd: ScriptedContainerd

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
+from google.protobuf.empty_pb2 import Empty
 
 from tests.support.images.images import BuiltImage, digest
 from tests.support.images.registry import MANIFEST
@@ -206,14 +207,14 @@ class _Leases(leases_pb2_grpc.LeasesServicer):
     async def Delete(self, request: Any, context: _Context) -> Any:
         await _check(context)
         self._own.leases.remove(request.id)
-        return leases_pb2.google_dot_protobuf_dot_empty__pb2.Empty()
+        return Empty()
 
 
 class _Garbling(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
     def __init__(self, own: ScriptedContainerd) -> None:
         self._own = own
 
-    async def intercept_service(self, continuation: Any, details: Any) -> Any:  # type: ignore[override]
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = await continuation(details)
         if not self._own.garbled or not details.method.endswith(f"/{self._own.garbled}"):
             return handler

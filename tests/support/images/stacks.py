@@ -67,14 +67,18 @@ def mounted(stack: Sequence[Path], at: Path) -> Iterator[Path]:
             parts.append(at / str(number))
             parts[-1].mkdir()
             subprocess.run(["mount", "-t", "squashfs", "-o", "loop,ro", image, parts[-1]], check=True)
-            undo.callback(subprocess.run, ["umount", parts[-1]], check=True)
+            undo.callback(_unmount, parts[-1])
         if len(parts) == 1:
             yield parts[0]
             return
         merged = at / "merged"
         merged.mkdir()
         lower = ":".join(str(part) for part in reversed(parts))
-        command = ["mount", "-t", "overlay", "overlay", "-o", f"ro,lowerdir={lower}", merged]
-        subprocess.run(command, check=True)
-        undo.callback(subprocess.run, ["umount", merged], check=True)
+        options = f"ro,lowerdir={lower}"
+        subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(merged)], check=True)
+        undo.callback(_unmount, merged)
         yield merged
+
+
+def _unmount(place: Path) -> None:
+    subprocess.run(["umount", place], check=True)

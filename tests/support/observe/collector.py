@@ -58,7 +58,7 @@ class Collector(rpc.TraceServiceServicer):
 async def collecting() -> AsyncIterator[Collector]:
     """A collector that serves on a port of its own."""
     collector, server = Collector(), grpc.aio.server()
-    rpc.add_TraceServiceServicer_to_server(collector, server)
+    rpc.add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call]
     collector.endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     try:

@@ -26,7 +26,8 @@ _SERVED = re.compile(r"serving metrics address=(127\.0\.0\.1:\d+)")
 
 def metrics_address(log: Path) -> str:
     """Where the daemon with this log serves its metrics, since its last start."""
-    return _SERVED.findall(log.read_text())[-1]
+    *_, last = _SERVED.finditer(log.read_text())
+    return last[1]
 
 
 class Prometheus:

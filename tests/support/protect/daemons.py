@@ -7,11 +7,12 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from socket import AF_UNIX, SOCK_DGRAM, SOCK_NONBLOCK
+from socket import socket as Socket
 
 import grpc.aio
 
@@ -49,7 +50,7 @@ class Daemon:
         """Start the daemon, and wait until it says READY=1."""
         ready = self.log.with_suffix(".ready")
         ready.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as notify:
+        with Socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK) as notify:
             notify.bind(str(ready))
             await self._launch({"NOTIFY_SOCKET": str(ready)})
             await self._ready(notify)
@@ -66,7 +67,7 @@ class Daemon:
                 start_new_session=True,
             )
 
-    async def _ready(self, notify: socket.socket) -> None:
+    async def _ready(self, notify: Socket) -> None:
         ended = asyncio.ensure_future(self._running().wait())
         try:
             while True:

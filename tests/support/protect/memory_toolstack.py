@@ -27,7 +27,8 @@ from protect.model.toolstack import (
     ShutdownReason,
 )
 from protect.toolstack.deaths import Listeners
-from tests.support.agent.agent_sim import MemoryTransport, SimAgent
+from tests.support.agent.agent_sim import SimAgent
+from tests.support.agent.memory_transport import MemoryTransport
 
 
 @dataclass

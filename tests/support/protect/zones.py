@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +138,7 @@ async def until(condition: Callable[[], bool], timeout: float = TIMEOUT) -> None
             await asyncio.sleep(0.02)
 
 
-async def collected(call: AsyncIterator[pb.ExecOutput]) -> Output:
+async def collected(call: AsyncIterable[pb.ExecOutput]) -> Output:
     """Everything an Exec or Attach gives."""
     stdout, stderr, code = bytearray(), bytearray(), -1
     async for output in call:

@@ -212,7 +212,7 @@ class Rests:
 
         def call_later(delay: float, callback: Callable[..., object], *arguments: object) -> object:
             if delay != REST:
-                return real(delay, callback, *arguments)  # type: ignore[arg-type]
+                return real(delay, callback, *arguments)
             self.lengths.append(delay)
             self._waiting.append(functools.partial(callback, *arguments))
             return None

@@ -328,4 +328,5 @@ def _with(node: Rig, **fields: Any) -> Any:
 async def _ended(node: Rig, container: str) -> cri.ContainerStatus:
     """Wait until the container's end is known: its status."""
     await until(lambda: node.node.containers.get(container).exit is not None)
-    return await node.status(container)
+    status: cri.ContainerStatus = await node.status(container)
+    return status

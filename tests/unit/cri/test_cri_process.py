@@ -24,7 +24,9 @@ class Ending:
         for output in self._outputs:
             yield output
         nothing = grpc.aio.Metadata()
-        raise grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, "Internal error from Core")
+        raise grpc.aio.AioRpcError(
+            grpc.StatusCode.INTERNAL, nothing, nothing, "Internal error from Core", None
+        )
 
 
 async def test_a_write_that_meets_the_end_does_not_hide_it() -> None:

@@ -52,7 +52,11 @@ def _users(
 
 
 def _image(**fields: Any) -> cri.Mount:
-    values = {"container_path": "/i", "image": cri.ImageSpec(image="busybox"), "readonly": True}
+    values: dict[str, Any] = {
+        "container_path": "/i",
+        "image": cri.ImageSpec(image="busybox"),
+        "readonly": True,
+    }
     return cri.Mount(**(values | fields))
 
 

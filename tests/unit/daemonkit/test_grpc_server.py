@@ -176,9 +176,9 @@ async def test_a_daemon_that_stops_ends_its_subscriptions_at_once(tmp_path: Path
     async with channel(path) as link:
         async with asyncio.timeout(120):
             async with serving(path, endless=True, grace=60.0):
-                watch = protect_pb2_grpc.HostStub(link).Watch(protect_pb2.WatchRequest())
+                watch: Any = protect_pb2_grpc.HostStub(link).Watch(protect_pb2.WatchRequest())
                 events = [await watch.read() for _ in range(3)]
-                exec_ = protect_pb2_grpc.WorkloadsStub(link).Exec(slow(requests))
+                exec_: Any = protect_pb2_grpc.WorkloadsStub(link).Exec(slow(requests))
                 requests.put_nowait(protect_pb2.ExecInput(stdin=b"one"))
                 assert (await exec_.read()).stdout == b"one"
                 begun = asyncio.get_running_loop().time()

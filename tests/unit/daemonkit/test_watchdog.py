@@ -45,9 +45,15 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
 def daemon(folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
     os.mkfifo(folder / "pipe")
     own = {"NOTIFY_SOCKET": str(folder / "notify"), "WATCHDOG_USEC": str(int(2e6 * PERIOD)), **environment}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, "-c", DAEMON, str(folder / "pipe")]
-    with subprocess.Popen(command, env=os.environ | own, text=True, **pipes) as process:
+    with subprocess.Popen(
+        command,
+        env=os.environ | own,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         try:
             yield process
         finally:

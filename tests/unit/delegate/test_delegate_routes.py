@@ -86,7 +86,7 @@ async def test_a_status_of_the_delegate_comes_as_it_is(mixed: Mixed) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await link.unary_unary(f"/{RUNTIME}/ContainerStatus", None, None)(b"\x0a\x03abc")
     assert (caught.value.code(), caught.value.details()) == (said.code, said.details)
-    assert tuple((key, value) for key, value in caught.value.trailing_metadata()) == trailing
+    assert caught.value.trailing_metadata() == grpc.aio.Metadata(*trailing)
 
 
 async def test_the_callers_deadline_and_metadata_are_passed_on(mixed: Mixed) -> None:

@@ -33,7 +33,7 @@ def instructions() -> list[tuple[str, str]]:
 def copied() -> dict[str, str]:
     """The paths that the first stage copies from the checkout: source to destination."""
     build = instructions()[: [name for name, _ in instructions()].index("FROM", 1)]
-    found = {}
+    found: dict[str, str] = {}
     for words in (shlex.split(text) for name, text in build if name == "COPY"):
         *sources, into = words
         found |= dict.fromkeys(sources, into)

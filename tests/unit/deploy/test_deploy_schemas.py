@@ -294,11 +294,14 @@ def test_a_field_that_is_not_there_is_refused_at_every_depth(kind: str) -> None:
         assert schemas.wrong(changed(BY_KIND[kind], (*path, "misspelt"), "x"), "1.36"), path
 
 
+OTHERS: tuple[object, ...] = (None, [[]], {"a": {}}, 1.5)
+
+
 @pytest.mark.parametrize("kind", BY_KIND)
 def test_a_value_of_another_type_is_refused_everywhere(kind: str) -> None:
     paths = [path for path, _ in parts(BY_KIND[kind]) if path]
     for path in paths:
-        for other in (None, [[]], {"a": {}}, 1.5):
+        for other in OTHERS:
             assert schemas.wrong(changed(BY_KIND[kind], path, other), "1.36"), (path, other)
 
 
@@ -344,8 +347,8 @@ def parts(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[
 
 def changed(found: dict[str, Any], path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
     """A copy in which the value at a path is replaced or added; missing mappings are made."""
-    made: Any = copy.deepcopy(found)
-    at = made
+    made = copy.deepcopy(found)
+    at: Any = made
     for key in path[:-1]:
         at = at[key] if isinstance(key, int) else at.setdefault(key, {})
     at[path[-1]] = value

@@ -237,10 +237,10 @@ EXTRA = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
     max_leaves=8,
 )
-TOLERATIONS = (
+TOLERATIONS: st.SearchStrategy[Any] = (
     st.none() | st.just([]) | st.just([{"key": "a"}]) | st.just([TOLERATION]) | st.just([{"key": "a\nb"}, {}])
 )
-AFFINITY = st.sampled_from([
+AFFINITY: st.SearchStrategy[Any] = st.sampled_from([
     None, {}, {"nodeAffinity": {}}, {"nodeAffinity": {PREFERRED: []}},
     {"podAffinity": {"a": [{"b": "c\nd\n"}]}},
     {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": {"matchFields": []}}], "z": "last"}},

@@ -180,7 +180,7 @@ TREES = st.recursive(
 @given(TREES, st.integers(2, 6), st.booleans())
 def test_any_tree_keeps_its_other_values(tree: Any, indent: int, flow: bool) -> None:
     """Compares ruamel.yaml's reading of both texts."""
-    document = {"kind": "Pod", "spec": {"first": tree, "runtimeClassName": "xenpod", "last": tree}}
+    document: Any = {"kind": "Pod", "spec": {"first": tree, "runtimeClassName": "xenpod", "last": tree}}
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style, yaml.indent = flow, indent
     text = _dumped(yaml, document)

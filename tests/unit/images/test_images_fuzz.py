@@ -247,9 +247,9 @@ def test_mangled_archives(tmp_path: Path, data: st.DataObject) -> None:
     archive = tmp_path / "a.tar"
     if not (tmp_path / "sound").exists():
         layer = Layer()
-        layout = write_layout(tmp_path / "layout", _SOUND, "a:1")
-        for file in sorted(path for path in layout.rglob("*") if path.is_file()):
-            layer.file(str(file.relative_to(layout)), file.read_bytes())
+        sound = write_layout(tmp_path / "layout", _SOUND, "a:1")
+        for file in sorted(path for path in sound.rglob("*") if path.is_file()):
+            layer.file(str(file.relative_to(sound)), file.read_bytes())
         (tmp_path / "sound").write_bytes(layer.tar())
     mangled = _mangled(data, (tmp_path / "sound").read_bytes())
     how = data.draw(st.sampled_from(["", "gzip", "zstd"]))

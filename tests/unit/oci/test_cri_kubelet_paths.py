@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cri.container.kubelet_paths import EmptyDirSource, SeenPath, find, look, see
+from cri.container.kubelet_paths import EmptyDirSource, KubeletFiles, SeenPath, find, look, see
 from cri.container.volumes import plan
 from cri.state.sandbox import EMPTY_DIR
 from daemonkit.faults import Unsupported
@@ -49,7 +49,7 @@ HOST: Mapping[str, SeenPath] = {
 }
 
 
-def found(path: str, *in_zone: str) -> EmptyDirSource | None:
+def found(path: str, *in_zone: str) -> EmptyDirSource | KubeletFiles | None:
     return find([path, "/etc"], in_zone, HOST.get).get(path)
 
 
@@ -120,6 +120,7 @@ async def test_this_host(tmp_path: Path) -> None:
     (volume.parent / "link").symlink_to(volume)
     found = await look("s", [str(volume), str(volume.parent / "link")], [EMPTY_DIR])
     source = found[str(volume)]
+    assert isinstance(source, EmptyDirSource)
     assert found.keys() == {str(volume)} and source.on_disk
     assert stat.S_IMODE(source.seen.mode) == 0o2770 and source.seen.uid == os.getuid()
     assert see(str(volume / "missing")) is None and see("/etc/passwd/x") is None

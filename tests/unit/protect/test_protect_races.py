@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -275,10 +276,11 @@ async def test_what_is_destroyed_or_deleted_is_so_to_the_end(
 ) -> None:
     """Whoever asked for it may have gone for good."""
     await create.create(manager, workload_spec(tmp_path))
-    for operation, left, asked in (
+    steps: tuple[tuple[str, Collection[str], Callable[[], Coroutine[Any, Any, None]]], ...] = (
         ("detach_disk", manager.workloads, lambda: delete.delete(manager, "w1")),
         ("destroy", manager.zones, lambda: destroy.destroy(manager, "z1")),
-    ):
+    )
+    for operation, left, asked in steps:
         entered, go = toolstack.gate(operation)
         asking = served(manager, asked())
         await entered.wait()
@@ -286,7 +288,7 @@ async def test_what_is_destroyed_or_deleted_is_so_to_the_end(
         with pytest.raises(asyncio.CancelledError):
             await asking
         go.set()
-        await until(lambda left=left: not left)  # type: ignore[misc]
+        await until(lambda left=left: not left)
     assert toolstack.domains == {}
 
 

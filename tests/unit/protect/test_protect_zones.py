@@ -244,7 +244,7 @@ async def test_connect_network(manager: ZoneManager, toolstack: MemoryToolstack)
     await connect.connect(manager, "z1", "/run/netns/x", "eth0", spoof_check=True)
     assert manager.splice.spliced == [("vif1.0", "/run/netns/x", "eth0")]  # type: ignore[attr-defined]
     asked = toolstack.of_zone("z1").agent.requests[-1].configure_network
-    assert (asked.name, asked.mtu, asked.addresses) == ("eth0", 1500, ["10.0.0.2/24"])
+    assert (asked.name, asked.mtu, list(asked.addresses)) == ("eth0", 1500, ["10.0.0.2/24"])
     assert [(route.destination, route.gateway) for route in asked.routes] == [("0.0.0.0/0", "10.0.0.1")]
     assert manager.store.load().zone_intents == {}
 

@@ -287,7 +287,7 @@ class _Endless:
 
     async def outputs(self) -> AsyncIterator[object]:
         await asyncio.Event().wait()
-        yield
+        yield None
 
 
 async def test_a_client_with_bad_terminal_sizes_is_gone() -> None:

@@ -13,12 +13,12 @@ import pytest
 from wsproto.events import CloseConnection, Ping, TextMessage
 
 from cri.streaming.process.command import Command
-from cri.streaming.process.copy import Sizes
+from cri.streaming.process.copy import Size, Sizes
 from cri.streaming.process.exit_status import ExitStatus
 from cri.streaming.server import PENDING, Server
 from cri.streaming.spdy.decode import SpdyDecoder
 from cri.streaming.spdy.encode import SpdyEncoder
-from cri.streaming.spdy.frames import Data, GoAway, Reset, ResetStatus, SynReply, SynStream
+from cri.streaming.spdy.frames import Data, Frame, GoAway, Reset, ResetStatus, SynReply, SynStream
 from cri.streaming.spdy.frames import Ping as SpdyPing
 from cri.streaming.transport.inbox import LIMIT
 from cri.streaming.transport.session import SpdySession, SpdyStream
@@ -93,7 +93,8 @@ async def test_base64_over_websocket(streaming: Server) -> None:
 async def test_a_terminal_is_resized(streaming: Server, transport: str) -> None:
     async def tell(command: Command) -> ExitStatus:
         assert command.resizes is not None
-        seen, sizes = [], Sizes()
+        sizes = Sizes()
+        seen: list[Size] = []
         while len(seen) < 2:
             seen += sizes.parse(await command.resizes.read())
         await command.stdout(repr([(size.columns, size.rows) for size in seen]).encode())
@@ -255,7 +256,7 @@ async def test_data_for_no_stream_is_reset(streaming: Server) -> None:
 async def test_data_after_the_end_of_a_stream_is_dropped() -> None:
     """Its stream was there: no reset tells the client that it never was.  Streams that never were, do."""
     encoder = SpdyEncoder()
-    frames = [
+    frames: list[Frame] = [
         SynStream(1, {"a": ("b",)}, fin=True),
         Data(1, b"late"),
         SynStream(3, {"a": ("b",)}),

@@ -46,7 +46,7 @@ def test_of_a_hybrid_only_the_v1_trees_each_once(tmp_path: Path) -> None:
         for n, (name, options) in enumerate(names)
     )
     found = find_hierarchies(proc(tmp_path / "self", mounts))
-    assert [(str(tree.base), tree.controllers, tree.unified) for tree in found] == [
+    assert [(str(tree.base), set(tree.controllers), tree.unified) for tree in found] == [
         ("/sys/fs/cgroup/memory", {"memory"}, False),
         ("/sys/fs/cgroup/cpu,cpuacct", {"cpu", "cpuacct"}, False),
         ("/sys/fs/cgroup/systemd", {"name=systemd"}, False),

@@ -17,6 +17,7 @@ from protect.model.toolstack import DomainId, DomainSpec, DomainState, Mode, Shu
 from protect.toolstack.fake.domain import Domain, read_pid, read_spec, write_spec
 from protect.toolstack.fake.launcher import Launch
 from protect.toolstack.process import PidfdProcess, read_stat
+from tests.support.protect.protect_node import until
 from tests.support.session.open_files import descriptors, opened_since
 
 ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
@@ -84,17 +85,19 @@ async def test_a_process_and_its_states(tmp_path: Path) -> None:
     process = PidfdProcess.open(child.pid, stat.starttime)
     assert process is not None
     domain = Domain(PLAIN, tmp_path, DomainId(child.pid), process, None)
-    assert domain.state is DomainState.RUNNING
+
+    def state() -> DomainState:
+        return domain.state
+
+    assert state() is DomainState.RUNNING
     assert process.signal(signal.SIGSTOP)
-    async with asyncio.timeout(60):
-        while domain.state is not DomainState.PAUSED:  # noqa: ASYNC110 - stopped in the kernel's time
-            await asyncio.sleep(0.001)
+    await until(lambda: state() is DomainState.PAUSED)
     assert process.signal(signal.SIGCONT)
     process.kill()
     await asyncio.gather(process.wait(), process.wait())
     assert await child.wait() == -signal.SIGKILL
     assert process.stat() is None and not process.signal(signal.SIGCONT)
-    assert domain.state is DomainState.SHUTDOWN
+    assert state() is DomainState.SHUTDOWN
     domain.release()
     domain.release()
     assert not process.signal(signal.SIGTERM)

@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 
 from protect.model.domain.shares import CpuShares
-from protect.toolstack.libxl.resizing import scheduling
 from protect.toolstack.libxl.resizing.scheduling import Scheduling
 from protect.toolstack.libxl.workers import Workers
 from xenbind import errors
@@ -48,9 +47,9 @@ class FakeXen:
 @pytest.fixture
 def xen(monkeypatch: pytest.MonkeyPatch) -> FakeXen:
     fake = FakeXen()
-    monkeypatch.setattr(scheduling.xen, "info", fake.info)
-    monkeypatch.setattr(scheduling.sched, "params", fake.params)
-    monkeypatch.setattr(scheduling.sched, "set_params", fake.set_params)
+    monkeypatch.setattr("xenbind.domain.info", fake.info)
+    monkeypatch.setattr("xenbind.sched.params", fake.params)
+    monkeypatch.setattr("xenbind.sched.set_params", fake.set_params)
     return fake
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import ROOT, draw, spread
+from tests.mutation.__main__ import draw, spread
 from tests.mutation.mutants import mutants
 from tests.mutation.probes import hit, hits, instrument
+from tests.mutation.scratch import ROOT
 
 SOURCE = b'''"""A module."""
 

@@ -24,7 +24,7 @@ MIB = 1 << 20
 RATES = DiskRates(read_bytes=MIB, write_bytes=MIB)
 XVDB = "vbd-51728"
 """As the guest's xenbus calls it: 202 << 8 | 16."""
-SYSFS = {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["rw"]}
+SYSFS: dict[str, object] = {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["rw"]}
 STATE = "device/vbd/51728/state"
 """Its half of the connection, in the guest's own part of xenstore."""
 XS_WRITE = 11

@@ -62,7 +62,8 @@ async def test_a_killed_server_is_missed_by_all(stage: Stage, agent: Agent, sour
     running = asyncio.ensure_future(agent.run("reader", "xvda", "sh", "-c", LOOP, mounts=VOLUME))
     await until((source / "began").exists)
     os.kill(await server_of(stage, agent), signal.SIGKILL)
-    code, _ = await soon(running)  # type: ignore[misc]
+    await soon(running)
+    code, _ = running.result()
     assert code != 0
     end = await soon(anext(ends))
     assert isinstance(end, ShareEnd)

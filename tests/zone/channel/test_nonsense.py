@@ -70,6 +70,7 @@ def _fill(message: Any, descriptor: Descriptor, source: random.Random) -> None:
 def _request(source: random.Random) -> pb.Request:
     request = pb.Request()
     verb = source.choice(VERBS)
+    assert verb.message_type is not None
     getattr(request, verb.name).SetInParent()
     _fill(getattr(request, verb.name), verb.message_type, source)
     if verb.name == "configure_network":

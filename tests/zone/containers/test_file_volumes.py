@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def directory(path: str, mode: int = 0o755) -> pb.FileEntry:
     return pb.FileEntry(path=path, type=pb.FILE_TYPE_DIRECTORY, mode=mode)
 
 
-def regular(path: str, text: str, mode: int = 0o644, **more: int) -> pb.FileEntry:
+def regular(path: str, text: str, mode: int = 0o644, **more: Any) -> pb.FileEntry:
     return pb.FileEntry(path=path, type=pb.FILE_TYPE_REGULAR, mode=mode, content=text.encode(), **more)
 
 

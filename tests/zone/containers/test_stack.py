@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ def pod(
     """A zone with all of the disks, without a user namespace, with one, and with one by changed owners."""
     directory = tmp_path / "pod"
     directory.mkdir()
-    environment = {"XENPOD_IDS": "change"} if request.param == "changed" else {}
+    environment: dict[str, Any] = {"XENPOD_IDS": "change"} if request.param == "changed" else {}
     zone = Zone(directory, root, cgroups, **environment)
     zone.unpause()
     client = zone.connect()

@@ -40,7 +40,7 @@ def busy(client: Client, name: str = "c1") -> None:
     script = f"{work}; sleep 600 & echo ready; wait"
     created = client.start(name, "sh", "-c", script, memory=64 * MIB)
     client.until(
-        lambda: created.stdout_stream in client.streams and client.streams[created.stdout_stream].data
+        lambda: created.stdout_stream in client.streams and bool(client.streams[created.stdout_stream].data)
     )
 
 
@@ -191,7 +191,7 @@ def test_less_memory_than_it_holds_is_refused(client: Client) -> None:
     script = "head -c 8388608 /dev/zero >/held; echo ready; sleep 600"
     created = client.start("c1", "sh", "-c", script, memory=64 * MIB)
     client.until(
-        lambda: created.stdout_stream in client.streams and client.streams[created.stdout_stream].data
+        lambda: created.stdout_stream in client.streams and bool(client.streams[created.stdout_stream].data)
     )
     with pytest.raises(Failed) as raised:
         update(client, {"memory": {"limit": MIB}})

@@ -8,6 +8,7 @@ import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,8 @@ def pod(
     """A zone with the image of many owners, whose kernel maps ids, or is said not to."""
     directory = tmp_path / "pod"
     directory.mkdir()
-    zone = Zone(directory, root, cgroups, **({"XENPOD_IDS": "change"} if request.param == "changed" else {}))
+    environment: dict[str, Any] = {"XENPOD_IDS": "change"} if request.param == "changed" else {}
+    zone = Zone(directory, root, cgroups, **environment)
     zone.unpause()
     zone.connect().close()
     zone.attach("xvda", owned_disk)
@@ -76,7 +78,7 @@ def said(client: Client, request: pb.CreateContainer) -> str:
     return (client.output(created.stdout_stream) + client.output(created.stderr_stream)).decode()
 
 
-def script(container: str, text: str, **more: object) -> pb.CreateContainer:
+def script(container: str, text: str, **more: Any) -> pb.CreateContainer:
     return creation(container, "sh", "-c", text, user_namespace=True, **more)
 
 

@@ -277,12 +277,18 @@ async def _swept(node: Node, path: Path) -> None:
             await asyncio.to_thread(node.manager.store.files.usage)
 
 
+async def _next(exporting: grpc.aio.UnaryStreamCall[pb.ExportRequest, pb.ExportEvent]) -> pb.ExportEvent:
+    event = await exporting.read()
+    assert isinstance(event, pb.ExportEvent), event
+    return event
+
+
 async def test_a_removal_waits_for_the_export(node: Node) -> None:
     """Layers go when the export that sends them has ended."""
     blob = node.manager.store.files.blob_path(digest(TOP.data))
     async with channel(node.socket) as link:
         exporting = images_pb2_grpc.ImagesStub(link).Export(pb.ExportRequest(images=[APP]))
-        assert (await exporting.read()).file.path == "oci-layout"  # type: ignore[union-attr]
+        assert (await _next(exporting)).file.path == "oci-layout"
         await node.command("remove", APP)
         assert blob.exists()
         sent = b""
@@ -299,7 +305,7 @@ async def test_an_export_whose_caller_hangs_up(node: Node) -> None:
     blob = node.manager.store.files.blob_path(digest(big.layers[0].data))
     async with channel(node.socket) as link:
         exporting = images_pb2_grpc.ImagesStub(link).Export(pb.ExportRequest(images=[big.id]))
-        while len((await exporting.read()).data) < 1 << 20:  # type: ignore[union-attr]
+        while len((await _next(exporting)).data) < 1 << 20:
             pass
         await node.command("remove", big.id)
         assert blob.exists()

@@ -180,7 +180,7 @@ async def test_traversal_ends_inside_the_image(tmp_path: Path) -> None:
             image = await _pull(manager, registry.netloc)
             listed = await asyncio.to_thread(
                 subprocess.run,
-                ["rdsquashfs", "-d", image.stack[0]],
+                ["rdsquashfs", "-d", str(image.stack[0])],
                 capture_output=True,
                 text=True,
                 check=True,
@@ -283,12 +283,12 @@ async def _small_disk(tmp_path: Path, megabytes: int) -> AsyncIterator[Path]:
     small.mkdir()
     options = f"size={megabytes}m"
     await asyncio.to_thread(
-        subprocess.run, ["mount", "-t", "tmpfs", "-o", options, "xenpod-test", small], check=True
+        subprocess.run, ["mount", "-t", "tmpfs", "-o", options, "xenpod-test", str(small)], check=True
     )
     try:
         yield small
     finally:
-        await asyncio.to_thread(subprocess.run, ["umount", small], check=True)
+        await asyncio.to_thread(subprocess.run, ["umount", str(small)], check=True)
 
 
 def _fill(path: Path) -> None:
@@ -322,9 +322,9 @@ async def test_images_are_removed_from_a_full_disk(tmp_path: Path) -> None:
         with LyingRegistry("app", "1", build([Layer().file("g", b"x" * 9000).tar()])) as registry:
             with pytest.raises(Exhausted, match="disk is full"):
                 await _pull(manager, registry.netloc)
-        for image in manager.store.images():
-            await manager.remove(image.id)
-            _fill(small / f"more-{image.id[7:]}")
+        for stored in manager.store.images():
+            await manager.remove(stored.id)
+            _fill(small / f"more-{stored.id[7:]}")
         assert manager.store.images() == [] and _leftovers(manager) == []
 
 

@@ -61,7 +61,7 @@ def _tls_server(certificate: Path, client_wanted: bool) -> Iterator[str]:
 
 
 @contextmanager
-def _raw_server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+def _raw_server(answer: Callable[[socket.socket], object]) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

@@ -216,7 +216,7 @@ async def test_a_pull_that_needs_the_room_gets_it(tmp_path: Path, left: int) -> 
     small = tmp_path / "small"
     small.mkdir()
     await asyncio.to_thread(
-        subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=12m", "xenpod-test", small], check=True
+        subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=12m", "xenpod-test", str(small)], check=True
     )
     try:
         with LyingRegistry("app", "1", large) as registry, LyingRegistry("app", "1", other) as second:
@@ -228,7 +228,7 @@ async def test_a_pull_that_needs_the_room_gets_it(tmp_path: Path, left: int) -> 
                 assert not (await manager.verify(image)).faults
                 assert manager.store.unfinished.bytes() == 0
     finally:
-        await asyncio.to_thread(subprocess.run, ["umount", small], check=True)
+        await asyncio.to_thread(subprocess.run, ["umount", str(small)], check=True)
 
 
 async def _leave(disk: Path, size: int) -> None:
@@ -406,7 +406,7 @@ async def test_what_a_pull_has_kept_of_itself_is_no_room_for_it(tmp_path: Path) 
     small = tmp_path / "small"
     small.mkdir()
     await asyncio.to_thread(
-        subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=14m", "xenpod-test", small], check=True
+        subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=14m", "xenpod-test", str(small)], check=True
     )
     try:
         with LyingRegistry("app", "1", large) as registry:
@@ -415,4 +415,4 @@ async def test_what_a_pull_has_kept_of_itself_is_no_room_for_it(tmp_path: Path) 
                 assert isinstance(fault, DiskFull)
                 assert _parts(manager) == []
     finally:
-        await asyncio.to_thread(subprocess.run, ["umount", small], check=True)
+        await asyncio.to_thread(subprocess.run, ["umount", str(small)], check=True)

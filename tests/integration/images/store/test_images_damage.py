@@ -16,6 +16,7 @@ import pytest
 from cri.container.images import StoredImages
 from cri.images.bounds.cancel import CancelToken
 from cri.images.errors import Corrupt
+from cri.images.layer.layers import file_chunks
 from cri.images.manager import ImageManager
 from cri.images.pull import kept
 from cri.images.pull.repair import Outcome, Repair
@@ -352,7 +353,7 @@ async def test_a_layer_that_the_disk_cannot_read(tmp_path: Path, monkeypatch: py
     with LyingRegistry("app", "1", IMAGE) as registry, LyingRegistry("app", "1", other) as second:
         async with managing(tmp_path, part_bytes=1 << 30) as manager:
             await _pull(manager, registry)
-            bad, real = _layer(manager, 0), kept.file_chunks
+            bad, real = _layer(manager, 0), file_chunks
             error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
             def failing(path: Path, token: CancelToken) -> Iterator[bytes]:

@@ -42,7 +42,7 @@ def _ours(
 def _umoci(image: BuiltImage, directory: Path) -> dict[bytes, Seen]:
     directory.mkdir()
     layout = write_layout(directory / "layout", image)
-    command = ["umoci", "unpack", "--image", f"{layout}:latest", directory / "bundle"]
+    command = ["umoci", "unpack", "--image", f"{layout}:latest", str(directory / "bundle")]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     return seen(directory / "bundle/rootfs")
 

@@ -18,6 +18,7 @@ from cri.images.bounds.cancel import CancelToken
 from cri.images.layer import layer_cache
 from cri.images.manager import ImageManager
 from cri.images.pull import build as building
+from cri.images.pull.kept import check_kept
 from cri.images.pull.progress import State
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
@@ -27,7 +28,7 @@ from cri.images.rootfs.plan import Planner
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.worker import jobs
-from cri.images.worker.layers import convert, convert_rest, read_layer
+from cri.images.worker.layers import account_files, convert, convert_rest, read_layer
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.faults import Fault
 from tests.support.images.image_victim import PART_BYTES, Order, Victims
@@ -160,7 +161,7 @@ async def test_a_kept_layer_is_verified_before_its_bytes_should_be_moving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hashing many gigabytes is no standstill, for which the pull would be called off."""
-    check_kept, states = building.check_kept, []
+    states: list[State] = []
     async with managing(tmp_path, 1 << 30) as manager:
         await _pull(manager, ONE)
 
@@ -195,7 +196,6 @@ async def test_what_is_damaged_is_damaged_under_all_its_names(tmp_path: Path) ->
 async def test_what_is_found_damaged_while_it_is_taken_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    account_files = building.account_files
     async with managing(tmp_path) as manager:
         one, _ = await _pull(manager, ONE)
 
@@ -284,7 +284,7 @@ async def test_what_does_not_fit_is_gone_before_it_is_built_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or both would be on the disk at once."""
-    convert, beside = building.convert, []
+    beside: list[list[Path]] = []
 
     def looked(blobs, plan, out, *given):  # type: ignore[no-untyped-def]
         beside.append([path for path in out.parent.iterdir() if path.stem == out.stem])
@@ -380,7 +380,7 @@ async def test_random_images_with_common_layers_give_the_reference_trees(tmp_pat
         for number in range(4):
             image = build([random_layer(rng, files).tar(), *upper])
             layout = write_layout(tmp_path / f"layout{number}", image)
-            command = ["umoci", "unpack", "--image", f"{layout}:latest", tmp_path / f"bundle{number}"]
+            command = ["umoci", "unpack", "--image", f"{layout}:latest", str(tmp_path / f"bundle{number}")]
             done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=120)
             try:
                 ((ours, _),) = await manager.import_layout(layout, names.parse(f"app:{number}"))

@@ -52,7 +52,7 @@ def _write(folder: Path) -> None:
 def test_what_gnu_tar_writes(tmp_path: Path, form: str) -> None:
     source = tmp_path / "source"
     _write(source)
-    command = ["tar", "--sparse", *_FORMS[form], "-C", source, "-c", *_FILES]
+    command = ["tar", "--sparse", *_FORMS[form], "-C", str(source), "-c", *_FILES]
     tar = subprocess.run(command, check=True, capture_output=True).stdout
     # Otherwise nothing of it was sparse.
     assert len(tar) < 2 * _SIZE

@@ -17,6 +17,7 @@ from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
+from cri.images.worker.layers import convert, convert_rest
 from daemonkit.faults import Fault
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed
 from tests.support.images.registry import LyingRegistry, content
@@ -81,8 +82,6 @@ async def test_several_at_once_build_what_they_share_once(
     """However they come to wait for each other."""
     built: list[str] = []
     from cri.images.pull import build as building
-
-    convert, convert_rest = building.convert, building.convert_rest
 
     def counted(blobs, plan, out, *more):  # type: ignore[no-untyped-def]
         built.append(out.name.partition(".")[0])

@@ -105,11 +105,11 @@ async def test_a_named_device(stage: Watched, device: Path, way: str) -> None:
     where = "/dev/xenpod/fast"
     handler = {"annotation": "asks", "handler": "disk"}.get(way, "")
     pod = await run_pod(stage, handler, devices=" fast " if way == "annotation" else "")
-    asked = {
+    asked: dict[str, dict[str, Any]] = {
         "plugin": {"devices": [block(where, "/dev/mine")]},
         "cdi": {"CDI_devices": [cri.CDIDevice(name="xenpod.dev/device=fast")]},
-    }.get(way, {})
-    container = await started(stage, pod, **asked)
+    }
+    container = await started(stage, pod, **asked.get(way, {}))
     await stage.output(container, WRITE.format(way, "/dev/mine" if way == "plugin" else where))
     assert written(device) == way.encode() + b"\n"
     await stage.client.remove_pod(pod.id)

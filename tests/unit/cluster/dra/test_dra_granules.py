@@ -57,7 +57,7 @@ class PluginKubelet(rpc.RegistrationServicer):
             yield
 
     @contextlib.asynccontextmanager
-    async def plugin(self) -> AsyncIterator[rpc.DevicePluginStub]:
+    async def plugin(self) -> AsyncIterator[rpc.DevicePluginAsyncStub]:
         """The plugin that registers next."""
         async with asyncio.timeout(TIMEOUT):
             request = await self.registered.get()

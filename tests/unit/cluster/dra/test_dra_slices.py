@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from daemonkit.config import Bytes
 from daemonkit.faults import Denied, Unreachable, Unsupported
 from daemonkit.quantity import whole
 from dra.config import ClaimSizes, DraConfig, SliceMode
@@ -108,7 +109,7 @@ def test_all_versions_say_the_same(version: SliceVersion) -> None:
 
 @pytest.mark.parametrize("claimable", [0, 1 << 20, 33 << 20, 8 * GIB + 5])
 def test_sizes_that_can_be_asked_for_are_steps_above_the_least(claimable: int) -> None:
-    sizes = ClaimSizes(step=3 << 20, minimum=33 << 20, default=66 << 20)
+    sizes = ClaimSizes(step=Bytes(3 << 20), minimum=Bytes(33 << 20), default=Bytes(66 << 20))
     found = NodeSlice(DRIVER, NAME, "", 1, (MemoryDevice("m", claimable, shared=True),), sizes, {})
     (device,) = document(found, SliceVersion.V1)["spec"]["devices"]
     policy = device["capacity"]["memory"]["requestPolicy"]

@@ -160,7 +160,7 @@ async def test_a_failure_is_tried_again_later_and_later(
         pauses.append(delay)
         return real(0)
 
-    monkeypatch.setattr(keeper.asyncio, "timeout", timeout)
+    monkeypatch.setattr(asyncio, "timeout", timeout)
     stop = asyncio.Event()
     sink = Sink(stop, failures=12, takes=3)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -190,7 +191,7 @@ async def test_a_restarted_daemon_says_it_once(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("part", ["resources", "overhead"])
 async def test_figures_that_cannot_be(node: Rig, part: str, figures: dict[str, int], said: str) -> None:
-    wrong = {part: Resources(**figures)}  # type: ignore[arg-type]
+    wrong: dict[str, Any] = {part: Resources(**figures)}  # type: ignore[arg-type]
     made = await node.pod()
     with pytest.raises(grpc.aio.AioRpcError) as updated:
         await node.cri.UpdatePodSandboxResources(

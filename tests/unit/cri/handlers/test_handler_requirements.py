@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -173,13 +174,14 @@ def test_an_older_protectd_meets_no_requirement() -> None:
 
 def test_bounds_are_within_the_profile_and_hold_its_size() -> None:
     host = _host(BARE)
-    for key, size, cause in (
-        ("memory_min", 600, "memory_min of 600 MiB is not between the 1 and 512 MiB"),
-        ("memory_max", 600, "memory_max of 600 MiB is not between"),
-        ("memory_max", 128, "256 MiB of its profile are not within"),
-        ("memory_min", 300, "256 MiB of its profile are not within"),
-    ):
-        wrong = trouble(replace(HandlerConfig(), **{key: Bytes(size * MIB)}), host)
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"memory_min": Bytes(600 * MIB)}, "memory_min of 600 MiB is not between the 1 and 512 MiB"),
+        ({"memory_max": Bytes(600 * MIB)}, "memory_max of 600 MiB is not between"),
+        ({"memory_max": Bytes(128 * MIB)}, "256 MiB of its profile are not within"),
+        ({"memory_min": Bytes(300 * MIB)}, "256 MiB of its profile are not within"),
+    )
+    for bounds, cause in cases:
+        wrong = trouble(HandlerConfig(**bounds), host)
         assert wrong is not None and cause in wrong.cause
     for count, cause in ((5, "5 vcpus are more than the 4"), (1, "the 2 of its profile are more than")):
         wrong = trouble(HandlerConfig(vcpus_max=count), host)

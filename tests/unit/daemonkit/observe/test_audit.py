@@ -27,7 +27,7 @@ from daemonkit.observe.audit.files import AuditFiles, paths, verify_folder
 from daemonkit.observe.audit.journal import AuditJournal
 from daemonkit.observe.audit.log import AuditLog, auditing
 from daemonkit.observe.audit.redaction import COMMANDS, NAMES, redacted
-from daemonkit.observe.callers import NOBODY, Callers, unit
+from daemonkit.observe.callers import NOBODY, Caller, Callers, unit
 from daemonkit.observe.calls import CallObserver
 from daemonkit.observe.settings import AuditConfig, AuditDestination
 from daemonkit.rpc.client import channel
@@ -377,7 +377,7 @@ class SlowSink:
 
 def add_entries(audit: AuditLog, count: int) -> None:
     for number in range(count):
-        audit.add(f"r{number}", log.Caller(0, 1), "", {}, "OK", 0.0)
+        audit.add(f"r{number}", Caller(0, 1), "", {}, "OK", 0.0)
 
 
 def test_a_slow_disk_bounds_what_waits_and_the_gap_is_written_down() -> None:

@@ -71,7 +71,7 @@ async def test_calls_are_counted_by_status_and_timed(tmp_path: Path) -> None:
             with pytest.raises(grpc.aio.AioRpcError):
                 await zones.GetZone(pb.GetZoneRequest(id="none"))
         with pytest.raises(grpc.aio.AioRpcError):
-            await link.unary_unary("/protect.v1.Zones/Made-up")(b"")
+            await link.unary_unary("/protect.v1.Zones/Made-up", None, None)(b"")
         after = await scrape(port)
 
         def more(name: str, **labels: str) -> float:

@@ -40,7 +40,7 @@ class _TokenService:
 
 
 class _Raw(io.BytesIO):
-    def read(self, size: int | None = -1, decode_content: bool = False) -> bytes:  # type: ignore[override]
+    def read(self, size: int | None = -1, decode_content: bool = False) -> bytes:
         return super().read(size)
 
 

@@ -111,7 +111,7 @@ async def test_after_a_restart_they_are_held_again(tmp_path: Path, toolstack: Me
     for failing_ones in (set[str](), {"set_disk_rates"}):
         toolstack.failing |= failing_ones
         async with running(tmp_path, toolstack) as manager:
-            await until(lambda manager=manager: manager.zones["z1"].connected)  # type: ignore[misc]
+            await until(lambda manager=manager: manager.zones["z1"].connected)
     assert toolstack.of_zone("z1").disk_rates == [RATES, RATES]
 
 

@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
-import grpc
+import grpc.aio
 import pytest
 
 from protect.channel.frames import Frame, Type
@@ -36,14 +37,15 @@ async def node(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Se
 class Execed:
     """A caller of Exec, or of Attach."""
 
-    def __init__(self, node: Served, *, attach: bool = False, **start: object) -> None:
+    def __init__(self, node: Served, *, attach: bool = False, **start: Any) -> None:
         self.inputs: asyncio.Queue[pb.ExecInput | pb.AttachInput | None] = asyncio.Queue()
         self.agent = node.agent()
+        self.call: grpc.aio.StreamStreamCall[Any, pb.ExecOutput]
         if attach:
             self._put(pb.AttachInput(start=pb.AttachStart(workload_id="w1")))
             self.call = node.clients.workloads.Attach(self._sent(), timeout=TIMEOUT)  # type: ignore[arg-type]
         else:
-            begin = pb.ExecStart(workload_id="w1", process=b"{}", **start)  # type: ignore[arg-type]
+            begin = pb.ExecStart(workload_id="w1", process=b"{}", **start)
             self._put(pb.ExecInput(start=begin))
             self.call = node.clients.workloads.Exec(self._sent(), timeout=TIMEOUT)  # type: ignore[arg-type]
         self._kind = pb.AttachInput if attach else pb.ExecInput
@@ -55,8 +57,8 @@ class Execed:
     def _put(self, message: pb.ExecInput | pb.AttachInput) -> None:
         self.inputs.put_nowait(message)
 
-    def send(self, **message: object) -> None:
-        self._put(self._kind(**message))  # type: ignore[arg-type]
+    def send(self, **message: Any) -> None:
+        self._put(self._kind(**message))
 
     def resize(self, rows: int, columns: int) -> None:
         self.send(resize=pb.TerminalSize(rows=rows, columns=columns))
@@ -183,7 +185,7 @@ async def test_an_attached_caller_may_leave_the_input_open(node: Served) -> None
         attached = Execed(node, attach=True)
         attached.send(stdin=typed)
         attached.send(stdin_eof=True)
-        await until(lambda typed=typed: source.read.endswith(typed))  # type: ignore[misc]
+        await until(lambda typed=typed: source.read.endswith(typed))
         attached.call.cancel()
     assert source.read == b"onetwo" and not source.eof
 

@@ -39,7 +39,7 @@ async def figures(node: Served, agent_says: channel_pb2.ZoneStats | None = None)
     own = channel_pb2.ContainerStats.FromString(b"")
     own.id, own.timestamp_ns, own.cpu_usage_ns = "w1", zone.timestamp_ns, 5
     for name in ("cpu_pressure", "memory_pressure", "io_pressure"):
-        if zone.HasField(name):  # type: ignore[arg-type]
+        if zone.HasField(name):
             getattr(own, name).CopyFrom(getattr(zone, name))
     twice = channel_pb2.ContainerStats(id="w1", cpu_usage_ns=6)
     foreign = channel_pb2.ContainerStats(id="another", cpu_usage_ns=7)

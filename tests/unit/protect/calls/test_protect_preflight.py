@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -24,7 +25,7 @@ SHOWN = pb.HostNotice(
 
 async def test_notices_are_told_when_they_come_and_go(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with served(tmp_path, toolstack) as node:
-        watch = node.clients.host.Watch(pb.WatchRequest())
+        watch: Any = node.clients.host.Watch(pb.WatchRequest())
         assert (await watch.read()).WhichOneof("event") == "synced"
         toolstack.host_notices = [NOTICE]
         info = await node.clients.host.Info(pb.InfoRequest(), timeout=TIMEOUT)
@@ -33,7 +34,7 @@ async def test_notices_are_told_when_they_come_and_go(tmp_path: Path, toolstack:
             "dom0_mem is not set: its balloon can take memory; set it to 2048M,max:2048M (Xen's command line)"
         ) in info.notices
         assert (await watch.read()).notice == SHOWN
-        late = node.clients.host.Watch(pb.WatchRequest())
+        late: Any = node.clients.host.Watch(pb.WatchRequest())
         assert (await late.read()).notice == SHOWN
         toolstack.host_notices = []
         info = await node.clients.host.Info(pb.InfoRequest(), timeout=TIMEOUT)

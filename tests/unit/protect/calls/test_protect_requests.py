@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -130,7 +131,7 @@ def devices(count: int = 1, **more: object) -> dict[str, object]:
     return {"devices": [pb.WorkloadDevice(**values) for _ in range(count)]}  # type: ignore[arg-type]
 
 
-WORKLOADS: dict[str, tuple[dict[str, object], str]] = {
+WORKLOADS: dict[str, tuple[dict[str, Any], str]] = {
     "an id": ({"id": "W1"}, "is not 1 to 64 of"),
     "a zone's id": ({"zone_id": "../z1"}, "is not 1 to 64 of"),
     "stdin once without stdin": ({"stdin_once": True}, "stdin_once without stdin"),
@@ -209,7 +210,7 @@ async def test_a_workload_that_is_refused(node: Served, what: str) -> None:
 THERE = pb.Filesystem(path="/etc/passwd", type="erofs")
 """Nobody looks into an image here, but it is to exist."""
 
-LIMITS: dict[str, dict[str, object]] = {
+LIMITS: dict[str, dict[str, Any]] = {
     "configuration": {"oci_config": padded(512 * KIB)},
     "files": files(32, 12 * KIB),
     "large files": files(2, 192 * KIB),
@@ -274,7 +275,7 @@ async def test_an_update_that_is_refused(node: Served) -> None:
         ({"interface": ""}, "want 1 to 15 of"),
     ],
 )
-async def test_a_network_that_is_refused(node: Served, values: dict[str, str], cause: str) -> None:
+async def test_a_network_that_is_refused(node: Served, values: dict[str, Any], cause: str) -> None:
     request = pb.ConnectNetworkRequest(
         **({"zone_id": "z1", "netns_path": "/x", "interface": "eth0"} | values)
     )

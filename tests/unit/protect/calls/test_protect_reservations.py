@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -61,7 +62,7 @@ async def test_a_reservation_is_made_bound_and_released(node: Served) -> None:
     request = rpb.BindReservationRequest(id=CLAIM, pod_uid=POD)
     for _ in range(2):
         bound = await node.clients.reservations.BindReservation(request, timeout=TIMEOUT)
-        assert (bound.pod_uids, bound.memory_bytes, bound.vcpus) == ([POD], 512 * MIB, 2)
+        assert (list(bound.pod_uids), bound.memory_bytes, bound.vcpus) == ([POD], 512 * MIB, 2)
     assert await listed(node) == [bound]
     for _ in range(2):
         await release(node)
@@ -75,7 +76,7 @@ async def test_a_total_has_the_domains_own_memory_in_it(node: Served) -> None:
     for pods in ((), (POD,)):
         request.pod_uids[:] = pods
         made = await node.clients.reservations.MakeReservation(request, timeout=TIMEOUT)
-        assert (made.memory_bytes, made.pod_uids) == (512 * MIB - OVERHEAD, list(pods))
+        assert (made.memory_bytes, list(made.pod_uids)) == (512 * MIB - OVERHEAD, list(pods))
         assert made.claim == "default/web-zone"
     assert await free(node) == (4096 - 512) * MIB
     for total, memory in ((OVERHEAD, 0), (MIB, MIB), (0, 0)):
@@ -219,7 +220,7 @@ async def test_the_capacity_is_watched(
 
 
 async def _watched(node: Served, toolstack: MemoryToolstack) -> None:
-    watch = node.clients.reservations.WatchCapacity(rpb.WatchCapacityRequest())
+    watch: Any = node.clients.reservations.WatchCapacity(rpb.WatchCapacityRequest())
     first = await watch.read()
     assert (first.total_bytes, first.free_bytes, first.dom0_bytes) == (4096 * MIB, 4096 * MIB, 1 << 30)
     await make(node)

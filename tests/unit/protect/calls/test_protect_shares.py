@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -122,7 +123,7 @@ async def test_over_the_wire(node: Served, toolstack: MemoryToolstack) -> None:
     ("figures", "said"),
     [({"weight": 0}, "weight 0"), ({"weight": 65_536}, "weight 65536"), ({"cap": 102_401}, "cap 102401")],
 )
-async def test_what_cannot_be_a_share(node: Served, figures: dict[str, int], said: str) -> None:
+async def test_what_cannot_be_a_share(node: Served, figures: dict[str, Any], said: str) -> None:
     wrong = pb.ZoneResources(**figures)
     async with failing(grpc.StatusCode.INVALID_ARGUMENT) as text:
         await node.create_zone("z2", resources=wrong)

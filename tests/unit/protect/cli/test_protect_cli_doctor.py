@@ -38,6 +38,11 @@ def kubelet(before: str, after: str) -> Break:
     return lambda host: host.file("var/lib/kubelet/config.yaml", KUBELET.replace(before, after))
 
 
+def unsynchronized(host: ThrowAway) -> None:
+    host.file("synchronized", "no")
+    host.remove("has-chrony")
+
+
 def test_a_healthy_host(host: ThrowAway) -> None:
     amiss = {name: one.says for name, one in host.results().items() if one.verdict is not CheckVerdict.OK}
     assert amiss == {}
@@ -66,8 +71,7 @@ BROKEN: dict[str, tuple[str, CheckVerdict, Break]] = {
                                    h.file("sys/fs/cgroup/cgroup.controllers", "cpu io pids\n"))),
     "full": ("disk of /var/lib/protect", FAILED, lambda h: h.file("room", "100 0")),
     "nearly full": ("disk of /var/lib/protect", WARNING, lambda h: h.file("room", "100 14")),
-    "clock": ("clock", WARNING,
-              lambda h: (h.file("synchronized", "no"), h.remove("has-chrony"))),
+    "clock": ("clock", WARNING, unsynchronized),
     "forwarding": ("ip_forward", WARNING, lambda h: h.file("proc/sys/net/ipv4/ip_forward", "0\n")),
     "image tools": ("tar2sqfs", FAILED, lambda h: (h.bin / "tar2sqfs").unlink()),
     "agent": ("guest parts: the agent", FAILED,

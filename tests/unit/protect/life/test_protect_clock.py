@@ -227,7 +227,7 @@ async def test_a_lost_channel_and_the_daemons_end_end_a_round(
     agent.unanswered.clear()
     agent.ahead_ns = -5000 * MS
     agent.cut()
-    await until(lambda: abs(agent.ahead_ns) <= 10 * MS), "the next connection asks"
+    await until(lambda: abs(agent.ahead_ns) <= 10 * MS)  # the next connection asks
     agent.unanswered.add("sync_clock")
     clock.begin(manager, manager.zones["z1"])
     assert manager.zones["z1"].clock.busy

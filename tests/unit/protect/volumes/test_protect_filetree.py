@@ -201,7 +201,12 @@ def test_a_file_that_grows_or_is_something_else_by_now(tmp_path: Path) -> None:
         file.write("more")
     with pytest.raises(FilesChanged):
         read(tree, [chunk])
-    for make in (path.mkdir, lambda: os.mkfifo(path), lambda: path.symlink_to("/etc/passwd")):
+    makers: tuple[Callable[[], None], ...] = (
+        path.mkdir,
+        lambda: os.mkfifo(path),
+        lambda: path.symlink_to("/etc/passwd"),
+    )
+    for make in makers:
         path.rmdir() if path.is_dir() else path.unlink()
         make()
         with pytest.raises(FilesChanged):

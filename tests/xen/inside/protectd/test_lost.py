@@ -181,8 +181,8 @@ async def test_xenstored_is_restarted(zones: Zones) -> None:
             await asyncio.sleep(0.5)
     # A restarted protectd finds its domain without any node, and does not take that for its end.
     await zones.protectd.daemon.stop()
-    with Xenstore() as store:
-        store.remove(f"/local/domain/{numbers['z1']}")
+    with Xenstore() as xenstore:
+        xenstore.remove(f"/local/domain/{numbers['z1']}")
     await zones.protectd.daemon.start()
     assert (await listed(zones))["z1"].state == pb.ZONE_STATE_RUNNING
     await _marked(numbers["z1"])
