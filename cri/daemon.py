@@ -58,11 +58,11 @@ async def running(config: CriConfig, images: Images, network: PodNetwork) -> Asy
     async with contextlib.AsyncExitStack() as undo:
         store = await Database.open(config.state_dir / "cri.db")
         undo.push_async_callback(store.close)
-        link = channel(config.protect_socket, interceptors=traces.interceptors())
+        link = channel(config.protect_socket)
         undo.push_async_callback(link.close, None)
         paths = HostPaths(config.guest_dir / "lookup")
         undo.callback(paths.close)
-        runtime = await _runtime(config, images, store, Zones(link), network, paths)
+        runtime = await _runtime(config, images, store, Zones(traces.traced(link)), network, paths)
         reconciler = Reconciler(runtime)
         await undo.enter_async_context(_background(runtime.follower.run(), reconciler.run()))
         try:

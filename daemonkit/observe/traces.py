@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import threading
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -19,6 +20,8 @@ from daemonkit.logs import fields
 from daemonkit.observe.settings import TracesConfig
 
 if TYPE_CHECKING:
+    import grpc.aio
+
     from daemonkit.observe.spans import Spans
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,7 @@ async def tracing(config: TracesConfig, daemon: str) -> AsyncIterator[None]:
         return
     from daemonkit.observe.spans import Spans
 
+    gc.freeze()  # the libraries too, which have just come, stay for good (daemonkit.lifecycle)
     _spans = made = Spans(config, daemon)
     log.info("sending traces", extra=fields(endpoint=config.endpoint))
     try:
@@ -108,10 +112,10 @@ def serving(full_name: str, metadata: Metadata | None) -> AbstractContextManager
     return _spans.served(service, rpc, untrusted)
 
 
-def interceptors() -> list[Any]:
-    """The interceptors that a client channel needs, so that its callee continues our traces."""
+def traced(channel: grpc.aio.Channel) -> Any:
+    """What stubs are made of so that their callee continues our traces; without traces the channel itself."""
     if _spans is None:
-        return []
-    from daemonkit.observe.spans import TracedCalls
+        return channel
+    from daemonkit.observe.spans import TracedChannel
 
-    return [TracedCalls(_spans)]
+    return TracedChannel(channel, _spans)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -31,11 +30,7 @@ _CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
 )
 
 
-def channel(
-    path: Path,
-    options: Sequence[tuple[str, int | str]] = (),
-    interceptors: Sequence[Any] = (),  # of grpc.aio, whose stubs leave their base open
-) -> grpc.aio.Channel:
+def channel(path: Path, options: Sequence[tuple[str, int | str]] = ()) -> grpc.aio.Channel:
     """A client channel to the daemon that serves ``path``; connects when first used, reconnects by itself."""
     target, chosen = f"unix:{path.absolute()}", (*_CHANNEL_OPTIONS, *options)
-    return grpc.aio.insecure_channel(target, options=chosen, interceptors=list(interceptors))
+    return grpc.aio.insecure_channel(target, options=chosen)

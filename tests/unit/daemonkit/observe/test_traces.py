@@ -1,15 +1,24 @@
-"""Traces without daemons: what a collector that does not answer may cost."""
+"""Traces without daemons: what a collector that does not answer may cost, and what a call tells of itself."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
+import grpc.aio
 import pytest
+from opentelemetry.proto.trace.v1 import trace_pb2
 
+from daemonkit import faults
 from daemonkit.observe import traces
 from daemonkit.observe.settings import TracesConfig
 from daemonkit.observe.steps import step
 from daemonkit.observe.traces import tracing
+from daemonkit.rpc.client import channel
+from daemonkit.rpc.server import serve_unix
+from tests.support.observe.collector import collecting
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+from xenpod_proto.protect.v1 import protect_pb2_grpc
 
 
 async def test_the_end_does_not_wait_for_a_collector_that_hangs(
@@ -28,8 +37,45 @@ async def test_the_end_does_not_wait_for_a_collector_that_hangs(
             writer.close()
 
 
-async def test_without_a_collector_nothing_is_traced() -> None:
-    async with tracing(TracesConfig(), "p"):
-        assert not traces.on() and traces.interceptors() == []
+async def test_without_a_collector_nothing_is_traced(tmp_path: Path) -> None:
+    async with tracing(TracesConfig(), "p"), channel(tmp_path / "s") as link:
+        assert not traces.on() and traces.traced(link) is link
         with step("test.step"), pytest.raises(ValueError, match="inside"), step("test.fails"):
             raise ValueError("inside")
+
+
+class TracedZones(protect_pb2_grpc.ZonesServicer):
+    async def GetZone(self, request, context):  # type: ignore[no-untyped-def]
+        if request.id == "none":
+            raise faults.Missing("get zone", "none", "there is none")
+        return pb.Zone(id=request.id)
+
+
+def add(server: grpc.aio.Server) -> None:
+    protect_pb2_grpc.add_ZonesServicer_to_server(TracedZones(), server)
+
+
+async def test_a_call_and_its_service_are_one_trace_with_the_calls_status(tmp_path: Path) -> None:
+    async with (
+        collecting() as collector,
+        serve_unix(tmp_path / "s", add, name="p", grace=0.1),
+        channel(tmp_path / "s") as link,
+    ):
+        async with tracing(TracesConfig(collector.endpoint, sampling=1.0), "p"):
+            zones: protect_pb2_grpc.ZonesAsyncStub = protect_pb2_grpc.ZonesStub(traces.traced(link))
+            assert (await zones.GetZone(pb.GetZoneRequest(id="z"), timeout=60)).id == "z"
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await zones.GetZone(pb.GetZoneRequest(id="none"), timeout=60, metadata=(("key", "kept"),))
+        assert (await zones.GetZone(pb.GetZoneRequest(id="z"), timeout=60)).id == "z"  # traced no longer
+    assert [one.name for one in collector.spans] == 4 * ["protect.v1.Zones/GetZone"]
+    found = [one.span for one in collector.spans]
+    called = {one.span_id: one for one in found if one.kind == trace_pb2.Span.SPAN_KIND_CLIENT}
+    served = [one for one in found if one.kind == trace_pb2.Span.SPAN_KIND_SERVER]
+    assert [called[one.parent_span_id].trace_id for one in served] == [one.trace_id for one in served]
+    codes = [(code(one), one.status.message) for one in called.values()]
+    assert codes == [("OK", ""), ("NOT_FOUND", f"AioRpcError: {caught.value.details()}")]
+
+
+def code(span: trace_pb2.Span) -> str:
+    (said,) = (one.value.string_value for one in span.attributes if one.key == "rpc.grpc.status_code")
+    return said
