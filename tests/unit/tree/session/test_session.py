@@ -120,7 +120,7 @@ HANGS = """
 
     @pytest.mark.timeout(1)
     async def test_hangs_in_a_thread(daemon):
-        await asyncio.to_thread(__import__("time").sleep, 3)
+        await asyncio.to_thread(__import__("time").sleep, 1.5)
 
     def test_goes_on():
         pass
