@@ -33,6 +33,8 @@ _MARGIN = 0.1
 """Of the sum: kernel memory of containers that no container is charged for."""
 _STEP_MIB, _STEP_MILLI = 4, 5
 _BOOT = 300.0
+_PATIENCE, _PAUSE = 30.0, 0.5
+"""Seconds for which zones are asked for their figures, and between two times."""
 _PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
 _RSS = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
 
@@ -134,12 +136,20 @@ async def _destroy(zones: protect_pb2_grpc.ZonesAsyncStub, zone_id: str) -> None
 
 
 async def _stats(zones: protect_pb2_grpc.ZonesAsyncStub, made: list[pb.Zone]) -> dict[str, pb.ZoneStatsRow]:
+    """What all of them use.  protectd leaves out a zone that is slow to answer: it is asked again."""
     ids = [zone.id for zone in made]
-    answer = await zones.ZoneStats(pb.ZoneStatsRequest(ids=ids), timeout=TIMEOUT)
-    rows = {row.zone_id: row for row in answer.rows}
-    if silent := sorted(set(ids) - rows.keys()):
-        raise CommandFailed(f"zones do not say what they use: {', '.join(silent)}")
-    return rows
+    rows: dict[str, pb.ZoneStatsRow] = {}
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            while True:
+                answer = await zones.ZoneStats(pb.ZoneStatsRequest(ids=ids), timeout=TIMEOUT)
+                rows = {row.zone_id: row for row in answer.rows}
+                if rows.keys() == set(ids):
+                    return rows
+                await asyncio.sleep(_PAUSE)
+    except TimeoutError:
+        silent = ", ".join(sorted(set(ids) - rows.keys()))
+        raise CommandFailed(f"zones do not say what they use: {silent}") from None
 
 
 async def _use(protectd: Path, host: protect_pb2_grpc.HostAsyncStub) -> HostUse:

@@ -19,6 +19,7 @@ from ruamel.yaml import YAML
 from protect.cli import find
 from protect.cli.__main__ import main
 from protect.cli.errors import CommandFailed
+from protect.cli.host import overhead
 from protect.cli.host.overhead import HostUse, measured
 from protect.cli.nouns import NOUNS
 from protect.cli.tables import columns
@@ -26,6 +27,8 @@ from protect.cli.usage import schema
 from protect.cli.usage.arguments import parser
 from protect.cli.zone.logfile import LogReader
 from protect.cli.zone.top import compare
+from protect.model.statistics import ZoneStats
+from protect.zones import stats
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import Served, served
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -188,6 +191,27 @@ async def test_an_overhead_leaves_no_zones(protect: Operator) -> None:
     protect.node.toolstack.overhead = 5 * MIB
     said = await protect("host", "overhead", "--zones", "2", "--idle", "0.1")
     assert "podFixed:" in said and "5.0 MiB" in said
+    assert (await protect("zone", "list", "-o", "name")).split() == ["web-1", "db-1"]
+
+
+async def test_a_zone_that_is_slow_to_answer_is_asked_again(
+    protect: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overhead, "_PAUSE", 0.01)
+    real, asked, slow = stats.gather, 0, {1, 3}
+
+    async def gather(*how: Any) -> dict[str, ZoneStats]:
+        nonlocal asked
+        asked += 1
+        return {} if asked in slow else await real(*how)
+
+    monkeypatch.setattr(stats, "gather", gather)
+    assert "podFixed:" in await protect("host", "overhead", "--zones", "2", "--idle", "0.1")
+    assert asked == 4
+    monkeypatch.setattr(overhead, "_PATIENCE", 0.1)
+    slow.update(range(1000))
+    await protect("host", "overhead", "--zones", "1", "--idle", "0.1", status=1)
+    assert "zones do not say what they use: overhead-" in protect.error
     assert (await protect("zone", "list", "-o", "name")).split() == ["web-1", "db-1"]
 
 

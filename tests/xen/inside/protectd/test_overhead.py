@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.images import busybox
 from tests.support.protect.zones import Zones
-from tests.xen.inside.protectd.zones import MEMORY, nothing_left, on_xen, run
+from tests.xen.inside.protectd.zones import MEMORY, PATIENCE, nothing_left, on_xen
 
 MIB = 1 << 20
 COMMAND = (sys.executable, "-m", "protect.cli", "host", "overhead", "--zones", "2", "--idle", "20")
@@ -28,8 +28,11 @@ async def zones(tmp_path: Path) -> AsyncIterator[Zones]:
 async def test_the_overhead_of_a_zone_is_measured(zones: Zones) -> None:
     """A PV zone without a disk or volume has no processes in dom0; of the other parts it has some."""
     socket = ("--socket", str(zones.protectd.daemon.socket))
-    said = await asyncio.to_thread(run, *COMMAND, *socket, "--output", "json")
-    sys.stdout.write(said)
+    asked = await asyncio.create_subprocess_exec(
+        *COMMAND, *socket, "--output", "json", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    said, complaints = await asyncio.wait_for(asked.communicate(), PATIENCE)
+    assert asked.returncode == 0, complaints.decode()
     found = json.loads(said)
     taken = {part["part"]: part["bytes"] for part in found["parts"]}
     assert 40 * MIB < taken["guest kernel and agent"] < MEMORY
