@@ -44,6 +44,16 @@ async def test_without_a_collector_nothing_is_traced(tmp_path: Path) -> None:
             raise ValueError("inside")
 
 
+async def test_steps_of_no_call_are_sent_too() -> None:
+    async with collecting() as collector:
+        async with tracing(TracesConfig(collector.endpoint, sampling=1.0), "p"):
+            for number in range(1000):
+                with step("test.step", number=str(number)):
+                    pass
+        numbers = [one.span.attributes[0].value.string_value for one in collector.spans]
+        assert numbers == [str(number) for number in range(1000)]
+
+
 class TracedZones(protect_pb2_grpc.ZonesServicer):
     async def GetZone(self, request, context):  # type: ignore[no-untyped-def]
         if request.id == "none":
