@@ -8,6 +8,7 @@ PYTEST_AGAIN := $(PY) -m tests.support.session.again
 # Half of the time is waiting for daemons to start; a file's tests stay together, for what they share.  The files that
 # take long come first, so that both end at about the same time.
 TWO := -n 2 --dist loadfile
+PACKAGES := tests/packages
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -64,12 +65,14 @@ test-unit: $(BIN)/.installed  ## needs no more than a C compiler: pure logic, ch
 test-fake: root-test-fake setup  ## needs root: real daemons, agent, images, CNI on the fake toolstack
 	$(PYTEST) $(TWO) tests/contract tests/zone tests/integration tests/hostile tests/conformance tests/cluster
 
-test-xen: root-test-xen setup  ## needs root: the same story on real Xen, in QEMU
-	$(PYTEST) tests/xen
-
-test-packages: root-test-packages setup  ## needs root: the Debian packages in throw-away Debians with systemd; one of them on Xen, in QEMU
+test-xen: root-test-xen setup  ## needs root: the same story on real Xen, in QEMU; and the Debian packages on it
 	@packaging/install-debian-packages deb
-	$(PYTEST) tests/packages
+	$(PYTEST) tests/xen tests/packages/test_on_xen.py
+
+# One of them on Xen, in QEMU; PACKAGES=tests/packages/test_packages.py leaves it out.
+test-packages: root-test-packages setup  ## needs root: the Debian packages in throw-away Debians with systemd
+	@packaging/install-debian-packages deb
+	$(PYTEST_AGAIN) $(PACKAGES)
 
 # What goes where: packaging/Makefile.  DESTDIR and PREFIX are handed on.
 install:  ## install the daemons, commands, units and manual pages; DESTDIR=<root> PREFIX=/usr/local
