@@ -160,7 +160,7 @@ def test_limits_without_a_scratch_disk_are_of_memory(client: Client) -> None:
 
 def test_statistics_of_a_shared_disk(client: Client, scratch: Path) -> None:
     """Each container's own, counted again as it changes; a file with two names counts once."""
-    write = "dd if=/dev/zero of=/a bs=1M count=5; ln /a /b; mkdir /d; sleep 1000"
+    write = "mkdir /d; touch /a; ln /a /b; dd if=/dev/zero of=/a bs=1M count=5; sleep 1000"
     for name, script in (("c1", write), ("c2", "sleep 1000")):
         client.call(create_container=creation(name, "sh", "-c", script))
         client.call(start_container=pb.StartContainer(id=name))
