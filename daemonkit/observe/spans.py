@@ -49,7 +49,7 @@ _EXPORT = 3.0
 _QUEUE = 4096
 """Most spans that wait for the collector; further ones are dropped, and the library says so."""
 _AT_ONCE = 64
-"""Most spans that wait for the end of a call."""
+"""Most ended spans that are kept until the served call ends."""
 _CODE = "rpc.grpc.status_code"
 _PROPAGATOR = TraceContextTextMapPropagator()
 _NOWHERE = Context()
@@ -58,20 +58,28 @@ _FINE = Status()
 
 
 class Trace(NamedTuple):
-    """What all spans of a trace share."""
+    """What all spans of a trace share; the flags say whether they are recorded."""
 
     id: int
     flags: TraceFlags
     state: TraceState
-    recorded: bool
 
 
 class RecordedSpan(AbstractContextManager["RecordedSpan"]):
     """A span that is the current one in its block, and notes how the block failed, without its stack."""
 
     __slots__ = (
-        *("_above", "_attributes", "_error", "_id", "_name", "_parent", "_spans"),
-        *("begun_ns", "ended_ns", "kind", "trace"),
+        "_above",
+        "_attributes",
+        "_error",
+        "_id",
+        "_name",
+        "_parent",
+        "_spans",
+        "begun_ns",
+        "ended_ns",
+        "kind",
+        "trace",
     )
 
     def __init__(
@@ -83,7 +91,7 @@ class RecordedSpan(AbstractContextManager["RecordedSpan"]):
         parent: RecordedSpan | SpanContext | None,
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> None:
-        """``parent``: the context of one that is in another process."""
+        """``parent``: a SpanContext is of a span in another process; None: the span is the trace's first."""
         self._spans = spans
         self._name = name
         self._attributes = attributes
@@ -96,6 +104,7 @@ class RecordedSpan(AbstractContextManager["RecordedSpan"]):
 
     @property
     def context(self) -> SpanContext:
+        """Its ids and the trace's flags and state, in the library's form."""
         return SpanContext(self.trace.id, self._id, False, self.trace.flags, self.trace.state)
 
     def carried(self) -> Iterable[tuple[str, str]]:
@@ -104,7 +113,7 @@ class RecordedSpan(AbstractContextManager["RecordedSpan"]):
         _PROPAGATOR.inject(metadata, set_span_in_context(NonRecordingSpan(self.context), _NOWHERE))
         return metadata.items()
 
-    def note(self, key: str, value: Value) -> None:
+    def set_attribute(self, key: str, value: Value) -> None:
         """Add an attribute."""
         self._attributes[key] = value
 
@@ -148,7 +157,7 @@ _CURRENT: ContextVar[RecordedSpan | None] = ContextVar("span", default=None)
 
 
 class _Exporter(OTLPSpanExporter):
-    """Makes the library's spans of ours, many at a time, in the thread that sends them."""
+    """Converts our spans into the library's, a batch at a time, in the thread that sends them."""
 
     def __init__(self, config: TracesConfig, daemon: str) -> None:
         super().__init__(config.endpoint, insecure=config.insecure, timeout=_EXPORT)
@@ -157,11 +166,11 @@ class _Exporter(OTLPSpanExporter):
             "service.version": version("xenpod"),
             "host.name": socket.gethostname(),
         }
-        self._resource_of_all = Resource.create(named)
+        self._resource = Resource.create(named)
         self._scope = InstrumentationScope("xenpod", version("xenpod"))
 
     def export(self, spans: Sequence[Any]) -> SpanExportResult:
-        return super().export([one.exported(self._resource_of_all, self._scope) for one in spans])
+        return super().export([one.exported(self._resource, self._scope) for one in spans])
 
 
 class Spans:
@@ -180,11 +189,11 @@ class Spans:
         self._processor.shutdown()  # type: ignore[no-untyped-call]
 
     def keep(self, span: RecordedSpan) -> None:
-        """Keep a span that is over, if its trace is recorded, until the call ends that is served.
+        """Keep an ended span of a recorded trace until the served call ends, too.
 
-        The queue takes many at once in a quarter of the time that it takes for them one by one.
+        Queueing spans in a row takes a quarter of the time of queueing each as it ends.
         """
-        if span.trace.recorded:
+        if span.trace.flags.sampled:
             self._over.append(span)
             if span.kind is SpanKind.SERVER or len(self._over) >= _AT_ONCE:
                 self._queue()
@@ -192,7 +201,7 @@ class Spans:
     def _queue(self) -> None:
         over, self._over = self._over, []
         for one in over:
-            self._processor.on_end(one)  # type: ignore[arg-type]  # _Exporter makes it what it is to be
+            self._processor.on_end(one)  # type: ignore[arg-type]  # _Exporter converts it
 
     def within(self, name: str, attributes: Mapping[str, Value]) -> RecordedSpan:
         """A span below the current one."""
@@ -209,8 +218,7 @@ class Spans:
         name = f"{service}/{rpc}"
         if not found.is_valid:
             return RecordedSpan(self, name, attributes, self._new_trace(), None, SpanKind.SERVER)
-        flags = found.trace_flags
-        trace = Trace(found.trace_id, flags, found.trace_state, flags.sampled)
+        trace = Trace(found.trace_id, found.trace_flags, found.trace_state)
         return RecordedSpan(self, name, attributes, trace, found, SpanKind.SERVER)
 
     def add(self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Value]) -> None:
@@ -229,20 +237,20 @@ class Spans:
         number = _IDS.generate_trace_id()
         recorded = self._own_traces.should_sample(None, number, "").decision is Decision.RECORD_AND_SAMPLE
         flags = TraceFlags(TraceFlags.SAMPLED if recorded else TraceFlags.DEFAULT)
-        return Trace(number, flags, TraceState(), recorded)
+        return Trace(number, flags, TraceState())
 
 
 def recorded_since() -> int | None:
     """When the current span began, ns since the epoch; None: there is none, or it is not recorded."""
     current = _CURRENT.get()
-    return current.begun_ns if current is not None and current.trace.recorded else None
+    return current.begun_ns if current is not None and current.trace.flags.sampled else None
 
 
 class TracedChannel:
-    """What a stub needs of a channel; calls of one request and one reply have spans, and carry their context.
+    """A channel for stubs.  Each call with one request and one reply has a span, and carries its context.
 
-    An interceptor of grpc.aio could do the same, but has a task of its own for each call: half of what all
-    traces of a pod's start cost.
+    An interceptor of grpc.aio could do the same, but starts a task for each call.  That was half of what
+    tracing a pod's start cost.
     """
 
     def __init__(self, channel: grpc.aio.Channel, spans: Spans) -> None:
@@ -253,7 +261,7 @@ class TracedChannel:
         self._unary_unary = channel.unary_unary
 
     def unary_unary(self, method: str, *args: Any, **how: Any) -> Callable[..., Awaitable[Any]]:
-        """The call of a method: to be awaited, it begins no earlier."""
+        """Make the callable of a method.  Its calls are sent when they are awaited, not before."""
         inner: Callable[..., Awaitable[Any]] = self._unary_unary(method, *args, **how)
         name = method.strip("/")
 
@@ -264,9 +272,9 @@ class TracedChannel:
                 try:
                     reply = await inner(request, metadata=(*metadata, *current.carried()), **more)
                 except grpc.aio.AioRpcError as error:
-                    current.note(_CODE, error.code().name)
+                    current.set_attribute(_CODE, error.code().name)
                     raise
-                current.note(_CODE, grpc.StatusCode.OK.name)
+                current.set_attribute(_CODE, grpc.StatusCode.OK.name)
                 return reply
 
         return call

@@ -50,7 +50,7 @@ async def tracing(config: TracesConfig, daemon: str) -> AsyncIterator[None]:
         return
     from daemonkit.observe.spans import Spans
 
-    gc.freeze()  # the libraries too, which have just come, stay for good (daemonkit.lifecycle)
+    gc.freeze()  # the libraries just loaded stay for good, as other modules do (daemonkit.lifecycle)
     _spans = made = Spans(config, daemon)
     log.info("sending traces", extra=fields(endpoint=config.endpoint))
     try:
@@ -113,7 +113,7 @@ def serving(full_name: str, metadata: Metadata | None) -> AbstractContextManager
 
 
 def traced(channel: grpc.aio.Channel) -> Any:
-    """What stubs are made of so that their callee continues our traces; without traces the channel itself."""
+    """Wrap a channel so that callees continue our traces.  Without traces it stays as it is."""
     if _spans is None:
         return channel
     from daemonkit.observe.spans import TracedChannel

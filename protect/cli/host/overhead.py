@@ -34,7 +34,7 @@ _MARGIN = 0.1
 _STEP_MIB, _STEP_MILLI = 4, 5
 _BOOT = 300.0
 _PATIENCE, _PAUSE = 30.0, 0.5
-"""Seconds for which zones are asked for their figures, and between two times."""
+"""Seconds: how long zones are asked for their figures, and the pause between two attempts."""
 _PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
 _RSS = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
 
@@ -136,7 +136,7 @@ async def _destroy(zones: protect_pb2_grpc.ZonesAsyncStub, zone_id: str) -> None
 
 
 async def _stats(zones: protect_pb2_grpc.ZonesAsyncStub, made: list[pb.Zone]) -> dict[str, pb.ZoneStatsRow]:
-    """What all of them use.  protectd leaves out a zone that is slow to answer: it is asked again."""
+    """Read the figures of all zones.  protectd leaves out a zone that is slow to answer, so ask again."""
     ids = [zone.id for zone in made]
     rows: dict[str, pb.ZoneStatsRow] = {}
     try:

@@ -39,7 +39,7 @@ def named(parser: argparse.ArgumentParser, command: str) -> argparse.ArgumentPar
 
 
 def asks_protectd(parser: argparse.ArgumentParser, *, inherited: bool = False) -> argparse.ArgumentParser:
-    """Add the arguments of a command that asks protectd.  ``inherited``: its noun has them already."""
+    """Add the arguments of a command that asks protectd.  ``inherited``: the noun has them already."""
 
     def default(value: object) -> object:
         return argparse.SUPPRESS if inherited else value

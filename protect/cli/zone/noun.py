@@ -54,7 +54,7 @@ def _add_changes(verbs: Verbs) -> None:
 
 
 def _add_sessions(verbs: Verbs) -> None:
-    """Add the verbs that run commands in zones, and show what zones wrote."""
+    """Add the verbs that run commands in zones or show their output."""
     verb = add_protectd_verb(verbs, "zone exec", "run a command in a zone's workload")
     verb.add_argument("--workload", default="", metavar="ID", help="which workload, if it has several")
     execute.add_arguments(verb, ZONE)

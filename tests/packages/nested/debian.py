@@ -140,7 +140,7 @@ class NestedDebian:
     def shut_down(self) -> None:
         """As an operator does it; returns when the machine is off."""
         assert self._machine
-        # The program that answers is ended, too, so an answer may not come.
+        # Powering off also ends the program that sends the answer, so none may come.
         self._send(("systemctl", "poweroff", "--no-block"), _DEADLINE)
         self._machine.wait(_DEADLINE)
         self._hang_up()

@@ -65,7 +65,7 @@ def _listed(store: Xenstore) -> Mapping[str, int]:
 def _remove(store: Xenstore, gone: Mapping[str, int]) -> None:
     for path, domid in gone.items():
         scripts = [store.read(f"{path}/{device}/script") for device in store.list(path)]
-        # Those of other virtual machines have scripts that do something.
+        # Devices of other virtual machines have real scripts.
         if scripts and all(script == NO_SCRIPT.encode() for script in scripts):
             log.warning("backend of a domain that is gone: removed", extra=fields(path=path))
             # The backend last: the others are found by it.

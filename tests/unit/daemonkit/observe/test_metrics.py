@@ -18,21 +18,11 @@ from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.settings import MetricsConfig
 from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
+from tests.support.observe import some_zones
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
 ANY_PORT = MetricsConfig("127.0.0.1:0")
-
-
-class CountedZones(protect_pb2_grpc.ZonesServicer):
-    async def GetZone(self, request, context):  # type: ignore[no-untyped-def]
-        if request.id == "none":
-            raise faults.Missing("get zone", "none", "there is none")
-        return pb.Zone(id=request.id)
-
-
-def add(server: grpc.aio.Server) -> None:
-    protect_pb2_grpc.add_ZonesServicer_to_server(CountedZones(), server)
 
 
 async def http(port: int, request: bytes) -> tuple[bytes, bytes]:
@@ -59,7 +49,7 @@ async def scrape(port: int) -> Callable[..., float]:
 
 async def test_calls_are_counted_by_status_and_timed(tmp_path: Path) -> None:
     async with (
-        serve_unix(tmp_path / "s", add, name="p", grace=0.1),
+        serve_unix(tmp_path / "s", some_zones.add, name="p", grace=0.1),
         channel(tmp_path / "s") as link,
         serving_metrics(ANY_PORT, "test") as port,
     ):

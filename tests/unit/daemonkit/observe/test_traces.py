@@ -9,13 +9,13 @@ import grpc.aio
 import pytest
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from daemonkit import faults
 from daemonkit.observe import traces
 from daemonkit.observe.settings import TracesConfig
 from daemonkit.observe.steps import step
 from daemonkit.observe.traces import tracing
 from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
+from tests.support.observe import some_zones
 from tests.support.observe.collector import collecting
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
@@ -54,21 +54,10 @@ async def test_steps_of_no_call_are_sent_too() -> None:
         assert numbers == [str(number) for number in range(1000)]
 
 
-class TracedZones(protect_pb2_grpc.ZonesServicer):
-    async def GetZone(self, request, context):  # type: ignore[no-untyped-def]
-        if request.id == "none":
-            raise faults.Missing("get zone", "none", "there is none")
-        return pb.Zone(id=request.id)
-
-
-def add(server: grpc.aio.Server) -> None:
-    protect_pb2_grpc.add_ZonesServicer_to_server(TracedZones(), server)
-
-
 async def test_a_call_and_its_service_are_one_trace_with_the_calls_status(tmp_path: Path) -> None:
     async with (
         collecting() as collector,
-        serve_unix(tmp_path / "s", add, name="p", grace=0.1),
+        serve_unix(tmp_path / "s", some_zones.add, name="p", grace=0.1),
         channel(tmp_path / "s") as link,
     ):
         async with tracing(TracesConfig(collector.endpoint, sampling=1.0), "p"):

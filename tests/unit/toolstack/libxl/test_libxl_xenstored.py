@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from protect.toolstack.libxl import config
 from protect.toolstack.libxl.deaths import Known
 from protect.toolstack.libxl.xenstore import store as store_module
 from protect.toolstack.libxl.xenstore.census import Census
@@ -288,4 +289,4 @@ async def test_a_claim_writes_what_is_lost_and_nothing_else(
     assert again is not None and (again.name, again.mark) == ("kept", "kept mark")
     assert "/local/domain/2/name" not in daemon.tree
     assert await census.claim(uuid4(), "web", MARK) is None
-    assert registry.known.keys() == {1, 2}
+    assert registry.known.keys() == {1, 2} and config.MARK == "xenpod"
