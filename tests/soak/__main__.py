@@ -27,7 +27,7 @@ from localnode.client import Client
 from tests.soak import census
 from tests.soak.chaos import Chaos
 from tests.support.cri.cri_daemons import CriNode, in_step, pulled
-from tests.xen import machine, prepare
+from tests.xen import nested
 from tests.xen.qemu import Size
 
 _SCRIPTS = (
@@ -167,17 +167,12 @@ def main() -> int:
 
 
 def _nested(options: argparse.Namespace) -> int:
-    prepare.guest_parts()
-    command = [sys.executable, "-m", "tests.soak", "--seed", str(options.seed)]
-    command += ["--pods", str(options.pods), "--at-once", str(options.at_once)]
-    with tempfile.TemporaryDirectory(prefix="xenpod-nested-") as folder:
-        outcome = machine.run(
-            command,
-            folder=Path(folder),
-            deadline=600.0 + 60.0 * options.pods,
-            size=Size(machine_mib=3072 + 128 * options.at_once),
-        )
-    return 1 if outcome.status is None else outcome.status
+    return nested.run_module(
+        "tests.soak",
+        *("--seed", str(options.seed), "--pods", str(options.pods), "--at-once", str(options.at_once)),
+        deadline=600.0 + 60.0 * options.pods,
+        size=Size(machine_mib=3072 + 128 * options.at_once),
+    )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from tests.bench import memory, sides
 from tests.bench.sides import Side
 from tests.support.observe.collector import collecting
 from tests.support.observe.prometheus import metrics_address
-from tests.xen import machine, prepare
+from tests.xen import nested
 
 _HOST = "bench.example"
 _IMAGE = f"{_HOST}/debian/busybox:1"
@@ -74,12 +74,8 @@ def main() -> int:
 
 
 def _nested(pods: int) -> int:
-    prepare.guest_parts()
-    command = [sys.executable, "-m", "tests.bench.alone.observed", "--pods", str(pods)]
-    with tempfile.TemporaryDirectory(prefix="xenpod-nested-") as folder:
-        deadline = 600.0 + 4 * (pods + _WARM_UP) * _POD_SECONDS
-        outcome = machine.run(command, folder=Path(folder), deadline=deadline)
-    return 1 if outcome.status is None else outcome.status
+    deadline = 600.0 + 4 * (pods + _WARM_UP) * _POD_SECONDS
+    return nested.run_module("tests.bench.alone.observed", "--pods", str(pods), deadline=deadline)
 
 
 async def _compare(pods: int) -> None:

@@ -31,7 +31,7 @@ from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.support.images import busybox
 from tests.support.protect.stage import Agent
-from tests.xen import machine, prepare
+from tests.xen import machine, nested
 from tests.xen.images import initramfs
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -79,11 +79,7 @@ def main() -> int:
 
 
 def _nested(arguments: list[str]) -> int:
-    prepare.guest_parts()
-    command = [sys.executable, "-m", "tests.bench.alone.xen_boot", *arguments]
-    with tempfile.TemporaryDirectory(prefix="xenpod-nested-") as folder:
-        outcome = machine.run(command, folder=Path(folder), deadline=_DEADLINE)
-    return 1 if outcome.status is None else outcome.status
+    return nested.run_module("tests.bench.alone.xen_boot", *arguments, deadline=_DEADLINE)
 
 
 async def _measure(folder: Path, modes: list[Mode], rounds: int, *, smallest: bool) -> None:

@@ -21,7 +21,7 @@ from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.boot import command_line
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
-from tests.xen import machine, prepare
+from tests.xen import machine, nested
 
 MIB = 1 << 20
 _MEMORY = 128 * MIB
@@ -43,11 +43,7 @@ def main() -> int:
 
 
 def _nested(rounds: int) -> int:
-    prepare.guest_parts()
-    command = [sys.executable, "-m", "tests.bench.alone.xen_create", "--rounds", str(rounds)]
-    with tempfile.TemporaryDirectory(prefix="xenpod-nested-") as folder:
-        outcome = machine.run(command, folder=Path(folder), deadline=_DEADLINE)
-    return 1 if outcome.status is None else outcome.status
+    return nested.run_module("tests.bench.alone.xen_create", "--rounds", str(rounds), deadline=_DEADLINE)
 
 
 async def _compare(folder: Path, mode: Mode, rounds: int) -> None:

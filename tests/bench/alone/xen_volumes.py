@@ -24,7 +24,7 @@ from protect.model.toolstack import DiskSpec
 from protect.volumes.area import Area
 from tests.support.images import busybox
 from tests.support.protect.stage import Agent, LibxlStage
-from tests.xen import machine, prepare
+from tests.xen import nested
 
 _DEADLINE = 2400.0
 _WORK = {
@@ -50,11 +50,7 @@ def main() -> int:
 
 
 def _nested(rounds: int) -> int:
-    prepare.guest_parts()
-    command = [sys.executable, "-m", "tests.bench.alone.xen_volumes", "--rounds", str(rounds)]
-    with tempfile.TemporaryDirectory(prefix="xenpod-nested-") as folder:
-        outcome = machine.run(command, folder=Path(folder), deadline=_DEADLINE)
-    return 1 if outcome.status is None else outcome.status
+    return nested.run_module("tests.bench.alone.xen_volumes", "--rounds", str(rounds), deadline=_DEADLINE)
 
 
 async def _measure(folder: Path, rounds: int) -> None:

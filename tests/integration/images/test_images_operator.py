@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from protect.cli.image.bars import Bars
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed, write_layout
 from tests.support.images.registry import Answer, LyingRegistry
+from tests.support.observe.messages import next_message
 from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc
 from xenpod_proto.images.v1 import images_pb2 as pb
 from xenpod_proto.images.v1 import images_pb2_grpc
@@ -94,8 +95,7 @@ async def test_a_pull_tells_how_far_it_has_come(
 ) -> None:
     first, second = threading.Event(), threading.Event()
     watching = images.WatchPulls(pb.WatchPullsRequest())
-    begun = await watching.read()
-    assert isinstance(begun, pb.WatchPullsEvent) and not begun.pulls
+    assert not (await next_message(watching)).pulls
     with LyingRegistry("app", "1", IMAGE) as registry:
         name = f"{registry.netloc}/app:1"
         registry.answers[f"/v2/app/blobs/{digest(BASE.data)}"] = _in_steps(BASE.data, [first, second])
@@ -104,7 +104,7 @@ async def test_a_pull_tells_how_far_it_has_come(
 
         async def until(*wanted: tuple[int, pb.PartState.ValueType]) -> pb.PullProgress:
             while True:
-                event = await _next(pulling)
+                event = await next_message(pulling)
                 if [(layer.bytes, layer.state) for layer in event.progress.layers] == [*wanted]:
                     return event.progress
 
@@ -133,24 +133,21 @@ async def test_a_pull_tells_how_far_it_has_come(
     watching.cancel()
 
 
-async def _next(stream: grpc.aio.UnaryStreamCall[pb.PullRequest, pb.PullEvent]) -> pb.PullEvent:
-    event = await asyncio.wait_for(stream.read(), 60)
-    assert isinstance(event, pb.PullEvent), event
-    return event
-
-
 async def _last(stream: grpc.aio.UnaryStreamCall[pb.PullRequest, pb.PullEvent]) -> pb.PullEvent:
     while True:
-        event = await _next(stream)
+        event = await next_message(stream)
         if event.HasField("image"):
             return event
 
 
-async def _read_until(stream: object, wanted: object) -> pb.WatchPullsEvent:
+async def _read_until(
+    stream: grpc.aio.UnaryStreamCall[pb.WatchPullsRequest, pb.WatchPullsEvent],
+    wanted: Callable[[pb.WatchPullsEvent], bool],
+) -> pb.WatchPullsEvent:
     while True:
-        event = await asyncio.wait_for(stream.read(), 60)  # type: ignore[attr-defined]
-        if wanted(event):  # type: ignore[operator]
-            return event  # type: ignore[no-any-return]
+        event = await next_message(stream)
+        if wanted(event):
+            return event
 
 
 async def test_a_pull_whose_only_caller_hangs_up_is_called_off(
@@ -160,7 +157,7 @@ async def test_a_pull_whose_only_caller_hangs_up_is_called_off(
     with LyingRegistry("app", "1", IMAGE) as registry:
         registry.answers[f"/v2/app/blobs/{digest(BASE.data)}"] = _in_steps(BASE.data, [never])
         pulling = images.Pull(pb.PullRequest(name=f"{registry.netloc}/app:1"))
-        while not (await _next(pulling)).progress.layers:
+        while not (await next_message(pulling)).progress.layers:
             pass
         pulling.cancel()
         async with asyncio.timeout(60):

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 import protect.__main__  # noqa: F401 - imports every step
+from tests.support.observe.messages import next_message
 from tests.support.protect.crashes import armed, connected, killed, once_undone, steps
 from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -137,12 +138,10 @@ async def test_many_at_once_fill_the_host_and_no_more(zones: Zones) -> None:
 async def test_memory_that_others_take_is_seen(zones: Zones) -> None:
     await small(zones)
     watch = zones.clients.reservations.WatchCapacity(rpb.WatchCapacityRequest())
-    told = await watch.read()
-    assert isinstance(told, rpb.Capacity) and told.free_bytes == TOTAL
+    assert (await next_message(watch)).free_bytes == TOTAL
     faults = zones.protectd.run_dir / "fake/faults.toml"
     faults.write_text(f"foreign_memory = {1900 * MIB}\n")
-    told = await watch.read()
-    assert isinstance(told, rpb.Capacity)
+    told = await next_message(watch)
     assert (told.foreign_bytes, told.free_bytes) == (1900 * MIB, 148 * MIB)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await zones.create_zone(resources=pb.ZoneResources(memory_bytes=EACH))

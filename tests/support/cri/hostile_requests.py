@@ -52,7 +52,7 @@ def hostile(good: M) -> Iterator[tuple[str, M]]:
 def _changes(
     kind: Descriptor, reach: _Reach, above: str, depth: int
 ) -> Iterator[tuple[str, Callable[[Any], object]]]:
-    """What to do to a request, each with the name of the field and what it becomes."""
+    """Yield changes to a request, each with a description: the field, and its hostile value."""
     for field in kind.fields:
         name, said = field.name, f"{above}{field.name}"
         below = field.message_type

@@ -25,6 +25,7 @@ from protect.cli.__main__ import main
 from tests.support.images.image_manager import running
 from tests.support.images.images import Blob, BuiltImage, Layer, build, digest, packed, write_layout
 from tests.support.images.registry import LyingRegistry, content
+from tests.support.observe.messages import next_message
 from xenpod_proto.images.v1 import images_pb2 as pb
 from xenpod_proto.images.v1 import images_pb2_grpc
 
@@ -277,18 +278,12 @@ async def _swept(node: Node, path: Path) -> None:
             await asyncio.to_thread(node.manager.store.files.usage)
 
 
-async def _next(exporting: grpc.aio.UnaryStreamCall[pb.ExportRequest, pb.ExportEvent]) -> pb.ExportEvent:
-    event = await exporting.read()
-    assert isinstance(event, pb.ExportEvent), event
-    return event
-
-
 async def test_a_removal_waits_for_the_export(node: Node) -> None:
     """Layers go when the export that sends them has ended."""
     blob = node.manager.store.files.blob_path(digest(TOP.data))
     async with channel(node.socket) as link:
         exporting = images_pb2_grpc.ImagesStub(link).Export(pb.ExportRequest(images=[APP]))
-        assert (await _next(exporting)).file.path == "oci-layout"
+        assert (await next_message(exporting)).file.path == "oci-layout"
         await node.command("remove", APP)
         assert blob.exists()
         sent = b""
@@ -305,7 +300,7 @@ async def test_an_export_whose_caller_hangs_up(node: Node) -> None:
     blob = node.manager.store.files.blob_path(digest(big.layers[0].data))
     async with channel(node.socket) as link:
         exporting = images_pb2_grpc.ImagesStub(link).Export(pb.ExportRequest(images=[big.id]))
-        while len((await _next(exporting)).data) < 1 << 20:
+        while len((await next_message(exporting)).data) < 1 << 20:
             pass
         await node.command("remove", big.id)
         assert blob.exists()

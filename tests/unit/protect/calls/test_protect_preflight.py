@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import grpc
 
 from protect.model.room.host import DiskLimit, HostNotice, ZoneRoom
+from tests.support.observe.messages import next_message
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import until
 from tests.support.protect.served import TIMEOUT, served
@@ -25,21 +25,21 @@ SHOWN = pb.HostNotice(
 
 async def test_notices_are_told_when_they_come_and_go(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with served(tmp_path, toolstack) as node:
-        watch: Any = node.clients.host.Watch(pb.WatchRequest())
-        assert (await watch.read()).WhichOneof("event") == "synced"
+        watch = node.clients.host.Watch(pb.WatchRequest())
+        assert (await next_message(watch)).WhichOneof("event") == "synced"
         toolstack.host_notices = [NOTICE]
         info = await node.clients.host.Info(pb.InfoRequest(), timeout=TIMEOUT)
         assert list(info.preflight) == [SHOWN]
         assert (
             "dom0_mem is not set: its balloon can take memory; set it to 2048M,max:2048M (Xen's command line)"
         ) in info.notices
-        assert (await watch.read()).notice == SHOWN
-        late: Any = node.clients.host.Watch(pb.WatchRequest())
-        assert (await late.read()).notice == SHOWN
+        assert (await next_message(watch)).notice == SHOWN
+        late = node.clients.host.Watch(pb.WatchRequest())
+        assert (await next_message(late)).notice == SHOWN
         toolstack.host_notices = []
         info = await node.clients.host.Info(pb.InfoRequest(), timeout=TIMEOUT)
         assert not info.preflight
-        assert (await watch.read()).notice_gone == "dom0_mem"
+        assert (await next_message(watch)).notice_gone == "dom0_mem"
         watch.cancel()
         late.cancel()
 

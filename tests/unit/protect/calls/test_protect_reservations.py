@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -13,6 +12,7 @@ import pytest
 
 from protect.config import HostConfig, NamedDevice
 from protect.zones.room import capacity
+from tests.support.observe.messages import next_message
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import TIMEOUT, Served, served
 from tests.support.protect.zones import failing
@@ -220,15 +220,15 @@ async def test_the_capacity_is_watched(
 
 
 async def _watched(node: Served, toolstack: MemoryToolstack) -> None:
-    watch: Any = node.clients.reservations.WatchCapacity(rpb.WatchCapacityRequest())
-    first = await watch.read()
+    watch = node.clients.reservations.WatchCapacity(rpb.WatchCapacityRequest())
+    first = await next_message(watch)
     assert (first.total_bytes, first.free_bytes, first.dom0_bytes) == (4096 * MIB, 4096 * MIB, 1 << 30)
     await make(node)
-    made = await watch.read()
+    made = await next_message(watch)
     assert (made.free_bytes, made.reservations_bytes) == (3576 * MIB, 520 * MIB)
     assert (first.reservation_count, made.reservation_count) == (0, 1)
     toolstack.host_memory, toolstack.foreign_memory = 4096 * MIB, 3000 * MIB
-    taken = await watch.read()
+    taken = await next_message(watch)
     assert (taken.foreign_bytes, taken.total_bytes, taken.free_bytes) == (3000 * MIB, 1096 * MIB, 576 * MIB)
     watch.cancel()
 
