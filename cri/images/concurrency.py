@@ -8,15 +8,33 @@ docs/adr/0017-pull-concurrency.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from cri.images.bounds.cancel import CancelToken
 from daemonkit.tasks import complete
 
 T = TypeVar("T")
+# A variable of the context, since all steps of a pull need it: each inherits it from the pull's task.
+_tenant: ContextVar[str] = ContextVar("tenant", default="")
+
+
+@contextmanager
+def on_behalf_of(tenant: str) -> Iterator[None]:
+    """The work of the body, and of the tasks that it starts, counts as this tenant's."""
+    before = _tenant.set(tenant)
+    try:
+        yield
+    finally:
+        _tenant.reset(before)
+
+
+def tenant() -> str:
+    """The tenant whose work this is: the registry of a pull's image; "": the operator, or this host."""
+    return _tenant.get()
 
 
 class WorkerThreads:
@@ -59,21 +77,25 @@ class WorkerThreads:
 
 
 class SingleFlight(Generic[T]):
-    """Concurrent callers for one key share the work of the first.
+    """Concurrent callers for one key share the result of the first.
 
     The work never outlives the caller that began it, since it uses what that one holds (leases, credentials):
-    when that caller is cancelled, the next one begins anew.  A failure is everyone's.
+    when that caller is cancelled, the next one begins anew.  A failure is of the caller that met it, which
+    may be a hostile one: the others then do the work themselves, side by side, so that none waits twice.
     """
 
     def __init__(self) -> None:
         self._running: dict[Hashable, asyncio.Task[T]] = {}
 
     async def run(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of the work for this key, from whoever does it."""
+        """The result of the work for this key, from whoever does it; the failure of no other caller."""
         while (running := self._running.get(key)) is not None:
             await asyncio.wait([running])
-            if not running.cancelled():
-                return running.result()
+            if running.cancelled():
+                continue
+            if running.exception() is not None:
+                return await work()
+            return running.result()
         task = self._running[key] = asyncio.create_task(work())
         task.add_done_callback(lambda _: self._running.pop(key))
         return await task

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import platform as machine
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from cri.images.concurrency import WorkerThreads
 from cri.images.kernels.images import KernelImages
@@ -23,6 +24,7 @@ from cri.images.registry import manifests, names
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.manifests import Descriptor, Platform
 from cri.images.registry.names import Reference
+from cri.images.rootfs.stack import MAX_PARTS
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.export import Piece, Wanted, pieces
@@ -38,6 +40,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 # Seconds between two looks at how full the disk is, while layers of unfinished pulls are kept.
 _LOOK = 60.0
+PULLS_PER_NAMESPACE = MAX_PULLS // 2
+"""Most pulls that pods of one namespace wait for at once; the kubelet names the namespace."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
 
 
@@ -52,8 +56,9 @@ class ImageManager:
     def __init__(self, settings: ImageSettings) -> None:
         self.settings = settings
         self.store = ImageStore(settings)
-        # The semaphores let in no more work than there are threads, so that none of it waits for another's.
-        self._threads = WorkerThreads(MAX_PULLS * (settings.downloads_per_image + 1) + settings.conversions)
+        # The semaphores let in no more work than there are threads, so that none of it waits for another's:
+        # each pull has its downloads, a plan, and the filesystems that are shared or built.
+        self._threads = WorkerThreads(MAX_PULLS * (settings.downloads_per_image + 1 + MAX_PARTS))
         self.kernels = KernelImages(self.store, settings.kernels, settings.limits, self._threads)
         self.pulls = Pulls(settings)
         self._workers = LayerWorkers(settings.limits)
@@ -61,6 +66,7 @@ class ImageManager:
         self._importer = Importer(self._puller, self.store.files, settings.limits, self._threads)
         self._taker = Taker(self._puller, self.store)
         self._repairer = Repairer(self.store, self._puller, settings, self._threads)
+        self._namespaces: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._tasks = Background()
         self.on_named: Callable[[Reference], None] = lambda _: None
         """Called after each pull, import or tag that gives a name its image."""
@@ -92,12 +98,18 @@ class ImageManager:
         reference: Reference,
         credentials: Credentials,
         watch: Callable[[Progress], None] = lambda _: None,
+        namespace: str | None = None,
     ) -> StoredImage:
-        """The image a name stands for at its registry now, ready to run."""
+        """The image a name stands for at its registry now, ready to run.
+
+        namespace: of the pod that wants it, which has a share of the pulls whatever its registries are.
+        """
         # Callers with different credentials must not share a pull: one of them may not be allowed to.
         key = (str(reference), credentials.fingerprint())
         work = partial(self._puller.pull, reference, credentials)
-        image = await self.pulls.run(key, str(reference), work, watch)
+        turn = nullcontext() if namespace is None else self._turn_of(namespace)
+        async with turn:
+            image = await self.pulls.run(key, str(reference), work, watch, reference.host)
         self.on_named(reference)
         return image
 
@@ -114,7 +126,8 @@ class ImageManager:
         secrets = tuple(offered.credentials(name).fingerprint() for name in offered.names)
         key = ("take", offered.id, offered.names, secrets)
         name = str(offered.names[0]) if offered.names else offered.id
-        return await self.pulls.run(key, name, partial(self._taker.run, offered))
+        registry = offered.names[0].host if offered.names else ""
+        return await self.pulls.run(key, name, partial(self._taker.run, offered), registry=registry)
 
     async def verify(self, image: StoredImage) -> Verification:
         """Check what is stored of an image against its digests; Missing when it was removed meanwhile."""
@@ -138,6 +151,10 @@ class ImageManager:
         if image.damaged:
             work = partial(self._repairer.rebuild, image)
             await self.pulls.run(("mend", image.id), f"rebuild of {name_of(image)}", work)
+
+    def _turn_of(self, namespace: str) -> asyncio.Semaphore:
+        # Before the caller joins a pull: who waits here holds nothing that another namespace may want.
+        return self._namespaces.setdefault(namespace, asyncio.Semaphore(PULLS_PER_NAMESPACE))
 
     async def _take_again(self, image: StoredImage) -> Repair:
         what = "the kernel's files"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cri.images.bounds.cancel import CancelToken
-from cri.images.concurrency import SingleFlight, WorkerThreads
+from cri.images.concurrency import SingleFlight, WorkerThreads, tenant
 from cri.images.layer import losses
 from cri.images.layer.layers import Cost, LayerIndex
 from cri.images.pull.early import SLOTS, EarlyBuild
@@ -41,6 +39,7 @@ from cri.images.worker.layers import BuiltFilesystem, account_files, convert, co
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
 from daemonkit.observe.steps import step
+from daemonkit.shares import FairSlots, Shares
 from daemonkit.tasks import complete
 
 log = logging.getLogger(__name__)
@@ -114,8 +113,9 @@ class FilesystemBuilder:
         self._threads = threads
         self._workers = workers
         self._filesystems: SingleFlight[None] = SingleFlight()
-        self._conversions = asyncio.Semaphore(settings.conversions)
-        self._slots = threading.Semaphore(SLOTS)
+        # Twice what one registry's images may have: half of a pool is a tenant's, if it is alone.
+        self._conversions = FairSlots(2 * settings.conversions)
+        self._slots = Shares(2 * SLOTS)
 
     async def begin(self, image: LayeredImage) -> BuildState:
         """Find out what the store has; the caller leases all filesystems and layers of the image."""
@@ -165,25 +165,25 @@ class FilesystemBuilder:
             await complete(self._threads.run(close))
 
     async def build(self, image: LayeredImage, planned: Planned, early: EarlyBuild) -> None:
-        """Make a filesystem and its tree cache, unless another pull does or has."""
+        """Make a filesystem and its tree cache, unless another pull of the same tenant does, or one has."""
 
         def work() -> Coroutine[Any, Any, None]:
             return self._build(image, planned, early)
 
-        await self._filesystems.run(planned.content.value, work)
+        await self._filesystems.run((planned.content.value, tenant()), work)
         if not self._store.has_filesystem(planned.part.chain_id):
             # It was made to lie over other ones.
-            await self._filesystems.run(planned.part.chain_id, work)
+            await self._filesystems.run((planned.part.chain_id, tenant()), work)
         await self._threads.run(lambda _: early.close())
 
     async def _build(self, image: LayeredImage, planned: Planned, early: EarlyBuild) -> None:
         chain_id, plan = planned.part.chain_id, planned.plan
         if not self._store.has_filesystem(chain_id):
-            meter = self._meters.of(chain_id, 0)
+            meter = self._meters.of(chain_id, 0, tenant())
             if await self._threads.run(partial(self._share, image, planned)):
                 meter.skip()
             else:
-                async with self._conversions:
+                async with self._conversions.slot(tenant()):
                     # Before bytes should be moving: hashing large layers is no standstill.
                     blobs = await self._threads.run(partial(self._checked, image, planned, planned.read()))
                     with meter.running(plan.file_bytes):

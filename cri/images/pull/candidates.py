@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,14 @@ from daemonkit.faults import Denied, Fault, Missing
 log = logging.getLogger(__name__)
 
 
+def origin_of(*parts: object) -> str:
+    """A short name for where a pull's bytes come from, to be the same for the same parts alone.
+
+    Pulls of one origin may wait for each other's bytes before these are verified, all others may not.
+    """
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
 class Candidates:
     """The sources of one pull, of which the last is the registry itself.
 
@@ -21,8 +30,15 @@ class Candidates:
     """
 
     def __init__(
-        self, sources: Sequence[ImageSource], registry: str, health: HostHealth, progress: Progress
+        self,
+        sources: Sequence[ImageSource],
+        registry: str,
+        health: HostHealth,
+        progress: Progress,
+        origin: str = "",
     ) -> None:
+        """origin: see origin_of()."""
+        self.origin = origin
         self._sources = tuple(sources)
         self._registry = registry
         self._health = health

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
+from cri.images.concurrency import tenant
 from cri.images.rootfs.begun import BegunFilesystem
 from cri.images.rootfs.stack import MAX_PARTS
 from cri.images.settings import ImageSettings
 from cri.images.store.files import StoreFiles
 from daemonkit.faults import Fault
+from daemonkit.shares import Shares
 
-# How many there are at once: those of one image. Each is a tar2sqfs, of 9 MiB and more with many files, which
-# may have to wait for lower layers. What finds no slot is inflated once more when all its layers are here.
+# How many one tenant has at once: those of one image. Each is a tar2sqfs, of 9 MiB and more with many files,
+# which may have to wait for lower layers. What finds no slot is inflated once more when all its layers are
+# here.
 SLOTS = MAX_PARTS
 
 
 class EarlyBuild:
     """A place for one filesystem that is begun early, or not at all; used by one thread at a time."""
 
-    def __init__(
-        self, files: StoreFiles, chain_id: str, settings: ImageSettings, slots: threading.Semaphore
-    ) -> None:
+    def __init__(self, files: StoreFiles, chain_id: str, settings: ImageSettings, slots: Shares) -> None:
         self._files = files
         self._stem = chain_id.partition(":")[2]
         self._settings = settings
         self._slots = slots
+        self._tenant = tenant()
         self._undo = ExitStack()
         self.begun: BegunFilesystem | None = None
 
@@ -45,9 +46,9 @@ class EarlyBuild:
         self._undo.close()
 
     def _begin(self) -> BegunFilesystem | None:
-        if not self._slots.acquire(blocking=False):
+        if not self._slots.take(self._tenant):
             return None
-        self._undo.callback(self._slots.release)
+        self._undo.callback(self._slots.give, self._tenant)
         out = self._undo.enter_context(self._files.work_file(self._stem))
         try:
             return self._undo.enter_context(closing(BegunFilesystem(out, self._settings)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cri.images.bounds.limits import ImageLimits
 from cri.images.concurrency import WorkerThreads
-from cri.images.pull.candidates import Candidates
+from cri.images.pull.candidates import Candidates, origin_of
 from cri.images.pull.progress import Progress
 from cri.images.pull.pull import Puller
 from cri.images.registry import names
@@ -57,13 +57,13 @@ class Importer:
             raise Invalid(
                 "import", str(path), f"it holds {len(found)} images, one name is not enough for them"
             )
-        return [await self._import(item, name, layout, progress) for item in found]
+        candidates = Candidates((layout,), "", HostHealth(), progress, origin_of(str(path)))
+        return [await self._import(item, name, candidates, progress) for item in found]
 
     async def _import(
-        self, item: ListedImage, name: Reference | None, layout: ImageLayout, progress: Progress
+        self, item: ListedImage, name: Reference | None, candidates: Candidates, progress: Progress
     ) -> tuple[StoredImage, str]:
         reference = name or (names.parse(item.name) if item.name else None)
-        candidates = Candidates((layout,), "", HostHealth(), progress)
         document = await self._puller.resolver.read(item.target, candidates)
         image = await self._puller.resolver.resolve(document, candidates)
         given = (str(reference), reference.at(item.target.digest)) if reference is not None else ()

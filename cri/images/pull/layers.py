@@ -1,8 +1,13 @@
-"""Gets layers into the store: reads those that are kept, downloads the others, each once for all callers."""
+"""Gets layers into the store: reads those that are kept, downloads the others.
+
+Callers of one origin share a download.  Others share what has been verified and nothing before that, so that
+none waits for another's registry, or fails with it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable
 from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
@@ -24,6 +29,7 @@ from cri.images.settings import ImageSettings
 from cri.images.store.store import ImageStore
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
+from daemonkit.tasks import join, race
 
 
 class WantedLayer(NamedTuple):
@@ -52,14 +58,26 @@ class LayerFetcher:
         self._threads = threads
         self._workers = workers
         self._running: SingleFlight[LayerIndex] = SingleFlight()
-        # A semaphore for each host, so that a host that stalls delays only its own images.
-        self._downloads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        # The layers that are being got, whoever does; each is there once the first one has it.
+        self._arrivals: WeakValueDictionary[Hashable, asyncio.Future[LayerIndex]] = WeakValueDictionary()
+        # A semaphore for each host and origin, so that a host that stalls delays only its own images.
+        self._downloads: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
     async def get(self, wanted: WantedLayer) -> LayerIndex:
-        """A layer's index, once the layer is in the store; concurrent callers share the work."""
-        # A caller that may fetch must not share the failure of one that may not.
-        key = (wanted.layer.digest, wanted.diff_id, wanted.candidates is not None, wanted.read)
-        return await self._running.run(key, lambda: self._fetch(wanted))
+        """A layer's index, once the layer is in the store, from whoever verified it first."""
+        # All that a caller says of the layer: the failure of one that lies is its own.
+        layer = (wanted.layer.digest, wanted.layer.size, wanted.diff_id, wanted.read)
+        origin = None if wanted.candidates is None else wanted.candidates.origin
+        arrival = self._arrivals.get(layer)
+        if arrival is None:
+            arrival = self._arrivals[layer] = asyncio.get_running_loop().create_future()
+        fetching = self._running.run((layer, origin), lambda: self._fetch(wanted))
+        index = await race(fetching, join(arrival))
+        if not arrival.done():
+            self._arrivals.pop(layer, None)
+            arrival.set_result(index)
+        wanted.meter.skip()
+        return index
 
     async def _fetch(self, wanted: WantedLayer) -> LayerIndex:
         kept = await self._threads.run(partial(self._read_kept, wanted))
@@ -69,9 +87,11 @@ class LayerFetcher:
         if candidates is None:
             raise NotKept("rebuild", digest, f"no sound copy of its layer {digest} is on this host")
         most = 2 * self._settings.downloads_per_image
-        async with self._downloads.setdefault(candidates.first.name, asyncio.Semaphore(most)):
+        host = (candidates.first.name, candidates.origin)
+        async with self._downloads.setdefault(host, asyncio.Semaphore(most)):
             with wanted.meter.running():
-                return await read_first(self._threads, candidates, partial(self._download, wanted))
+                download = partial(self._download, wanted, candidates.origin)
+                return await read_first(self._threads, candidates, download)
 
     def _read_kept(self, wanted: WantedLayer, token: CancelToken) -> LayerIndex | None:
         """The index of a kept layer; None: the store does not have the layer."""
@@ -81,19 +101,21 @@ class LayerFetcher:
             wanted.meter.done()
         return index
 
-    def _download(self, wanted: WantedLayer, source: ImageSource, token: CancelToken) -> LayerIndex:
+    def _download(
+        self, wanted: WantedLayer, origin: str, source: ImageSource, token: CancelToken
+    ) -> LayerIndex:
         """Download a layer into the store from one source."""
         layer, diff_id, early = wanted.layer, wanted.diff_id, wanted.early
         files, limits = self._store.files, self._settings.limits
         reading = nullcontext if early is None else early.reading
-        with files.download_file(layer.digest) as work:
+        with files.download_file(layer.digest, origin) as work:
             try:
                 index = download_layer(
                     layer, diff_id, work, limits, wanted.meter, source, self._workers, token, reading
                 )
             except BaseException as error:
                 if is_resumable(error):
-                    files.keep_partial(work, layer.digest)
+                    files.keep_partial(work, layer.digest, origin)
                 raise
             checkpoint("image-pull.layer-fetched")
             files.put(work, files.blob_path(layer.digest))

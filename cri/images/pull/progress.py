@@ -82,7 +82,7 @@ class Snapshot:
 
 
 class Meter:
-    """One layer, or one filesystem image, on its way; all pulls that want it share it."""
+    """One layer, or one filesystem image, on its way; the pulls that share its work share it."""
 
     def __init__(self, name: str, total: int) -> None:
         self.name = name
@@ -128,18 +128,18 @@ class Meter:
 
 
 class Meters:
-    """The meters of what is under way, by digest; used on the event loop."""
+    """The meters of what is under way, by digest and origin; used on the event loop."""
 
     def __init__(self) -> None:
-        self._meters: WeakValueDictionary[str, Meter] = WeakValueDictionary()
+        self._meters: WeakValueDictionary[tuple[str, str], Meter] = WeakValueDictionary()
 
-    def of(self, name: str, total: int) -> Meter:
-        """The one meter of that name while anybody has it."""
-        return self._meters.setdefault(name, Meter(name, total))
+    def of(self, name: str, total: int, origin: str = "") -> Meter:
+        """The one meter of that name while anybody has it; origin: of bytes that are not verified yet."""
+        return self._meters.setdefault((name, origin), Meter(name, total))
 
-    def of_layers(self, layers: Sequence[Descriptor]) -> list[Meter]:
+    def of_layers(self, layers: Sequence[Descriptor], origin: str) -> list[Meter]:
         """The meters of layers, in their order; an image may have the same layer twice."""
-        return [self.of(layer.digest, layer.size) for layer in layers]
+        return [self.of(layer.digest, layer.size, origin) for layer in layers]
 
 
 class Progress:

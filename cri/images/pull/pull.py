@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 
-from cri.images.concurrency import WorkerThreads, task_group
+from cri.images.concurrency import WorkerThreads, task_group, tenant
 from cri.images.errors import Damaged, DiskFull, Oversized, Unpackable
 from cri.images.layer.layers import LayerBudget, LayerIndex
 from cri.images.policy.policy import Policy
 from cri.images.pull.build import FilesystemBuilder, LayeredImage
-from cri.images.pull.candidates import Candidates
+from cri.images.pull.candidates import Candidates, origin_of
 from cri.images.pull.failures import is_disk_full
 from cri.images.pull.layers import LayerFetcher, WantedLayer
 from cri.images.pull.progress import Meter, Meters, Progress, Stage
@@ -95,7 +95,8 @@ class Puller:
             with nullcontext() if first is None else suppress(Refused):
                 find = partial(registry_sources, reference, credentials, self._settings)
                 sources += await self._threads.run(lambda _: find())
-        return Candidates(sources, host, self._health, progress)
+        origin = origin_of(host, credentials.fingerprint(), first and first.name)
+        return Candidates(sources, host, self._health, progress, origin)
 
     async def keep(
         self,
@@ -112,13 +113,15 @@ class Puller:
         layers, has = image.manifest.layers, self._store.has_filesystem
         stack = parts(image.config.diff_ids, [layer.size for layer in layers], self._settings.part_bytes)
         chain_ids = [part.chain_id for part in stack]
-        meters = self._meters.of_layers(layers)
-        progress.plan(meters, [self._meters.of(chain_id, 0) for chain_id in chain_ids])
+        origin = "" if candidates is None else candidates.origin
+        meters = self._meters.of_layers(layers, origin)
+        progress.plan(meters, [self._meters.of(chain_id, 0, tenant()) for chain_id in chain_ids])
         progress.enter(Stage.FETCHING)
         checkpoint("image-pull.resolved")
         known, before = self._store.stack(image.id), self._store.row(image.id)
         digests = [digest for digest, _ in before.layers] if before is not None else []
-        async with self._leasing([*chain_ids, *known], [*(layer.digest for layer in layers), *digests]):
+        digests += [layer.digest for layer in layers]
+        async with self._leasing([*chain_ids, *known], digests, origin):
             # An earlier version, or layers that are compressed differently, may have cut it into other parts.
             if known and all(map(has, known)):
                 chain_ids = known
@@ -199,8 +202,9 @@ class Puller:
     async def fetch(self, image: ResolvedImage, number: int, candidates: Candidates | None) -> None:
         """Fetch one layer of an image, by its number, unless a sound copy is here."""
         layer, diff_id = image.manifest.layers[number], image.config.diff_ids[number]
-        async with self._leasing([], [layer.digest]):
-            meter = self._meters.of(layer.digest, layer.size)
+        origin = "" if candidates is None else candidates.origin
+        async with self._leasing([], [layer.digest], origin):
+            meter = self._meters.of(layer.digest, layer.size, origin)
             await self._layers.get(WantedLayer(layer, diff_id, meter, candidates, None, True))
 
     async def _layer(self, wanted: WantedLayer, slots: asyncio.Semaphore, budget: LayerBudget) -> LayerIndex:
@@ -241,7 +245,9 @@ class Puller:
         return stored
 
     @asynccontextmanager
-    async def _leasing(self, chain_ids: Sequence[str], digests: Sequence[str]) -> AsyncIterator[None]:
+    async def _leasing(
+        self, chain_ids: Sequence[str], digests: Sequence[str], origin: str
+    ) -> AsyncIterator[None]:
         """While the body runs, the store removes none of these filesystems and layers."""
         store, unfinished = self._store, False
         try:
@@ -251,7 +257,7 @@ class Puller:
             # Keep nothing of a faulty image, which would fail again, or when the disk is full.
             unfinished = not isinstance(error, Unpackable | Oversized) and not is_disk_full(error)
             if not unfinished:
-                await complete(self._threads.run(lambda _: store.unfinished.drop_parts(digests)))
+                await complete(self._threads.run(lambda _: store.unfinished.drop_parts(digests, origin)))
             raise
         finally:
             await complete(self._threads.run(lambda _: store.end_lease(chain_ids, digests, unfinished)))

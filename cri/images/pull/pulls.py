@@ -8,19 +8,21 @@ from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
+from cri.images.concurrency import on_behalf_of
 from cri.images.errors import disk_full
 from cri.images.pull.progress import Progress, Snapshot
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Broken, TooLate, Unreachable
 from daemonkit.host.disk_space import is_full
 from daemonkit.observe.steps import step
+from daemonkit.shares import FairSlots
 from daemonkit.tasks import race
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Progress], Coroutine[Any, Any, T]]
 MAX_PULLS = 32
-"""Most pulls at once; more wait for their turn."""
+"""Most pulls at once, of which the images of one registry have half; more wait for their turn."""
 
 
 class Pulls:
@@ -28,22 +30,28 @@ class Pulls:
 
     def __init__(self, settings: ImageSettings) -> None:
         self._settings = settings
-        self._turns = asyncio.Semaphore(MAX_PULLS)
+        self._turns = FairSlots(MAX_PULLS)
         self._current: dict[Hashable, _Pull] = {}
         # Those that were cancelled, too, until they have ended.
         self._tasks: set[asyncio.Task[Any]] = set()
         self._changed = asyncio.Event()
 
     async def run(
-        self, key: Hashable, name: str, work: Work[T], watch: Callable[[Progress], None] = lambda _: None
+        self,
+        key: Hashable,
+        name: str,
+        work: Work[T],
+        watch: Callable[[Progress], None] = lambda _: None,
+        registry: str = "",
     ) -> T:
         """The result of the pull for this key, which is started if it is not running.
 
-        name: what is pulled, for messages; watch: called at once with the pull's progress.
+        name: what is pulled, for messages; watch: called at once with the pull's progress; registry: in whose
+        share of every pool the work is done, "": that of this host.
         """
         pull = self._current.get(key)
         if pull is None:
-            pull = self._begin(key, name, work)
+            pull = self._begin(key, name, work, registry)
         watch(pull.progress)
         pull.callers += 1
         try:
@@ -83,22 +91,24 @@ class Pulls:
         """An event that is set as soon as a pull begins or ends."""
         return self._changed
 
-    def _begin(self, key: Hashable, name: str, work: Work[Any]) -> _Pull:
+    def _begin(self, key: Hashable, name: str, work: Work[Any], registry: str) -> _Pull:
         progress = Progress(name)
-        pull = _Pull(progress, asyncio.create_task(self._timed(work, progress)))
+        with on_behalf_of(registry):
+            # The task, and each that it starts, has a copy of the context.
+            pull = _Pull(progress, asyncio.create_task(self._timed(work, progress, registry)))
         self._current[key] = pull
         self._tasks.add(pull.task)
         pull.task.add_done_callback(partial(self._ended, key, pull))
         self._announce()
         return pull
 
-    async def _timed(self, work: Work[T], progress: Progress) -> T:
+    async def _timed(self, work: Work[T], progress: Progress, registry: str) -> T:
         """The work with its deadlines, and with the system's errors as Faults."""
         name, seconds = progress.name, self._settings.pull_seconds
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            async with asyncio.timeout(seconds) as deadline, self._turns:
+            async with asyncio.timeout(seconds) as deadline, self._turns.slot(registry):
                 with step("image.pull", image=name):
                     result = await race(work(progress), self._standstill(progress))
         except OSError as error:

@@ -52,7 +52,8 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
         """Pull an image; answers with its id once it is ready to run."""
         reference = names.parse(_asked(request.image))
         try:
-            image = await self._manager.pull(reference, credentials_from(request.auth))
+            secret, namespace = credentials_from(request.auth), request.sandbox_config.metadata.namespace
+            image = await self._manager.pull(reference, secret, namespace=namespace or None)
         except Rejected as fault:
             # The kubelet recognises this error by these words, and only in UNKNOWN
             # (k8s.io/cri-api/pkg/errors; pkg/kubelet/images).

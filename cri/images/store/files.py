@@ -162,22 +162,26 @@ class StoreFiles:
             return 0
 
     @contextmanager
-    def download_file(self, digest: str) -> Iterator[Path]:
-        """Like work_file(), for a layer; if a part of it was kept, the file has it already."""
-        with self.work_file(f"{_LAYER}{self.partial_path(digest).name}") as work:
+    def download_file(self, digest: str, origin: str) -> Iterator[Path]:
+        """Like work_file(), for a layer; if a part of it was kept, the file has it already.
+
+        origin: whose bytes they are, since a part is not verified: each origin goes on with its own.
+        """
+        partial = self.partial_path(digest, origin)
+        with self.work_file(f"{_LAYER}{partial.name}") as work:
             with suppress(FileNotFoundError):
-                self.partial_path(digest).rename(work)
+                partial.rename(work)
             yield work
 
-    def keep_partial(self, work: Path, digest: str) -> None:
+    def keep_partial(self, work: Path, digest: str, origin: str) -> None:
         """Keep an unfinished layer for the next download_file(), if it is large enough."""
         if work.is_file() and work.stat().st_size >= LEAST_PARTIAL:
             os.utime(work)
-            work.rename(self.partial_path(digest))
+            work.rename(self.partial_path(digest, origin))
 
-    def partial_path(self, digest: str) -> Path:
+    def partial_path(self, digest: str, origin: str) -> Path:
         """The path of an unfinished layer, whether it is there or not."""
-        return self._partial / digest.replace(":", "-")
+        return self._partial / f"{digest.replace(':', '-')}-{origin}"
 
     def partial(self) -> list[Path]:
         """Every unfinished layer."""

@@ -84,11 +84,11 @@ class UnfinishedLayers:
                 given += kept.bytes
             return given
 
-    def drop_parts(self, digests: Iterable[str]) -> None:
-        """Remove the parts of unfinished layers."""
+    def drop_parts(self, digests: Iterable[str], origin: str) -> None:
+        """Remove the parts of unfinished layers that came from this origin."""
         with self._lock:
             for digest in digests:
-                self._files.partial_path(digest).unlink(missing_ok=True)
+                self._files.partial_path(digest, origin).unlink(missing_ok=True)
 
     def make_room(self, size: int) -> None:
         """Remove everything if the disk has less than ``size`` bytes left."""

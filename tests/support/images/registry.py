@@ -118,7 +118,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class LyingRegistry:
-    """A tiny server of one image whose answers a test may replace.
+    """A tiny server of an image, or several, whose answers a test may replace.
 
     requests: (method, path, headers) so far.
     """
@@ -126,11 +126,7 @@ class LyingRegistry:
     def __init__(self, repository: str, tag: str, image: BuiltImage) -> None:
         self.requests: list[tuple[str, str, Mapping[str, str]]] = []
         self.answers: dict[str, Answer] = {}
-        base = f"/v2/{repository}"
-        for name in (tag, digest(image.manifest)):
-            self.answers[f"{base}/manifests/{name}"] = content(image.manifest, MANIFEST)
-        for name, data in image.blobs.items():
-            self.answers[f"{base}/blobs/{name}"] = content(data)
+        self.add(repository, tag, image)
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -156,6 +152,14 @@ class LyingRegistry:
 
     def __exit__(self, *exc: object) -> None:
         self._server.__exit__(*exc)
+
+    def add(self, repository: str, tag: str, image: BuiltImage) -> None:
+        """Serve one more image."""
+        base = f"/v2/{repository}"
+        for name in (tag, digest(image.manifest)):
+            self.answers[f"{base}/manifests/{name}"] = content(image.manifest, MANIFEST)
+        for name, data in image.blobs.items():
+            self.answers[f"{base}/blobs/{name}"] = content(data)
 
     def paths(self) -> list[str]:
         """What was asked for, without queries."""

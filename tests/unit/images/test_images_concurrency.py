@@ -65,21 +65,27 @@ async def test_keys_do_not_wait_for_each_other() -> None:
     assert await waiting == "done"
 
 
-async def test_a_failure_is_everyones() -> None:
+async def test_a_failure_is_not_the_waiters_who_then_do_the_work_themselves() -> None:
     shared: SingleFlight[str] = SingleFlight()
-    work = _Work()
+    hostile, honest = _Work(), _Work()
 
     async def fail() -> str:
-        await work()
+        await hostile()
         raise Broken("x", "y", "z")
 
-    tasks = [asyncio.create_task(shared.run("k", fail)) for _ in range(3)]
+    failing = asyncio.create_task(shared.run("k", fail))
+    await hostile.started.wait()
+    waiting = [asyncio.create_task(shared.run("k", honest)) for _ in range(2)]
     await _step()
-    work.release.set()
-    for task in tasks:
-        with pytest.raises(Broken):
-            await task
-    assert work.runs == 1
+    assert honest.runs == 0
+    hostile.release.set()
+    with pytest.raises(Broken):
+        await failing
+    # Side by side: neither waits for the other.
+    await _step()
+    assert honest.runs == 2
+    honest.release.set()
+    assert await asyncio.gather(*waiting) == ["done", "done"]
 
 
 async def test_when_the_first_caller_is_cancelled_another_begins_anew() -> None:

@@ -137,10 +137,20 @@ async def test_what_is_taken_from_below_is_not_shared(tmp_path: Path) -> None:
 async def test_several_at_once_with_other_bottom_layers_build_the_rest_once(tmp_path: Path) -> None:
     images = [build([_bottom(b"%d" % n).tar(), *UPPER]) for n in range(5)]
     async with managing(tmp_path) as manager:
-        pulled = await asyncio.gather(*(_pull(manager, image) for image in images))
-        for stack in zip(*(_inodes(image) for image, _ in pulled), strict=True):
+        with LyingRegistry("app0", "1", images[0]) as registry:
+            for number, image in enumerate(images):
+                registry.add(f"app{number}", "1", image)
+            wanted = [names.parse(f"{registry.netloc}/app{number}:1") for number in range(len(images))]
+            pulled = await asyncio.gather(*(manager.pull(each, ANONYMOUS) for each in wanted))
+            asked = [path.rpartition("/")[2] for path in registry.paths()]
+        # What all of them have comes once, from whichever repository was asked first.
+        shared = [digest(layer.data) for layer in images[0].layers[1:]]
+        assert [asked.count(layer) for layer in shared] == [1] * len(shared)
+        for stack in zip(*map(_inodes, pulled), strict=True):
             assert len(set(stack)) in (1, len(images))
-        assert len({inode for image, _ in pulled for inode in _inodes(image)}) == len(images) + 3
+        assert len({inode for stored in pulled for inode in _inodes(stored)}) == len(images) + 3
+        for stored in pulled:
+            assert await _sound(manager, stored)
 
 
 async def test_a_kept_layer_is_verified_before_something_is_made_of_it(tmp_path: Path) -> None:

@@ -1,0 +1,106 @@
+"""Pools that several tenants use, none of which can have all of one (docs/adr/0063-shares.md).
+
+The rule: after each grant a tenant holds no more than is left free.  A tenant alone gets half of a pool, the
+next one half of the rest, and so on: a newcomer finds something free, whoever came before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class Shares:
+    """Units of a pool (slots, or bytes), counted by tenant.  Safe to use from any thread."""
+
+    def __init__(self, total: int) -> None:
+        self._free = total
+        self._held: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def take(self, tenant: str, amount: int = 1) -> bool:
+        """Take units, all or none; returns whether the tenant's share had them."""
+        with self._lock:
+            if self._held[tenant] + amount > self._free:
+                return False
+            self._held[tenant] += amount
+            self._free -= amount
+            return True
+
+    def give(self, tenant: str, amount: int = 1) -> None:
+        """Give units back."""
+        with self._lock:
+            self._free += amount
+            self._held[tenant] -= amount
+            if not self._held[tenant]:
+                del self._held[tenant]
+
+    def held(self, tenant: str) -> int:
+        """The units that a tenant holds."""
+        return self._held[tenant]
+
+    @property
+    def free(self) -> int:
+        """The units that nobody holds."""
+        return self._free
+
+
+class FairSlots:
+    """A semaphore with shares: who is over its share waits, and who holds least is next.
+
+    Waiters of one tenant go in the order in which they came.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._shares = Shares(total)
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def slot(self, tenant: str) -> AsyncIterator[None]:
+        """Hold a slot while the body runs."""
+        await self._acquire(tenant)
+        try:
+            yield
+        finally:
+            self._release(tenant)
+
+    async def _acquire(self, tenant: str) -> None:
+        if tenant not in self._waiting and self._shares.take(tenant):
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._leave(tenant, turn)
+            else:
+                # The slot was granted in the same moment.
+                self._release(tenant)
+            raise
+
+    def _leave(self, tenant: str, turn: asyncio.Future[None]) -> None:
+        turns = self._waiting[tenant]
+        turns.remove(turn)
+        if not turns:
+            del self._waiting[tenant]
+
+    def _release(self, tenant: str) -> None:
+        self._shares.give(tenant)
+        while self._grant():
+            pass
+
+    def _grant(self) -> bool:
+        """Grant a slot to the waiter whose tenant holds least, if its share has one."""
+        tenant = min(self._waiting, key=self._shares.held, default=None)
+        if tenant is None or not self._shares.take(tenant):
+            return False
+        turns = self._waiting.pop(tenant)
+        turns.popleft().set_result(None)
+        if turns:
+            # At the end: of those who hold as many, another one is next.
+            self._waiting[tenant] = turns
+        return True

@@ -1,0 +1,131 @@
+"""Pools of several tenants: what one of them gets, who waits, and who is next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemonkit.shares import FairSlots, Shares
+
+
+async def _step() -> None:
+    """All that can go on has gone on."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def _greedy(shares: Shares, tenant: str) -> int:
+    while shares.take(tenant):
+        pass
+    return shares.held(tenant)
+
+
+def test_each_tenant_gets_half_of_what_is_free() -> None:
+    shares = Shares(32)
+    assert [_greedy(shares, f"t{number}") for number in range(6)] == [16, 8, 4, 2, 1, 1]
+
+
+def test_a_pool_of_one_serves_one() -> None:
+    shares = Shares(1)
+    assert shares.take("a") and not shares.take("b")
+    shares.give("a")
+    assert shares.take("b")
+
+
+@given(
+    st.integers(1, 100),
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 20), st.booleans()), max_size=100),
+)
+def test_whatever_is_taken_and_given_nothing_is_lost_and_a_newcomer_gets_half(
+    total: int, steps: list[tuple[str, int, bool]]
+) -> None:
+    shares, held = Shares(total), dict.fromkeys("abc", 0)
+    for tenant, amount, take in steps:
+        if take and shares.take(tenant, amount):
+            held[tenant] += amount
+            assert held[tenant] <= shares.free + amount
+        elif not take and held[tenant] >= amount:
+            shares.give(tenant, amount)
+            held[tenant] -= amount
+        assert shares.free == total - sum(held.values())
+        assert {tenant: shares.held(tenant) for tenant in "abc"} == held
+    free = shares.free
+    assert not free or shares.take("newcomer", free // 2 or 1)
+
+
+class _Holders:
+    """Callers that hold a slot until they are told to go; order: who got one, in turn."""
+
+    def __init__(self, slots: FairSlots) -> None:
+        self._slots = slots
+        self.order: list[str] = []
+        self._leave: dict[str, asyncio.Event] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def come(self, *callers: str) -> None:
+        """Callers of the tenant that is their first letter."""
+        for caller in callers:
+            self._leave[caller] = asyncio.Event()
+            self.tasks[caller] = asyncio.create_task(self._hold(caller))
+            await _step()
+
+    async def _hold(self, caller: str) -> None:
+        async with self._slots.slot(caller[0]):
+            self.order.append(caller)
+            await self._leave[caller].wait()
+
+    async def go(self, *callers: str) -> None:
+        for caller in callers:
+            self._leave[caller].set()
+            await self.tasks[caller]
+            await _step()
+
+
+@pytest.fixture
+def holders() -> Callable[[int], _Holders]:
+    return lambda total: _Holders(FairSlots(total))
+
+
+async def test_who_fills_its_share_waits_and_the_others_go_on(holders: Callable[[int], _Holders]) -> None:
+    some = holders(4)
+    await some.come("a1", "a2", "a3", "a4", "b1")
+    assert some.order == ["a1", "a2", "b1"]
+    await some.go("a1")
+    assert some.order[-1] == "a3"
+
+
+async def test_the_tenant_that_holds_least_is_next(holders: Callable[[int], _Holders]) -> None:
+    some = holders(3)
+    await some.come("a1", "b1", "c1", "a2", "a3", "d1", "e1")
+    assert some.order == ["a1", "b1", "c1"]
+    await some.go("b1", "c1")
+    assert some.order[3:] == ["d1", "e1"]
+    await some.go("d1", "e1", "a1")
+    assert some.order[5:] == ["a2", "a3"]
+
+
+async def test_a_cancelled_waiter_leaves_its_turn_to_the_next(holders: Callable[[int], _Holders]) -> None:
+    some = holders(1)
+    await some.come("a1", "b1", "b2")
+    some.tasks["b1"].cancel()
+    await some.go("a1")
+    assert some.order == ["a1", "b2"]
+
+
+async def test_a_slot_of_a_waiter_that_is_cancelled_in_that_moment_is_free() -> None:
+    slots = FairSlots(1)
+    held = slots.slot("a")
+    await held.__aenter__()
+    waiting = asyncio.create_task(slots.slot("b").__aenter__())
+    await _step()
+    # It is granted the slot here, and has not gone on yet.
+    await held.__aexit__(None, None, None)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    async with asyncio.timeout(60), slots.slot("c"):
+        pass
