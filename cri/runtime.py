@@ -23,10 +23,16 @@ from cri.zones.follow import Follower, HostInfo
 from daemonkit.faults import Fault
 from daemonkit.host.paths import HostPaths
 from daemonkit.logs import fields
+from daemonkit.shares import Shares
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 log = logging.getLogger(__name__)
+
+MEMORY_BUDGET = 128 << 20
+"""Bytes that xenpod-cri keeps for all tenants together while they are under way (ADR 63)."""
+EXEC_CALLS = 1024
+"""Most calls of ExecSync under way; the server has room for four times as many calls of all kinds."""
 
 
 class Images(Protocol):
@@ -124,6 +130,10 @@ class Runtime:
     locks: Locks = field(default_factory=Locks)
     shares: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By sandbox, the weight and cap that protectd was last told (``cri.container.shares``)."""
+    memory: Shares = field(default_factory=lambda: Shares(MEMORY_BUDGET))
+    """Bytes, by namespace: whoever keeps something of a tenant's in memory takes it from here."""
+    exec_calls: Shares = field(default_factory=lambda: Shares(EXEC_CALLS))
+    """Calls of ExecSync, by namespace."""
     unfinished: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there is something for reconciliation to finish."""
 

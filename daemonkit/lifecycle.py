@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from daemonkit.faults import Broken, Fault, Refused
+from daemonkit.host import memory
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +154,7 @@ async def _supervise(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     task = asyncio.ensure_future(serve(stop))
-    feeding = asyncio.ensure_future(_feed_watchdog())
+    keeping = [asyncio.ensure_future(_feed_watchdog()), asyncio.ensure_future(memory.keep_small())]
 
     def on_signal(number: int) -> None:
         if stop.is_set():
@@ -169,7 +170,8 @@ async def _supervise(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     try:
         await task
     finally:
-        feeding.cancel()
+        for each in keeping:
+            each.cancel()
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
 

@@ -45,11 +45,13 @@ class Client:
         request = pb.RemoveImageRequest(image=pb.ImageSpec(image=name))
         await self.image.RemoveImage(request, timeout=self._timeout)
 
-    async def run_pod(self, name: str, cgroup_parent: str = "", cpu_shares: int = 0) -> Pod:
+    async def run_pod(
+        self, name: str, cgroup_parent: str = "", cpu_shares: int = 0, namespace: str = "default"
+    ) -> Pod:
         """RunPodSandbox with a log directory of its own; ``cpu_shares``: as the kubelet sums them up."""
         uid = str(uuid4())
         config = pb.PodSandboxConfig(
-            metadata=pb.PodSandboxMetadata(name=name, uid=uid, namespace="default"),
+            metadata=pb.PodSandboxMetadata(name=name, uid=uid, namespace=namespace),
             hostname=name,
             log_directory=str(self._logs / uid),
             linux=pb.LinuxPodSandboxConfig(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import ExitStack
 
 from cri.oci.process import exec_process
-from cri.runtime import Runtime
-from cri.state.container import ContainerPhase
-from daemonkit.faults import Invalid, Refused, TooLate
+from cri.runtime import EXEC_CALLS, Runtime
+from cri.state.container import Container, ContainerPhase
+from daemonkit.faults import Exhausted, Invalid, Refused, TooLate
 from daemonkit.logs import fields
 from daemonkit.rpc.client import MESSAGE_LIMIT
+from daemonkit.shares import Shares
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -18,16 +20,23 @@ log = logging.getLogger(__name__)
 
 OUTPUT_LIMIT = MESSAGE_LIMIT - 64 * 1024
 """Bytes of both streams together: the reply must fit into one message."""
+OUTPUT_FLOOR = 16 * 1024
+"""Bytes that every call may have, whatever its namespace has taken; the kubelet reads 10 KiB of a probe's."""
+COPIES = 3
+"""Bytes of memory for each byte of output, until the reply is sent: the message, its encoding, and gRPC's."""
 
 _LONGEST = 7 * 24 * 3600
 _ANSWER = 5
 """Seconds beyond the process's own timeout for the zone to start it and to report its end."""
 
 
-async def exec_sync(runtime: Runtime, asked: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
-    """Run a command.  ``timeout`` in seconds, 0 for none; TooLate when it is over, and the process is killed.
+async def exec_sync(runtime: Runtime, asked: cri.ExecSyncRequest, until_sent: ExitStack) -> bytes:
+    """Run a command: the encoded reply.
 
-    Output beyond the limit is read and dropped: a probe that writes too much must not fail for it.
+    ``timeout`` in seconds, 0 for none; TooLate when it is over, and the process is killed.  Exhausted: too
+    many commands of the namespace are under way.  ``until_sent`` is closed once the reply has been sent.
+
+    Output beyond a limit is read and dropped: a probe that writes too much must not fail for it.
     """
     container = runtime.containers.find(asked.container_id)
     if container.phase is not ContainerPhase.RUNNING:
@@ -39,23 +48,81 @@ async def exec_sync(runtime: Runtime, asked: cri.ExecSyncRequest) -> cri.ExecSyn
         process=exec_process(container, asked.cmd, tty=False).encode(),
         timeout_ns=min(asked.timeout, _LONGEST) * 10**9,
     )
+    namespace = runtime.sandboxes.get(container.sandbox_id).config.metadata.namespace
+    _begin(runtime, container, namespace, until_sent)
+    output = _Output(runtime.memory, namespace)
+    until_sent.callback(output.release)
     most = min(asked.timeout, _LONGEST) + _ANSWER if asked.timeout else None
     try:
         async with asyncio.timeout(most):
-            return await _collect(runtime, start)
+            return await _collect(runtime, start, output)
     except TimeoutError:
         raise TooLate("exec in", container.id, f"its zone did not answer within {most} s") from None
 
 
-async def _collect(runtime: Runtime, start: pb.ExecStart) -> cri.ExecSyncResponse:
-    stdout, stderr, code, dropped = bytearray(), bytearray(), 0, 0
-    async for output in runtime.zones.exec(start):
-        left = OUTPUT_LIMIT - len(stdout) - len(stderr)
-        dropped += max(0, len(output.stdout) + len(output.stderr) - left)
-        stdout += output.stdout[:left]
-        stderr += output.stderr[:left]
-        if output.HasField("exit"):
-            code = output.exit.exit_code
-    if dropped:
-        log.warning("exec output cut off", extra=fields(container=start.workload_id, dropped=dropped))
-    return cri.ExecSyncResponse(stdout=bytes(stdout), stderr=bytes(stderr), exit_code=code)
+def _begin(runtime: Runtime, container: Container, namespace: str, until_sent: ExitStack) -> None:
+    if not runtime.exec_calls.take(namespace):
+        held = runtime.exec_calls.held(namespace)
+        cause = f"namespace {namespace} has {held} calls of ExecSync under way, its share of {EXEC_CALLS}"
+        raise Exhausted("exec in", container.id, cause, "wait until some have ended, or probe less often")
+    until_sent.callback(runtime.exec_calls.give, namespace)
+
+
+async def _collect(runtime: Runtime, start: pb.ExecStart, output: _Output) -> bytes:
+    code = 0
+    async for piece in runtime.zones.exec(start):
+        output.stdout += output.fitting(piece.stdout)
+        output.stderr += output.fitting(piece.stderr)
+        if piece.HasField("exit"):
+            code = piece.exit.exit_code
+    if output.dropped:
+        known = fields(container=start.workload_id, kept=output.size, dropped=output.dropped)
+        log.warning("exec output cut off", extra=known)
+    return output.reply(code)
+
+
+class _Output:
+    """Output under way, and the memory that its namespace's share has for it."""
+
+    def __init__(self, budget: Shares, namespace: str) -> None:
+        self.stdout = bytearray()
+        self.stderr = bytearray()
+        self.size = 0
+        self.dropped = 0
+        self._budget = budget
+        self._namespace = namespace
+        self._taken = 0
+        self._whole = True
+
+    def fitting(self, data: bytes) -> bytes:
+        """The part of the data that is kept; from the first one that is not, nothing is."""
+        room = OUTPUT_LIMIT - self.size if self._whole else 0
+        kept = data[:room]
+        if kept and not self._take(len(kept)):
+            kept = kept[: max(0, OUTPUT_FLOOR - self.size)]
+        self._whole = self._whole and len(kept) == len(data)
+        self.size += len(kept)
+        self.dropped += len(data) - len(kept)
+        return kept
+
+    def reply(self, code: int) -> bytes:
+        """The encoded reply; the output is no longer here then."""
+        message = cri.ExecSyncResponse(stdout=bytes(self.stdout), stderr=bytes(self.stderr), exit_code=code)
+        self.stdout.clear()
+        self.stderr.clear()
+        return message.SerializeToString()
+
+    def release(self) -> None:
+        """Give the memory back; nothing more is kept."""
+        self._whole = False
+        self._budget.give(self._namespace, self._taken)
+        self._taken = 0
+
+    def _take(self, size: int) -> bool:
+        if self.size + size <= OUTPUT_FLOOR:
+            return True
+        amount = COPIES * size
+        if not self._budget.take(self._namespace, amount):
+            return False
+        self._taken += amount
+        return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 
@@ -107,8 +108,13 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
         await logs.reopen(self._runtime, request.container_id)
         return cri.ReopenContainerLogResponse()
 
-    async def ExecSync(self, request: cri.ExecSyncRequest, context: _Context) -> cri.ExecSyncResponse:
-        return await execsync.exec_sync(self._runtime, request)
+    async def ExecSync(  # type: ignore[override]  # the reply is encoded already, see daemonkit.rpc
+        self, request: cri.ExecSyncRequest, context: _Context
+    ) -> bytes:
+        until_sent = ExitStack()
+        # Also when the client has gone: whoever is still at work gets no memory any more.
+        context.add_done_callback(lambda _: until_sent.close())  # type: ignore[arg-type]  # in the stubs it is no protocol
+        return await execsync.exec_sync(self._runtime, request, until_sent)
 
     async def Exec(self, request: cri.ExecRequest, context: _Context) -> cri.ExecResponse:
         return cri.ExecResponse(url=exec_url(self._runtime, self._streaming, request))

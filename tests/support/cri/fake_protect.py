@@ -198,6 +198,8 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
             self.execs.append(request.start)
             break
         for output in self.exec_outputs:
+            if output.HasField("exit"):
+                await self._enter("ExecEnd")
             yield output
         self._leave("Exec")
 

@@ -95,14 +95,11 @@ async def test_several_at_once_build_what_they_share_once(
     monkeypatch.setattr(building, "convert_rest", counted_rest)
     images = [_image(Layer().file(f"own/{n}", b"x")) for n in range(6)]
     async with managing(tmp_path) as manager:
-        registries = [LyingRegistry("app", "1", image) for image in images]
-        try:
-            for registry in registries:
-                registry.__enter__()
-            pulled = await asyncio.gather(*(_pull(manager, registry) for registry in registries))
-        finally:
-            for registry in registries:
-                registry.__exit__(None, None, None)
+        with LyingRegistry("app0", "1", images[0]) as registry:
+            for number, image in enumerate(images):
+                registry.add(f"app{number}", "1", image)
+            wanted = [names.parse(f"{registry.netloc}/app{number}:1") for number in range(len(images))]
+            pulled = await asyncio.gather(*(manager.pull(each, ANONYMOUS) for each in wanted))
         assert sorted(built) == sorted({path.stem for image in pulled for path in image.stack})
         assert len(built) == 3 + 6
 
