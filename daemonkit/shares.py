@@ -7,6 +7,7 @@ next one half of the rest, and so on: a newcomer finds something free, whoever c
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import Counter, deque
 from collections.abc import AsyncIterator
@@ -46,6 +47,39 @@ class Shares:
     def free(self) -> int:
         """The units that nobody holds."""
         return self._free
+
+
+class Holding:
+    """What one holder has of its tenant's share, for example a queue; close() gives all of it back."""
+
+    def __init__(self, shares: Shares, tenant: str) -> None:
+        self._shares = shares
+        self._tenant = tenant
+        self._held = 0
+        self._closed = False
+
+    def grow(self, amount: int) -> bool:
+        """Take so much more; returns whether the tenant's share had it."""
+        if self._closed or not self._shares.take(self._tenant, amount):
+            return False
+        self._held += amount
+        return True
+
+    def at_most(self, amount: int) -> None:
+        """Give back what is held beyond this."""
+        if self._held > amount:
+            self._shares.give(self._tenant, self._held - amount)
+            self._held = amount
+
+    def close(self) -> None:
+        """Give all of it back, and take no more; may be repeated."""
+        self._closed = True
+        self.at_most(0)
+
+
+def uncounted() -> Holding:
+    """A holding of a pool without end, for a queue that is bounded by itself."""
+    return Holding(Shares(sys.maxsize), "")
 
 
 class FairSlots:

@@ -133,7 +133,12 @@ async def _manager(
     check_modes(config, can)
     for notice in [*mode_notices(config, can), *rate_notices(config, can)]:
         log.warning("%s", notice)
-    return ZoneManager(
+
+    def tenant_of(zone_id: str) -> str:
+        return manager.tenant_of(zone_id)
+
+    lookup = config.guest_dir / "lookup"
+    manager = ZoneManager(
         config=config,
         toolstack=toolstack,
         store=store,
@@ -141,13 +146,14 @@ async def _manager(
         logs=lambda path, journal: WorkloadLog.open(path, journal),
         splice=splice,
         ledger=Ledger(config.memory.total, config.memory.reserve),
-        volumes=HostVolumes(config.run_dir / "volumes", config.guest_dir / "lookup"),
-        files=HostFileVolumes(Lookups(config.guest_dir / "lookup")),
-        devices=HostBlockDevices(Lookups(config.guest_dir / "lookup")),
+        volumes=HostVolumes(config.run_dir / "volumes", lookup, tenant_of),
+        files=HostFileVolumes(Lookups(lookup, tenant_of)),
+        devices=HostBlockDevices(Lookups(lookup, tenant_of)),
         scratch=ScratchFiles(
             config.scratch_dir, config.scratch.reserve, overcommit=config.scratch.overcommit
         ),
     )
+    return manager
 
 
 def check_modes(config: ProtectdConfig, capabilities: Capabilities) -> None:

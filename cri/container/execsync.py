@@ -12,7 +12,7 @@ from cri.state.container import Container, ContainerPhase
 from daemonkit.faults import Exhausted, Invalid, Refused, TooLate
 from daemonkit.logs import fields
 from daemonkit.rpc.client import MESSAGE_LIMIT
-from daemonkit.shares import Shares
+from daemonkit.shares import Holding
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -50,8 +50,9 @@ async def exec_sync(runtime: Runtime, asked: cri.ExecSyncRequest, until_sent: Ex
     )
     namespace = runtime.sandboxes.get(container.sandbox_id).config.metadata.namespace
     _begin(runtime, container, namespace, until_sent)
-    output = _Output(runtime.memory, namespace)
-    until_sent.callback(output.release)
+    holding = Holding(runtime.memory, namespace)
+    until_sent.callback(holding.close)
+    output = _Output(holding)
     most = min(asked.timeout, _LONGEST) + _ANSWER if asked.timeout else None
     try:
         async with asyncio.timeout(most):
@@ -82,23 +83,22 @@ async def _collect(runtime: Runtime, start: pb.ExecStart, output: _Output) -> by
 
 
 class _Output:
-    """Output under way, and the memory that its namespace's share has for it."""
+    """Output under way, in memory of its namespace's share."""
 
-    def __init__(self, budget: Shares, namespace: str) -> None:
+    def __init__(self, memory: Holding) -> None:
         self.stdout = bytearray()
         self.stderr = bytearray()
         self.size = 0
         self.dropped = 0
-        self._budget = budget
-        self._namespace = namespace
-        self._taken = 0
+        self._memory = memory
         self._whole = True
 
     def fitting(self, data: bytes) -> bytes:
         """The part of the data that is kept; from the first one that is not, nothing is."""
         room = OUTPUT_LIMIT - self.size if self._whole else 0
         kept = data[:room]
-        if kept and not self._take(len(kept)):
+        beyond = self.size + len(kept) > OUTPUT_FLOOR
+        if beyond and not self._memory.grow(COPIES * len(kept)):
             kept = kept[: max(0, OUTPUT_FLOOR - self.size)]
         self._whole = self._whole and len(kept) == len(data)
         self.size += len(kept)
@@ -111,18 +111,3 @@ class _Output:
         self.stdout.clear()
         self.stderr.clear()
         return message.SerializeToString()
-
-    def release(self) -> None:
-        """Give the memory back; nothing more is kept."""
-        self._whole = False
-        self._budget.give(self._namespace, self._taken)
-        self._taken = 0
-
-    def _take(self, size: int) -> bool:
-        if self.size + size <= OUTPUT_FLOOR:
-            return True
-        amount = COPIES * size
-        if not self._budget.take(self._namespace, amount):
-            return False
-        self._taken += amount
-        return True

@@ -20,13 +20,14 @@ import struct
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.faults import Broken
 from daemonkit.host.children import settle
+from daemonkit.shares import Shares
 from daemonkit.tasks import complete
 
 _ANSWER = struct.Struct("=II")
@@ -37,6 +38,7 @@ _LONGEST = 4095
 """Longest path in bytes (PATH_MAX)."""
 _REQUEST = 65_536
 """Largest request in bytes; zone/lookup has the same limit."""
+TenantOf = Callable[[str], str]
 
 
 @dataclass(slots=True)
@@ -47,9 +49,9 @@ class Place:
     mode: int
 
     def close(self) -> None:
-        descriptor, self.descriptor = self.descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor = -1
 
     def __enter__(self) -> Place:
         return self
@@ -155,22 +157,26 @@ class Lookup:
 class Lookups:
     """Starts them, so many at once for each owner and in all; those that were killed and are not gone count.
 
-    ``program``: zone/lookup.  An owner who has as many as it may waits for one of its own to go.  ``spare``:
-    one that has answered all that it was asked is kept for the next owner, until ``close``.
+    ``program``: zone/lookup.  An owner who has as many as it may waits for one of its own to go, or for one
+    of its tenant's, which has a share of ``most``.  ``spare``: one that has answered is kept until ``close``.
     """
 
-    def __init__(self, program: Path, each: int = 2, most: int = 256, spare: bool = False) -> None:
+    def __init__(
+        self, program: Path, tenant_of: TenantOf = str, each: int = 2, most: int = 256, spare: bool = False
+    ) -> None:
         self._program = program
         self._keeps_spare = spare
         self._spare: _Started | None = None
         self._each = each
-        self._most = most
+        self._shares = Shares(most)
+        self._tenant_of = tenant_of
         self._there: Counter[str] = Counter()
         self._departures = asyncio.Event()
 
     def stuck(self, owner: str) -> bool:
         """Whether the owner has to wait until earlier processes have gone."""
-        return self._there[owner] >= self._each or self._there.total() >= self._most
+        held = self._shares.held(self._tenant_of(owner))
+        return self._there[owner] >= self._each or held >= self._shares.free
 
     @asynccontextmanager
     async def begin(self, owner: str) -> AsyncIterator[Lookup]:
@@ -178,7 +184,9 @@ class Lookups:
 
         Broken when it cannot be started.
         """
-        while self.stuck(owner):
+        # Once: the owner may be forgotten while its process is still there.
+        tenant = self._tenant_of(owner)
+        while self._there[owner] >= self._each or not self._shares.take(tenant):
             self._departures.clear()
             await self._departures.wait()
         self._there[owner] += 1
@@ -191,9 +199,9 @@ class Lookups:
                 self._spare = started.pop()
         finally:
             if started:
-                self._leave_behind(owner, started[0])
+                self._leave_behind(owner, tenant, started[0])
             else:
-                self._count_down(owner)
+                self._count_down(owner, tenant)
 
     def close(self) -> None:
         """End the spare one."""
@@ -204,11 +212,11 @@ class Lookups:
         spare, self._spare = self._spare, None
         if spare is None:
             return []
-        if spare.process.poll() is not None:
-            # Somebody has killed it.
-            spare.end()
-            return []
-        return [spare]
+        if spare.process.poll() is None:
+            return [spare]
+        # Somebody has killed it.
+        spare.end()
+        return []
 
     async def _start(self, started: list[_Started]) -> None:
         try:
@@ -217,7 +225,7 @@ class Lookups:
             hint = "build the guest parts: make -C zone" if isinstance(error, FileNotFoundError) else ""
             raise Broken("start", str(self._program), error.strerror or str(error), hint) from error
 
-    def _leave_behind(self, owner: str, started: _Started) -> None:
+    def _leave_behind(self, owner: str, tenant: str, started: _Started) -> None:
         """Kill the process, which may not end while a file server keeps it."""
         started.link.close()
         with suppress(ProcessLookupError):
@@ -228,11 +236,12 @@ class Lookups:
             loop.remove_reader(started.pidfd)
             os.close(started.pidfd)
             started.process.wait()
-            self._count_down(owner)
+            self._count_down(owner, tenant)
 
         loop.add_reader(started.pidfd, gone)
 
-    def _count_down(self, owner: str) -> None:
+    def _count_down(self, owner: str, tenant: str) -> None:
+        self._shares.give(tenant)
         self._there[owner] -= 1
         if not self._there[owner]:
             del self._there[owner]
@@ -257,13 +266,9 @@ def _start(program: Path, started: list[_Started]) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         try:
+            null = subprocess.DEVNULL
             process = subprocess.Popen(
-                [program],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env={},
+                [program], stdin=theirs.fileno(), stdout=null, stderr=null, cwd="/", env={}
             )
         except BaseException:
             ours.close()

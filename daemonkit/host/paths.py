@@ -17,14 +17,16 @@ T = TypeVar("T")
 
 
 class HostPaths:
-    """Asks processes that can be left behind.  ``owner``: of the pod that names the path; see Lookups.
+    """Asks processes that can be left behind.
+
+    ``owner``: the pod that names the path, ``namespace/name``; see Lookups.
 
     TooLate: the file system, or those of the owner's earlier calls, did not answer.  OSError: it did.
     """
 
     def __init__(self, program: Path, seconds: float = 10.0) -> None:
         """``program``: zone/lookup; ``seconds``: how long to wait for each call."""
-        self._lookups = Lookups(program, spare=True)
+        self._lookups = Lookups(program, lambda owner: owner.partition("/")[0], spare=True)
         self._seconds = seconds
 
     def close(self) -> None:
@@ -57,7 +59,11 @@ class HostPaths:
                     # An answer, too: the process is as good as before.
                     failure = error
         except TimeoutError:
-            hint = "earlier calls of the pod have not come back" if self._lookups.stuck(owner) else ""
+            hint = (
+                "earlier calls of the pod or its namespace have not come back"
+                if self._lookups.stuck(owner)
+                else ""
+            )
             cause = f"its file system did not answer within {self._seconds:g} s"
             raise TooLate("look up", f"{path:.200}", cause, hint) from None
         if not answers:

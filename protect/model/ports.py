@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from daemonkit.shares import Holding
 from protect.model.files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
 from protect.model.process import AgentHello, ProcessExited
 from protect.model.toolstack import DiskSpec
@@ -77,8 +78,8 @@ class OutputLog(Protocol):
     @property
     def stderr(self) -> LogStream: ...
 
-    def subscribe(self) -> Subscription:
-        """Subscribe to the output from now on, until the log is closed."""
+    def subscribe(self, memory: Holding | None = None) -> Subscription:
+        """Subscribe to the output from now on, until the log is closed; ``memory``: of the tenant."""
         ...
 
     async def reopen(self) -> None: ...

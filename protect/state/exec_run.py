@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from daemonkit.shares import Holding
 from protect.model.process import ProcessName, Streams
 from protect.stdio.exec_output import ExecOutput
 
@@ -12,10 +13,10 @@ from protect.stdio.exec_output import ExecOutput
 class ExecRun:
     """Yields output in order of arrival, then the exit code; raises a fault at any moment."""
 
-    def __init__(self, exec_id: str, workload_id: str, streams: Sequence[str]) -> None:
+    def __init__(self, exec_id: str, workload_id: str, streams: Sequence[str], memory: Holding) -> None:
         self.id = exec_id
         self.workload_id = workload_id
-        self.output = ExecOutput(streams)
+        self.output = ExecOutput(streams, memory)
         self.ended = asyncio.Event()
         """Set once its exit code is known, or it failed."""
         self.streams = Streams()

@@ -13,6 +13,7 @@ from pathlib import Path
 from daemonkit.faults import Fault, Missing, Unreachable
 from daemonkit.host.boot import boot_id
 from daemonkit.logs import fields
+from daemonkit.shares import Holding, Shares
 from daemonkit.tasks import Background
 from protect.agent.link import LinkFactory
 from protect.config import ProtectdConfig
@@ -31,6 +32,9 @@ from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent, StateStore
 
 log = logging.getLogger(__name__)
+
+MEMORY_BUDGET = 64 << 20
+"""Bytes of output that protectd keeps for all callers together, beside a chunk for each (ADR 63)."""
 
 
 @dataclass
@@ -58,6 +62,8 @@ class ZoneManager:
     closed: str = ""
     """Why no more zones are made; "": zones are made."""
     host_boot: str = field(default_factory=boot_id)
+    memory: Shares = field(default_factory=lambda: Shares(MEMORY_BUDGET))
+    """Bytes of output on its way to callers, by tenant."""
     hub: Hub = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +97,14 @@ class ZoneManager:
         if runtime is None and (workload := self.workloads.get(some_id)) is not None:
             runtime = workload.zone
         return "" if runtime is None else runtime.zone.spec.name
+
+    def tenant_of(self, zone_id: str) -> str:
+        """The namespace of a zone's pod, from its name ``namespace/name``; else the zone is alone."""
+        return self.pod_of(zone_id).partition("/")[0] or zone_id
+
+    def memory_of(self, zone_id: str) -> Holding:
+        """Memory for output of a zone, of its tenant's share."""
+        return Holding(self.memory, self.tenant_of(zone_id))
 
     def visible_workloads(self, zone_id: str = "") -> list[Workload]:
         return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from daemonkit.shares import Holding
 from protect.agent.client import AgentClient
 from protect.model.ports import LogStream, OutputLog, Subscription
 from protect.model.process import Streams
@@ -39,8 +40,8 @@ class Outputs:
         if not self._open:
             self.drained.set()
 
-    def subscribe(self) -> Subscription:
-        return self.log.subscribe()
+    def subscribe(self, memory: Holding) -> Subscription:
+        return self.log.subscribe(memory)
 
     async def close(self) -> None:
         """Give up the output that has not come, and close the log."""

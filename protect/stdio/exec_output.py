@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
+from daemonkit.shares import Holding, uncounted
 from protect.stdio.fanout import accounted
 
 AHEAD = 256 * 1024
@@ -21,7 +22,9 @@ class ExecOutput:
     or with the exception given to ``abort``.
     """
 
-    def __init__(self, streams: Sequence[str] = ("stdout", "stderr")) -> None:
+    def __init__(self, streams: Sequence[str] = ("stdout", "stderr"), memory: Holding | None = None) -> None:
+        """``memory``: of its tenant, for all but one chunk, which there is always room for."""
+        self._memory = memory or uncounted()
         self._open = set(streams)
         self._chunks: deque[tuple[str, bytes]] = deque()
         self._size = 0
@@ -38,6 +41,7 @@ class ExecOutput:
         if self._failure is None:
             self._failure = failure
             self._chunks.clear()
+            self._memory.close()
             self._changed.set()
             self._space.set()
 
@@ -58,12 +62,13 @@ class ExecOutput:
             taken.append(self._chunks.popleft()[1])
             size += len(taken[-1])
         self._size -= sum(map(accounted, taken))
+        self._memory.at_most(self._size)
         self._space.set()
         return stream, first if len(taken) == 1 else b"".join(taken)
 
     async def give(self, stream: str, data: bytes) -> None:
         """Queue data for a sink, once there is space or the queue is empty."""
-        while self._failure is None and self._size and self._size + accounted(data) > AHEAD:
+        while self._failure is None and self._size and not self._fits(accounted(data)):
             self._space.clear()
             await self._space.wait()
         if self._failure is not None:
@@ -71,6 +76,9 @@ class ExecOutput:
         self._chunks.append((stream, data))
         self._size += accounted(data)
         self._changed.set()
+
+    def _fits(self, size: int) -> bool:
+        return self._size + size <= AHEAD and self._memory.grow(size)
 
     def finished(self, stream: str) -> None:
         """Note the end of a sink's stream."""

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 
 from daemonkit.faults import Exhausted
+from daemonkit.shares import Holding, uncounted
 
 QUEUE_BYTES = 1 << 20
 """Bytes that a reader may fall behind before it is cut off."""
@@ -28,12 +29,13 @@ class LiveReader:
     given output with a gap, once it has read what was kept for it.
     """
 
-    def __init__(self, owner: FanOut) -> None:
+    def __init__(self, owner: FanOut, memory: Holding) -> None:
         self._owner = owner
+        self._memory = memory
         self._chunks: deque[tuple[str, bytearray | bytes]] = deque()
         self._size = 0
         self._ended = False
-        self._cut_off = False
+        self._cut_off = ""
         self._changed = asyncio.Event()
 
     def __aiter__(self) -> LiveReader:
@@ -42,30 +44,39 @@ class LiveReader:
     async def __anext__(self) -> tuple[str, bytes]:
         while not self._chunks:
             if self._cut_off:
-                cause = f"the reader fell {QUEUE_BYTES} bytes behind"
-                raise Exhausted("attach", "output", cause, "read faster, or read the log")
+                raise Exhausted("attach", "output", self._cut_off, "read faster, or read the log")
             if self._ended:
                 raise StopAsyncIteration
             self._changed.clear()
             await self._changed.wait()
         stream, data = self._chunks.popleft()
         self._size -= accounted(data)
+        self._memory.at_most(self._size)
         return stream, bytes(data)
 
     def close(self) -> None:
         """Stop reading."""
         self._owner.leave(self)
+        self._memory.close()
         self.end()
 
     def put(self, stream: str, data: bytes) -> None:
         """Queue output; called by the fan-out."""
-        if self._size + len(data) > QUEUE_BYTES:
-            self._cut_off = True
-            self._owner.leave(self)
-        elif not self._joined(stream, data):
-            self._chunks.append((stream, bytearray(data) if len(data) < JOINED else data))
-            self._size += accounted(data)
+        before = self._size
+        if before + len(data) > QUEUE_BYTES:
+            self._cut(f"the reader fell {QUEUE_BYTES} bytes behind")
+        else:
+            if not self._joined(stream, data):
+                self._chunks.append((stream, bytearray(data) if len(data) < JOINED else data))
+                self._size += accounted(data)
+            # There is always room for one chunk.
+            if before and self._size > before and not self._memory.grow(self._size - before):
+                self._cut("readers of its namespace hold as much memory as they may")
         self._changed.set()
+
+    def _cut(self, cause: str) -> None:
+        self._cut_off = cause
+        self._owner.leave(self)
 
     def _joined(self, stream: str, data: bytes) -> bool:
         """Append data to the newest chunk, if both are small; returns whether that was done."""
@@ -92,11 +103,11 @@ class FanOut:
         self._readers: set[LiveReader] = set()
         self._ended = False
 
-    def subscribe(self) -> LiveReader:
-        """Add a reader.  Exhausted: there are too many."""
+    def subscribe(self, memory: Holding | None = None) -> LiveReader:
+        """Add a reader, with memory of its tenant.  Exhausted: there are too many."""
         if len(self._readers) >= MOST_READERS:
             raise Exhausted("attach", "output", f"it has {MOST_READERS} readers already")
-        reader = LiveReader(self)
+        reader = LiveReader(self, memory or uncounted())
         if self._ended:
             reader.end()
         else:

@@ -16,6 +16,7 @@ from pathlib import Path
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Refused
 from daemonkit.host.files import HostCalls
+from daemonkit.shares import Holding
 from protect.stdio.disk import LogDisk
 from protect.stdio.fanout import FanOut, LiveReader
 from protect.stdio.journal import Journal
@@ -120,9 +121,9 @@ class WorkloadLog:
         if self.file.wanting:
             self.file.use(await _CALLS.run(self.path, self.file.find, os.close))
 
-    def subscribe(self) -> LiveReader:
+    def subscribe(self, memory: Holding | None = None) -> LiveReader:
         """Output from now on, until the log is closed; see ``LiveReader``."""
-        return self.readers.subscribe()
+        return self.readers.subscribe(memory)
 
     async def append(self, batch: bytes, stream: str, consumed: int, *, finished: bool = False) -> None:
         """Append a batch to the file, and note how far its stream is; called by the sinks."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Exhausted, Refused, TooLate
 from daemonkit.host.files import HostCalls
-from daemonkit.host.lookup import Lookups
+from daemonkit.host.lookup import Lookups, TenantOf
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
 from protect.host.idmap import user_namespace
@@ -37,12 +37,12 @@ each time."""
 class HostVolumes:
     """``protect.model.ports.ZoneVolumes``; the areas are ``<root>/<zone>``.
 
-    ``program``: ``zone/lookup``.
+    ``program``: ``zone/lookup``; ``tenant_of``: a zone's, see Lookups.
     """
 
-    def __init__(self, root: Path, program: Path) -> None:
+    def __init__(self, root: Path, program: Path, tenant_of: TenantOf = str) -> None:
         self._root = root
-        self._lookups = Lookups(program)
+        self._lookups = Lookups(program, tenant_of)
         self._calls = HostCalls(_SECONDS)
         self._followers: dict[str, asyncio.Task[None]] = {}
 

@@ -28,7 +28,7 @@ async def attach(
         raise Refused("attach", f"workload {workload_id}", "it does not run")
     agent = runtime.zone.agent
     await agent.ready()
-    subscription = runtime.outputs.subscribe()
+    subscription = runtime.outputs.subscribe(manager.memory_of(runtime.zone.id))
     feeding = manager.tasks.spawn(_feed(runtime, agent, commands), f"stdin of {workload_id}")
     stopping = manager.tasks.spawn(_end_with(manager, subscription), f"attach to {workload_id}")
     try:

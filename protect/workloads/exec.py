@@ -47,7 +47,7 @@ def _admit(manager: ZoneManager, runtime: WorkloadRuntime, streams: Sequence[str
     limit = manager.config.limits.execs_per_zone
     if len(runtime.zone.execs) >= limit:
         raise Exhausted("exec", f"workload {runtime.id}", f"its zone has {limit} execs, as many as it may")
-    run = ExecRun(f"e{secrets.token_hex(8)}", runtime.id, streams)
+    run = ExecRun(f"e{secrets.token_hex(8)}", runtime.id, streams, manager.memory_of(runtime.zone.id))
     runtime.zone.execs[run.id] = run
     return run
 

@@ -45,7 +45,7 @@ async def dial(
     name = f"connection to zone {zone_id}"
     try:
         made = await agent.dial(port)
-        output = ExecOutput((_DATA,))
+        output = ExecOutput((_DATA,), manager.memory_of(zone_id))
         try:
             agent.output(made.out, output.sink(_DATA))
             yield Connected()

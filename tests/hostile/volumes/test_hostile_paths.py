@@ -115,7 +115,7 @@ async def test_a_pod_waits_for_its_own_calls_and_others_do_not(
         with pytest.raises(TooLate, match=rf"{silent.path}/{name}.* within 0.2 s"):
             await impatient.read("evil", f"{silent.path}/{name}")
     # Both of its processes wait for the server, and cannot be killed.
-    with pytest.raises(TooLate, match="earlier calls of the pod have not come back"):
+    with pytest.raises(TooLate, match="earlier calls of the pod or its namespace have not come back"):
         await impatient.make_directory("evil", str(tmp_path / "d"))
     assert not (tmp_path / "d").exists()
     (tmp_path / "f").write_bytes(b"content")

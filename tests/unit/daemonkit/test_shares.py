@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemonkit.shares import FairSlots, Shares
+from daemonkit.shares import FairSlots, Holding, Shares
 
 
 async def _step() -> None:
@@ -34,6 +34,17 @@ def test_a_pool_of_one_serves_one() -> None:
     assert shares.take("a") and not shares.take("b")
     shares.give("a")
     assert shares.take("b")
+
+
+def test_a_holding_gives_back_what_it_took_and_no_more() -> None:
+    shares = Shares(100)
+    holding = Holding(shares, "a")
+    assert holding.grow(30) and holding.grow(20) and not holding.grow(20)
+    holding.at_most(40)
+    assert shares.held("a") == 40
+    holding.close()
+    holding.close()
+    assert shares.free == 100 and not holding.grow(1)
 
 
 @given(

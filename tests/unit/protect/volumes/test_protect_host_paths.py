@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Broken, Exhausted, Fault, Invalid, TooLate
+from daemonkit.host.lookup import Lookups
 from protect.config import ZoneLimits
 from protect.model.container import MemoryVolume
 from protect.model.volume import Volume
@@ -186,6 +187,25 @@ async def test_a_zone_has_two_who_look_and_another_one_its_own(tmp_path: Path) -
     for each in asking:
         each.cancel()
     await asyncio.gather(*asking, other, return_exceptions=True)
+
+
+async def test_zones_of_one_tenant_leave_look_ups_to_the_others(tmp_path: Path) -> None:
+    slow = program(tmp_path, f"echo $$ >> {tmp_path}/pids; exec sleep 1000")
+    lookups = Lookups(slow, lambda zone: zone[0], each=2, most=8)
+
+    async def hold(zone: str) -> None:
+        async with lookups.begin(zone):
+            await asyncio.Event().wait()
+
+    evil = [asyncio.create_task(hold(f"e{number}")) for number in range(10)]
+    await until(lambda: len((tmp_path / "pids").read_text().split()) == 4)
+    assert lookups.stuck("e11") and not lookups.stuck("honest")
+    honest = asyncio.create_task(hold("honest"))
+    await until(lambda: len((tmp_path / "pids").read_text().split()) == 5)
+    for each in (*evil, honest):
+        each.cancel()
+    await asyncio.gather(*evil, honest, return_exceptions=True)
+    await until(lambda: not lookups.stuck("e11"))
 
 
 @pytest.mark.parametrize(
