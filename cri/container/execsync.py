@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 OUTPUT_LIMIT = MESSAGE_LIMIT - 64 * 1024
 """Bytes of both streams together: the reply must fit into one message."""
 OUTPUT_FLOOR = 16 * 1024
-"""Bytes that every call may have, whatever its namespace has taken; the kubelet reads 10 KiB of a probe's."""
+"""Bytes of output beside the budget, for every call; the kubelet reads 10 KiB of a probe's."""
 COPIES = 3
 """Bytes of memory for each byte of output, until the reply is sent: the message, its encoding, and gRPC's."""
 

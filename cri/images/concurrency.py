@@ -79,9 +79,9 @@ class WorkerThreads:
 class SingleFlight(Generic[T]):
     """Concurrent callers for one key share the result of the first.
 
-    The work never outlives the caller that began it, since it uses what that one holds (leases, credentials):
-    when that caller is cancelled, the next one begins anew.  A failure is of the caller that met it, which
-    may be a hostile one: the others then do the work themselves, side by side, so that none waits twice.
+    The work never outlives the caller that began it, since it uses what that caller holds (leases,
+    credentials): when the caller is cancelled, the next one begins anew.  A failure is not shared, since that
+    caller may be hostile: the others then do the work themselves, side by side, and no caller waits twice.
     """
 
     def __init__(self) -> None:

@@ -102,7 +102,7 @@ class ImageManager:
     ) -> StoredImage:
         """The image a name stands for at its registry now, ready to run.
 
-        namespace: of the pod that wants it, which has a share of the pulls whatever its registries are.
+        namespace: of the pod; its pods wait for PULLS_PER_NAMESPACE at once, of whichever registries.
         """
         # Callers with different credentials must not share a pull: one of them may not be allowed to.
         key = (str(reference), credentials.fingerprint())

@@ -23,7 +23,7 @@ class ExecOutput:
     """
 
     def __init__(self, streams: Sequence[str] = ("stdout", "stderr"), memory: Holding | None = None) -> None:
-        """``memory``: of its tenant, for all but one chunk, which there is always room for."""
+        """``memory``: of the tenant; one chunk always fits, beside it."""
         self._memory = memory or uncounted()
         self._open = set(streams)
         self._chunks: deque[tuple[str, bytes]] = deque()

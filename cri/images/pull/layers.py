@@ -1,7 +1,7 @@
-"""Gets layers into the store: reads those that are kept, downloads the others.
+"""Gets layers into the store: reads kept layers, downloads the others.
 
-Callers of one origin share a download.  Others share what has been verified and nothing before that, so that
-none waits for another's registry, or fails with it.
+Callers of one origin share a download.  Callers of other origins share verified layers alone: no pull waits
+for another's registry, or fails with it.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class LayerFetcher:
         self._threads = threads
         self._workers = workers
         self._running: SingleFlight[LayerIndex] = SingleFlight()
-        # The layers that are being got, whoever does; each is there once the first one has it.
+        # The layers under way; an arrival is done once the first download has been verified.
         self._arrivals: WeakValueDictionary[Hashable, asyncio.Future[LayerIndex]] = WeakValueDictionary()
         # A semaphore for each host and origin, so that a host that stalls delays only its own images.
         self._downloads: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
     async def get(self, wanted: WantedLayer) -> LayerIndex:
         """A layer's index, once the layer is in the store, from whoever verified it first."""
-        # All that a caller says of the layer: the failure of one that lies is its own.
+        # All that a caller says of the layer: a caller that lies shares with nobody.
         layer = (wanted.layer.digest, wanted.layer.size, wanted.diff_id, wanted.read)
         origin = None if wanted.candidates is None else wanted.candidates.origin
         arrival = self._arrivals.get(layer)

@@ -82,7 +82,7 @@ class Snapshot:
 
 
 class Meter:
-    """One layer, or one filesystem image, on its way; the pulls that share its work share it."""
+    """One layer, or one filesystem image, on its way, for all pulls that share the work."""
 
     def __init__(self, name: str, total: int) -> None:
         self.name = name

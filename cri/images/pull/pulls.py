@@ -106,14 +106,15 @@ class Pulls:
         """The work with its deadlines, and with the system's errors as Faults."""
         name, seconds = progress.name, self._settings.pull_seconds
         loop = asyncio.get_running_loop()
-        started = loop.time()
+        started, begun = loop.time(), False
         try:
             async with asyncio.timeout(seconds) as deadline, self._turns.slot(registry):
+                begun = True
                 with step("image.pull", image=name):
                     result = await race(work(progress), self._standstill(progress))
         except OSError as error:
             if deadline.expired():
-                raise TooLate("pull", name, f"it took longer than {seconds:.0f} s") from None
+                raise TooLate("pull", name, _late(seconds, registry if not begun else None)) from None
             if is_full(error):
                 raise disk_full("pull", name) from error
             raise Broken("pull", name, str(error)) from error
@@ -147,6 +148,13 @@ class Pulls:
     def _announce(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _late(seconds: float, waiting: str | None) -> str:
+    if waiting is None:
+        return f"it took longer than {seconds:.0f} s"
+    share = f"other images of {waiting or 'this host'} have its share of the {MAX_PULLS} pulls at once"
+    return f"it did not begin within {seconds:.0f} s: {share}"
 
 
 class _Pull:

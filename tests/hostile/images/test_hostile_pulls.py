@@ -146,7 +146,7 @@ async def test_the_failure_of_another_registry_is_not_shared(tmp_path: Path, hel
 
 @needs_converter
 async def test_the_failure_of_another_repository_is_not_shared(tmp_path: Path, held: _Held) -> None:
-    """One registry: its pulls share downloads, but not that one of them finds nothing."""
+    """Pulls of one registry share downloads, but no failure."""
     with _registries(IMAGE, held, 1) as (registry,):
         registry.add("evil", "1", IMAGE)
         _blob(registry, held.before(status(404)), "evil")

@@ -135,8 +135,8 @@ async def node_with(folder: Path, **settings: object) -> AsyncIterator[Stage]:
         {"at": "open_channel", "kind": "stall", "name": "*silent*", "times": 9},
     ]
     node.protectd.configure(
-        fake={"memory": "2GiB"}, memory={"reserve": 0}, limits={"zones": 2}, timeouts={"boot": "3s"},
-        faults={"toolstack": {"fault": faults}},
+        fake={"memory": "2GiB"}, memory={"reserve": 0}, timeouts={"boot": "3s"},
+        limits={"zones": 2, "execs_per_zone": 1}, faults={"toolstack": {"fault": faults}},
     )  # fmt: skip
     async with registry.serve(folder / "registry") as address:
         images.push(address, "busybox:1", images.busybox())
@@ -228,6 +228,18 @@ async def out_of_memory(stage: Stage) -> str:
         return f"{status.reason}: {status.message}"
 
 
+async def one_exec_too_many(stage: Stage) -> str:
+    async with stage.pod() as pod:
+        running = await stage.started(pod, "sleep 1000")
+        execs = [asyncio.create_task(stage.client.exec(running, "/bin/sleep", "1000")) for _ in range(2)]
+        # The one that found a place does not end.
+        ended, others = await asyncio.wait(execs, return_when=asyncio.FIRST_COMPLETED)
+        for each in others:
+            each.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        return await refusal(ended.pop())
+
+
 HUGE = cri.LinuxContainerResources(hugepage_limits=[cri.HugepageLimit(page_size="2MB", limit=2 << 20)])
 BOTH_WAYS = cri.Mount(
     host_path="/tmp", container_path="/x", propagation=cri.MountPropagation.PROPAGATION_BIDIRECTIONAL
@@ -249,6 +261,7 @@ RUNNING: dict[str, Provoke] = {
     "CDI device of another vendor": container(CDI_devices=[cri.CDIDevice(name="vendor.example/gpu=0")]),
     "zones have no huge pages yet": container(linux=linux(HUGE)),
     "cannot run: executable file not found": container(command=["/no/such/program"]),
+    "its zone has as many execs as it may": one_exec_too_many,
     "ZoneAgentCrashed, ZoneKernelPanic": zone_ends(crash_zone),
     "ZoneCrashed": zone_ends(end_without_a_word),
     "OOMKilled": out_of_memory,

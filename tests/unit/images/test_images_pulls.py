@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cri.images.pull.progress import Progress
-from cri.images.pull.pulls import Pulls
+from cri.images.pull.pulls import MAX_PULLS, Pulls
 from cri.images.settings import ImageSettings
-from daemonkit.faults import Broken, Exhausted, Unreachable
+from daemonkit.faults import Broken, Exhausted, TooLate, Unreachable
 
 
 @pytest.fixture
@@ -70,6 +70,45 @@ async def test_errors_of_the_system_are_faults(pulls: Pulls, number: int, fault:
 
     with pytest.raises(fault):
         await pulls.run("k", "image", fail)
+
+
+async def test_a_pull_that_found_no_turn_says_whose_share_was_used_up() -> None:
+    pulls = Pulls(ImageSettings(Path("/nowhere"), pull_seconds=0.2))
+
+    async def endless(_: Progress) -> None:
+        await asyncio.Event().wait()
+
+    async def quick(_: Progress) -> str:
+        return "done"
+
+    running = [pulls.run(number, "image", endless, registry="evil") for number in range(MAX_PULLS // 2)]
+    tasks = [asyncio.create_task(each) for each in running]
+    await _step()
+    with pytest.raises(TooLate, match=r"other images of evil have its share of the 32 pulls at once"):
+        await pulls.run("late", "image", quick, registry="evil")
+    for task in tasks:
+        with pytest.raises(TooLate, match="took longer than"):
+            await task
+
+
+async def test_pulls_of_one_registry_leave_others_theirs(pulls: Pulls) -> None:
+    begun = []
+
+    async def endless(_: Progress) -> None:
+        begun.append(1)
+        await asyncio.Event().wait()
+
+    async def quick(_: Progress) -> str:
+        return "done"
+
+    evil = [
+        asyncio.create_task(pulls.run(n, "image", endless, registry="evil")) for n in range(MAX_PULLS + 1)
+    ]
+    await _step()
+    assert len(begun) == MAX_PULLS // 2
+    assert await pulls.run("k", "image", quick, registry="honest") == "done"
+    await pulls.stop()
+    await asyncio.gather(*evil, return_exceptions=True)
 
 
 async def test_each_begin_and_each_end_is_a_change(pulls: Pulls) -> None:

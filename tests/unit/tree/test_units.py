@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cri import runtime
+from protect.state import manager
+
 ROOT = Path(__file__).parents[3]
 UNITS = ROOT / "packaging/systemd"
 
@@ -98,6 +101,15 @@ def test_a_daemon_that_hangs_is_ended_and_one_whose_child_the_kernel_ends_is_not
     assert {"Type=notify", "NotifyAccess=main", "WatchdogSec=60", "Restart=always"} <= set(lines)
     # Else systemd stops the daemon when the kernel has ended one of its converters.
     assert {"OOMScoreAdjust=-999", "OOMPolicy=continue", "Delegate=yes"} <= set(lines)
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_a_daemon_has_a_bound_of_memory_that_it_reaches_after_its_children(daemon: str) -> None:
+    said = sections(UNITS / f"{daemon}.service")["Service"]
+    # MemoryHigh would slow the daemon for what its children take.
+    assert said["MemoryMax"] == ["2G"] and "MemoryHigh" not in said
+    # Four times what tenants may make both daemons keep, beside their own size of some 70 MiB each.
+    assert runtime.MEMORY_BUDGET + manager.MEMORY_BUDGET <= (512 << 20) - 2 * (128 << 20)
 
 
 @pytest.mark.parametrize("unit", [*DAEMONS, "xenpod-dra", "xenpod-labels"])
