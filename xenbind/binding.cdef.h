@@ -184,7 +184,8 @@ int xs_fileno(struct xs_handle *store);
 char **xs_check_watch(struct xs_handle *store);
 
 /* ---- vchan ---- */
-struct libxenvchan { ...; };
+struct libxenvchan_ring { int order; ...; }; /* our copy: the size that is mapped */
+struct libxenvchan { struct libxenvchan_ring read, write; ...; };
 struct xentoollog_logger;
 struct libxenvchan *libxenvchan_client_init(struct xentoollog_logger *logger, int domain, const char *path);
 struct libxenvchan *libxenvchan_server_init(struct xentoollog_logger *logger, int domain, const char *path,

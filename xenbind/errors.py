@@ -68,3 +68,7 @@ class StoreError(OSError):
 
 class VchanError(OSError):
     """A vchan could not be connected, or broke."""
+
+
+class RingsTooLarge(VchanError):
+    """The guest serves a vchan whose rings are larger than allowed."""

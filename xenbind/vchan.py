@@ -7,20 +7,29 @@ zombie, stay.
 
 from __future__ import annotations
 
+import errno
 import os
 
-from xenbind.errors import VchanError
+from xenbind.errors import RingsTooLarge, VchanError
 from xenbind.raw import ffi, lib
 
 
 class VchanClient:
     """A connection to a server in ``domid`` that published itself under ``path`` in xenstore."""
 
-    def __init__(self, domid: int, path: str) -> None:
+    def __init__(self, domid: int, path: str, most_order: int) -> None:
+        """``most_order``: each ring has at most two to this power bytes.  RingsTooLarge; VchanError."""
         self._channel = lib.libxenvchan_client_init(ffi.NULL, domid, path.encode())
         if self._channel == ffi.NULL:
             code = ffi.errno
             raise VchanError(code, f"connect vchan of domain {domid}: {os.strerror(code)}", path)
+        # The library has mapped both rings already.  A look at the guest's page before that would bound
+        # nothing: the guest can change the page after the look.
+        largest = max(int(self._channel.read.order), int(self._channel.write.order))
+        if largest > most_order:
+            self.close()
+            cause = f"a ring of {1 << largest} bytes, at most {1 << most_order} are allowed"
+            raise RingsTooLarge(errno.EMSGSIZE, cause, path)
         lib.binding_never_block(self._channel)
 
     @property

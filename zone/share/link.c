@@ -47,13 +47,19 @@ static int wait_for_guest(const char *path, struct reason *reason)
 	return reason_errno(reason, "wait for the guest", node);
 }
 
-int link_open_vchan(struct link *link, int domain, const char *path, struct reason *reason)
+int link_open_vchan(struct link *link, int domain, const char *path, int most_order, struct reason *reason)
 {
 	if (wait_for_guest(path, reason) < 0)
 		return -1;
 	link->ring = libxenvchan_client_init(NULL, domain, path);
 	if (!link->ring)
 		return reason_errno(reason, "connect vchan", path);
+	if (link->ring->read.order > most_order || link->ring->write.order > most_order) {
+		libxenvchan_close(link->ring); /* the pages of its rings are mapped until then */
+		link->ring = NULL;
+		errno = EMSGSIZE;
+		return reason_errno(reason, "the zone broke the protocol", "its rings are too large");
+	}
 	link->ring->blocking = 0;
 	link->fd = libxenvchan_fd_for_select(link->ring);
 	return 0;

@@ -1,10 +1,11 @@
 /* share: serves a zone's shared directory to the zone, by 9P2000.L.
  *
- *   share --namespace FILE --dir DIR --session NAME [--cgroup DIR]... --vchan DOMAIN
+ *   share --namespace FILE --dir DIR --session NAME [--cgroup DIR]... --vchan DOMAIN --ring-order ORDER
  *   share --namespace FILE --dir DIR --session NAME [--cgroup DIR]... --socket DESCRIPTOR
  *
  * What the guest is to see is the root of the mount namespace FILE, with what is mounted there, now and later.  The
- * guest DOMAIN serves a vchan at data/share/NAME of its xenstore directory; tests have a connected socket instead.
+ * guest DOMAIN serves a vchan at data/share/NAME of its xenstore directory, whose rings have at most 2^ORDER bytes each;
+ * tests have a connected socket instead.
  *
  * The command ends as soon as the server runs, with the server's pid in DIR/pid (publish.h, with NAME).  The server
  * waits for the guest, and serves it until one of them ends.  Then the last line of DIR/log says why.  A lock on
@@ -43,6 +44,7 @@ struct options {
 	const char *session;
 	const char *cgroups[CGROUPS_MAX + 1];
 	int domain; /* -1 */
+	int ring_order; /* -1 */
 	int socket; /* -1 */
 };
 
@@ -76,7 +78,7 @@ static int parse(int argc, char **argv, struct options *options)
 		{ "namespace", required_argument, NULL, 'n' }, { "dir", required_argument, NULL, 'd' },
 		{ "session", required_argument, NULL, 's' },   { "cgroup", required_argument, NULL, 'c' },
 		{ "vchan", required_argument, NULL, 'v' },     { "socket", required_argument, NULL, 'f' },
-		{ NULL, 0, NULL, 0 },
+		{ "ring-order", required_argument, NULL, 'r' }, { NULL, 0, NULL, 0 },
 	};
 	size_t cgroups = 0;
 	int which;
@@ -92,15 +94,17 @@ static int parse(int argc, char **argv, struct options *options)
 			options->cgroups[cgroups++] = optarg;
 		else if (which == 'v')
 			options->domain = number(optarg);
+		else if (which == 'r')
+			options->ring_order = number(optarg);
 		else if (which == 'f')
 			options->socket = number(optarg);
 		else
 			return refuse("an option that is unknown, not valid, or one too many");
 	}
 	if (!options->namespace || !options->directory || !options->session || optind != argc ||
-	    (options->domain < 0) == (options->socket < 0))
+	    (options->domain < 0) == (options->socket < 0) || (options->domain < 0) != (options->ring_order < 0))
 		return refuse("usage: share --namespace FILE --dir DIR --session NAME [--cgroup DIR]... "
-			      "--vchan DOMAIN | --socket DESCRIPTOR");
+			      "--vchan DOMAIN --ring-order ORDER | --socket DESCRIPTOR");
 	return 0;
 }
 
@@ -160,7 +164,7 @@ static int prepare(const struct options *options, int mounts, struct link *link,
 
 	snprintf(path, sizeof(path), "/local/domain/%d/data/share/%s", options->domain, options->session);
 	if (options->socket >= 0 ? link_open_socket(link, options->socket, reason) < 0 :
-				   link_open_vchan(link, options->domain, path, reason) < 0)
+				   link_open_vchan(link, options->domain, path, options->ring_order, reason) < 0)
 		return -1;
 	if (confine_view(mounts, &proc, reason) < 0)
 		return -1;
@@ -238,7 +242,7 @@ static int start(const struct options *options, struct reason *reason)
 
 int main(int argc, char **argv)
 {
-	struct options options = { .domain = -1, .socket = -1 };
+	struct options options = { .domain = -1, .ring_order = -1, .socket = -1 };
 	struct reason reason = { "" };
 
 	if (parse(argc, argv, &options) < 0)

@@ -8,8 +8,11 @@ import re
 
 from daemonkit.backoff import Backoff
 from daemonkit.tasks import join
+from protect.model.errors import ProtocolViolation
+from protect.toolstack.libxl.room.rings import CHANNEL_ORDER
 from protect.toolstack.libxl.transport import VchanTransport
 from protect.toolstack.libxl.xenstore.store import AsyncStore
+from xenbind.errors import RingsTooLarge
 from xenbind.vchan import VchanClient
 
 log = logging.getLogger(__name__)
@@ -31,7 +34,10 @@ class VchanChannels:
         self._used: dict[int, int] = {}  # what the guest wrote into agent-used does not count
 
     async def connect(self, domid: int) -> VchanTransport:
-        """Wait for the agent's next epoch and connect to it; the caller bounds the wait."""
+        """Wait for the agent's next epoch and connect to it; the caller bounds the wait.
+
+        ProtocolViolation: its rings are larger than an agent's.
+        """
         self.disconnect(domid)
         data = f"/local/domain/{domid}/data"
         used = max(self._used.get(domid, 0), _number(await self._store.read(f"{data}/agent-used")))
@@ -75,9 +81,11 @@ class VchanChannels:
 
     async def _client(self, domid: int, epoch: int, tries: _Tries) -> VchanClient | None:
         path = f"/local/domain/{domid}/data/agent/{epoch}"
-        connecting = asyncio.ensure_future(asyncio.to_thread(VchanClient, domid, path))
+        connecting = asyncio.ensure_future(asyncio.to_thread(VchanClient, domid, path, CHANNEL_ORDER))
         try:
             return await join(connecting)
+        except RingsTooLarge as error:
+            raise ProtocolViolation("connect", f"domain {domid}", str(error.strerror)) from error
         except OSError as error:
             tries.failed(epoch, error)
             return None

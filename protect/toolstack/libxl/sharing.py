@@ -27,6 +27,7 @@ from protect.model.checks import printable
 from protect.model.errors import ToolstackError
 from protect.model.toolstack import ShareEnd
 from protect.toolstack.deaths import Listeners
+from protect.toolstack.libxl.room.rings import SHARING_ORDER
 from protect.toolstack.process import PidfdProcess
 
 log = logging.getLogger(__name__)
@@ -181,6 +182,7 @@ class Sharing:
         """Blocks until the server's process is there, and recorded.  It then waits for the guest."""
         command = [str(self.launcher), "--namespace", namespace, "--dir", str(self._place(uuid))]
         command += ["--session", secrets.token_hex(8), "--vchan", str(domid)]
+        command += ["--ring-order", str(SHARING_ORDER)]
         groups = self._groups.make(str(uuid))
         for group in groups:
             command += ["--cgroup", str(group)]

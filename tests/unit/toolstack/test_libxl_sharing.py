@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from daemonkit.faults import Broken, Exists, Missing, Refused
+from protect.toolstack.libxl.room.rings import SHARING_ORDER
 from protect.toolstack.libxl.sharing import Sharing
 from tests.support.protect.stage import until
 
@@ -19,9 +20,11 @@ MIB = 1 << 20
 LAUNCHER = """#!/bin/sh
 while [ $# -gt 0 ]; do
     case $1 in --dir) dir=$2;; --session) session=$2;; --namespace) namespace=$2;; esac
+    case $1 in --ring-order) order=$2;; esac
     shift
 done
 [ -e "$namespace" ] || { echo "share: no $namespace" >&2; exit 1; }
+echo "$order" > "$dir/order"
 sleep 1000 > "$dir/log" 2>&1 &
 set -- $! $(sed 's/.*) //' /proc/$!/stat)
 echo "$1 ${21} $session" > "$dir/pid"
@@ -75,6 +78,7 @@ async def test_it_is_started_once_and_ends_with_its_domain(sharing: Sharing, nam
     with pytest.raises(Exists):
         sharing.enter(uuid, "d", namespace)
     assert await sharing.serve(uuid, 7) == session
+    assert int((sharing.folder / str(uuid) / "order").read_text()) == SHARING_ORDER
     pid = pid_of(sharing, uuid)
     assert runs(pid)
     ends = sharing.listen()

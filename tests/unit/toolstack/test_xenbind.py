@@ -31,7 +31,7 @@ from xenbind import raw
 from xenbind.context import Context
 from xenbind.raw import Unavailable
 assert not raw.available()
-for use in (Context, xenbind.xenstore.Xenstore, lambda: xenbind.vchan.VchanClient(1, "/x")):
+for use in (Context, xenbind.xenstore.Xenstore, lambda: xenbind.vchan.VchanClient(1, "/x", 16)):
     try:
         use()
     except Unavailable as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import shutil
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -131,6 +132,21 @@ def gone(context: Context, domid: int) -> bool:
     except errors.DomainNotFound:
         return True
     return False
+
+
+def grants(domain: int) -> int:
+    """Pages of the domain's that others have mapped, as Xen's key g lists them."""
+    subprocess.run(["xl", "dmesg", "--clear"], capture_output=True, check=True)
+    subprocess.run(["xl", "debug-keys", "g"], check=True)
+    lines = subprocess.run(["xl", "dmesg"], capture_output=True, text=True, check=True).stdout.splitlines()
+    count, inside = 0, False
+    for line in lines:
+        if "grant-table for remote" in line or "no active grant table" in line:
+            inside = f"d{domain} " in line or line.rstrip().endswith(f"d{domain}")
+        elif inside and line.strip().removeprefix("(XEN)").strip().startswith("["):
+            count += 1
+    assert count, lines[:20]
+    return count
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from protect.model.toolstack import Mode
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import NO_SCRIPT, domain_config
+from protect.toolstack.libxl.room.rings import CHANNEL_ORDER
 from tests.xen.inside.conftest import MakeSpec, gone
 from xenbind import disk, domain, errors, nic, physinfo, vchan
 from xenbind.context import Context
@@ -188,7 +189,7 @@ def _next(store: Xenstore) -> tuple[str, str] | None:
 
 def test_vchan_without_a_server() -> None:
     with pytest.raises(errors.VchanError, match="No such file"):
-        vchan.VchanClient(0, "/nonexistent")
+        vchan.VchanClient(0, "/nonexistent", CHANNEL_ORDER)
 
 
 def _served(domid: int, epoch: int) -> vchan.VchanClient:
@@ -198,7 +199,7 @@ def _served(domid: int, epoch: int) -> vchan.VchanClient:
         while store.read(f"/local/domain/{domid}/data/agent-epoch") != str(epoch).encode():
             assert select.select([store.fd], [], [], PATIENCE)[0], "the guest serves no vchan"
             store.next_watch()
-    return vchan.VchanClient(domid, f"/local/domain/{domid}/data/agent/{epoch}")
+    return vchan.VchanClient(domid, f"/local/domain/{domid}/data/agent/{epoch}", CHANNEL_ORDER)
 
 
 def _receive(client: vchan.VchanClient, count: int) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,13 +23,16 @@ from protect.channel.turns import Turns
 from protect.model.errors import ProtocolViolation
 from protect.model.toolstack import DiskSpec, DomainId
 from protect.model.transport import Transport
+from protect.toolstack.libxl.room import rings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.support.agent.hostile_zone import ATTACKS
 from tests.support.agent.link_owner import Owner
-from tests.xen.inside.conftest import MakeSpec
+from tests.xen.inside.conftest import MakeSpec, grants
+from tests.xen.machine import CHECKOUT
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 PATIENCE = 240.0
+SHARE = CHECKOUT / "zone/build/share"
 STAY, HANG_UP, NOTIFY = range(3)
 HELLO = frames.encode(
     Frame(Type.HELLO, 0, pb.Hello(version_min=1, version_max=1, boot_id=b"b" * 16).SerializeToString())
@@ -151,6 +155,40 @@ async def test_every_broken_rule_cuts_the_guest_off(
             assert not link.connected, name
             await link.close()
             await honest.answers()
+
+
+async def test_larger_rings_than_an_agent_s_cut_the_guest_off(
+    toolstack: LibxlToolstack, spec: MakeSpec, honest: Honest
+) -> None:
+    """The guest picks their size, up to 513 pages that dom0 maps: none of them stay mapped."""
+    domain = await toolstack.create(spec("greedy"))
+    await toolstack.unpause(domain)
+    for _ in range(2):
+        owner = Owner()
+        link = Link("bad", Dialled(toolstack, domain), owner)
+        with pytest.raises(ProtocolViolation, match="a ring of 1048576 bytes, at most 65536 are allowed"):
+            await link.open(PATIENCE)
+        assert len(owner.violations) == 1 and not link.connected
+        await link.close()
+        assert grants(domain) < rings.pages(rings.CHANNEL_ORDER)
+        await honest.answers()
+    await toolstack.destroy(domain)
+
+
+async def test_a_file_server_ends_if_the_rings_are_larger_than_the_shared_directory_s(
+    toolstack: LibxlToolstack, spec: MakeSpec, tmp_path: Path
+) -> None:
+    domain = await toolstack.create(spec("greedy"))
+    await toolstack.unpause(domain)
+    command = [str(SHARE), "--namespace", "/proc/self/ns/mnt", "--dir", str(tmp_path), "--session", "greedy"]
+    command += ["--vchan", str(domain), "--ring-order", str(rings.SHARING_ORDER)]
+    subprocess.run(command, check=True, timeout=PATIENCE)
+    async with asyncio.timeout(PATIENCE):
+        while not (said := (tmp_path / "log").read_text()):  # noqa: ASYNC110 - a process of its own
+            await asyncio.sleep(0.1)
+    assert said.startswith("share: the zone broke the protocol: its rings are too large")
+    assert grants(domain) < rings.pages(rings.SHARING_ORDER)
+    await toolstack.destroy(domain)
 
 
 @pytest.mark.parametrize("then", [STAY, HANG_UP, NOTIFY], ids=["half a frame", "reconnects", "notifies"])

@@ -13,11 +13,13 @@ from uuid import UUID
 import pytest
 
 from protect.model.toolstack import DiskSpec, ShareEnd
+from protect.toolstack.libxl.room import rings
 from protect.volumes.area import Area
 from tests.contract.conftest import images, stage
 from tests.support.images import busybox
 from tests.support.protect.stage import Agent, Stage, soon, until
 from tests.support.share.volumes import area, shown, source
+from tests.xen.inside.conftest import grants
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -115,20 +117,5 @@ async def test_what_a_zone_costs(stage: Stage, agent: Agent, images: tuple[Path,
     without, with_share = grants(bare.domain), grants(agent.domain)
     status = Path(f"/proc/{await server_of(stage, agent)}/status").read_text()
     kib = int(status.split("VmRSS:")[1].split()[0])
-    assert without <= MOST_GRANTS and with_share <= MOST_GRANTS + 65
+    assert without <= MOST_GRANTS and with_share <= MOST_GRANTS + rings.pages(rings.SHARING_ORDER)
     assert kib <= MOST_KIB
-
-
-def grants(domain: int) -> int:
-    """Pages of the domain's that others have mapped, as Xen's key g lists them."""
-    subprocess.run(["xl", "dmesg", "--clear"], capture_output=True, check=True)
-    subprocess.run(["xl", "debug-keys", "g"], check=True)
-    lines = subprocess.run(["xl", "dmesg"], capture_output=True, text=True, check=True).stdout.splitlines()
-    count, inside = 0, False
-    for line in lines:
-        if "grant-table for remote" in line or "no active grant table" in line:
-            inside = f"d{domain} " in line or line.rstrip().endswith(f"d{domain}")
-        elif inside and line.strip().removeprefix("(XEN)").strip().startswith("["):
-            count += 1
-    assert count, lines[:20]
-    return count

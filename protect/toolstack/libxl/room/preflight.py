@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protect.model.room.host import HostNotice, HostWants, ZoneRoom
+from protect.toolstack.libxl.room import rings
 from protect.toolstack.libxl.room.blkfront import nodes_for
 
 _MIB = 1 << 20
@@ -24,7 +25,7 @@ _MAPS_OF_FRAME = 256
 _DEFAULT_GRANT_FRAMES = 64
 _GRANTS_OF_FRAME = 512
 _RING_REQUESTS, _SEGMENTS = 32, 11
-_CHANNEL_PAGES, _SHARING_PAGES, _CONSOLE_AND_STORE, _NETWORK = 33, 65, 2, 258
+_CONSOLE_AND_STORE, _NETWORK = 2, 258
 _MAPPED_TWICE = 2
 """A PV dom0 maps pages of a vchan for its kernel and for the process."""
 DEFAULT_NODES = 1000
@@ -95,7 +96,7 @@ def dom0_memory(xen: Mapping[str, str], dom0_bytes: int) -> HostNotice | None:
 
 def maps_per_zone(disks: int) -> int:
     """Pages that dom0 maps of a zone at most: rings, and what is in flight of its network and of one disk."""
-    user = _MAPPED_TWICE * (_CHANNEL_PAGES + _SHARING_PAGES)
+    user = _MAPPED_TWICE * (rings.pages(rings.CHANNEL_ORDER) + rings.pages(rings.SHARING_ORDER))
     return user + _CONSOLE_AND_STORE + _NETWORK + disks + _RING_REQUESTS * _SEGMENTS
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import functools
 import logging
 import os
 import socket
@@ -11,9 +13,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from protect.channel.link import Link
+from protect.model.errors import ProtocolViolation
 from protect.toolstack.libxl import channel
 from protect.toolstack.libxl.channel import VchanChannels
+from protect.toolstack.libxl.room.rings import CHANNEL_ORDER
 from protect.toolstack.libxl.transport import VchanTransport
+from tests.support.agent.link_owner import Owner
+from xenbind.errors import RingsTooLarge
 
 
 class Ring:
@@ -183,13 +190,17 @@ class Guest:
 
     def __init__(self) -> None:
         self.served: dict[str, Ring] = {}
+        self.larger: set[str] = set()
         self.asked: list[str] = []
 
     def serve(self, epoch: int) -> Ring:
         return self.served.setdefault(f"/local/domain/7/data/agent/{epoch}", Ring())
 
-    def client(self, domid: int, path: str) -> Ring:
+    def client(self, domid: int, path: str, most_order: int) -> Ring:
         self.asked.append(path.rsplit("/", 1)[1])
+        assert most_order == CHANNEL_ORDER
+        if path in self.larger:
+            raise RingsTooLarge(errno.EMSGSIZE, "a ring of 131072 bytes", path)
         if path not in self.served:
             raise FileNotFoundError(2, os.strerror(2), path)
         return self.served[path]
@@ -312,3 +323,22 @@ async def test_a_guest_that_offers_no_ring_is_asked_less_and_less(
     store.set("agent-epoch", b"2001")
     await connecting
     assert guest.asked[-1] == "2001"
+
+
+@pytest.mark.parametrize("used", [False, True])
+async def test_larger_rings_are_a_violation_and_cut_the_guest_off_for_good(
+    channels: VchanChannels, store: MemoryStore, guest: Guest, used: bool
+) -> None:
+    """Also in an epoch that a killed daemon had claimed."""
+    guest.larger.add("/local/domain/7/data/agent/1")
+    store.set("agent-epoch", b"1")
+    store.set("agent-used", b"1" if used else b"0")
+    owner = Owner()
+    link = Link("bad", functools.partial(channels.connect, 7), owner)
+    with pytest.raises(ProtocolViolation, match="a ring of 131072 bytes"):
+        await link.open(60)
+    guest.serve(2)
+    store.set("agent-epoch", b"2")
+    await settled()
+    assert owner.violations == ["a ring of 131072 bytes"] and guest.asked == ["1"]
+    await link.close()

@@ -5,6 +5,7 @@
  *   stuck                     serve the first epoch, and take nothing from the ring
  *   mute                      serve nothing
  *   replay                    serve epochs, and send on each what /dev/xvda has for it (struct script)
+ *   greedy                    serve an epoch and the directory "greedy", both with larger rings than an agent's
  *   burn                      run as much as two vCPUs can
  *   disk                      wait for /dev/xvda and print its first line; then as mute
  *   grant                     grant a page to the domain that data/peer in xenstore names; then as mute
@@ -28,6 +29,8 @@
 #include <xenstore.h>
 
 #define RING 65536
+#define LARGEST_RING (1 << 20) /* of libxenvchan */
+#define LARGER_THAN_SHARED (1 << 18)
 
 static void fail(const char *what)
 {
@@ -64,13 +67,13 @@ static void echo(struct libxenvchan *channel)
 	}
 }
 
-/* Offers an epoch's ring to whoever connects. */
-static struct libxenvchan *offer(struct xs_handle *store, int epoch)
+/* Offers an epoch's rings of so many bytes to whoever connects. */
+static struct libxenvchan *offer_rings(struct xs_handle *store, int epoch, size_t size)
 {
 	char path[64], number[16];
 
 	snprintf(path, sizeof(path), "data/agent/%d", epoch);
-	struct libxenvchan *channel = libxenvchan_server_init(NULL, 0, path, RING, RING);
+	struct libxenvchan *channel = libxenvchan_server_init(NULL, 0, path, size, size);
 
 	if (!channel)
 		fail("libxenvchan_server_init");
@@ -81,6 +84,11 @@ static struct libxenvchan *offer(struct xs_handle *store, int epoch)
 		fail("xs_write");
 	printf("peer: serving epoch %d\n", epoch);
 	return channel;
+}
+
+static struct libxenvchan *offer(struct xs_handle *store, int epoch)
+{
+	return offer_rings(store, epoch, RING);
 }
 
 static void serve(int take)
@@ -163,6 +171,23 @@ static void replay(void)
 		while (libxenvchan_is_open(channel) == 2)
 			libxenvchan_wait(channel);
 		act(channel, (const struct script *)at);
+		libxenvchan_close(channel);
+	}
+}
+
+/* Each epoch once its client has gone, as an agent does. */
+static void be_greedy(void)
+{
+	struct xs_handle *store = xs_open(0);
+
+	if (!store ||
+	    !libxenvchan_server_init(NULL, 0, "data/share/greedy", LARGER_THAN_SHARED, LARGER_THAN_SHARED))
+		fail("greedy");
+	for (int epoch = 1;; epoch++) {
+		struct libxenvchan *channel = offer_rings(store, epoch, LARGEST_RING);
+
+		while (libxenvchan_is_open(channel))
+			libxenvchan_wait(channel);
 		libxenvchan_close(channel);
 	}
 }
@@ -254,6 +279,8 @@ int main(void)
 		serve(0);
 	if (!strcmp(test, "replay"))
 		replay();
+	if (!strcmp(test, "greedy"))
+		be_greedy();
 	if (!strcmp(test, "burn"))
 		burn();
 	if (!strcmp(test, "disk"))
