@@ -18,7 +18,6 @@ from localnode import images, layers, registry
 from tests.bench import (
     growth,
     memory,
-    neighbours,
     parts,
     passing,
     plugins,
@@ -30,6 +29,7 @@ from tests.bench import (
     streams,
 )
 from tests.bench.measure import Burst, Crowd, Samples, one_pod
+from tests.bench.neighbours import zones
 from tests.bench.sides import Side
 from tests.support.delegate.containerd import version
 
@@ -115,8 +115,8 @@ async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) 
             _keep(samples, took)
         if arguments.neighbours and report.OURS in running:
             console.print(f"now an honest zone among {arguments.neighbours} that are hostile")
-            beside = await neighbours.measure(folder / "n", arguments.neighbours)
-            neighbours.show(beside, console)
+            beside = await zones.measure(folder / "n", arguments.neighbours)
+            zones.show(beside, console)
         if calls:
             profile.show(calls, console)
         if arguments.json:

@@ -3,19 +3,23 @@
 Pods come and go, several at once, while faults happen at random: the toolstack fails (fake), zones die,
 daemons are killed.  Then nothing may be left of any pod.  In the second half no daemon is killed, and their
 memory, descriptors and threads may not grow.  The same seed draws the same faults, not at the same moments.
+
+With ``--attackers`` every kind of tests/bench/attacks is beside the pods (fake only).  Then all is compared
+half a minute after the attackers have ended.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import os
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +27,11 @@ from random import Random
 
 import grpc.aio
 
+from localnode import registry
 from localnode.client import Client
+from tests.bench.attacks.attackers import push_honest, tenants
+from tests.bench.attacks.ground import AttackGround
+from tests.bench.attacks.kinds import KINDS
 from tests.soak import census
 from tests.soak.chaos import Chaos
 from tests.support.cri.cri_daemons import CriNode, in_step, pulled
@@ -37,6 +45,7 @@ _SCRIPTS = (
     "head -c 200000 /dev/zero | tr '\\\\0' x; exit 0",
 )
 _CLEAN = 300.0
+_SETTLED = 30.0
 
 
 @dataclass
@@ -48,20 +57,41 @@ class Soak:
     image: str
     random: Random
     chaos: Chaos
+    attack: AttackGround | None = None
+    """None: no attackers."""
     outcomes: Counter[str] = field(default_factory=Counter)
+    attacks: Counter[str] = field(default_factory=Counter)
+    """What came of the attackers' calls."""
 
     async def half(self, numbers: Iterator[int], at_once: int) -> None:
         """Run these pods to their ends with faults, then without have everything removed."""
-        mischief = asyncio.create_task(self.chaos.run())
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(at_once):
-                    group.create_task(self._one_after_another(numbers, mischief))
-        finally:
-            async with self.chaos.quiet:
-                mischief.cancel()
-            self.chaos.calm()
+        async with self._attacked():
+            mischief = asyncio.create_task(self.chaos.run())
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(at_once):
+                        group.create_task(self._one_after_another(numbers, mischief))
+            finally:
+                async with self.chaos.quiet:
+                    mischief.cancel()
+                self.chaos.calm()
         await self._clean()
+        if self.attack is not None:
+            await asyncio.sleep(_SETTLED)
+
+    @contextlib.asynccontextmanager
+    async def _attacked(self) -> AsyncIterator[None]:
+        """While the block runs there are attackers of every kind, if there are to be any."""
+        if self.attack is None:
+            yield
+            return
+        async with tenants(self.attack, self.client, self.image, list(KINDS)) as (attackers, grounds):
+            for kind, ground in grounds.items():
+                await attackers.begin(kind, ground)
+            yield
+            await attackers.end()
+        for outcomes in attackers.outcomes.values():
+            self.attacks.update(outcomes)
 
     async def _one_after_another(self, numbers: Iterator[int], mischief: asyncio.Task[None]) -> None:
         for number in numbers:
@@ -113,7 +143,7 @@ class Soak:
                 raise
 
 
-async def soak(folder: Path, pods: int, at_once: int, seed: int) -> list[str]:
+async def soak(folder: Path, pods: int, at_once: int, seed: int, attackers: bool = False) -> list[str]:
     """What has leaked."""
     xen = os.path.exists("/proc/xen/privcmd")
     node = CriNode(folder)
@@ -128,7 +158,12 @@ async def soak(folder: Path, pods: int, at_once: int, seed: int) -> list[str]:
             random = Random(seed)
             chaos = Chaos(node, random, xen, pause=30.0 if xen else 1.0)
             run = Soak(node, Client(link, node.logs, 900.0), image, random, chaos)
-            return await _both_halves(run, pods, at_once)
+            if not attackers:
+                return await _both_halves(run, pods, at_once)
+            async with registry.serve(folder / "honest") as address:
+                honest = await asyncio.to_thread(push_honest, address)
+                run.attack = AttackGround(str(node.daemon.socket), str(node.logs), address, honest)
+                return await _both_halves(run, pods, at_once)
     finally:
         await node.close()
 
@@ -145,6 +180,8 @@ async def _both_halves(run: Soak, pods: int, at_once: int) -> list[str]:
     await run.half(itertools.islice(numbers, pods - pods // 2 - warm), at_once)
     after = census.take(run.node)
     sys.stdout.write(f"{pods} pods in {time.monotonic() - begun:.0f} s, {at_once} at once\n")
+    if run.attack is not None:
+        sys.stdout.write(f"  attacks: {dict(run.attacks)}\n")
     sys.stdout.write(f"  outcomes: {dict(run.outcomes)}\n  faults: {dict(run.chaos.done)}\n")
     sys.stdout.write(f"  before {before.shown()}\n  after  {after.shown()}\n")
     return after.grown(before)
@@ -156,11 +193,15 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--nested", action="store_true", help="boot Xen in QEMU, and soak there")
+    parser.add_argument("--attackers", action="store_true", help="attackers of every kind beside the pods")
     options = parser.parse_args()
+    if options.nested and options.attackers:
+        parser.error("--attackers is for the fake toolstack")
     if options.nested:
         return _nested(options)
     with tempfile.TemporaryDirectory(prefix="xenpod-soak-", dir="/var/tmp") as folder:
-        leaked = asyncio.run(soak(Path(folder), options.pods, options.at_once, options.seed))
+        work = soak(Path(folder), options.pods, options.at_once, options.seed, options.attackers)
+        leaked = asyncio.run(work)
     for leak in leaked:
         sys.stdout.write(f"  LEAK {leak}\n")
     return 1 if leaked else 0

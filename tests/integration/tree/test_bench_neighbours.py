@@ -42,6 +42,22 @@ def test_a_small_run_measures_and_leaves_nothing(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
+def test_a_row_of_attackers_ends_in_time_and_leaves_nothing(folder: Path) -> None:
+    """Also where they hold the daemons up; their pods are gone, and so is all that was mounted."""
+    command = (sys.executable, "-m", "tests.bench.neighbours", "--only", "client: SPDY SETTINGS")
+    done = subprocess.run(
+        [*command, "--attack-seconds", "1", "--patience", "5", "--recovery", "1"],
+        cwd=ROOT, env=os.environ | {"TMPDIR": str(folder)}, capture_output=True, text=True, timeout=360,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    for said in ("RunPodSandbox", "pull", "p99", "attackers", "workers, most", "'frames': "):
+        assert said in done.stdout
+    assert "no figures" not in done.stdout
+    assert not leaving.started_for(folder)
+    assert not list(folder.iterdir())
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_one_that_is_ended_by_a_signal_leaves_no_process(folder: Path, number: signal.Signals) -> None:
     command = [*COMMAND, "--seconds", "3600"]

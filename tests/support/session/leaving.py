@@ -2,7 +2,7 @@
 
 Its daemons have sessions of their own, and zones outlive them.  ``python -m tests.support.session.leaving
 FOLDER`` waits until its input ends, with the process that holds the other end, and then kills all that was
-started with a path in that folder.
+started with a path in that folder, and unmounts all that is mounted there.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from protect.host import mounts
 from tests.bench import memory
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ _PAUSE = 0.05
 
 @contextmanager
 def nothing_left(folder: Path) -> Iterator[None]:
-    """After the block, or after this process, there is no process that was started for this folder."""
+    """After the block, or this process: nothing that was started for the folder runs, or is mounted below."""
     command = (sys.executable, "-m", "tests.support.session.leaving", str(folder))
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True)
     assert guard.stdin is not None
@@ -58,16 +59,24 @@ def started_for(folder: Path) -> set[int]:
     return found | memory.descendants(found)
 
 
-def main() -> int:
-    folder = Path(sys.argv[1])
-    sys.stdin.buffer.read()
+def clear(folder: Path) -> bool:
+    """Kill what was started for the folder, and unmount what is mounted below; False: it takes too long."""
     deadline = time.monotonic() + _LONGEST
     while (left := started_for(folder)) and time.monotonic() < deadline:
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_PAUSE)
-    return 1 if left else 0
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for point in reversed([point for point in points if point.startswith(f"{folder}/")]):
+        mounts.unmount(Path(point))
+    return not left
+
+
+def main() -> int:
+    folder = Path(sys.argv[1])
+    sys.stdin.buffer.read()
+    return 0 if clear(folder) else 1
 
 
 if __name__ == "__main__":

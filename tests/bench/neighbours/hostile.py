@@ -28,7 +28,7 @@ from tests.support.protect.silent_server import SilentServer
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FEW = 5
 _TIMEOUT = 120.0
 _SETTLED = 0.3
@@ -131,12 +131,12 @@ class Neighbourhood:
         """Make their pods, then turn all of them hostile."""
         for folder in ("shared", "silent"):
             (self._ground.folder / folder).mkdir(exist_ok=True)
-        before = _domains(self._ground)
+        before = domains_below(self._ground.run_dir)
         players = [await self._agent(number, attack) for number, attack in enumerate(mix.agents)]
         for number, kind in enumerate(mix.writers):
             await self._writer(number, kind)
         callers = [await self._caller(kind) for kind in mix.callers]
-        _schedule(_domains(self._ground) - before, os.SCHED_IDLE)
+        schedule(domains_below(self._ground.run_dir) - before, os.SCHED_IDLE)
         if players:
             await self._start("tests.support.agent.hostile_zone", *players)
         for arguments in callers:
@@ -146,7 +146,7 @@ class Neighbourhood:
 
     async def end(self) -> None:
         """Remove the pods, at the priority of all others again."""
-        _schedule(_domains(self._ground), os.SCHED_OTHER)
+        schedule(domains_below(self._ground.run_dir), os.SCHED_OTHER)
         await asyncio.gather(*map(self._ground.side.client.remove_pod, self._pods))
 
     async def _agent(self, number: int, attack: str) -> str:
@@ -222,13 +222,13 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-def _domains(ground: Ground) -> set[int]:
-    """All processes of the zones."""
-    monitors = memory.with_argument(str(ground.run_dir), "fakedom")
+def domains_below(run_dir: Path) -> set[int]:
+    """All processes of the zones of one protectd."""
+    monitors = memory.with_argument(str(run_dir), "fakedom")
     return monitors | memory.descendants(monitors)
 
 
-def _schedule(pids: set[int], policy: int) -> None:
+def schedule(pids: set[int], policy: int) -> None:
     """For these, and the children that they will have."""
     for pid in pids:
         with suppress(ProcessLookupError):

@@ -1,9 +1,8 @@
 """What hostile zones do to an honest pod: its start, execs and statistics alone and beside them, in one run.
 
-``python -m tests.bench.neighbours`` measures this alone; ``--only`` some kinds.  All calls are CRI's, to one
-pair of daemons.  Each kind of neighbour stands still and is hostile in turns, for ``--seconds`` in all: so
-the ratio is what its hostility costs, and other work on the machine meets both.  What a daemon takes of
-memory is its highest beside them, less what it had before.
+All calls are CRI's, to one pair of daemons.  Each kind of neighbour stands still and is hostile in turns, for
+``seconds`` in all: so the ratio is what its hostility costs, and other work on the machine meets both.  What
+a daemon takes of memory is its highest beside them, less what it had before.
 
 Pods have the ``cpu_shares`` that a kubelet gives them: honest ones ask for 100m, hostile ones for nothing.
 With ``--equal`` nobody has any, so that each zone weighs as much as one that asks for a whole CPU.
@@ -11,12 +10,8 @@ With ``--equal`` nobody has any, so that each zone weighs as much as one that as
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
-import shutil
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -30,10 +25,9 @@ from rich.table import Table
 from localnode import images, layers, registry
 from localnode.client import Client, Pod
 from tests.bench import memory, sides
-from tests.bench.hostile import Ground, Mix, Requests, hostile, mixes
 from tests.bench.measure import Samples
+from tests.bench.neighbours.hostile import Ground, Mix, Requests, hostile, mixes
 from tests.bench.report import percentile
-from tests.support.session import leaving
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 HOST = "registry.bench"
@@ -250,33 +244,3 @@ def show(found: Sequence[Beside], console: Console) -> None:
     for beside in found:
         table.add_row(beside.neighbours, *(f"{grown / 2**20:.0f}" for grown in beside.grown))
     console.print(table)
-
-
-def main() -> int:
-    """Prints the tables."""
-    parser = argparse.ArgumentParser(prog="tests.bench.neighbours", description=__doc__)
-    parser.add_argument("--neighbours", type=int, default=20, help="hostile zones of every kind together")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each kind, half of it alone")
-    parser.add_argument(
-        "--equal",
-        action="store_true",
-        help="all pods ask for as much CPU; else honest ones for 100m, hostile ones for none",
-    )
-    parser.add_argument("--only", default="", help="neighbours whose name has this")
-    arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="xenpod-bench-"))
-    try:
-        with leaving.nothing_left(folder):
-            requests = Requests(0, 0) if arguments.equal else Requests()
-            work = measure(folder / "n", arguments.neighbours, arguments.seconds, arguments.only, requests)
-            found = leaving.run(work)
-        show(found, Console(width=None if sys.stdout.isatty() else 130))
-    except asyncio.CancelledError:
-        return 1
-    finally:
-        shutil.rmtree(folder)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

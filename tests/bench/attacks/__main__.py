@@ -1,0 +1,44 @@
+"""One kind of attackers, in a process of their own: ``python -m tests.bench.attacks KIND GROUND``.
+
+It says ``hostile`` once its preparations are over, attacks until its input ends, and then says in a line of
+JSON which pods it has made, and how many calls ended how.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import sys
+
+from tests.bench.attacks import calls
+from tests.bench.attacks.again import BEGUN, OUTCOMES
+from tests.bench.attacks.ground import AttackGround
+from tests.bench.attacks.kinds import KINDS
+
+
+async def _attack(kind: str, ground: AttackGround) -> None:
+    attacking = asyncio.ensure_future(KINDS[kind].attack(ground))
+    ended = asyncio.ensure_future(asyncio.to_thread(sys.stdin.read))
+    begun = asyncio.ensure_future(BEGUN.wait())
+    await asyncio.wait([attacking, begun], return_when=asyncio.FIRST_COMPLETED)
+    sys.stdout.write("hostile\n")
+    sys.stdout.flush()
+    await asyncio.wait([attacking, ended], return_when=asyncio.FIRST_COMPLETED)
+    if attacking.done():
+        attacking.result()  # it never ends but by a mistake of its own
+    sys.stdout.write(f"{json.dumps([calls.MADE, OUTCOMES])}\n")
+    sys.stdout.flush()
+    attacking.cancel()
+    await asyncio.wait([attacking])
+
+
+def main() -> None:
+    kind, ground = sys.argv[1:]
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    asyncio.run(_attack(kind, AttackGround.of(ground)))
+
+
+if __name__ == "__main__":
+    main()

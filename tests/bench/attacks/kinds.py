@@ -1,0 +1,34 @@
+"""The kinds of attackers on xenpod-cri."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from tests.bench.attacks import calls, pulls, streams
+from tests.bench.attacks.ground import AttackGround
+
+
+@dataclass(frozen=True, slots=True)
+class AttackKind:
+    """``attack`` never returns; ``pods``: whether each attacker has a pod with a container that runs."""
+
+    attack: Callable[[AttackGround], Awaitable[None]]
+    pods: bool = False
+
+
+KINDS: Mapping[str, AttackKind] = {
+    "registry: challenges": AttackKind(pulls.challenges),
+    "registry: 100 Continue": AttackKind(pulls.continues),
+    "registry: long manifests": AttackKind(pulls.long_manifests),
+    "registry: slow manifests": AttackKind(pulls.slow_manifests),
+    "registry: layers of others": AttackKind(pulls.hostages),
+    "image: many entries": AttackKind(pulls.many_entries),
+    "client: SPDY PING": AttackKind(streams.pings, pods=True),
+    "client: SPDY SETTINGS": AttackKind(streams.settings, pods=True),
+    "client: empty WebSocket frames": AttackKind(streams.empty_frames, pods=True),
+    "client: stdin by bytes": AttackKind(streams.single_bytes, pods=True),
+    "client: idle port-forwards": AttackKind(streams.idle, pods=True),
+    "pod: output of probes": AttackKind(calls.probes, pods=True),
+    "pod: annotations": AttackKind(calls.large_annotations),
+}
