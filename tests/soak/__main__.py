@@ -4,7 +4,7 @@ Pods come and go, several at once, while faults happen at random: the toolstack 
 daemons are killed.  Then nothing may be left of any pod.  In the second half no daemon is killed, and their
 memory, descriptors and threads may not grow.  The same seed draws the same faults, not at the same moments.
 
-With ``--attackers`` every kind of tests/bench/attacks is beside the pods (fake only).  Then all is compared
+With ``--attackers`` kinds of tests/bench/attacks are beside the pods (fake only).  Then all is compared
 half a minute after the attackers have ended.
 """
 
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +59,7 @@ class Soak:
     chaos: Chaos
     attack: AttackGround | None = None
     """None: no attackers."""
+    kinds: Sequence[str] = ()
     outcomes: Counter[str] = field(default_factory=Counter)
     attacks: Counter[str] = field(default_factory=Counter)
     """What came of the attackers' calls."""
@@ -85,7 +86,7 @@ class Soak:
         if self.attack is None:
             yield
             return
-        async with tenants(self.attack, self.client, self.image, list(KINDS)) as (attackers, grounds):
+        async with tenants(self.attack, self.client, self.image, self.kinds) as (attackers, grounds):
             for kind, ground in grounds.items():
                 await attackers.begin(kind, ground)
             yield
@@ -143,7 +144,7 @@ class Soak:
                 raise
 
 
-async def soak(folder: Path, pods: int, at_once: int, seed: int, attackers: bool = False) -> list[str]:
+async def soak(folder: Path, pods: int, at_once: int, seed: int, attackers: str | None = None) -> list[str]:
     """What has leaked."""
     xen = os.path.exists("/proc/xen/privcmd")
     node = CriNode(folder)
@@ -158,10 +159,11 @@ async def soak(folder: Path, pods: int, at_once: int, seed: int, attackers: bool
             random = Random(seed)
             chaos = Chaos(node, random, xen, pause=30.0 if xen else 1.0)
             run = Soak(node, Client(link, node.logs, 900.0), image, random, chaos)
-            if not attackers:
+            if attackers is None:
                 return await _both_halves(run, pods, at_once)
             async with registry.serve(folder / "honest") as address:
                 honest = await asyncio.to_thread(push_honest, address)
+                run.kinds = [kind for kind in KINDS if attackers in kind]
                 run.attack = AttackGround(str(node.daemon.socket), str(node.logs), address, honest)
                 return await _both_halves(run, pods, at_once)
     finally:
@@ -193,9 +195,11 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--nested", action="store_true", help="boot Xen in QEMU, and soak there")
-    parser.add_argument("--attackers", action="store_true", help="attackers of every kind beside the pods")
+    parser.add_argument(
+        "--attackers", nargs="?", const="", metavar="PART", help="attackers of every kind whose name has this"
+    )
     options = parser.parse_args()
-    if options.nested and options.attackers:
+    if options.nested and options.attackers is not None:
         parser.error("--attackers is for the fake toolstack")
     if options.nested:
         return _nested(options)

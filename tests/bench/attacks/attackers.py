@@ -108,7 +108,8 @@ async def tenants(
         for number, kind in enumerate(kinds):
             grounds[kind] = base
             if KINDS[kind].pods:
-                made = [await _tenant(attackers, image, f"tenant-{number}-{n}") for n in range(EACH)]
+                names = [f"tenant-{number}-{n}" for n in range(EACH)]
+                made = await asyncio.gather(*(_tenant(attackers, image, name) for name in names))
                 pods, containers = zip(*made, strict=True)
                 grounds[kind] = replace(base, pods=pods, containers=containers)
         yield attackers, grounds

@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import grpc.aio
@@ -80,8 +80,9 @@ async def measure(folder: Path, plan: AttackPlan, chosen: Mapping[str, Sequence[
         for number, (name, kinds) in enumerate(chosen.items()):
             row = Attacked(name, Answers(plan.patience), Answers(plan.patience))
             try:
-                async with asyncio.timeout(2 * (plan.seconds + plan.patience) + plan.recovery + _SETUP):
-                    await _row(folder / f"{number}", AttackGround("", "", address, honest), plan, kinds, row)
+                own = replace(plan, seconds=plan.seconds * max(KINDS[kind].times for kind in kinds))
+                async with asyncio.timeout(2 * (own.seconds + own.patience) + own.recovery + _SETUP):
+                    await _row(folder / f"{number}", AttackGround("", "", address, honest), own, kinds, row)
             except (OSError, RuntimeError, ProgramFailed, grpc.aio.AioRpcError) as error:
                 row.failed = f"{type(error).__name__}: {error}".partition("\n")[0]
             # A daemon that was held up did not end in order.
