@@ -1,7 +1,7 @@
 """One kind of attackers, in a process of their own: ``python -m tests.bench.attacks KIND GROUND``.
 
-It says ``hostile`` once its preparations are over, attacks until its input ends, and then says in a line of
-JSON which pods it has made, and how many calls ended how.
+The process prints ``hostile`` once preparations are over, and attacks until the end of stdin.  Then a line of
+JSON has the ids of pods that the process made, and the outcomes of calls.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Attackers:
                 raise RuntimeError(f"attackers of the kind {kind!r} ended before they began")
 
     async def end(self) -> None:
-        """Kill them, once each has had a moment to say what came of it.  Their pods stay."""
+        """Collect the outcomes, as far as processes answer in time, and kill the processes.  Pods stay."""
         await asyncio.gather(*(self._end(kind, process) for kind, process in self._processes.items()))
         self._processes.clear()
 

@@ -11,9 +11,9 @@ _BATCH = 4096
 
 
 def layers(count: int, entries: int) -> Iterator[tuple[bytes, str]]:
-    """So many layers, each with all of these files and one of its own: the gzip stream and its diff id.
+    """Layers, each with ``entries`` common files and a file of its own: the gzip stream and the diff id.
 
-    Streams of gzip can follow each other (RFC 1952), so what all have is compressed once.
+    The common part is compressed once: a gzip file may have several members (RFC 1952).
     """
     common, hashed = bytearray(), hashlib.sha256()
     squeeze = zlib.compressobj(1, wbits=31)

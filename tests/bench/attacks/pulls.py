@@ -42,7 +42,7 @@ async def slow_manifests(ground: AttackGround) -> None:
 
 
 async def hostages(ground: AttackGround) -> None:
-    """The images that others pull, with layers that trickle."""
+    """Honest images of other tenants, with layers that trickle."""
     names = list(itertools.islice(itertools.cycle(ground.honest), EACH))
     await _pull(ground, await asyncio.to_thread(lambda: list(map(_copy, [ground.registry] * EACH, names))))
 

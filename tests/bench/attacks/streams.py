@@ -56,7 +56,7 @@ async def idle(ground: AttackGround) -> None:
 
 
 async def _hold(client: Client, pod: str) -> None:
-    """Open them one after the other until one is refused, and keep all of them until one is lost."""
+    """Open port-forwards until the node refuses one, and keep all until the node closes one."""
     held: list[Line] = []
     try:
         with suppress(OSError, EOFError, AssertionError):

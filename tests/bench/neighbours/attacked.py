@@ -134,7 +134,7 @@ async def _row(
 
 
 def _yield_to_daemons(place: Path) -> None:
-    """Zones of attackers, and all others, get CPU time that nobody else wants: a host has Xen's scheduler."""
+    """Zones get idle CPU time alone: on a host Xen's scheduler shares the CPUs."""
     hostile.schedule(hostile.domains_below(place / "run" / "protect"), os.SCHED_IDLE)
 
 

@@ -62,7 +62,7 @@ class Answers:
         return None
 
     def percentile(self, step: str, percent: int) -> float | None:
-        """Nearest rank, in seconds.  None: at that rank there was no answer in time, or there was no call."""
+        """Nearest rank, in seconds.  None: the rank's call had no answer in time, or no call was made."""
         answered, late = sorted(self.seconds[step]), self.late[step]
         rank = -(-(len(answered) + late) * percent // 100)
         return answered[rank - 1] if 0 < rank <= len(answered) else None
@@ -79,7 +79,7 @@ class HonestTenant:
         self._pod, self._container = pod, container
 
     async def ask(self, seconds: float, answers: Answers) -> None:
-        """Calls of each step one after the other, for so long; the last ones may need their patience more."""
+        """Make calls of each step in sequence for ``seconds``; each call may take its patience more."""
         until = time.monotonic() + seconds
         work: dict[str, tuple[Callable[[], Awaitable[object]], float]] = {
             VERSION: (self._version, 0.02),

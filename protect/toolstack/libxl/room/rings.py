@@ -1,4 +1,4 @@
-"""Sizes of vchan rings.  The guest picks them and dom0 maps them, so a zone with larger rings is cut off."""
+"""Sizes of vchan rings: the guest picks them, dom0 maps the rings.  Larger rings end the connection."""
 
 from __future__ import annotations
 
