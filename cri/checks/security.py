@@ -10,13 +10,13 @@ from collections.abc import Iterable
 
 from cri.checks.fields import CREATE, ELSEWHERE, RUN, check_path
 from cri.checks.userns import container_userns, pod_userns
+from cri.images.bounds.identity import MAX_ID, is_id
 from daemonkit.faults import Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _OWN_KERNEL = "this node runs a pod in a virtual machine with a kernel of its own"
 _LOCAL = "localhost/"
 _DEFAULTS = ("runtime/default", "docker/default")
-_MAX_ID = 2**32 - 2
 # Of a multi-category policy: a sensitivity or a range, and categories.
 _SELINUX_LEVEL = re.compile(r"s[0-9](-s[0-9])?(:c[0-9]{1,4}([.,]c[0-9]{1,4})*)?")
 Type = cri.SecurityProfile
@@ -37,8 +37,8 @@ def check_pod_security(
         raise Invalid(RUN, "run_as_group", "set without a user", "set run_as_user too")
     numbers = [("run_as_user", security.run_as_user.value), ("run_as_group", security.run_as_group.value)]
     for field, number in (*numbers, *(("supplemental_groups", one) for one in security.supplemental_groups)):
-        if not 0 <= number <= _MAX_ID:
-            raise Invalid(RUN, f"{field} {number}", f"not between 0 and {_MAX_ID}")
+        if not is_id(number):
+            raise Invalid(RUN, f"{field} {number}", f"not between 0 and {MAX_ID}")
     _check_groups_policy(RUN, name, security.supplemental_groups_policy)
     check_selinux(RUN, name, security.selinux_options)
     _check_apparmor(RUN, security.apparmor if security.HasField("apparmor") else None, "")

@@ -58,6 +58,14 @@ def container_userns(
     return mine
 
 
+def check_mapped(operation: str, name: str, ids: Iterable[int], pod: PodIdMapping | None) -> None:
+    """Invalid: a uid or gid is outside the pod's user namespace."""
+    for number in ids:
+        if pod is not None and number >= pod.length:
+            cause = f"id {number} is not in its pod's user namespace, which has ids 0 to {pod.length - 1}"
+            raise Invalid(operation, name, cause, "choose a lower id, or a pod without a user namespace")
+
+
 def volume_is_mapped(operation: str, subject: str, mount: cri.Mount, pod: PodIdMapping | None) -> bool:
     """Whether a mount is id-mapped as its pod is; Invalid for any other mapping."""
     if not mount.uidMappings and not mount.gidMappings:

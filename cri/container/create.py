@@ -14,6 +14,7 @@ from cri.checks import devices
 from cri.checks.fields import CREATE
 from cri.checks.mounts import is_image
 from cri.checks.storage import empty_dirs, writable_layers
+from cri.checks.userns import check_mapped, pod_userns
 from cri.config import HandlerConfig, HostNamespaces
 from cri.container import kubelet_paths
 from cri.container.host_files import host_resolv, make_log_directory, seccomp_profile
@@ -27,7 +28,7 @@ from cri.oci.files import pod_files
 from cri.oci.process import bounding, process
 from cri.oci.seccomp import local_profile, seccomp
 from cri.oci.spec import spec
-from cri.oci.user import user
+from cri.oci.user import User, user
 from cri.oci.values import RootImage
 from cri.runtime import Runtime, now_ns
 from cri.state.container import Container, ContainerImage, ContainerPhase
@@ -130,7 +131,7 @@ def _plan(
     container_id = new_id()
     handler = runtime.config.handlers.get(sandbox.handler, HandlerConfig())
     defaults = runtime.config.container
-    who = user(config.linux.security_context, image)
+    who = _user(config, image)
     first = process(config, image, who, sandbox.hostname, defaults.nofile, grantable())
     filters = seccomp(config.linux.security_context, bounding(first), local=host.seccomp)
     notes = sandbox.config.annotations
@@ -171,6 +172,15 @@ def _plan(
         writable_bytes=writable_layers(notes).get(config.metadata.name, 0),
     )
     return ContainerPlan(container, workload)
+
+
+def _user(config: cri.ContainerConfig, image: RootImage) -> User:
+    security, name = config.linux.security_context, config.metadata.name
+    who = user(security, image)
+    check_mapped(
+        CREATE, name, (who.uid, who.gid, *who.groups), pod_userns(CREATE, name, security.namespace_options)
+    )
+    return who
 
 
 async def _target_pid(runtime: Runtime, sandbox_id: str, options: cri.NamespaceOption) -> int:

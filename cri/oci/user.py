@@ -6,97 +6,119 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cri.checks.fields import CREATE
+from cri.images.bounds.identity import (
+    MAX_ID,
+    Gid,
+    GroupName,
+    NoIdentityError,
+    Uid,
+    UserName,
+    group_of,
+    is_id,
+    user_of,
+)
 from cri.oci.values import RootImage
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-_MAX_ID = 2**32 - 2
 _LINES = 100_000
+_ROOT = Uid(0)
+_ROOT_GROUP = Gid(0)
 
 
 @dataclass(frozen=True, slots=True)
 class User:
     """The numeric ids of a user in the container."""
 
-    uid: int = 0
-    gid: int = 0
-    groups: tuple[int, ...] = ()
+    uid: Uid = _ROOT
+    gid: Gid = _ROOT_GROUP
+    groups: tuple[Gid, ...] = ()
     """Supplementary groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    name: str
-    uid: int
-    gid: int
+    """An account; the name is "" for a user whom passwd does not have."""
+
+    name: UserName
+    uid: Uid
+    gid: Gid
 
 
 def user(security: cri.LinuxContainerSecurityContext, image: RootImage) -> User:
     """The user that CRI chooses, else the image's.  Invalid: the image does not know the name."""
     wanted, group = _wanted(security, image.user)
-    account = _account(wanted, image.passwd)
+    account = _named(wanted, image.passwd) if isinstance(wanted, str) else _numbered(wanted, image.passwd)
     gid = account.gid
     if security.HasField("run_as_group"):
         if not (security.HasField("run_as_user") or security.run_as_username):
             raise Invalid(CREATE, "run_as_group", "set without a user", "set run_as_user too")
-        gid = _number("run_as_group", security.run_as_group.value)
-    elif group:
-        gid = _group(group, image.group)
+        gid = Gid(_checked("run_as_group", security.run_as_group.value))
+    elif group is not None:
+        gid = _named_group(group, image.group) if isinstance(group, str) else group
     return User(account.uid, gid, _supplementary(security, account, gid, image.group))
 
 
-def in_passwd(uid: int, passwd: str) -> bool:
+def in_passwd(uid: Uid, passwd: str) -> bool:
     """Whether an account of passwd(5) has this number."""
     return any(account.uid == uid for account in _accounts(passwd))
 
 
-def _wanted(security: cri.LinuxContainerSecurityContext, image_user: str) -> tuple[str, str]:
-    """User and group as text, each a number or a name, "" if not given."""
+def _wanted(
+    security: cri.LinuxContainerSecurityContext, image_user: str
+) -> tuple[Uid | UserName, Gid | GroupName | None]:
+    """User and group that are asked for; root if nobody names a user.  Invalid: a number that is no id."""
     if security.HasField("run_as_user"):
-        return str(_number("run_as_user", security.run_as_user.value)), ""
-    if security.run_as_username:
-        return security.run_as_username, ""
-    name, _, group = image_user.partition(":")
-    return name, group
+        return Uid(_checked("run_as_user", security.run_as_user.value)), None
+    name, group = security.run_as_username, ""
+    if not name:
+        name, _, group = image_user.partition(":")
+    try:
+        subject = f"user {name!r:.80}"
+        who = user_of(name) if name else _ROOT
+        subject = f"group {group!r:.80}"
+        return who, group_of(group) if group else None
+    except NoIdentityError as error:
+        raise Invalid(CREATE, subject, str(error)) from None
 
 
-def _account(wanted: str, passwd: str) -> _Account:
-    """Look up a user.  A number need not be in passwd (its group is then 0, as usual); a name must be."""
+def _numbered(uid: Uid, passwd: str) -> _Account:
+    """The account of a number, which passwd need not have: the group is then 0, as usual."""
+    unnamed = _Account(UserName(""), uid, _ROOT_GROUP)
+    return next((account for account in _accounts(passwd) if account.uid == uid), unnamed)
+
+
+def _named(name: UserName, passwd: str) -> _Account:
     for account in _accounts(passwd):
-        if account.name == wanted or str(account.uid) == wanted:
+        if account.name == name:
             return account
-    if not wanted:
-        return _Account("", 0, 0)
-    if wanted.isascii() and wanted.isdigit():
-        return _Account("", _number("user", int(wanted[:20])), 0)
-    raise Invalid(CREATE, f"user {wanted!r:.80}", "the image's /etc/passwd does not have it", "give a number")
+    raise Invalid(CREATE, f"user {name!r:.80}", "the image's /etc/passwd does not have it", "give a number")
 
 
-def _group(wanted: str, group: str) -> int:
-    if wanted.isascii() and wanted.isdigit():
-        return _number("group", int(wanted[:20]))
+def _named_group(name: GroupName, group: str) -> Gid:
     for fields in _lines(group, 3):
-        if fields[0] == wanted and _is_id(fields[2]):
-            return int(fields[2])
-    raise Invalid(CREATE, f"group {wanted!r:.80}", "the image's /etc/group does not have it", "give a number")
+        if fields[0] == name and (gid := _id(fields[2])) is not None:
+            return Gid(gid)
+    raise Invalid(CREATE, f"group {name!r:.80}", "the image's /etc/group does not have it", "give a number")
 
 
 def _supplementary(
-    security: cri.LinuxContainerSecurityContext, account: _Account, gid: int, group: str
-) -> tuple[int, ...]:
+    security: cri.LinuxContainerSecurityContext, account: _Account, gid: Gid, group: str
+) -> tuple[Gid, ...]:
     """CRI's groups, and by the Merge policy those in which the image's files have the user."""
-    groups = {_number("supplemental_groups", number) for number in security.supplemental_groups}
+    groups = {Gid(_checked("supplemental_groups", number)) for number in security.supplemental_groups}
     if security.supplemental_groups_policy == cri.Merge and account.name:
         for fields in _lines(group, 4):
-            if account.name in fields[3].split(",") and _is_id(fields[2]):
-                groups.add(int(fields[2]))
+            if account.name in fields[3].split(",") and (listed := _id(fields[2])) is not None:
+                groups.add(Gid(listed))
     return tuple(sorted({*groups, gid}))
 
 
 def _accounts(passwd: str) -> Iterator[_Account]:
     for fields in _lines(passwd, 4):
-        if fields[0] and _is_id(fields[2]) and _is_id(fields[3]):
-            yield _Account(fields[0], int(fields[2]), int(fields[3]))
+        uid, gid = _id(fields[2]), _id(fields[3])
+        if fields[0] and uid is not None and gid is not None:
+            yield _Account(UserName(fields[0]), Uid(uid), Gid(gid))
 
 
 def _lines(untrusted_text: str, least: int) -> Iterator[list[str]]:
@@ -107,11 +129,14 @@ def _lines(untrusted_text: str, least: int) -> Iterator[list[str]]:
             yield fields
 
 
-def _is_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= _MAX_ID
+def _id(untrusted_text: str) -> int | None:
+    """The id in a field of passwd(5) or group(5); None if the field has none."""
+    if not (untrusted_text.isascii() and untrusted_text.isdigit() and len(untrusted_text) <= 10):
+        return None
+    return number if is_id(number := int(untrusted_text)) else None
 
 
-def _number(field: str, value: int) -> int:
-    if not 0 <= value <= _MAX_ID:
-        raise Invalid(CREATE, f"{field} {value}", f"not between 0 and {_MAX_ID}")
+def _checked(field: str, value: int) -> int:
+    if not is_id(value):
+        raise Invalid(CREATE, f"{field} {value}", f"not between 0 and {MAX_ID}")
     return value

@@ -8,13 +8,16 @@ import json
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
+from cri.images.bounds.identity import NoIdentityError, user_of
 from cri.images.registry.credentials import ANONYMOUS, Credentials
 from cri.images.rootfs.stack import chain
 from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2
 
-MAX_UID = 0x7FFFFFFF
+_SHOWN = 200
+# Ends a shortened user: no account has a name with a colon, so the text names nobody.
+_CUT = "...:"
 
 
 def image_message(image: StoredImage) -> runtime_pb2.Image:
@@ -28,12 +31,24 @@ def image_message(image: StoredImage) -> runtime_pb2.Image:
     )
     message.spec.image = image.id
     untrusted_user = image.run.get("User")
-    user = untrusted_user.partition(":")[0] if isinstance(untrusted_user, str) else ""
-    if user.isascii() and user.isdigit() and len(user) <= 10 and int(user) <= MAX_UID:
-        message.uid.value = int(user)
-    else:
-        message.username = user[:256]
+    _set_user(message, untrusted_user.partition(":")[0] if isinstance(untrusted_user, str) else "")
     return message
+
+
+def _set_user(message: runtime_pb2.Image, untrusted_user: str) -> None:
+    """Set uid or username.  The kubelet's runAsNonRoot takes neither for root, and a username for unknown.
+
+    A user that CreateContainer refuses is a username: for runAsNonRoot this is refused, too.
+    """
+    try:
+        who = user_of(untrusted_user)
+    except NoIdentityError:
+        message.username = untrusted_user if len(untrusted_user) <= _SHOWN else untrusted_user[:_SHOWN] + _CUT
+        return
+    if isinstance(who, str):
+        message.username = who
+    else:
+        message.uid.value = who
 
 
 def verbose_info(image: StoredImage) -> dict[str, str]:

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from cri.config import ContainerDefaults
 from cri.container.signals import cri_signal, number, stop_signal
+from cri.images.bounds.identity import Uid
 from cri.oci.capabilities import ALL, DEFAULT, capabilities, grantable
 from cri.oci.files import pod_files
 from cri.oci.mounts import MASKED, READONLY
 from cri.oci.process import PATH, arguments, environment, process
 from cri.oci.resources import resources
 from cri.oci.spec import spec
-from cri.oci.user import User, user
+from cri.oci.user import User
 from daemonkit.faults import Invalid
 from daemonkit.quantity import within
 from tests.support.cri.cri_node import IMAGE, container_config
@@ -76,72 +77,9 @@ def test_home_is_the_root_for_a_user_whom_passwd_does_not_have(
     asked: dict[str, Any], passwd: str, uid: int, home: list[str]
 ) -> None:
     """Nothing is said where crun finds it: in the container's own passwd, when a process starts."""
-    made = process(container_config(**asked), replace(IMAGE, passwd=passwd), User(uid), "host", 1024)
+    made = process(container_config(**asked), replace(IMAGE, passwd=passwd), User(Uid(uid)), "host", 1024)
     env = made["env"]
     assert isinstance(env, list) and [pair for pair in env if pair.startswith("HOME=")] == home
-
-
-USERS: list[tuple[Security, str, User]] = [
-    (Security(), "", User(0, 0, (0,))),
-    (Security(), "web", User(101, 102, (102, 103))),
-    (Security(), "web:www", User(101, 103, (103,))),
-    (Security(), "web:7", User(101, 7, (7, 103))),
-    (Security(), "101", User(101, 102, (102, 103))),
-    (Security(), "4000", User(4000, 0, (0,))),
-    (Security(), "4000:5000", User(4000, 5000, (5000,))),
-    (Security(run_as_username="web"), "", User(101, 102, (102, 103))),
-    (Security(run_as_user=cri.Int64Value(value=101)), "root", User(101, 102, (102, 103))),
-    (Security(run_as_user=cri.Int64Value(value=9)), "web", User(9, 0, (0,))),
-    (
-        Security(run_as_user=cri.Int64Value(value=9), run_as_group=cri.Int64Value(value=8)),
-        "web:www",
-        User(9, 8, (8,)),
-    ),
-    (Security(run_as_user=cri.Int64Value(value=0)), "web", User(0, 0, (0,))),
-    (
-        Security(run_as_user=cri.Int64Value(value=7), run_as_group=cri.Int64Value(value=0)),
-        "",
-        User(7, 0, (0,)),
-    ),
-    (Security(run_as_username="web", supplemental_groups=[0]), "", User(101, 102, (0, 102, 103))),
-    (Security(supplemental_groups=[2**32 - 2]), "0:0", User(0, 0, (0, 2**32 - 2))),
-    (Security(), "4294967294:4294967294", User(2**32 - 2, 2**32 - 2, (2**32 - 2,))),
-    (
-        Security(run_as_username="web", supplemental_groups=[5, 4], supplemental_groups_policy=cri.Strict),
-        "",
-        User(101, 102, (4, 5, 102)),
-    ),
-    (Security(run_as_username="web", supplemental_groups=[5]), "", User(101, 102, (5, 102, 103))),
-]
-
-
-@pytest.mark.parametrize(("security", "image_user", "expected"), USERS)
-def test_users(security: Security, image_user: str, expected: User) -> None:
-    assert user(security, replace(IMAGE, user=image_user)) == expected
-
-
-@pytest.mark.parametrize("name", ["nobody-knows", "web:nobody-knows", "-1", "4294967295", "9" * 400, "²"])
-def test_users_that_are_not(name: str) -> None:
-    with pytest.raises(Invalid):
-        user(Security(), replace(IMAGE, user=name))
-
-
-@given(passwd=st.text(max_size=300), group=st.text(max_size=300), name=st.text(max_size=20))
-def test_hostile_account_files(passwd: str, group: str, name: str) -> None:
-    try:
-        found = user(Security(), replace(IMAGE, passwd=passwd, group=group, user=name))
-    except Invalid:
-        return
-    assert all(0 <= value < 2**32 - 1 for value in (found.uid, found.gid, *found.groups))
-
-
-@pytest.mark.parametrize("number", [-1, 2**32 - 1])
-@pytest.mark.parametrize("field", ["run_as_user", "run_as_group", "supplemental_groups"])
-def test_ids_that_are_none(field: str, number: int) -> None:
-    values: dict[str, Any] = {"run_as_user": cri.Int64Value(value=1)}
-    values[field] = [number] if field == "supplemental_groups" else cri.Int64Value(value=number)
-    with pytest.raises(Invalid, match=f"create container {field} {number}: not between 0 and 4294967294"):
-        user(Security(**values), IMAGE)
 
 
 def _caps(**fields: list[str]) -> dict[str, Any]:

@@ -110,3 +110,21 @@ async def test_a_kernel_without_any(node: Rig) -> None:
         await node.pod(linux=_pod(_options()))
     assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert not node.protect.zone_requests and not node.network.attached
+
+
+@pytest.mark.parametrize("ids", [{"run_as_user": 65536}, {"run_as_group": 65536}, {"groups": [65536]}])
+async def test_an_id_outside_the_namespace_is_refused(node: Rig, ids: dict[str, Any]) -> None:
+    pod = await node.pod(linux=_pod(_options()))
+    security = cri.LinuxContainerSecurityContext(
+        namespace_options=_options(),
+        run_as_user=cri.Int64Value(value=ids.get("run_as_user", 65535)),
+        run_as_group=cri.Int64Value(value=ids.get("run_as_group", 65535)),
+        supplemental_groups=ids.get("groups", [65535]),
+    )
+    linux = cri.LinuxContainerConfig(security_context=security)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await node.container(pod, linux=linux)
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "id 65536 is not in its pod's user namespace, which has ids 0 to 65535" in str(
+        raised.value.details()
+    )
