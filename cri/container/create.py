@@ -231,7 +231,7 @@ async def _host_files(runtime: Runtime, sandbox: Sandbox, config: cri.ContainerC
     log_path = _log_path(sandbox, config)
     await make_log_directory(paths, pod.metadata, str(Path(log_path).parent) if log_path else "")
     host_paths = [mount.host_path for mount in config.mounts]
-    in_zone = await kubelet_paths.look(sandbox.id, host_paths, sandbox.in_zone)
+    in_zone = await kubelet_paths.look(sandbox.id, pod.metadata.uid, host_paths, sandbox.in_zone)
     return HostInputs(profile, resolv, log_path, in_zone)
 
 

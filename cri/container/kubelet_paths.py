@@ -13,6 +13,9 @@ They are known by their names below the kubelet's root (kubernetes/pkg/volume/ut
 
 An emptyDir of medium Memory is a tmpfs of its own, one on disk is in the file system of the kubelet's root.
 To which volume a part belongs is told by the file systems that they are in.
+
+Only a termination message is ever written on the host.  So the uid in its path must be the pod sandbox's own:
+otherwise a volume (hostPath) could name the file of another pod.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ _PLUGINS = ("configmap", "downward-api", "projected", "secret")
 _FILES = re.compile(_POD + rf"/volumes/kubernetes\.io~(?:{'|'.join(_PLUGINS)})/(?P<volume>[^/]+)")
 _PART = re.compile(_POD + r"/volume-subpaths/(?P<volume>[^/]+)/[^/]+/[0-9]+")
 _HOSTS = re.compile(_POD + r"/etc-hosts")
-_MESSAGE = re.compile(_POD + r"/containers/[^/]+/[0-9a-f]{8}")
+_MESSAGE = re.compile(r"(?P<root>/(?:[^/]+/)*)pods/(?P<uid>[^/]+)/containers/[^/]+/[0-9a-f]{8}")
 _MESSAGE_BYTES = 4096
 """What the kubelet reads of a termination message, from its end (MaxContainerTerminationMessageLength)."""
 _OF_HOSTS = ".etc-hosts"
@@ -78,34 +81,38 @@ class KubeletFiles:
     """Small files that are to be copied.
 
     ``volume``: the zone's name for the copy; "": one for each container.  ``writable``: containers may change
-    it.  ``return_bytes``: what the kubelet reads of it afterwards.
+    it.  ``return_bytes``: what the kubelet reads of it afterwards, if it is mounted writable; it is below the
+    directory ``beneath``, and no symbolic link leads from there to it.
     """
 
     volume: str = ""
     keep_current: bool = False
     writable: bool = False
     return_bytes: int = 0
+    beneath: str = ""
 
 
 Source = EmptyDirSource | KubeletFiles
 
 
-async def look(sandbox_id: str, paths: Sequence[str], in_zone: Sequence[str]) -> Mapping[str, Source]:
+async def look(
+    sandbox_id: str, pod_uid: str, paths: Sequence[str], in_zone: Sequence[str]
+) -> Mapping[str, Source]:
     """``find``, on this host.  Refused when a file system does not answer."""
     if not any(_is_looked_at(path) for path in paths):
-        return find(paths, in_zone, lambda _: None)
+        return find(pod_uid, paths, in_zone, lambda _: None)
     try:
-        return await _CALLS.run(sandbox_id, lambda: find(paths, in_zone, see))
+        return await _CALLS.run(sandbox_id, lambda: find(pod_uid, paths, in_zone, see))
     except OSError as error:
         raise Refused(CREATE, "mounts", f"volumes of the kubelet: {error.strerror or error}") from error
 
 
-def find(paths: Sequence[str], in_zone: Sequence[str], see: See) -> Mapping[str, Source]:
+def find(pod_uid: str, paths: Sequence[str], in_zone: Sequence[str], see: See) -> Mapping[str, Source]:
     """What is in the zone, or copied into it, by its path; Unsupported for volumes of huge pages.
 
     ``in_zone``: as ``Sandbox.in_zone``.
     """
-    found = {path: _source(path, see) for path in paths}
+    found = {path: _source(pod_uid, path, see) for path in paths}
     return {path: source for path, source in found.items() if source and _is_in_zone(source, in_zone)}
 
 
@@ -119,13 +126,15 @@ def _is_looked_at(path: str) -> bool:
     return bool(_EMPTY_DIR.fullmatch(path) or _PART.fullmatch(path))
 
 
-def _source(path: str, see: See) -> Source | None:
+def _source(pod_uid: str, path: str, see: See) -> Source | None:
     if files := _FILES.fullmatch(path):
         return KubeletFiles(files["volume"], keep_current=True)
     if _HOSTS.fullmatch(path):
         return KubeletFiles(_OF_HOSTS, keep_current=True, writable=True)
-    if _MESSAGE.fullmatch(path):
-        return KubeletFiles(writable=True, return_bytes=_MESSAGE_BYTES)
+    if message := _MESSAGE.fullmatch(path):
+        if message["uid"] != pod_uid:
+            return KubeletFiles()
+        return KubeletFiles(writable=True, return_bytes=_MESSAGE_BYTES, beneath=message["root"])
     return _looked_at(path, see) if _is_looked_at(path) else None
 
 

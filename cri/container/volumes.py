@@ -79,6 +79,7 @@ def _can_be_copied(source: KubeletFiles, mount: cri.Mount) -> bool:
 
 
 def _files(name: str, source: KubeletFiles, mount: cri.Mount) -> pb.FileVolume:
+    returned = bool(source.return_bytes) and not mount.readonly
     return pb.FileVolume(
         name=name,
         volume=source.volume,
@@ -86,7 +87,8 @@ def _files(name: str, source: KubeletFiles, mount: cri.Mount) -> pb.FileVolume:
         keep_current=source.keep_current,
         writable=not mount.readonly,
         map_ids=bool(mount.uidMappings),
-        return_bytes=source.return_bytes,
+        return_bytes=source.return_bytes if returned else 0,
+        beneath=source.beneath if returned else "",
     )
 
 

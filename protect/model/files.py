@@ -18,7 +18,9 @@ class FileVolume:
 
     ``volume`` is the zone's name of the copy, "" for one of the workload's own.  ``keep_current``: changes on
     the host are copied.  ``writable``: the zone may change its copy.  ``map_ids``: by the zone's user
-    namespace.  ``return_bytes``: so many bytes of the file's end are written back when it has ended.
+    namespace.  ``return_bytes``: so many bytes of the file's end are written back when it has ended, if the
+    volume is writable.  The file is below the directory ``beneath`` ("": the root); no symbolic link leads
+    from there to the file.
     """
 
     name: str
@@ -28,8 +30,14 @@ class FileVolume:
     writable: bool = False
     map_ids: bool = False
     return_bytes: int = 0
+    beneath: str = ""
     file: FileId = (0, 0)
     """What was at the path, once it has been found."""
+
+    @property
+    def is_returned(self) -> bool:
+        """Whether bytes of the zone are written to the host's file."""
+        return self.writable and self.return_bytes > 0
 
 
 class FileKind(Enum):

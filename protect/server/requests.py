@@ -158,9 +158,7 @@ def _file_volumes(
         if name in taken:
             raise Invalid(operation, workload_id, f"two volumes {name!r}")
         taken.add(name)
-        if volume.return_bytes > RETURN_LIMIT or (volume.return_bytes and volume.volume):
-            cause = f"file volume {name!r}: {volume.return_bytes} bytes to be returned"
-            raise Invalid(operation, workload_id, cause)
+        _check_returned(operation, workload_id, volume)
         made = FileVolume(
             name=name,
             host_path=checks.path(operation, "file volume", volume.host_path),
@@ -169,9 +167,33 @@ def _file_volumes(
             writable=volume.writable,
             map_ids=volume.map_ids,
             return_bytes=volume.return_bytes,
+            beneath=volume.beneath,
         )
         checked.append(made)
     return tuple(checked)
+
+
+def _check_returned(operation: str, workload_id: str, volume: pb.FileVolume) -> None:
+    """Invalid: a volume may not write to the host's file as it is asked to."""
+    if not volume.return_bytes:
+        if volume.beneath:
+            raise Invalid(
+                operation, workload_id, f"file volume {volume.name!r}: beneath without return_bytes"
+            )
+        return
+    subject = f"file volume {volume.name!r}: {volume.return_bytes} bytes to be returned"
+    if volume.return_bytes > RETURN_LIMIT:
+        raise Invalid(operation, workload_id, f"{subject}, more than {RETURN_LIMIT}")
+    if volume.volume:
+        raise Invalid(operation, workload_id, f"{subject} of a copy that others share")
+    if not volume.writable:
+        raise Invalid(operation, workload_id, f"{subject}, and it is read-only")
+    if volume.beneath:
+        checks.path(operation, "beneath", volume.beneath)
+        if not volume.host_path.startswith(volume.beneath.rstrip("/") + "/"):
+            raise Invalid(
+                operation, workload_id, f"{subject}: its path is not beneath {volume.beneath!r:.200}"
+            )
 
 
 def _volumes(operation: str, workload_id: str, volumes: Sequence[pb.Volume]) -> tuple[Volume, ...]:

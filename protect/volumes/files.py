@@ -17,6 +17,7 @@ from daemonkit.host.lookup import Lookup, Lookups, Place
 from daemonkit.tasks import complete
 from protect.model.files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
 from protect.volumes import filetree
+from protect.volumes.returned import open_returned
 from protect.volumes.watch import FileWatches
 
 T = TypeVar("T")
@@ -136,13 +137,11 @@ def _not_copied(place: Place) -> str:
     return "" if mount.kind in mountinfo.LOCAL else f"a file server could hold its file system, {mount.kind}"
 
 
-def _write(place: int, volume: FileVolume, content: bytes) -> None:
+def _write(_: int, volume: FileVolume, content: bytes) -> None:
     """Only into the file that the workload had: what is at its path may be another one by now."""
-    status = os.fstat(place)
-    if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != volume.file:
-        raise OSError(errno.ESTALE, "another file is there now")
-    file = os.open(f"/proc/self/fd/{place}", os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK)
+    file = open_returned(volume, os.O_WRONLY, volume.file)
     try:
+        os.ftruncate(file, 0)
         os.write(file, content)
     finally:
         os.close(file)

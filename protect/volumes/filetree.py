@@ -17,7 +17,16 @@ import posixpath
 import stat
 from collections.abc import Iterator, Sequence
 
-from protect.model.files import FileChunk, FileEntry, FileKind, FilesChanged, FileTree, FileVolume
+from protect.model.files import (
+    FileChunk,
+    FileEntry,
+    FileId,
+    FileKind,
+    FilesChanged,
+    FileTree,
+    FileVolume,
+)
+from protect.volumes.returned import open_returned
 
 ENTRIES = 1024
 BYTES = 4 << 20
@@ -53,9 +62,9 @@ def _scan(root: int, volume: FileVolume) -> FileTree:
     walk = _Walk(status.st_dev)
     walk.add("", status)
     keep: list[str] = []
-    if stat.S_ISDIR(status.st_mode):
-        if volume.return_bytes:
-            raise NotCopied("it is no file")
+    if volume.is_returned:
+        _check_returned(volume, (status.st_dev, status.st_ino))
+    elif stat.S_ISDIR(status.st_mode):
         keep = _versions(walk, root) if volume.keep_current else _plain(walk, root)
     return FileTree(
         version=walk.version(),
@@ -65,6 +74,14 @@ def _scan(root: int, volume: FileVolume) -> FileTree:
         root=root,
         file=(status.st_dev, status.st_ino),
     )
+
+
+def _check_returned(volume: FileVolume, file: FileId) -> None:
+    """NotCopied: the zone's bytes could not be written back."""
+    try:
+        os.close(open_returned(volume, os.O_WRONLY, file))
+    except OSError as error:
+        raise NotCopied(f"it could not be written back: {error.strerror}") from None
 
 
 def _plain(walk: _Walk, root: int) -> list[str]:

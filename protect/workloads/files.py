@@ -149,7 +149,8 @@ async def give_back(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
     """Write back what the workload, which has ended, has left; the host may look for it at once."""
     timeout = manager.config.timeouts.call
     for volume in runtime.workload.files:
-        if not volume.return_bytes or not runtime.zone.running:
+        # A record of an earlier version may have bytes to be returned of a volume that is read-only.
+        if not volume.is_returned or not runtime.zone.running:
             continue
         owner, name = key_of(runtime.id, volume)
         try:

@@ -95,7 +95,9 @@ async def test_a_pod_of_the_kubelets_files_shares_nothing(stage: Watched, kubele
     token = kubelet.files("projected", "token", memory=True, mode=0o400)
     token.write({"token": "secret", "ca.crt": "ca"})
     part = kubelet.sub_path(settings.path, "a")
-    hosts, message = kubelet.etc_hosts("127.0.0.1 localhost\n"), kubelet.termination_log()
+    pod = await stage.client.run_pod("web")
+    own = PodFiles(kubelet.path.with_name(pod.config.metadata.uid))
+    hosts, message = kubelet.etc_hosts("127.0.0.1 localhost\n"), own.termination_log()
     mounts = [
         mount("/settings", settings.path, readonly=True),
         mount("/token", token.path, readonly=True),
@@ -104,7 +106,6 @@ async def test_a_pod_of_the_kubelets_files_shares_nothing(stage: Watched, kubele
         mount("/dev/termination-log", message),
         mount("/scratch", kubelet.empty_dir("scratch")),
     ]
-    pod = await stage.client.run_pod("web")
     container = await started(stage, pod, "main", mounts, "echo why > /dev/termination-log; read x; exit 3")
     said = await started(stage, pod, "second", mounts[:-2])
     assert await stage.output(said, "cat /settings/a /token/token /part /etc/hosts") == (

@@ -180,6 +180,46 @@ async def test_what_a_workload_leaves_goes_into_its_file_alone(
     assert other.read_text() == "kept" and (tmp_path / "moved").read_text() == ""
 
 
+async def test_a_file_with_a_link_or_another_name_is_not_written_back(
+    zones: Zones, pod: PodFiles, tmp_path: Path
+) -> None:
+    """They are shared; the directory ``beneath`` may have links in its own path."""
+    victim, log, named = tmp_path / "victim", pod.termination_log(), pod.termination_log()
+    victim.write_text("kept")
+    (tmp_path / "away").symlink_to(pod.path.parents[1])
+    (pod.path / "containers/link").symlink_to(log.parent)
+    (log.parent / "00000abc").symlink_to(victim)
+    os.link(victim, named.parent / "00000def")
+    back: dict[str, Any] = {"volume": "", "keep_current": False, "writable": True, "return_bytes": 4096}
+    beneath = tmp_path / "away"
+    own = beneath / log.relative_to(pod.path.parents[1])
+    linked = [
+        pod.path / "containers/link" / log.name,
+        log.parent / "00000abc",
+        named.parent / "00000def",
+        own,
+    ]
+    volumes = [volume(path, str(at), **back) for at, path in enumerate(linked)]
+    last = volume(own, "9", beneath=str(beneath), **back)
+    await create(zones, *volumes, last, script="echo left > /v9", way="rw")
+    assert shared(zones) == [f"w1/{at}" for at in range(len(linked))]
+    await zones.start()
+    await zones.wait()
+    assert (log.read_text(), victim.read_text()) == ("left\n", "kept")
+
+
+async def test_a_file_that_gets_another_name_is_not_written_back(
+    zones: Zones, pod: PodFiles, tmp_path: Path
+) -> None:
+    log = pod.termination_log()
+    asked = volume(log, volume="", keep_current=False, writable=True, return_bytes=4096)
+    await create(zones, asked, script="echo left > /v0", way="rw")
+    os.link(log, tmp_path / "other")
+    await zones.start()
+    await zones.wait()
+    assert log.read_text() == ""
+
+
 async def test_what_is_copied_once(zones: Zones, files: AtomicFiles, pod: PodFiles, tmp_path: Path) -> None:
     """A part of a volume stays what it was, as a kubelet's mount of it does."""
     one = pod.sub_path(files.path, "a")
@@ -235,7 +275,11 @@ async def test_what_cannot_be(zones: Zones, files: AtomicFiles) -> None:
         [volume(files.path, volume="a/b")],
         [volume(Path("relative"))],
         [volume(files.path, return_bytes=1)],
-        [volume(files.path, volume="", return_bytes=4097)],
+        [volume(files.path, volume="", return_bytes=4097, writable=True)],
+        [volume(files.path, volume="", return_bytes=1)],
+        [volume(files.path, volume="", beneath="/")],
+        [volume(files.path, volume="", return_bytes=1, writable=True, beneath="/etc")],
+        [volume(files.path, volume="", return_bytes=1, writable=True, beneath="../x")],
         [volume(files.path, str(number)) for number in range(257)],
     ]
     for volumes in wrong:

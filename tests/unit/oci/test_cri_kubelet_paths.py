@@ -11,7 +11,7 @@ import pytest
 
 from cri.container.kubelet_paths import EmptyDirSource, KubeletFiles, SeenPath, find, look, see
 from cri.container.volumes import plan
-from cri.state.sandbox import EMPTY_DIR
+from cri.state.sandbox import EMPTY_DIR, SMALL_FILES
 from daemonkit.faults import Unsupported
 from daemonkit.host.mountinfo import mounts
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -50,7 +50,7 @@ HOST: Mapping[str, SeenPath] = {
 
 
 def found(path: str, *in_zone: str) -> EmptyDirSource | KubeletFiles | None:
-    return find([path, "/etc"], in_zone, HOST.get).get(path)
+    return find("1-2-3", [path, "/etc"], in_zone, HOST.get).get(path)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_huge_pages_are_refused() -> None:
 
 
 async def test_other_paths_are_not_looked_at() -> None:
-    assert await look("s", ["/nowhere", f"{VOLUMES}/cache/below"], [EMPTY_DIR]) == {}
+    assert await look("s", "1-2-3", ["/nowhere", f"{VOLUMES}/cache/below"], [EMPTY_DIR]) == {}
 
 
 async def test_this_host(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_this_host(tmp_path: Path) -> None:
     volume.mkdir(parents=True)
     volume.chmod(0o2770)
     (volume.parent / "link").symlink_to(volume)
-    found = await look("s", [str(volume), str(volume.parent / "link")], [EMPTY_DIR])
+    found = await look("s", "u-1", [str(volume), str(volume.parent / "link")], [EMPTY_DIR])
     source = found[str(volume)]
     assert isinstance(source, EmptyDirSource)
     assert found.keys() == {str(volume)} and source.on_disk
@@ -140,7 +140,7 @@ def test_what_the_zone_gets() -> None:
         cri.Mount(container_path="/b", host_path=f"{PARTS}/disk/web/0"),
         cri.Mount(container_path="/c", host_path="/srv"),
     ]
-    in_zone = find([mount.host_path for mount in asked], [EMPTY_DIR], HOST.get)
+    in_zone = find("1-2-3", [mount.host_path for mount in asked], [EMPTY_DIR], HOST.get)
     planned = plan("c1", asked, in_zone=in_zone, empty_dir_size=5 << 20)
     assert [bind["source"] for bind in planned.mounts] == [
         "/run/xenpod/containers/c1/volumes/0",
@@ -153,3 +153,32 @@ def test_what_the_zone_gets() -> None:
         ("disk", 5 << 20, "x/y"),
     ]
     assert {(each.mode, each.uid, each.gid) for each in planned.memory} == {(0o2777, 7, 8)}
+
+
+MESSAGE = f"{POD}/containers/web/0123abcd"
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_termination_message_is_returned_only_if_it_is_writable(readonly: bool) -> None:
+    asked = cri.Mount(container_path="/m", host_path=MESSAGE, readonly=readonly)
+    planned = plan("c1", [asked], in_zone=find("1-2-3", [MESSAGE], [SMALL_FILES], HOST.get))
+    (volume,) = planned.files
+    expected = (False, 0, "") if readonly else (True, 4096, "/var/lib/kubelet/")
+    assert (volume.writable, volume.return_bytes, volume.beneath) == expected
+
+
+@pytest.mark.parametrize(
+    ("pod_uid", "path"),
+    [
+        ("another", MESSAGE),
+        ("", MESSAGE),
+        ("containers", MESSAGE),
+        ("1-2-3", f"{POD}/containers/pods/other/containers/web/0123abcd"),
+        ("1-2-3", f"{POD}/containers/0123abcd"),
+        ("1-2-3", f"{POD}/containers/web/0123abcdef"),
+    ],
+)
+def test_only_the_own_pods_termination_message_is_returned(pod_uid: str, path: str) -> None:
+    found = find(pod_uid, [path], [SMALL_FILES], HOST.get)
+    planned = plan("c1", [cri.Mount(container_path="/m", host_path=path)], in_zone=found)
+    assert planned.files == () and [volume.host_path for volume in planned.shared] == [path]

@@ -267,6 +267,8 @@ class CreateZoneRequest(_message.Message):
     DEVICES_FIELD_NUMBER: _builtins.int
     SCRATCH_BYTES_FIELD_NUMBER: _builtins.int
     POD_UID_FIELD_NUMBER: _builtins.int
+    MEMORY_BOUND_BYTES_FIELD_NUMBER: _builtins.int
+    VCPUS_BOUND_FIELD_NUMBER: _builtins.int
     DISK_RATES_FIELD_NUMBER: _builtins.int
     CPUPOOL_FIELD_NUMBER: _builtins.int
     id: _builtins.str
@@ -296,6 +298,11 @@ class CreateZoneRequest(_message.Message):
     """The Kubernetes uid of its pod; "": none.  Memory and vCPUs are those of the reservations for it, if there are
     any: FAILED_PRECONDITION, with the numbers, when resources asks for more.
     """
+    memory_bound_bytes: _builtins.int
+    """The most that the zone may have, and grow to, whatever is reserved for its pod; 0: the profile's bounds alone.
+    FAILED_PRECONDITION, with the numbers, when more is reserved.
+    """
+    vcpus_bound: _builtins.int
     cpupool: _builtins.str
     """The hypervisor's pool of CPUs that the zone runs on; "": the one that domains begin in.  NOT_FOUND: none."""
     @_builtins.property
@@ -338,12 +345,14 @@ class CreateZoneRequest(_message.Message):
         devices: _abc.Iterable[_builtins.str] | None = ...,
         scratch_bytes: _builtins.int | None = ...,
         pod_uid: _builtins.str = ...,
+        memory_bound_bytes: _builtins.int = ...,
+        vcpus_bound: _builtins.int = ...,
         disk_rates: Global___DiskRates | None = ...,
         cpupool: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes", "disk_rates", b"disk_rates", "id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources", "scratch_bytes", b"scratch_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes", "cpupool", b"cpupool", "devices", b"devices", "disk_rates", b"disk_rates", "hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "pod_uid", b"pod_uid", "profile", b"profile", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes", "cpupool", b"cpupool", "devices", b"devices", "disk_rates", b"disk_rates", "hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "memory_bound_bytes", b"memory_bound_bytes", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "pod_uid", b"pod_uid", "profile", b"profile", "resources", b"resources", "scratch_bytes", b"scratch_bytes", "seclabel", b"seclabel", "sysctls", b"sysctls", "vcpus_bound", b"vcpus_bound"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__scratch_bytes: _TypeAlias = _typing.Literal["scratch_bytes"]  # noqa: Y015
     _WhichOneofArgType__scratch_bytes: _TypeAlias = _typing.Literal["_scratch_bytes", b"_scratch_bytes"]  # noqa: Y015
@@ -1524,6 +1533,7 @@ class FileVolume(_message.Message):
     WRITABLE_FIELD_NUMBER: _builtins.int
     MAP_IDS_FIELD_NUMBER: _builtins.int
     RETURN_BYTES_FIELD_NUMBER: _builtins.int
+    BENEATH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """1 to 64 of [a-z0-9-], the workload's only one; no image or memory volume has it too."""
     volume: _builtins.str
@@ -1540,7 +1550,11 @@ class FileVolume(_message.Message):
     """As a Volume's."""
     return_bytes: _builtins.int
     """Of a file: when the workload has ended, so many bytes from its end, up to 4096, replace what the host's file
-    has.  Only for a copy of the workload's own.
+    has.  Only for a writable copy of the workload's own.
+    """
+    beneath: _builtins.str
+    """With return_bytes, a directory above host_path, absolute; "": the root.  Its own path may have symbolic links.
+    If one leads from there to the file, or the file has other names, it is not copied but shared.
     """
     def __init__(
         self,
@@ -1552,10 +1566,11 @@ class FileVolume(_message.Message):
         writable: _builtins.bool = ...,
         map_ids: _builtins.bool = ...,
         return_bytes: _builtins.int = ...,
+        beneath: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host_path", b"host_path", "keep_current", b"keep_current", "map_ids", b"map_ids", "name", b"name", "return_bytes", b"return_bytes", "volume", b"volume", "writable", b"writable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beneath", b"beneath", "host_path", b"host_path", "keep_current", b"keep_current", "map_ids", b"map_ids", "name", b"name", "return_bytes", b"return_bytes", "volume", b"volume", "writable", b"writable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

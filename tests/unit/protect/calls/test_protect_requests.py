@@ -189,11 +189,20 @@ WORKLOADS: dict[str, tuple[dict[str, Any], str]] = {
     "a file volume's name": (file_volumes(name="F"), "is not 1 to 64 of"),
     "a file volume's path": (file_volumes(host_path="srv"), "want an absolute path"),
     "a file volume's copy": (file_volumes(volume="a/b"), "want a plain file name"),
-    "a file volume that gives back much": (file_volumes(return_bytes=4097), "4097 bytes to be returned"),
-    "a file volume of many that gives back": (
-        file_volumes(volume="v", return_bytes=1),
-        "1 bytes to be returned",
+    "a file volume that gives back much": (
+        file_volumes(return_bytes=4097, writable=True),
+        "4097 bytes to be returned, more than 4096",
     ),
+    "a file volume of many that gives back": (
+        file_volumes(volume="v", return_bytes=1, writable=True),
+        "1 bytes to be returned of a copy that others share",
+    ),
+    "a read-only file volume that gives back": (file_volumes(return_bytes=1), "and it is read-only"),
+    "a file volume beneath another directory": (
+        file_volumes(return_bytes=1, writable=True, beneath="/other"),
+        "its path is not beneath",
+    ),
+    "a file volume beneath nothing": (file_volumes(beneath="/"), "without return_bytes"),
 }
 
 
@@ -219,7 +228,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "read-only": volumes(readonly=True, follow_host=True),
     "memory volumes": memory_volumes(256, mode=0o7777),
     "file volumes": file_volumes(256),
-    "what a file volume gives back": file_volumes(return_bytes=4096),
+    "what a file volume gives back": file_volumes(return_bytes=4096, writable=True),
     "stdin once": {"stdin": True, "stdin_once": True},
     "no log": {"log_path": ""},
     "a file of a long name": {"files": [file("x" * 255)]},
