@@ -137,6 +137,8 @@ async def _create_zone(
             cpupool=handler.cpupool,
             devices=devices.of_pod(sandbox.config.annotations, handler),
             pod_uid=meta.uid,
+            memory_bound_bytes=handler.memory_max,
+            vcpus_bound=handler.vcpus_max,
             disk_rates=disk_rates(sandbox.config, sandbox.handler, handler),
         )
     )

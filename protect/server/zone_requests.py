@@ -61,6 +61,8 @@ def zone_spec(
     profile = config.profile(request.profile)
     if request.interfaces > 1:
         raise Invalid(operation, zone_id, f"{request.interfaces} interfaces are more than 1")
+    if reserved:
+        reserved.check_bounds(operation, zone_id, request.memory_bound_bytes, request.vcpus_bound)
     memory, vcpus = _size(operation, zone_id, profile, request.resources, reserved)
     if config.memory.reservations_only and not (reserved and reserved.memory_bytes):
         cause = "nothing is reserved for its pod, and memory.reservations_only of protectd.toml is set"
@@ -70,7 +72,7 @@ def zone_spec(
     refuse_impossible_mode(operation, zone_id, mode, capabilities)
     seclabel = checks.seclabel(operation, request.seclabel)
     refuse_impossible_label(operation, zone_id, seclabel, capabilities)
-    most = _most(operation, zone_id, profile, request.resources, memory, vcpus)
+    most = _most(operation, zone_id, profile, request, memory, vcpus)
     return ZoneSpec(
         id=zone_id,
         name=checks.name(operation, request.name),
@@ -138,16 +140,21 @@ def _scratch(operation: str, zone_id: str, profile: Profile, request: pb.CreateZ
 
 
 def _most(
-    operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResources, memory: int, vcpus: int
+    operation: str, zone_id: str, profile: Profile, request: pb.CreateZoneRequest, memory: int, vcpus: int
 ) -> tuple[int, int]:
-    """The maxima: as far as the profile allows them, for a headroom; Invalid for one that is named beyond."""
+    """The maxima: as far as the bounds allow them, for a headroom; Invalid for one beyond the profile's."""
+    asked = request.resources
     if asked.memory_max_bytes > profile.memory_max or asked.vcpus_max > profile.vcpus_max:
         cause = f"a maximum of {asked.memory_max_bytes / _MIB:.0f} MiB and {asked.vcpus_max} vCPUs"
-        bounds = f"{profile.memory_max / _MIB:.0f} MiB and {profile.vcpus_max}"
-        raise Invalid(operation, zone_id, f"{cause} is beyond {bounds}", "the profile sets the limits")
+        limits = f"{profile.memory_max / _MIB:.0f} MiB and {profile.vcpus_max}"
+        raise Invalid(operation, zone_id, f"{cause} is beyond {limits}", "the profile sets the limits")
     most_memory = asked.memory_max_bytes or memory + min(asked.memory_headroom_bytes, profile.memory_max)
     most_vcpus = asked.vcpus_max or vcpus + min(asked.vcpus_headroom, profile.vcpus_max)
-    return max(memory, min(most_memory, profile.memory_max)), max(vcpus, min(most_vcpus, profile.vcpus_max))
+    bounds = (
+        min(profile.memory_max, request.memory_bound_bytes or profile.memory_max),
+        min(profile.vcpus_max, request.vcpus_bound or profile.vcpus_max),
+    )
+    return max(memory, min(most_memory, bounds[0])), max(vcpus, min(most_vcpus, bounds[1]))
 
 
 def _policy(operation: str, zone_id: str, asked: pb.ZoneResources) -> MemoryPolicy | None:

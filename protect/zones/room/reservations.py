@@ -31,6 +31,19 @@ class ReservedSize:
     reservations: tuple[str, ...]
     devices: tuple[str, ...] = ()
 
+    def check_bounds(self, operation: str, zone_id: str, memory_bytes: int, vcpus: int) -> None:
+        """Refused: more is reserved than the zone may have; 0: no bound."""
+        if 0 < memory_bytes < self.memory_bytes:
+            reserved, bound = f"{_mib(self.memory_bytes)} of memory", _mib(memory_bytes)
+        elif 0 < vcpus < self.vcpus:
+            reserved, bound = f"{self.vcpus} vCPUs", f"{vcpus}"
+        else:
+            return
+        names = ", ".join(self.reservations)
+        cause = f"reserved for its pod are {reserved} ({names}), its runtime handler allows at most {bound}"
+        hint = "claim less, or raise memory_max or vcpus_max of the handler in cri.toml"
+        raise Refused(operation, zone_id, cause, hint)
+
     def fit(self, operation: str, zone_id: str, memory_bytes: int, vcpus: int) -> tuple[int, int]:
         """Memory and vCPUs of the zone when these are requested (0: any).  Refused: more than is reserved."""
         if not self.memory_bytes:  # they are for devices

@@ -15,6 +15,8 @@ from tests.support.cri.cri_daemons import CriNode, needs_node
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as protect
+from xenpod_proto.protect.v1 import reservations_pb2 as rpb
+from xenpod_proto.protect.v1 import reservations_pb2_grpc as reservations
 
 pytestmark = [pytest.mark.root, needs_node]
 
@@ -107,3 +109,33 @@ async def test_without_limits_the_handlers_bounds_hold(
         assert key in said and bound in said
         fits = _pod("modest", {MEMORY: "512Mi", VCPUS: "2"}, cri.LinuxContainerResources())
         await client.remove_pod(await _run(client, fits, "sized"))
+
+
+@pytest.mark.parametrize(
+    ("claimed", "numbers"),
+    [
+        ({"memory_bytes": 4 * GIB}, ("4096 MiB of memory", "512 MiB", "memory_max")),
+        ({"memory_bytes": 256 * MIB, "vcpus": 3}, ("3 vCPUs", "at most 2", "vcpus_max")),
+    ],
+)
+async def test_a_claim_stays_inside_the_handlers_bounds(
+    node: CriNode, claimed: Mapping[str, int], numbers: tuple[str, ...]
+) -> None:
+    async with node.client() as client, node.protectd.daemon.channel() as link:
+        stub = reservations.ReservationsStub(link)
+        fits = {"memory_bytes": 512 * MIB, "vcpus": 2}
+        for name, size in (("thief", claimed), ("modest", fits)):
+            make = rpb.MakeReservationRequest(id=f"claim-{name}", pod_uids=[name], **size)  # type: ignore[arg-type]
+            await stub.MakeReservation(make, timeout=60)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await _run(client, _pod("thief"), "sized")
+        said = str(caught.value.details())
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert "claim-thief" in said and all(number in said for number in numbers)
+        assert await client.pods() == []
+        zones = protect.ZonesStub(link)
+        assert not (await zones.ListZones(pb.ListZonesRequest(), timeout=60)).zones
+        pod = await _run(client, _pod("modest"), "sized")
+        found = (await zones.GetZone(pb.GetZoneRequest(id=pod), timeout=60)).resources
+        assert (found.memory_bytes, found.vcpus) == (512 * MIB, 2)
+        await client.remove_pod(pod)
