@@ -28,6 +28,7 @@ from cri.state.container import NEXT as CONTAINER_NEXT
 from cri.state.container import Container
 from cri.state.database import Database
 from cri.state.events import Events
+from cri.state.list_room import ListRoom
 from cri.state.names import Names, container_name, sandbox_name
 from cri.state.records import Records
 from cri.state.sandbox import NEXT as SANDBOX_NEXT
@@ -138,7 +139,13 @@ async def delegation(
         yield None
         return
     both = Delegation(
-        config.delegate, service, config.handlers, runtime.sandboxes, runtime.containers, config.state_dir
+        config.delegate,
+        service,
+        config.handlers,
+        runtime.sandboxes,
+        runtime.containers,
+        config.state_dir,
+        runtime.room,
     )
     async with delegating(both):
         yield both
@@ -190,6 +197,7 @@ async def _runtime(
         host=HostInfo(zones, follower, [handler.seclabel for handler in config.handlers.values()]),
         unfinished=unfinished,
         paths=paths,
+        room=ListRoom(sandboxes, containers),
     )
     await _adopt(runtime, store)
     return runtime

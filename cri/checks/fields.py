@@ -43,7 +43,7 @@ def check_map(operation: str, field: str, values: Mapping[str, str]) -> None:
     """Check labels or annotations: no empty key, all together at most 256 KiB."""
     if "" in values:
         raise Invalid(operation, field, "an empty key")
-    if sum(len(key) + len(value) for key, value in values.items()) > _TOTAL:
+    if sum(len(key.encode()) + len(value.encode()) for key, value in values.items()) > _TOTAL:
         raise Invalid(operation, field, f"larger than {_TOTAL} bytes together")
 
 

@@ -11,7 +11,7 @@ import time
 
 import grpc.aio
 
-from cri.delegate.link import Delegate, error_text
+from cri.delegate.link import Delegate, TooLarge, error_text
 from cri.delegate.lists import MergedList
 from cri.delegate.stored import DelegateFacts
 from daemonkit.backoff import Backoff
@@ -54,7 +54,7 @@ class DelegateFollower:
                 await self._delegate.introduce(self._delegate.timeout)
             for one in self._lists:
                 if before or one.last is None or time.monotonic() - one.last.heard_at >= FRESH:
-                    await one.refresh()
+                    await self._refresh(one)
         except (grpc.aio.AioRpcError, Fault) as error:
             if not before:
                 log.warning("the delegate does not answer", extra=fields(cause=error_text(error)))
@@ -65,6 +65,12 @@ class DelegateFollower:
             self._delegate.trouble = ""
             log.info("the delegate answers", extra=fields(endpoint=self._delegate.endpoint))
         return True
+
+    async def _refresh(self, one: MergedList) -> None:
+        try:
+            await one.refresh()
+        except TooLarge as error:
+            one.failed(error)
 
     async def _wait(self, seconds: float) -> None:
         try:

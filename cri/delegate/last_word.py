@@ -75,9 +75,12 @@ class LastWord:
 
     def states(self) -> dict[str, tuple[int, str]]:
         """The state, and the id of the pod (of a pod: its own), by id."""
+        return {key: (item.state, self.kind.pod(item) or key) for key, item in self.items().items()}
+
+    def items(self) -> dict[str, Any]:
+        """The items by id, however old the list is."""
         made = ((key, item) for key, (_, item) in self._made.items())
-        items = {key: item for key, item in (*self._listed.items(), *made) if key not in self._gone}
-        return {key: (item.state, self.kind.pod(item) or key) for key, item in items.items()}
+        return {key: item for key, item in (*self._listed.items(), *made) if key not in self._gone}
 
     def knows(self, whole_id: str) -> bool:
         """Whether the delegate has named this id."""
@@ -116,6 +119,7 @@ class LastWord:
 
     def _unknown(self, cause: str) -> Unreachable:
         subject, trouble = self._delegate.endpoint, self._delegate.trouble
+        trouble = trouble or self._delegate.too_large.get(self.kind.method, "")
         hint = "start that runtime, or take [delegate] out of cri.toml"
         return Unreachable(self.kind.method, subject, f"{trouble}; {cause}", hint)
 

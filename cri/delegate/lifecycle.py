@@ -18,6 +18,7 @@ from cri.delegate.last_word import LastWord
 from cri.delegate.link import RUNTIME, Delegate, passed_on, remaining
 from cri.delegate.owners import Ensure, Owner, Owners, pod_owner
 from cri.delegate.routes import Answer, ById
+from cri.state.list_room import ListEntry, ListRoom, container_entry, entry_of, pod_entry
 from daemonkit.faults import Broken
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -29,7 +30,7 @@ class RunPod:
 
     def __init__(
         self, config: DelegateConfig, handlers: Collection[str], delegate: Delegate, servicer: Any,
-        pods: Owners, last: LastWord,
+        pods: Owners, last: LastWord, room: ListRoom,
     ) -> None:  # fmt: skip
         self._config = config
         self._handlers = handlers
@@ -37,6 +38,7 @@ class RunPod:
         self._ours = servicer.RunPodSandbox
         self._pods = pods
         self._last = last
+        self._room = room
 
     async def call(self, raw: bytes, context: _Context) -> Answer:
         """Run the pod on the side that it belongs to."""
@@ -46,6 +48,11 @@ class RunPod:
         if request.runtime_handler in self._handlers:
             request.runtime_handler = ""  # the delegate does not know ours
             raw = request.SerializeToString()
+        name = request.config.metadata.name
+        with self._room.making("RunPodSandbox", name, pod_entry(request.config)):
+            return await self._run(request, raw, context)
+
+    async def _run(self, request: Any, raw: bytes, context: _Context) -> bytes:
         answer = await self._delegate.call(
             RUNTIME + "RunPodSandbox", raw, remaining(context), passed_on(context)
         )
@@ -71,12 +78,21 @@ class CreateContainer(ById):
 
     def __init__(
         self, pods: Owners, delegate: Delegate, servicer: Any, containers: Owners, last: LastWord,
-        ensure: Ensure | None,
+        last_pods: LastWord, room: ListRoom, ensure: Ensure | None,
     ) -> None:  # fmt: skip
         super().__init__("CreateContainer", pods, delegate, servicer)
         self._containers = containers
         self._last = last
+        self._last_pods = last_pods
+        self._room = room
         self._ensure = ensure
+
+    async def theirs(self, raw: bytes, context: _Context) -> bytes:
+        request = parsed(self.method, cri.CreateContainerRequest, raw)
+        pod = self._last_pods.items().get(request.pod_sandbox_id)
+        entry = container_entry(pod.metadata.namespace if pod else "", request.config)
+        with self._room.making(self.method, request.config.metadata.name, entry):
+            return await super().theirs(raw, context)
 
     async def before(self, owner: Owner, request: Any) -> None:
         if self._ensure is not None:
@@ -126,4 +142,14 @@ def created_id(method: str, untrusted: bytes, delegate: Delegate, owners: Owners
     found: str = getattr(answer, METHODS[method].output_type.fields_by_number[1].name)
     if not found or owners.ours(found):
         raise Broken(method, delegate.endpoint, f"its answer has the id {found!r:.80}, which cannot be")
+    return found
+
+
+def listed_entries(pods: LastWord, containers: LastWord) -> list[ListEntry]:
+    """The delegate's part of the lists, as last known."""
+    known = pods.items()
+    found = [entry_of(pod.metadata.namespace, pod) for pod in known.values()]
+    for item in containers.items().values():
+        pod = known.get(item.pod_sandbox_id)
+        found.append(entry_of(pod.metadata.namespace if pod else "", item))
     return found

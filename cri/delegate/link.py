@@ -7,6 +7,7 @@ is too large).
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, TypeAlias
@@ -17,10 +18,13 @@ from google.protobuf.message import DecodeError
 
 from cri.delegate.config import DelegateConfig
 from daemonkit.faults import Broken, Fault, Refused, TooLate, Unreachable
+from daemonkit.logs import fields
 from daemonkit.observe.steps import step
 from daemonkit.rpc.client import MESSAGE_LIMIT, channel
 from daemonkit.rpc.interceptors import clip
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+log = logging.getLogger(__name__)
 
 RUNTIME = "/runtime.v1.RuntimeService/"
 IMAGES = "/runtime.v1.ImageService/"
@@ -46,6 +50,10 @@ class CallerLeft(TooLate):
     """The caller's own deadline passed, which says nothing about the delegate."""
 
 
+class TooLarge(Broken):
+    """The delegate answers, and its list does not fit its message: it is not away."""
+
+
 class Delegate:
     """The other runtime, reached by its socket."""
 
@@ -55,6 +63,8 @@ class Delegate:
         """Deadline of a call that only reads, in seconds."""
         self.trouble = f"{self.endpoint} has not answered yet"
         """Why it does not answer; "": it does.  Set by ``lost``, cleared by ``cri.delegate.follow``."""
+        self.too_large: dict[str, str] = {}
+        """Why lists of a delegate that answers cannot be shown, by method."""
         self._lost_at = time.monotonic()
         self._lost: list[Callable[[], None]] = []
         self._channel = channel(config.path, _OPTIONS)
@@ -81,6 +91,15 @@ class Delegate:
         self.trouble = clip(trouble if self.endpoint in trouble else f"{self.endpoint}: {trouble}")
         for told in self._lost:
             told()
+
+    def list_fits(self, method: str, trouble: str = "") -> None:
+        """Note why a list cannot be shown though the delegate answers; "": it can."""
+        if trouble and method not in self.too_large:
+            log.warning("the delegate's list is not shown: %s", trouble, extra=fields(list=method))
+        if trouble:
+            self.too_large[method] = clip(trouble)
+        else:
+            self.too_large.pop(method, None)
 
     def silent(self) -> float:
         """Seconds since it was last known to answer; 0 while it answers."""
@@ -154,7 +173,7 @@ class Delegate:
             kind = TooLate if timeout is None or timeout >= self.timeout else CallerLeft
             return kind(_ASK, self.endpoint, f"no answer within {timeout or 0:.3g} s")
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
-            return Broken(_ASK, self.endpoint, f"its answer is larger than {MESSAGE_LIMIT >> 20} MiB")
+            return TooLarge(_ASK, self.endpoint, f"its answer is larger than {MESSAGE_LIMIT >> 20} MiB")
         if code is grpc.StatusCode.UNAVAILABLE and not self._connected():
             self._introduced = False
             self.lost(details)

@@ -13,11 +13,20 @@ from google.protobuf.message import Message
 
 from cri.delegate.kinds import ListKind, parsed, request_type
 from cri.delegate.last_word import LastWord, encoded_items
-from cri.delegate.link import RUNTIME, CallerLeft, Delegate, PendingCall, error_text, passed_on, remaining
+from cri.delegate.link import (
+    RUNTIME,
+    CallerLeft,
+    Delegate,
+    PendingCall,
+    TooLarge,
+    error_text,
+    passed_on,
+    remaining,
+)
 from cri.delegate.owners import Owners
 from cri.delegate.untrusted import Checked
 from cri.state.records import has_id
-from daemonkit.faults import Broken, Fault, TooLate
+from daemonkit.faults import Fault, TooLate
 from daemonkit.logs import fields
 from daemonkit.rpc.client import MESSAGE_LIMIT
 
@@ -82,6 +91,7 @@ class MergedList:
         answer = await self._delegate.call(RUNTIME + self.kind.method, b"", self._delegate.timeout)
         data, items = self.checked.whole(answer)
         if self.last is not None:
+            self._delegate.list_fits(self.kind.method)
             self.last.heard(data, items, begun)
 
     async def begins(self, prefix: str) -> bool:
@@ -116,11 +126,12 @@ class MergedList:
                 data = encoded_items(self.kind.method, self.kind.field, fitting)
             if len(data) > room:
                 cause = f"its list and ours together are larger than {MESSAGE_LIMIT >> 20} MiB"
-                raise Broken(self.kind.method, self._delegate.endpoint, cause)
+                raise TooLarge(self.kind.method, self._delegate.endpoint, cause)
         except (grpc.aio.AioRpcError, Fault) as error:
             self.failed(error)
             return self.recall(about)
         if self.last is not None and not about.ByteSize():
+            self._delegate.list_fits(self.kind.method)
             self.last.heard(data, items, begun)
         chosen = self.named(fitting, about)
         if len(chosen) == len(items):
@@ -152,6 +163,8 @@ class MergedList:
             return
         if self.last is None and lacks(error):
             self._lacking = self._delegate.introductions
+        elif self.last is not None and isinstance(error, TooLarge):
+            self._delegate.list_fits(self.kind.method, error_text(error))
         elif self.last is not None:
             self._delegate.lost(error_text(error))
         else:

@@ -17,7 +17,7 @@ from cri.delegate.config import DelegateConfig
 from cri.delegate.follow import DelegateFollower
 from cri.delegate.kinds import CONTAINERS, LISTS, METHODS, POD_METRICS, PODS, ListKind, parsed
 from cri.delegate.last_word import LastWord
-from cri.delegate.lifecycle import Change, CreateContainer, RunPod
+from cri.delegate.lifecycle import Change, CreateContainer, RunPod, listed_entries
 from cri.delegate.link import Delegate, error_text
 from cri.delegate.lists import MergedList
 from cri.delegate.metrics import MetricLabels
@@ -37,6 +37,7 @@ from cri.delegate.stored import DelegateFacts
 from cri.delegate.streams.events import MergedEvents
 from cri.delegate.streams.lists import MergedListStream
 from cri.delegate.streams.missed import MissedEvents
+from cri.state.list_room import ListRoom
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
@@ -61,17 +62,20 @@ class Delegation:
         sandboxes: OwnRecords,
         containers: OwnRecords,
         state_dir: Path,
+        room: ListRoom,
     ) -> None:
         self.delegate = Delegate(config)
         self._config = config
         self._servicer = servicer
         self._handlers = handlers
         self._stored = DelegateFacts(state_dir, self.delegate)
+        self._room = room
         self._last = {kind: LastWord(kind, self.delegate, config.keep) for kind in (PODS, CONTAINERS)}
         self.pods = Owners("pod sandbox", sandboxes, self._last[PODS].knows, self._begins(PODS))
         self.containers = Owners(
             "container", containers, self._last[CONTAINERS].knows, self._begins(CONTAINERS)
         )
+        room.others = partial(listed_entries, self._last[PODS], self._last[CONTAINERS])
         self.ensure: Ensure | None = None
         """Set before ``service`` is called."""
         self._lists = {kind: self._list(kind) for kind in LISTS}
@@ -87,7 +91,13 @@ class Delegation:
             **{method: self._by_id(method).call for method in (*POD_CALLS, *CONTAINER_CALLS)},
             **{kind.method: one.answer for kind, one in self._lists.items()},
             "RunPodSandbox": RunPod(
-                self._config, self._handlers, self.delegate, self._servicer, self.pods, self._last[PODS]
+                self._config,
+                self._handlers,
+                self.delegate,
+                self._servicer,
+                self.pods,
+                self._last[PODS],
+                self._room,
             ).call,
             "Status": status.status,
             "RuntimeConfig": status.runtime_config,
@@ -117,7 +127,14 @@ class Delegation:
         match method:
             case "CreateContainer":
                 return CreateContainer(
-                    owners, self.delegate, self._servicer, self.containers, last, self.ensure
+                    owners,
+                    self.delegate,
+                    self._servicer,
+                    self.containers,
+                    last,
+                    self._last[PODS],
+                    self._room,
+                    self.ensure,
                 )
             case "StartContainer":
                 changed = partial(last.became, state=cri.CONTAINER_RUNNING)

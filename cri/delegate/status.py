@@ -72,7 +72,8 @@ class MergedStatus:
         theirs = None
         if pending is not None:
             theirs, trouble = await self._theirs(pending)
-        reply.status.conditions.append(_condition(theirs, trouble))
+        too_large = "; ".join(self._delegate.too_large.values())
+        reply.status.conditions.append(_condition(theirs, trouble, too_large))
         self._add_handlers(reply)
         if request.verbose:
             state = {"endpoint": self._delegate.endpoint, "error": trouble}
@@ -160,10 +161,12 @@ def is_runtime_config(untrusted: bytes) -> bool:
     return answer.HasField("linux") and len(untrusted) <= _CONFIG_BYTES
 
 
-def _condition(theirs: cri.StatusResponse | None, trouble: str) -> cri.RuntimeCondition:
-    """The condition DelegateReady: true if the delegate answers and says that it is ready."""
+def _condition(theirs: cri.StatusResponse | None, trouble: str, too_large: str) -> cri.RuntimeCondition:
+    """The condition DelegateReady: true if the delegate answers, says that it is ready, and can be listed."""
     if theirs is None:
         return cri.RuntimeCondition(type=CONDITION, reason="DelegateNotReachable", message=clip(trouble))
+    if too_large:
+        return cri.RuntimeCondition(type=CONDITION, reason="DelegateListTooLarge", message=clip(too_large))
     for one in theirs.status.conditions:
         if one.type in ("RuntimeReady", "NetworkReady") and not one.status:
             message = clip(f"{one.type}: {one.reason}: {one.message}")

@@ -133,7 +133,6 @@ def many(count: int) -> cri.ListPodSandboxResponse:
         (b"\x0a\x05\x0a\x01x\x08\x01", "its answer is not CRI's"),  # a second id as a number
         (b"\x0a\x07\x0a\x01x\x12\x02\x08\x01", "its answer is not CRI's"),  # the name in its metadata
         (many(ITEMS + 1), f"it lists more than {ITEMS} items"),
-        (b"\x0a\x80\x80\x80\x09" + b"\x12\xfb\xff\xff\x08" + bytes((18 << 20) - 5), "larger than 16 MiB"),
         (Status(grpc.StatusCode.INTERNAL, "a bug"), "INTERNAL: a bug"),
     ],
 )
@@ -148,6 +147,48 @@ async def test_a_list_that_cannot_be_is_as_none(mixed: Mixed, answer: Any, cause
     assert not said["DelegateReady"].status and cause in said["DelegateReady"].message
     assert said["RuntimeReady"].status and said["NetworkReady"].status
     del mixed.other.answers["ListPodSandbox"]
+
+
+async def test_a_list_that_is_too_large_does_not_make_the_delegate_lost(mixed: Mixed) -> None:
+    """The last word stands and the reason is told; all else goes to the delegate, as before."""
+    ours, theirs = await both(mixed)
+    large = cri.PodSandbox(id=whole("f"), labels={"x": "y" * (17 << 20)})
+    for answer in (cri.ListPodSandboxResponse(items=[large]), large_beside(mixed, ours)):
+        mixed.other.answers["ListPodSandbox"] = answer
+        assert set(await mixed.ours.pods()) == {ours, theirs}
+        reply = await mixed.ours.cri.Status(cri.StatusRequest())
+        said = {one.type: one for one in reply.status.conditions}["DelegateReady"]
+        assert (said.status, said.reason) == (False, "DelegateListTooLarge")
+        assert "larger than 16 MiB" in said.message
+        more = await mixed.ours.pod(f"more-{len(mixed.other.pods)}", handler="runc")
+        await mixed.ours.cri.RemovePodSandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=more))
+    del mixed.other.answers["ListPodSandbox"]
+    assert set(await mixed.ours.pods()) == {ours, theirs}
+    reply = await mixed.ours.cri.Status(cri.StatusRequest())
+    assert {one.type: one for one in reply.status.conditions}["DelegateReady"].status
+
+
+def large_beside(mixed: Mixed, ours: str) -> cri.ListPodSandboxResponse:
+    """A list that fits its message, but not together with ours."""
+    item = cri.PodSandbox(id=whole("f"), labels={"x": ""})
+    item.labels["x"] = "y" * ((16 << 20) - item.ByteSize() - 20)
+    return cri.ListPodSandboxResponse(items=[item])
+
+
+async def test_a_pod_of_the_delegate_that_does_not_fit_lists_is_refused(mixed: Mixed) -> None:
+    """Both runtimes' pods and containers count, also those that the delegate is just making."""
+    config = {"annotations": {"a": "x" * (255 << 10)}}
+    made = [await mixed.ours.pod(f"p{number}", handler="runc", **config) for number in range(2)]
+    made.append(await mixed.ours.pod("zone", handler="xenpod", **config))
+    await mixed.ours.container(made[0], "main", **config)
+    with pytest.raises(grpc.aio.AioRpcError, match="its namespace has") as caught:
+        await mixed.ours.container(made[0], "next", **config)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    for handler in ("runc", "xenpod"):
+        with pytest.raises(grpc.aio.AioRpcError, match="its namespace has") as caught:
+            await mixed.ours.pod("p4", handler=handler, **config)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert set(await mixed.ours.pods()) == set(made)
 
 
 def test_a_list_with_too_many_items_is_not_parsed() -> None:

@@ -1,0 +1,119 @@
+"""Room for pods and containers in the answers that list all of them.
+
+A gRPC message has at most MESSAGE_LIMIT bytes, and the kubelet's client accepts no more. Most text in these
+lists is annotations, which a pod's author writes: up to 256 KiB each. Statistics of pods repeat the text of
+pods and of containers. One sum therefore counts both, and an entry that does not fit is refused.
+
+An entry up to ORDINARY bytes needs nothing but room in the sum. The rest of a longer entry counts as large. A
+node has LARGE bytes for large text, and a namespace its SHARE: a namespace that has used its share keeps
+nobody else out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from cri.state.container import Container
+from cri.state.records import Records
+from cri.state.sandbox import Sandbox
+from daemonkit.faults import Exhausted
+from daemonkit.rpc.client import MESSAGE_LIMIT
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+FIGURES = 1024
+"""Bytes of an entry's statistics, and of all that has no text."""
+TOTAL = MESSAGE_LIMIT - 256 * 1024
+ORDINARY = 8 * 1024
+LARGE = 4 << 20
+SHARE = 1 << 20
+
+_HINT = "shorten its annotations and labels, or remove other pods"
+
+
+@dataclass(frozen=True, slots=True)
+class ListEntry:
+    """An entry of the lists: its tenant, and its size in bytes."""
+
+    namespace: str
+    size_bytes: int
+
+    @property
+    def large_bytes(self) -> int:
+        return max(0, self.size_bytes - ORDINARY)
+
+
+def pod_entry(config: cri.PodSandboxConfig) -> ListEntry:
+    item = cri.PodSandbox(metadata=config.metadata, labels=config.labels, annotations=config.annotations)
+    return entry_of(config.metadata.namespace, item)
+
+
+def container_entry(namespace: str, config: cri.ContainerConfig) -> ListEntry:
+    item = cri.Container(
+        metadata=config.metadata, image=config.image, labels=config.labels, annotations=config.annotations
+    )
+    return entry_of(namespace, item)
+
+
+def entry_of(namespace: str, item: cri.PodSandbox | cri.Container) -> ListEntry:
+    return ListEntry(namespace, item.ByteSize() + FIGURES)
+
+
+def check_entry(operation: str, subject: str, new: ListEntry, present: Iterable[ListEntry]) -> None:
+    """Exhausted, with the numbers: with one more entry the lists could outgrow their message."""
+    total = large = own = 0
+    for entry in present:
+        total += entry.size_bytes
+        large += entry.large_bytes
+        own += entry.large_bytes if entry.namespace == new.namespace else 0
+    beyond = f"{new.large_bytes} bytes of text beyond {ORDINARY} in lists"
+    if new.large_bytes and own + new.large_bytes > SHARE:
+        cause = f"{beyond}: its namespace has {own} of at most {SHARE} on this node"
+    elif new.large_bytes and large + new.large_bytes > LARGE:
+        cause = f"{beyond}: this node has {large} of at most {LARGE}"
+    elif total + new.size_bytes > TOTAL:
+        cause = f"{new.size_bytes} bytes in lists: this node has {total} of at most {TOTAL}"
+    else:
+        return
+    raise Exhausted(operation, subject, cause, _HINT)
+
+
+@dataclass(slots=True)
+class ListRoom:
+    """The entries of this node; ``others``: those of another runtime behind us."""
+
+    sandboxes: Records[Sandbox]
+    containers: Records[Container]
+    others: Callable[[], Iterable[ListEntry]] = tuple
+    _known: dict[str, ListEntry] = field(default_factory=dict)
+    _making: list[ListEntry] = field(default_factory=list)
+
+    def check_pod(self, operation: str, config: cri.PodSandboxConfig) -> None:
+        """Exhausted: the lists have no room for one more pod.  From here to its record nothing is awaited."""
+        check_entry(operation, config.metadata.name, pod_entry(config), self._present())
+
+    def check_container(self, operation: str, namespace: str, config: cri.ContainerConfig) -> None:
+        """Exhausted: the lists have no room for one more container; as ``check_pod``."""
+        check_entry(operation, config.metadata.name, container_entry(namespace, config), self._present())
+
+    @contextmanager
+    def making(self, operation: str, subject: str, entry: ListEntry) -> Iterator[None]:
+        """Count an entry of another runtime while it is made there; Exhausted, as ``check_pod``."""
+        check_entry(operation, subject, entry, self._present())
+        self._making.append(entry)
+        try:
+            yield
+        finally:
+            self._making.remove(entry)
+
+    def _present(self) -> list[ListEntry]:
+        sandboxes, containers = self.sandboxes.all(), self.containers.all()
+        namespaces = {one.id: one.config.metadata.namespace for one in sandboxes}
+        known = self._known
+        found = {one.id: known.get(one.id) or pod_entry(one.config) for one in sandboxes}
+        for one in containers:
+            namespace = namespaces.get(one.sandbox_id, "")
+            found[one.id] = known.get(one.id) or container_entry(namespace, one.config)
+        self._known = found
+        return [*found.values(), *self._making, *self.others()]
