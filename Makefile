@@ -110,7 +110,7 @@ proto: $(BIN)/.installed  ## regenerate the stubs from the contracts
 MANIFESTS := $(PY) -m protect.cli generate --config packaging/cri.toml
 
 manifests: $(BIN)/.installed  ## write deploy/kustomize anew, as "protect generate" makes it
-	$(MANIFESTS) classes assign-class keep-off-host labeller --to deploy/kustomize/base
+	$(MANIFESTS) classes assign-class keep-off-host keep-off-delegate labeller --to deploy/kustomize/base
 	$(MANIFESTS) assign-class --kyverno 1.17 --to deploy/kustomize/components/kyverno
 	$(MANIFESTS) driver --to deploy/kustomize/components/driver
 	$(MANIFESTS) claims --to deploy/kustomize/components/claims

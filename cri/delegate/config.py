@@ -8,6 +8,7 @@ from pathlib import Path
 
 from daemonkit.config import Seconds, longer_than_nothing, socket_path
 from daemonkit.convert import WrongKey
+from daemonkit.namespaces import expression
 
 _SCHEME = "unix://"
 
@@ -35,6 +36,8 @@ class DelegateConfig:
     endpoint: str = ""
     default: Unnamed = Unnamed.DELEGATE
     host_network: HostNetwork = HostNetwork.CLASSLESS
+    namespaces: tuple[str, ...] = ("kube-system",)
+    """Patterns of the namespaces whose pods may start in the delegate."""
     timeout: Seconds = Seconds(5.0)
     """Deadline of calls that only read, in seconds.  A caller's shorter deadline is kept."""
     keep: Seconds = Seconds(120.0)
@@ -42,6 +45,11 @@ class DelegateConfig:
 
     def __post_init__(self) -> None:
         longer_than_nothing(self, "timeout", "keep")
+        if self.namespaces:
+            try:
+                expression(self.namespaces)
+            except ValueError as error:
+                raise WrongKey("namespaces", str(error)) from None
         if not self.endpoint:
             return
         if not self.endpoint.startswith(f"{_SCHEME}/"):

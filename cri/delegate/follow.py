@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 import grpc.aio
 
@@ -26,12 +27,22 @@ _LONGEST = 2.0
 
 
 class DelegateFollower:
-    """A background task that asks for stale lists, and for a sign of life while the delegate is away."""
+    """A background task that asks for stale lists, and for a sign of life while the delegate is away.
 
-    def __init__(self, delegate: Delegate, lists: tuple[MergedList, ...], stored: DelegateFacts) -> None:
+    ``came``: called whenever the delegate answers again, with its lists heard anew.
+    """
+
+    def __init__(
+        self,
+        delegate: Delegate,
+        lists: tuple[MergedList, ...],
+        stored: DelegateFacts,
+        came: Callable[[], None],
+    ) -> None:
         self._delegate = delegate
         self._lists = lists
         self._stored = stored
+        self._came = came
         self._wake = asyncio.Event()
         self._backoff = Backoff(longest=_LONGEST)
         delegate.on_lost(self._wake.set)
@@ -64,6 +75,7 @@ class DelegateFollower:
             self._stored.note()
             self._delegate.trouble = ""
             log.info("the delegate answers", extra=fields(endpoint=self._delegate.endpoint))
+            self._came()
         return True
 
     async def _refresh(self, one: MergedList) -> None:

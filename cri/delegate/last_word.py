@@ -73,14 +73,14 @@ class LastWord:
         items = (*self._listed.items(), *((key, item) for key, (_, item) in self._made.items()))
         return [key for key, item in items if self.kind.pod(item) == pod_id]
 
+    def items(self) -> dict[str, Any]:
+        """All items by id, however long ago they were heard of."""
+        made = ((key, item) for key, (_, item) in self._made.items())
+        return {key: item for key, item in (*self._listed.items(), *made) if key not in self._gone}
+
     def states(self) -> dict[str, tuple[int, str]]:
         """The state, and the id of the pod (of a pod: its own), by id."""
         return {key: (item.state, self.kind.pod(item) or key) for key, item in self.items().items()}
-
-    def items(self) -> dict[str, Any]:
-        """The items by id, however old the list is."""
-        made = ((key, item) for key, (_, item) in self._made.items())
-        return {key: item for key, item in (*self._listed.items(), *made) if key not in self._gone}
 
     def knows(self, whole_id: str) -> bool:
         """Whether the delegate has named this id."""

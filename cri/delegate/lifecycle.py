@@ -16,7 +16,7 @@ from cri.delegate.config import DelegateConfig
 from cri.delegate.kinds import METHODS, parsed, response_type
 from cri.delegate.last_word import LastWord
 from cri.delegate.link import RUNTIME, Delegate, passed_on, remaining
-from cri.delegate.owners import Ensure, Owner, Owners, pod_owner
+from cri.delegate.owners import Ensure, Owner, Owners, check_namespace, pod_owner
 from cri.delegate.routes import Answer, ById
 from cri.state.list_room import ListEntry, ListRoom, container_entry, entry_of, pod_entry
 from daemonkit.faults import Broken
@@ -41,10 +41,11 @@ class RunPod:
         self._room = room
 
     async def call(self, raw: bytes, context: _Context) -> Answer:
-        """Run the pod on the side that it belongs to."""
+        """Run the pod on the side that it belongs to.  Denied: its namespace may not use the delegate."""
         request = parsed("RunPodSandbox", cri.RunPodSandboxRequest, raw)
         if pod_owner(request, self._handlers, self._config) is Owner.OURS:
             return await self._ours(request, context)  # type: ignore[no-any-return]
+        check_namespace(request, self._config)
         if request.runtime_handler in self._handlers:
             request.runtime_handler = ""  # the delegate does not know ours
             raw = request.SerializeToString()

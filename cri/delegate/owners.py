@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from cri.delegate.config import DelegateConfig, HostNetwork, Unnamed
 from cri.state.records import Record
-from daemonkit.faults import Invalid
+from daemonkit.faults import Denied, Invalid
+from daemonkit.namespaces import matches
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _WHOLE = 64
@@ -103,6 +104,22 @@ def pod_owner(asked: cri.RunPodSandboxRequest, handlers: Collection[str], config
         case HostNetwork.CLASSLESS if not name:
             return Owner.DELEGATE
     return Owner.OURS  # which refuses it
+
+
+def check_namespace(asked: cri.RunPodSandboxRequest, config: DelegateConfig) -> None:
+    """Denied: ``[delegate] namespaces`` does not let pods of this namespace start in the delegate.
+
+    Only a new sandbox is checked.  Pods that the delegate runs already go on, and restart their containers.
+    """
+    metadata = asked.config.metadata
+    if matches(config.namespaces, metadata.namespace):
+        return
+    cause = (
+        f"it is for {config.endpoint}, in the host's kernel, and [delegate] namespaces in cri.toml does not"
+        f" name its namespace {metadata.namespace!r:.80}"
+    )
+    hint = "give it a RuntimeClass of zones, without hostNetwork, or have the operator add the namespace"
+    raise Denied("run pod sandbox", metadata.name, cause, hint)
 
 
 Ensure = Callable[[Owner, cri.CreateContainerRequest], Awaitable[None]]

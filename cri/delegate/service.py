@@ -41,10 +41,14 @@ from cri.state.list_room import ListRoom
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
+from daemonkit.namespaces import matches
+from daemonkit.rpc.interceptors import clip
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)
 
+_SHOWN = 32
+"""Most namespaces in one line of the log."""
 _Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
 
 
@@ -80,7 +84,8 @@ class Delegation:
         """Set before ``service`` is called."""
         self._lists = {kind: self._list(kind) for kind in LISTS}
         tracked = (self._lists[PODS], self._lists[CONTAINERS])
-        self.follower = DelegateFollower(self.delegate, tracked, self._stored)
+        self.follower = DelegateFollower(self.delegate, tracked, self._stored, self._warn_of_namespaces)
+        self._outside: list[str] = []
 
     def service(self) -> grpc.GenericRpcHandler[Any, Any]:
         """The RuntimeService to add to a server."""
@@ -149,6 +154,19 @@ class Delegation:
             case _:
                 return ById(method, owners, self.delegate, self._servicer)
         return Change(method, owners, self.delegate, self._servicer, changed)
+
+    def _warn_of_namespaces(self) -> None:
+        """Log the namespaces whose pods run in the delegate and could not start there again, once a set."""
+        pods = self._last[PODS].items().values()
+        names = {pod.metadata.namespace for pod in pods if pod.state == cri.SANDBOX_READY}
+        outside = sorted(clip(name) for name in names if not matches(self._config.namespaces, name))
+        if outside and outside != self._outside:
+            log.warning(
+                "pods of these namespaces run in the delegate, and new ones would be refused: add them"
+                " to [delegate] namespaces in cri.toml, or give the pods a RuntimeClass of zones",
+                extra=fields(namespaces=", ".join(outside[:_SHOWN]), count=len(outside)),
+            )
+        self._outside = outside
 
     def _pod_stopped(self, pod_id: str) -> None:
         self._last[PODS].became(pod_id, cri.SANDBOX_NOTREADY)

@@ -18,7 +18,7 @@ def values(platforms: Sequence[NodePlatform]) -> Object:
 
 
 def _platform(one: NodePlatform) -> Object:
-    return {
+    values: Object = {
         "name": one.name,
         "handlers": list(one.handlers),
         "labels": dict(one.labels),
@@ -27,3 +27,10 @@ def _platform(one: NodePlatform) -> Object:
         "overheads": {handler: dict(overhead) for handler, overhead in one.overheads.items()},
         "ownNamespaces": [handler for handler in one.handlers if handler in one.own_namespaces],
     }
+    if one.delegate:
+        values["delegate"] = {
+            "namespaces": list(one.delegate.namespaces),
+            "default": one.delegate.default,
+            "hostNetwork": one.delegate.host_network,
+        }
+    return values

@@ -13,7 +13,7 @@ from protect.generate.classes import Object
 from protect.generate.platforms import NodePlatform
 from protect.generate.versions import Version
 
-FOR_CLUSTER = ("classes", "assign-class", "keep-off-host")
+FOR_CLUSTER = ("classes", "assign-class", "keep-off-host", "keep-off-delegate")
 """Objects for ``kubectl apply`` that every cluster can have."""
 
 FOR_SOME = ("labeller", "driver", "claims", "claim-templates", "granules", "cluster-api")
@@ -53,6 +53,8 @@ def objects(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> list[
         found += policies.assign(wanted.kubernetes)
     if "keep-off-host" in wanted.what:
         found += policies.keep_off_host(platforms)
+    if "keep-off-delegate" in wanted.what:
+        found += policies.keep_off_delegate(platforms)
     if "labeller" in wanted.what:
         found += labeller.labeller(platforms, wanted.image, wanted.namespace)
     found += _claims(platforms, wanted)

@@ -9,6 +9,7 @@ They are read from one node, or from a file with a table for each platform::
     overhead = {memory = "96Mi"}
     overheads = {fast = {memory = "64Mi"}}
     own_namespaces = ["fast"]
+    delegate = {namespaces = ["kube-system", "calico-*"]}
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import TypeVar
 from daemonkit.config import Bytes, absolute, load, parse
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
+from daemonkit.namespaces import expression
 from daemonkit.quantity import text as quantity_of
 from protect.generate import syntax
 from protect.generate.syntax import Taint
@@ -46,8 +48,36 @@ _RUN_DIR = Path("/run/xenpod")
 _SOCKET_NAME = "cri.sock"
 _CLASS_LIMIT = 63
 _OWN_NAMESPACES = "zone"  # as a handler's host_namespaces in cri.toml
+_UNNAMED = ("delegate", "xenpod")
+_HOST_NETWORK = ("refuse", "classless", "delegate")
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DelegateRules:
+    """Keys of ``[delegate]`` of cri.toml: which pods go to a node's other runtime, of which namespaces."""
+
+    namespaces: tuple[str, ...] = ("kube-system",)
+    default: str = "delegate"
+    host_network: str = "classless"
+
+    def __post_init__(self) -> None:
+        if self.namespaces:
+            _checked("namespaces", expression, self.namespaces)
+        if self.default not in _UNNAMED:
+            raise WrongKey("default", f"{self.default!r:.80} is not one of {', '.join(_UNNAMED)}")
+        if self.host_network not in _HOST_NETWORK:
+            raise WrongKey(
+                "host_network", f"{self.host_network!r:.80} is not one of {', '.join(_HOST_NETWORK)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDelegate(DelegateRules):
+    """The table ``[delegate]`` of cri.toml.  An empty ``endpoint``: the node has no other runtime."""
+
+    endpoint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +86,7 @@ class NodePlatform:
 
     The first handler is that of ordinary pods.  ``overhead`` maps resources to quantities; ``overheads`` has
     one for each handler that differs.  ``own_namespaces`` are the handlers whose pods get their zone's
-    processes and IPC when they ask for the host's.
+    processes and IPC when they ask for the host's.  ``delegate`` None: the nodes have no other runtime.
     """
 
     name: str
@@ -67,6 +97,7 @@ class NodePlatform:
     cri_socket: Path
     overheads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     own_namespaces: frozenset[str] = frozenset()
+    delegate: DelegateRules | None = None
 
     def class_name(self, handler: str) -> str:
         """The name of the RuntimeClass of a handler on this platform."""
@@ -93,6 +124,7 @@ class PlatformTable:
     overhead: Mapping[str, str] = field(default_factory=lambda: _memory(_MEMORY_OVERHEAD))
     overheads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     own_namespaces: tuple[str, ...] = ()
+    delegate: DelegateRules | None = None
     cri_socket: Path = _RUN_DIR / _SOCKET_NAME
 
     def __post_init__(self) -> None:
@@ -157,6 +189,7 @@ class NodeFile:
     run_dir: Path = _RUN_DIR
     socket: Path | None = None
     zone: ZoneOverhead = ZoneOverhead()
+    delegate: NodeDelegate = field(default_factory=NodeDelegate)
     handlers: Mapping[str, HandlerFacts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -183,6 +216,7 @@ class NodeFile:
             cri_socket=self.socket or self.run_dir / _SOCKET_NAME,
             overheads={name: _memory(size) for name, size in sizes.items() if name in handlers},
             own_namespaces=frozenset(own).intersection(handlers),
+            delegate=self.delegate if self.delegate.endpoint else None,
         )
 
 
@@ -199,6 +233,7 @@ def of_file(path: Path) -> list[NodePlatform]:
             cri_socket=table.cri_socket,
             overheads=table.overheads,
             own_namespaces=frozenset(table.own_namespaces),
+            delegate=table.delegate,
         )
         for name, table in found.platforms.items()
     ]

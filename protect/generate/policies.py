@@ -1,4 +1,4 @@
-"""Admission policies of the API server: one assigns classes, one keeps pods with a class off the host."""
+"""Admission policies of the API server: one assigns classes, two keep pods off the host."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 from collections.abc import Sequence
 
 from daemonkit.faults import Invalid
+from daemonkit.namespaces import expression
 from protect.generate.classes import Object
-from protect.generate.platforms import NodePlatform
+from protect.generate.platforms import DelegateRules, NodePlatform
+from protect.generate.syntax import Taint
 from protect.generate.versions import Version
 
 NAMESPACE_LABEL = "xenpod.dev/runtime-class"
@@ -15,6 +17,7 @@ NAMESPACE_LABEL = "xenpod.dev/runtime-class"
 
 ASSIGN = "xenpod-assign-class"
 KEEP_OFF_HOST = "xenpod-keep-off-host"
+KEEP_OFF_DELEGATE = "xenpod-keep-off-delegate"
 
 NEW_PODS: Object = {
     "apiGroups": [""],
@@ -36,6 +39,8 @@ SET_CLASS: Object = {
 _GROUP = "admissionregistration.k8s.io"
 _STABLE, _BETA, _ALPHA = Version(1, 36), Version(1, 34), Version(1, 32)
 _NETWORK = ("hostNetwork", "the host's network (hostNetwork)")
+# The kubelet runs a static pod from its file; the mirror pod only shows it.
+_IS_NO_MIRROR = '!("kubernetes.io/config.mirror" in object.metadata.?annotations.orValue({}))'
 _NAMESPACES = (("hostPID", "the host's processes (hostPID)"), ("hostIPC", "the host's IPC (hostIPC)"))
 
 
@@ -103,6 +108,79 @@ def keep_off_host(platforms: Sequence[NodePlatform]) -> list[Object]:
         policy_object("v1", "ValidatingAdmissionPolicy", KEEP_OFF_HOST, spec),
         policy_object("v1", "ValidatingAdmissionPolicyBinding", KEEP_OFF_HOST, binding),
     ]
+
+
+def keep_off_delegate(platforms: Sequence[NodePlatform]) -> list[Object]:
+    """A ValidatingAdmissionPolicy and its binding, which keep off the delegate what xenpod-cri refuses there.
+
+    It refuses a pod that goes to the delegate, by the node's ``[delegate]``, whose namespace is not one of
+    ``namespaces``, and that may run on such a node: it tolerates the taints, or names a node.  A default, not
+    a boundary: the scheduler may put a pod elsewhere than this assumes, and an administrator can remove it.
+    [] where no platform has a delegate.
+    """
+    validations = [_off_delegate(one, one.delegate, platforms) for one in platforms if one.delegate]
+    if not validations:
+        return []
+    variables = {
+        "runtimeClass": 'object.spec.?runtimeClassName.orValue("")',
+        "hostNetwork": "object.spec.?hostNetwork.orValue(false)",
+        "tolerations": "object.spec.?tolerations.orValue([])",
+    }
+    spec: Object = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [NEW_PODS]},
+        "matchConditions": [{"name": "is-no-mirror", "expression": _IS_NO_MIRROR}],
+        "variables": [{"name": name, "expression": text} for name, text in variables.items()],
+        "validations": validations,
+    }
+    binding = {"policyName": KEEP_OFF_DELEGATE, "validationActions": ["Deny"]}
+    return [
+        policy_object("v1", "ValidatingAdmissionPolicy", KEEP_OFF_DELEGATE, spec),
+        policy_object("v1", "ValidatingAdmissionPolicyBinding", KEEP_OFF_DELEGATE, binding),
+    ]
+
+
+def _off_delegate(platform: NodePlatform, rules: DelegateRules, platforms: Sequence[NodePlatform]) -> Object:
+    named = "false"
+    if rules.namespaces:
+        named = f"namespaceObject.metadata.name.matches({json.dumps(expression(rules.namespaces))})"
+    barriers = [one for one in platform.taints if one.effect in ("NoSchedule", "NoExecute")]
+    reaches = " && ".join(map(_tolerates, barriers)) or "true"
+    goes = " || ".join(f"({one})" for one in _goes_to_delegate(platform, rules, platforms))
+    of = f" of the platform {platform.name}" if platform.name else ""
+    cause = f"a pod of this namespace does not get a container on the host{of}"
+    hint = "it needs a RuntimeClass of zones, or its namespace in [delegate] namespaces of cri.toml"
+    return {
+        "expression": f'{named} || !({goes}) || !(object.spec.?nodeName.orValue("") != "" || ({reaches}))',
+        "message": f"{cause}: {hint}",
+        "reason": "Forbidden",
+    }
+
+
+def _goes_to_delegate(
+    platform: NodePlatform, rules: DelegateRules, platforms: Sequence[NodePlatform]
+) -> list[str]:
+    """CEL expressions; a pod for which one is true is the delegate's, as ``cri.delegate.owners`` has it."""
+    ours = json.dumps([name for one in platforms for name in one.classes])
+    found = [f'variables.runtimeClass != "" && !(variables.runtimeClass in {ours})']
+    if rules.default == "delegate":
+        found.append('variables.runtimeClass == ""')
+    elif rules.host_network != "refuse":
+        found.append('variables.runtimeClass == "" && variables.hostNetwork')
+    if rules.host_network == "delegate":
+        mine = json.dumps(list(platform.classes))
+        found.append(f"variables.runtimeClass in {mine} && variables.hostNetwork")
+    return found
+
+
+def _tolerates(taint: Taint) -> str:
+    """CEL: whether a toleration of the pod is for this taint."""
+    key, value, effect = map(json.dumps, (taint.key, taint.value, taint.effect))
+    return (
+        f'variables.tolerations.exists(one, one.?key.orValue("") in ["", {key}]'
+        f' && (!(one.?operator.orValue("") in ["", "Equal"]) || one.?value.orValue("") == {value})'
+        f' && one.?effect.orValue("") in ["", {effect}])'
+    )
 
 
 def has_class_of(platforms: Sequence[NodePlatform]) -> str:

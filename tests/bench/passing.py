@@ -20,7 +20,7 @@ _WARM_UP = 3
 
 def settings(theirs: Side) -> str:
     """The end of a cri.toml that gives all ordinary pods to that runtime."""
-    return f'[delegate]\nendpoint = "unix://{theirs.socket}"\ndefault = "delegate"\n'
+    return f'[delegate]\nendpoint = "unix://{theirs.socket}"\ndefault = "delegate"\nnamespaces = ["*"]\n'
 
 
 async def measure(ways: Mapping[str, Client], image: str, pods: int, listed: int) -> dict[str, Samples]:

@@ -35,11 +35,14 @@ handlers = ["xenpod", "small", "own"]
 own_namespaces = ["own"]
 taints = ["example.com/zones=true:NoSchedule"]
 overhead = {memory = "96Mi", cpu = "25m"}
+delegate = {namespaces = ["kube-system", "trusted-*"]}
 [platforms.cloud]
 overhead = {}
 """
 TOLERATION = {"key": "example.com/zones", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
-PLAIN, TENANT, MISTAKEN = "plain", "tenant", "mistaken"
+PLAIN, TENANT, MISTAKEN, TRUSTED = "plain", "tenant", "mistaken", "trusted-agents"
+EVERYWHERE = [{"operator": "Exists"}]
+"""Tolerations of an agent for all nodes."""
 
 
 async def made(folder: Path, *arguments: str) -> list[Path]:
@@ -61,13 +64,14 @@ async def apply(api: Api, path: Path, query: str = "") -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
-    """An API server with a scheduler, three namespaces, and all of our objects in effect."""
+    """An API server with a scheduler, four namespaces, and all of our objects in effect."""
     folder = tmp_path_factory.mktemp("policies")
     older = ",".join(f"{ADMISSION}/{version}=true" for version in ("v1alpha1", "v1beta1"))
     async with api_server(folder / "control", f"--runtime-config={older}") as serving:
         await serving.schedule()
         for name, labels in (
             (PLAIN, {}),
+            (TRUSTED, {}),
             (TENANT, {"xenpod.dev/runtime-class": "xenpod-metal"}),
             (MISTAKEN, {"xenpod.dev/runtime-class": "xenpod"}),
         ):
@@ -90,6 +94,7 @@ async def _in_effect(api: Api) -> None:
     async with asyncio.timeout(PATIENCE):
         await until(lambda found: isinstance(found, dict) and "runtimeClassName" in found, TENANT)
         await until(lambda found: isinstance(found, str), PLAIN, runtimeClassName="small-metal", hostPID=True)
+        await until(lambda found: isinstance(found, str), PLAIN, tolerations=EVERYWHERE)
 
 
 async def asked(api: Api, namespace: str, **spec: Any) -> Object | str:
@@ -231,3 +236,25 @@ async def _node(api: Api, name: str, labels: Object, taints: list[Object]) -> No
     made = await api.post("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}, "status": status})
     made["spec"]["taints"] = taints
     await api.call("PUT", f"/api/v1/nodes/{name}", made)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"tolerations": EVERYWHERE}, id="all taints"),
+        pytest.param({"tolerations": [TOLERATION]}, id="the taint"),
+        pytest.param({"nodeName": "zones"}, id="a node"),
+        pytest.param({"tolerations": EVERYWHERE, "hostNetwork": True}, id="hostNetwork"),
+    ],
+)
+async def test_a_pod_gets_a_container_beside_zones_only_in_the_namespaces_of_the_delegate(
+    api: Api, spec: dict[str, Any]
+) -> None:
+    refused = await asked(api, PLAIN, **spec)
+    assert isinstance(refused, str) and "[delegate] namespaces of cri.toml" in refused
+    assert "runtimeClassName" not in await admitted(api, TRUSTED, **spec)
+
+
+async def test_pods_that_reach_no_node_with_zones_or_get_one_are_of_any_namespace(api: Api) -> None:
+    await admitted(api, PLAIN, hostNetwork=True)
+    await admitted(api, PLAIN, runtimeClassName="xenpod-metal", tolerations=EVERYWHERE)

@@ -29,8 +29,10 @@ _APPLIED = (".json", ".yaml", ".yml")
 _DEFAULTS = GenerateOptions()
 _WHAT = (
     "classes: RuntimeClasses. assign-class: the policy that gives pods of labelled namespaces a class. "
-    "keep-off-host: the policy that keeps pods with zones off the host. labeller: the DaemonSet that "
-    "labels nodes with what they can do. driver: the DaemonSet that has the scheduler know of zone memory, "
+    "keep-off-host: the policy that keeps pods with zones off the host. keep-off-delegate: the policy that "
+    "keeps pods out of a node's other runtime unless [delegate] namespaces has their namespace. "
+    "labeller: the DaemonSet that labels nodes with what they can do. "
+    "driver: the DaemonSet that has the scheduler know of zone memory, "
     "and the class of it. claims: the policy that claims it for pods. claim-templates: what that policy "
     "chooses from, in each namespace. granules: the policy that has pods ask for granules of zone memory, "
     "for clusters without claims; with it, driver is the DaemonSet that counts them. "

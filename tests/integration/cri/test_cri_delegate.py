@@ -30,7 +30,8 @@ async def other(short_path: Path) -> AsyncIterator[OtherRuntime]:
 async def node(tmp_path: Path, other: OtherRuntime) -> AsyncIterator[CriNode]:
     made = CriNode(tmp_path)
     # So that pods of localnode's client, which name no handler, are zones.
-    made.configure(delegate={"endpoint": f"unix://{other.path}", "default": "xenpod", "timeout": "2s"})
+    delegate = {"endpoint": f"unix://{other.path}", "namespaces": ["default"]}
+    made.configure(delegate=delegate | {"default": "xenpod", "timeout": "2s"})
     await made.protectd.daemon.start()
     yield made
     made.configure(delegate={})

@@ -257,3 +257,22 @@ async def equal(look: Callable[[], Awaitable[Sequence[str]]], expected: Sequence
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise AssertionError(f"{seen} are not {expected}") from None
+
+
+@pytest.mark.parametrize("network", [cri.POD, cri.NODE], ids=["pod", "node"])
+async def test_a_tenants_pod_gets_no_container_on_the_host(
+    mixed: Mixed, network: cri.NamespaceMode.ValueType
+) -> None:
+    """Not by a handler of containerd, and not by the host's network; its zones it may have."""
+    tenant = cri.PodSandboxMetadata(name="tenant", uid="tenant", namespace="tenant")
+    options = cri.NamespaceOption(pid=cri.CONTAINER, network=network)
+    security = cri.LinuxSandboxSecurityContext(namespace_options=options)
+    linux = cri.LinuxPodSandboxConfig(security_context=security)
+    for kind in (HOST, "") if network == cri.NODE else (HOST,):
+        with pytest.raises(grpc.aio.AioRpcError, match="does not name its namespace 'tenant'") as caught:
+            await mixed.pod("tenant", kind, metadata=tenant, linux=linux)
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert await mixed.direct.pods() == []
+    assert await mixed.pods() == []
+    zone = await mixed.pod("tenant", ZONE, metadata=tenant)
+    assert await mixed.pods() == [zone.id]

@@ -325,6 +325,9 @@ CONDITIONS: dict[str, Provoke] = {
     "NetworkPluginNotReady: find CNI plugin": no_plugin,
     "HandlerUnusable": lambda stage: condition(stage, "HandlersReady"),
     "DelegateReady is false": lambda stage: condition(stage, "DelegateReady"),
+    "namespaces in cri.toml does not name its namespace": lambda stage: refusal(
+        stage.run_pod(handler="runc")
+    ),
     "ProtectdNotReady": no_protectd,
 }
 

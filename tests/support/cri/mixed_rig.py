@@ -24,8 +24,9 @@ class Mixed:
 
 
 def delegate_config(path: Path, **fields: object) -> DelegateConfig:
-    """A configuration with long timeouts, for a machine that stands still."""
-    values: dict[str, object] = {"endpoint": f"unix://{path}", "timeout": Seconds(60.0), **fields}
+    """A configuration with long timeouts, for a machine that stands still; pods of ``default`` may use it."""
+    values: dict[str, object] = {"endpoint": f"unix://{path}", "timeout": Seconds(60.0)}
+    values |= {"namespaces": ("kube-system", "default"), **fields}
     return DelegateConfig(**values)  # type: ignore[arg-type]
 
 

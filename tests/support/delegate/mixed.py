@@ -167,7 +167,14 @@ async def two_runtimes(
     ``default``: which runtime gets the pods that name no handler; ``settings``: more of cri.toml.
     """
     delegate = containerd(folder / "d", Surroundings(PAUSE, node.certs, node.conf_dir, programs()))
-    node.configure(delegate={"endpoint": f"unix://{delegate.socket}", "default": default}, **settings)
+    node.configure(
+        delegate={
+            "endpoint": f"unix://{delegate.socket}",
+            "default": default,
+            "namespaces": ["kube-system", "default"],
+        },
+        **settings,
+    )
     async with contextlib.AsyncExitStack() as stack:
         cgroup = stack.enter_context(control_group(folder))
         stack.push_async_callback(node.nothing_left)

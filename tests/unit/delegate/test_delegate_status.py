@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from cri.delegate.config import HostNetwork, Unnamed
-from tests.support.cri.cri_node import Rig
+from tests.support.cri.cri_node import Rig, pod_config
 from tests.support.cri.mixed_rig import Mixed, becomes_ready, condition, in_front_of
 from tests.support.cri.other_runtime import OtherRuntime, Status, other_runtime, ready
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -181,7 +181,9 @@ async def test_a_call_that_went_through_a_xenpod_before_is_refused(mixed: Mixed)
     hop = (("xenpod-delegated", "1"),)
     stub = mixed.ours.cri
     calls = [
-        stub.RunPodSandbox(cri.RunPodSandboxRequest(runtime_handler="runc"), metadata=hop),
+        stub.RunPodSandbox(
+            cri.RunPodSandboxRequest(config=pod_config(), runtime_handler="runc"), metadata=hop
+        ),
         stub.ListPodSandbox(cri.ListPodSandboxRequest(), metadata=hop),
         stub.Status(cri.StatusRequest(), metadata=hop),
         stub.StopContainer(cri.StopContainerRequest(container_id="e" * 64), metadata=hop),

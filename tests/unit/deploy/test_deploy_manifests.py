@@ -58,7 +58,7 @@ each_kyverno = pytest.mark.parametrize("kyverno", ["1.14", "1.15", "1.16", "1.17
 
 
 SHIPPED = ("--config", str(ROOT / "packaging" / "cri.toml"))
-ALL = ("classes", "assign-class", "keep-off-host", "labeller")
+ALL = ("classes", "assign-class", "keep-off-host", "keep-off-delegate", "labeller")
 """All kinds of objects in the chart and the base."""
 
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from daemonkit.faults import Invalid
+from daemonkit.namespaces import expression
 from protect.generate import classes, kyverno, nodes, output, policies, yamltext
 from protect.generate.output import GenerateOptions
-from protect.generate.platforms import NodeFile, NodePlatform
+from protect.generate.platforms import DelegateRules, NodeFile, NodePlatform
 from protect.generate.syntax import Taint
 from protect.generate.versions import Version, version
 
@@ -200,6 +201,66 @@ def test_a_handler_whose_zones_have_namespaces_for_the_hosts() -> None:
             f'!has(object.spec.{field}) || !object.spec.{field} || object.spec.runtimeClassName in ["small"]'
         )
     assert found["hostNetwork)"] == "!has(object.spec.hostNetwork) || !object.spec.hostNetwork"
+
+
+def off_delegate(*found: NodePlatform) -> list[str]:
+    """The expressions of the policy that keeps pods off the delegate."""
+    policy, binding = policies.keep_off_delegate(found)
+    assert (policy["kind"], policy["spec"]["failurePolicy"]) == ("ValidatingAdmissionPolicy", "Fail")
+    assert policy["spec"]["matchConstraints"] == {"resourceRules": [NEW_PODS]}
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    assert {one["reason"] for one in policy["spec"]["validations"]} == {"Forbidden"}
+    return [one["expression"] for one in policy["spec"]["validations"]]
+
+
+def test_without_a_delegate_no_policy_keeps_pods_off_it() -> None:
+    assert policies.keep_off_delegate([NODE, METAL]) == []
+
+
+def test_the_policy_has_the_namespaces_classes_and_taints_of_the_node() -> None:
+    rules = DelegateRules(("kube-system", "calico-*"))
+    node = dataclasses.replace(NODE, delegate=rules)
+    (found,) = off_delegate(node, METAL)
+    named, goes, reaches = found.split(" || !(", 2)
+    assert named == f'namespaceObject.metadata.name.matches("{expression(rules.namespaces)}")'
+    assert goes == (
+        '(variables.runtimeClass != "" && !(variables.runtimeClass in ["xenpod", "small", "xenpod-metal"]))'
+        ' || (variables.runtimeClass == ""))'
+    )
+    assert reaches.startswith(
+        'object.spec.?nodeName.orValue("") != "" || (variables.tolerations.exists(one, '
+    )
+    assert '"xenpod.dev/zones"' in reaches and '== "true"' in reaches and '"NoSchedule"' in reaches
+
+
+@pytest.mark.parametrize(
+    ("default", "network", "classless", "ours"),
+    [
+        ("delegate", "refuse", '(variables.runtimeClass == "")', False),
+        ("xenpod", "classless", '(variables.runtimeClass == "" && variables.hostNetwork)', False),
+        ("xenpod", "refuse", "", False),
+        ("xenpod", "delegate", '(variables.runtimeClass == "" && variables.hostNetwork)', True),
+    ],
+)
+def test_the_policy_knows_which_pods_the_node_gives_to_the_delegate(
+    default: str, network: str, classless: str, ours: bool
+) -> None:
+    """As ``test_which_runtime_gets_a_pod`` has it."""
+    (found,) = off_delegate(dataclasses.replace(METAL, delegate=DelegateRules((), default, network)))
+    assert found.startswith("false || ") and classless in found
+    assert bool(classless) == ('variables.runtimeClass == ""' in found)
+    assert ours == ('(variables.runtimeClass in ["xenpod-metal"] && variables.hostNetwork)' in found)
+    assert (
+        "of the platform metal"
+        in policies.keep_off_delegate([dataclasses.replace(METAL, delegate=DelegateRules())])[0]["spec"][
+            "validations"
+        ][0]["message"]
+    )
+
+
+def test_nodes_without_taints_are_reached_by_every_pod() -> None:
+    (found,) = off_delegate(dataclasses.replace(BARE, delegate=DelegateRules()))
+    assert found.endswith('|| !(object.spec.?nodeName.orValue("") != "" || (true))')
 
 
 def test_commands_for_nodes() -> None:

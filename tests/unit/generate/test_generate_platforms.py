@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from enum import Enum
 from pathlib import Path
 
 import pytest
 
 import cri.config
-from daemonkit.config import Bytes
+from daemonkit.config import Bytes, load
 from daemonkit.faults import Invalid, Missing
 from protect.generate import platforms, syntax
-from protect.generate.platforms import NodePlatform
+from protect.generate.platforms import DelegateRules, NodePlatform
 from protect.generate.syntax import Taint
 
 SHIPPED = Path(__file__).resolve().parents[3] / "packaging/cri.toml"
@@ -132,6 +133,18 @@ LONG = "a" * 64
             "key 'platforms.a.overhead': 'disk' is not one of cpu, memory",
         ),
         (
+            "[platforms.a]\ndelegate = {namespaces = ['Kube']}",
+            "key 'platforms.a.delegate.namespaces': 'Kube' is no pattern of namespaces",
+        ),
+        (
+            "[platforms.a]\ndelegate = {default = 'runc'}",
+            "key 'platforms.a.delegate.default': 'runc' is not one of delegate, xenpod",
+        ),
+        (
+            "[platforms.a]\ndelegate = {host_network = 'zone'}",
+            "key 'platforms.a.delegate.host_network': 'zone' is not one of refuse, classless, delegate",
+        ),
+        (
             "[platforms.a]\nown_namespaces = ['fast']",
             "key 'platforms.a.own_namespaces': 'fast' is not one of handlers",
         ),
@@ -222,11 +235,16 @@ def test_a_cri_toml_that_cannot_be(tmp_path: Path, text: str, cause: str) -> Non
     assert str(caught.value).startswith(f"read configuration {path}: {cause}")
 
 
+def _plain(value: object) -> str:
+    """As Status writes them."""
+    return str(value.value if isinstance(value, Enum) else value)
+
+
 def info(handlers: object, **config: object) -> dict[str, str]:
     """The information in Status: the whole configuration, and more than we read."""
     whole = asdict(cri.config.CriConfig()) | config
     return {
-        "config": json.dumps(whole, default=str),
+        "config": json.dumps(whole, default=_plain),
         "handlers": json.dumps(handlers),
         "versions": "{}",
     }
@@ -250,7 +268,7 @@ def test_a_handler_with_a_size_has_an_overhead_as_large() -> None:
     sized = {name: cri.config.HandlerConfig(memory=Bytes(1 << 30)) for name in "ab"}
     said = info({"xenpod": {}, "a": {}, "b": {"error": "no"}})
     config = asdict(cri.config.CriConfig(handlers=sized))
-    found, _ = platforms.of_status(said | {"config": json.dumps(config, default=str)})
+    found, _ = platforms.of_status(said | {"config": json.dumps(config, default=_plain)})
     assert (found.overhead, found.overheads) == ({"memory": "96Mi"}, {"a": {"memory": "1Gi"}})
 
 
@@ -264,15 +282,34 @@ def test_a_small_handler_has_the_overhead_that_a_kernel_takes(tmp_path: Path) ->
 def test_a_handler_whose_zones_have_namespaces_for_the_hosts() -> None:
     own = cri.config.HandlerConfig(host_namespaces=cri.config.HostNamespaces.ZONE)
     config = asdict(cri.config.CriConfig(handlers={name: own for name in "ab"}))
-    plain = config | {
-        "handlers": {
-            name: one | {"host_namespaces": one["host_namespaces"].value}
-            for name, one in config["handlers"].items()
-        }
-    }
     said = info({"xenpod": {}, "a": {}, "b": {"error": "no"}})
-    found, _ = platforms.of_status(said | {"config": json.dumps(plain, default=str)})
+    found, _ = platforms.of_status(said | {"config": json.dumps(config, default=_plain)})
     assert found.own_namespaces == {"a"}
+
+
+def test_the_delegate_of_a_node_is_that_of_its_configuration(tmp_path: Path) -> None:
+    """xenpod-cri and the policy in the API server have the same namespaces."""
+    table = '[delegate]\nendpoint = "unix:///run/c.sock"\nnamespaces = ["kube-system", "calico-*"]\n'
+    path = written(tmp_path, table + 'default = "xenpod"\nhost_network = "delegate"')
+    config = load(cri.config.CriConfig, path)
+    wanted = DelegateRules(config.delegate.namespaces, "xenpod", "delegate")
+    by_status, _ = platforms.of_status(info({"xenpod": {}}, delegate=asdict(config.delegate)))
+    for found in (platforms.of_config(path), by_status):
+        rules = found.delegate
+        assert rules is not None
+        assert DelegateRules(rules.namespaces, rules.default, rules.host_network) == wanted
+
+
+def test_a_node_without_a_delegate_has_no_rules_for_one(tmp_path: Path) -> None:
+    assert platforms.of_config(written(tmp_path, '[delegate]\nnamespaces = ["*"]')).delegate is None
+    assert platforms.of_config(SHIPPED).delegate is None
+
+
+def test_the_defaults_of_a_delegate_are_those_of_the_daemon() -> None:
+    theirs = cri.config.CriConfig().delegate
+    assert DelegateRules() == DelegateRules(
+        theirs.namespaces, theirs.default.value, theirs.host_network.value
+    )
 
 
 def test_where_the_default_handler_cannot_be_used_it_is_no_class() -> None:

@@ -97,6 +97,7 @@ CRI: Mapping[str, list[str]] = {
     "streaming.tls.client_ca": [*PATH, "'/alone.crt'"],
     "delegate.endpoint": ["'/run/x.sock'", "'unix:/x'", "'unix://x'", "'tcp://1.2.3.4:5'", "3",
                           f"'unix:///{'x' * 200}'", '"unix:///a\\u0000b"'],
+    "delegate.namespaces": ["'kube-system'", "['']", "['Kube']", "['a|b']", "['a.b']", "[3]"],
     "delegate.default": ["''", "'both'", "true"],
     "delegate.host_network": ["''", "'zone'", "true"],
     "delegate.timeout": TIME,

@@ -163,7 +163,7 @@ def test_releases(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (
             ["classs"],
-            "argument WHAT: 'classs' is not one of classes, assign-class, keep-off-host, labeller, ",
+            "argument WHAT: 'classs' is not one of classes, assign-class, keep-off-host, keep-off-delegate, ",
         ),
         (["--overhead", "memory=96MiB"], "argument --overhead: '96MiB' is not a quantity of Kubernetes"),
         (["--overhead", "96Mi"], "argument --overhead: '96Mi' is not one of cpu, memory"),
