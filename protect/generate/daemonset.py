@@ -11,9 +11,11 @@ from protect.generate.platforms import NodePlatform
 from protect.generate.policies import policy_object
 
 NAMESPACE = "kube-system"
+
 NODE_OF_CALLER = 'request.userInfo.?extra[?"authentication.kubernetes.io/node-name"].orValue([])'
 """CEL: a list with the name of the node that the caller's pod runs on (KEP-4193)."""
 
+_IMPORTED = "localhost/"
 _RBAC = "rbac.authorization.k8s.io"
 
 
@@ -172,3 +174,12 @@ def _affinity(platforms: Sequence[NodePlatform]) -> Object:
             {"weight": 100, "preference": {"matchExpressions": addons}}
         ],
     }
+
+
+def pull_policy(image: str) -> str:
+    """The pull policy of an image: no registry is asked for one that was imported on the nodes.
+
+    A kubelet that lacks it would ask whoever serves port 443 or 80 of the node, and run the answer as root.
+    A digest says which bytes these are, whoever sends them.
+    """
+    return "Never" if image.startswith(_IMPORTED) and "@" not in image else "IfNotPresent"

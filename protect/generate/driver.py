@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from protect.generate.claims.templates import DRIVER
 from protect.generate.classes import Object
-from protect.generate.daemonset import NAMESPACE, NODE_OF_CALLER, NodeProgram, folder, of_pod
+from protect.generate.daemonset import NAMESPACE, NODE_OF_CALLER, NodeProgram, folder, of_pod, pull_policy
 from protect.generate.platforms import NodePlatform
 
 NAME = "xenpod-dra"
@@ -90,7 +90,7 @@ def _pod(
     container = {
         "name": "driver",
         "image": image,
-        "imagePullPolicy": "IfNotPresent",
+        "imagePullPolicy": pull_policy(image),
         "command": [program.path],
         "args": ["--config", f"{_CONFIG_DIR}/dra.toml"],
         "env": [of_pod("NODE_NAME", "spec.nodeName"), of_pod("POD_UID", "metadata.uid")],

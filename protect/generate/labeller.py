@@ -8,7 +8,7 @@ from pathlib import Path
 
 from daemonkit.faults import Invalid
 from protect.generate.classes import Object
-from protect.generate.daemonset import NAMESPACE, NODE_OF_CALLER, NodeProgram, folder, of_pod
+from protect.generate.daemonset import NAMESPACE, NODE_OF_CALLER, NodeProgram, folder, of_pod, pull_policy
 from protect.generate.platforms import NodePlatform
 
 NAME = "xenpod-labels"
@@ -79,7 +79,7 @@ def _pod(program: NodeProgram, platforms: Sequence[NodePlatform], image: str) ->
     container = {
         "name": "labels",
         "image": image,
-        "imagePullPolicy": "IfNotPresent",
+        "imagePullPolicy": pull_policy(image),
         "command": [program.path],
         "args": ["node", "--cri-socket", str(socket)],
         "env": [of_pod("NODE_NAME", "spec.nodeName")],

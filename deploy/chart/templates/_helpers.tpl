@@ -111,6 +111,15 @@ labels: {{- merge (dict "app.kubernetes.io/name" "xenpod-labels") .Values.labels
 {{- end -}}
 {{- end }}
 
+{{/* Its pull policy.  No registry is asked for an image that was imported on the nodes, unless a digest says which it is. */}}
+{{- define "xenpod.pullPolicy" -}}
+{{- $image := .Values.labeller.image -}}
+{{- if $image.pullPolicy -}}{{ $image.pullPolicy }}
+{{- else if and (hasPrefix "localhost/" $image.repository) (not $image.digest) -}}Never
+{{- else -}}IfNotPresent
+{{- end -}}
+{{- end }}
+
 {{/* Where the labeller and the driver run: on the nodes of all platforms, preferably those kept for add-ons. */}}
 {{- define "xenpod.affinity" -}}
 nodeAffinity:

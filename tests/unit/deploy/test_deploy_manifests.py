@@ -140,6 +140,53 @@ def test_what_generate_makes_for_kyverno_is_right(kyverno: str) -> None:
     assert_right(made, "1.33")
 
 
+def containers(objects: Sequence[Object]) -> list[Object]:
+    return [
+        container
+        for one in objects
+        if one["kind"] == "DaemonSet"
+        for container in one["spec"]["template"]["spec"]["containers"]
+    ]
+
+
+def test_no_registry_is_asked_for_an_image_that_was_imported() -> None:
+    """Whoever serves HTTP on the node would be that registry, and its answer runs as root."""
+    files = [path for path in (DEPLOY / "kustomize").rglob("*.yaml") if path.name != "kustomization.yaml"]
+    shipped = [one for path in files for one in read(path.read_text())]
+    found = containers([*shipped, *read(generate(*SHIPPED, "labeller", "driver"))])
+    assert len(found) == 4
+    assert {(one["image"].split(":")[0], one["imagePullPolicy"]) for one in found} == {
+        ("localhost/xenpod", "Never")
+    }
+
+
+@pytest.mark.parametrize(
+    ("image", "policy"),
+    [
+        ("localhost/other:1", "Never"),
+        (f"localhost/xenpod@sha256:{'0' * 64}", "IfNotPresent"),
+        ("registry.example/xenpod:1", "IfNotPresent"),
+        ("localhost:5000/xenpod:1", "IfNotPresent"),
+    ],
+)
+def test_images_of_a_registry_and_digests_may_be_pulled(image: str, policy: str) -> None:
+    made = read(generate(*SHIPPED, "labeller", "driver", "--image", image))
+    assert [one["imagePullPolicy"] for one in containers(made)] == [policy] * 2
+
+
+@needs_helm
+def test_the_chart_pulls_no_imported_image_unless_told_to() -> None:
+    digest = f"labeller.image.digest=sha256:{'0' * 64}"
+    for sets, policy in (
+        ((), "Never"),
+        ((digest,), "IfNotPresent"),
+        (("labeller.image.repository=registry.example/xenpod",), "IfNotPresent"),
+        (("labeller.image.pullPolicy=Always",), "Always"),
+    ):
+        found = containers(chart(sets=("driver.enabled=true", *sets)))
+        assert [one["imagePullPolicy"] for one in found] == [policy] * 2
+
+
 @pytest.mark.parametrize("api", ["v1beta1", "v1beta2"])
 def test_what_generate_makes_for_cluster_api_is_right(api: str) -> None:
     made = of_platforms("cluster-api", "--cluster-api", api)
