@@ -1,16 +1,28 @@
-"""The file that ``protect doctor --bundle`` writes: for somebody far away, redacted, each part bounded."""
+"""The file that ``protect doctor --bundle`` writes: for somebody far away, redacted, each part bounded.
+
+Of configuration files stays what ``keys`` lists.  Logs and what programs say are text, from which everything
+goes that looks like a secret.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from daemonkit.faults import Fault
+from protect.cli.doctor import keys
+from protect.cli.doctor.keep import GONE, Rule, kept
 from protect.cli.doctor.machine import CheckedMachine
 from protect.cli.doctor.settings import DoctorSettings
 
@@ -18,15 +30,14 @@ LIMIT = 1 << 20
 """Bytes of one member: of what is longer the end is kept, where the newest is."""
 _MEMBERS = 600
 _FILES = 64
-_WORDS = r"pass(?:word|wd|phrase)?|token|secret|auth|api[_-]?key|private[_-]?key|credentials?|cookie"
+_WORDS = (
+    r"pass(?:word|wd|phrase)?|token|secret|auth|api[_-]?key|private[_-]?key|credentials?|cookie|psk|key-data"
+)
 _VALUE = r"""(?: "(?:\\.|[^"\\])*" | '[^']*' | \[[^\]]*\] | .+ )"""
 _SECRET = re.compile(rf"""(?ix) ( ["']? [\w.-]* (?:{_WORDS}) [\w.-]* ["']? \s* [:=] \s* ) {_VALUE}""")
-_HEADERS = re.compile(r"(?m)^(\[[^\n]*header\]\s*$\n)(?:(?!\[).*\n?)*")
-"""Tables of hosts.toml: what a registry is sent, whatever its name."""
 _URL = re.compile(r"(?i)([a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[a-z0-9._~+/=-]{8,}")
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
-_GONE = "[redacted]"
 
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "versions/uname": ("uname", "-a"),
@@ -57,11 +68,65 @@ _TEXTS = (
 
 def redact(untrusted: str) -> str:
     """The text without what opens something: values of keys that sound so, private keys, users in URLs."""
-    text = _PEM.sub(_GONE, untrusted)
-    text = _URL.sub(rf"\1{_GONE}@", text)
-    text = _BEARER.sub(rf"\1 {_GONE}", text)
-    text = _HEADERS.sub(rf"\1{_GONE}\n", text)
-    return _SECRET.sub(rf"\1{_GONE}", text)
+    text = _PEM.sub(GONE, untrusted)
+    text = _URL.sub(rf"\1{GONE}@", text)
+    text = _BEARER.sub(rf"\1 {GONE}", text)
+    return _SECRET.sub(rf"\1{GONE}", text)
+
+
+_OWN_DETAILS = ("versions", "handlers", "delegate", "toolstack", "notices")
+_TOML, _YAML, _JSON = "TOML", "YAML", "JSON"
+_CNI_FILES = (".conf", ".conflist", ".json")
+
+
+def shown(untrusted: str, language: str, rule: Rule) -> bytes | str:
+    """A configuration file as JSON, with the keys and values that ``rule`` lets stay; a text is why not.
+
+    A file that cannot be read as its language is left out: nobody can tell a key from a value there.
+    """
+    try:
+        found = _READERS[language](untrusted)
+        return json.dumps(kept(found, rule), indent=1).encode()
+    except (ValueError, YAMLError, RecursionError):
+        return f"it cannot be read as {language}, and is left out"
+
+
+def of_status(status: Mapping[str, Any]) -> dict[str, Any]:
+    """xenpod-cri's verbose Status, with its configuration as ``shown`` has the file, and its own details.
+
+    Another runtime's details have its configuration, with passwords of registries.
+    """
+    info: Mapping[str, str] = status.get("info", {})
+    own: dict[str, object] = {name: info[name] for name in _OWN_DETAILS if name in info}
+    if "config" in info:
+        config = shown(info["config"], _JSON, keys.CRI)
+        own["config"] = config if isinstance(config, str) else json.loads(config)
+    return {**status, "info": own}
+
+
+def _yaml(untrusted: str) -> object:
+    return YAML(typ="safe", pure=True).load(untrusted)
+
+
+_READERS: Mapping[str, Callable[[str], object]] = {_TOML: tomllib.loads, _YAML: _yaml, _JSON: json.loads}
+
+
+def _files(machine: CheckedMachine, settings: DoctorSettings) -> Iterator[tuple[Path, str, Rule]]:
+    """Configuration files with their languages and rules; "" is the language of one that is not known."""
+    yield settings.protectd_file, _TOML, keys.PROTECTD
+    yield settings.cri_file, _TOML, keys.CRI
+    yield settings.kubelet_file, _YAML, keys.KUBELET
+    for folder, pattern, language, rule in (
+        (settings.kubelet_dir, "*.conf", _YAML, keys.KUBELET),
+        (settings.cri.cni.conf_dir, "*", _JSON, keys.CNI),
+        (Path("/etc/xenpod/certs.d"), "*/hosts.toml", _TOML, keys.REGISTRY),
+        (Path("/var/lib/cni/results"), "*", _JSON, keys.RESULT),
+    ):
+        for file in sorted(machine.path(folder).glob(pattern))[:_FILES]:
+            if file.is_file():
+                # A network add-on keeps its kubeconfig beside its configuration.
+                known = rule is not keys.CNI or file.suffix in _CNI_FILES
+                yield Path("/") / file.relative_to(machine.root), language if known else "", rule
 
 
 def collect(machine: CheckedMachine, settings: DoctorSettings) -> Iterator[tuple[str, bytes | str]]:
@@ -73,19 +138,14 @@ def collect(machine: CheckedMachine, settings: DoctorSettings) -> Iterator[tuple
             yield name, str(fault)
     for text in _TEXTS:
         yield f"host{text}", machine.text(text).encode() or f"{text} is empty, or cannot be read"
-    places = [settings.protectd_file, settings.cri_file, settings.kubelet_file]
-    for folder, pattern in (
-        (settings.kubelet_dir, "*.conf"),
-        (settings.cri.cni.conf_dir, "*"),
-        (Path("/etc/xenpod/certs.d"), "*/hosts.toml"),
-        (Path("/var/lib/cni/results"), "*"),
-        (Path("/etc/default"), "xen*"),
-        (Path("/etc/default/grub.d"), "*"),
-    ):
-        found = sorted(machine.path(folder).glob(pattern))[:_FILES]
-        places += [Path("/") / file.relative_to(machine.root) for file in found if file.is_file()]
-    for place in places:
-        yield f"files{place}", machine.text(place).encode() or f"{place} is empty, or cannot be read"
+    for place, language, rule in _files(machine, settings):
+        name, text = f"files{place}", machine.text(place)
+        if not text:
+            yield name, f"{place} is empty, or cannot be read"
+        elif not language:
+            yield name, "it is no configuration that is known here, and is left out"
+        else:
+            yield name, shown(text, language, rule)
 
 
 def write(path: Path, parts: Iterator[tuple[str, bytes | str]]) -> list[str]:

@@ -6,10 +6,10 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 from google.protobuf.message import Message
@@ -144,6 +144,8 @@ async def _write_bundle(
 
 async def _state(options: argparse.Namespace) -> AsyncIterator[tuple[str, bytes | str]]:
     """What the daemons say, and what zones wrote to their consoles."""
+    from protect.cli.doctor import bundle
+
     async with (
         daemons.host(options) as host,
         daemons.zones(options) as zones,
@@ -159,7 +161,7 @@ async def _state(options: argparse.Namespace) -> AsyncIterator[tuple[str, bytes 
         listing = reserving.ListReservations(reservations.ListReservationsRequest(), timeout=_TIMEOUT)
         yield await _part("reservations", listing)
         status = runtime.Status(cri.StatusRequest(verbose=True), timeout=_TIMEOUT)
-        yield await _part("cri-status", status)
+        yield await _part("cri-status", status, bundle.of_status)
         metrics = runtime.ListPodSandboxMetrics(cri.ListPodSandboxMetricsRequest(), timeout=_TIMEOUT)
         yield await _part("metrics", metrics)
         try:
@@ -175,9 +177,13 @@ async def _state(options: argparse.Namespace) -> AsyncIterator[tuple[str, bytes 
                 yield f"consoles/{zone.id}", str(error.details())
 
 
-async def _part(name: str, asked: Awaitable[Message]) -> tuple[str, bytes | str]:
+async def _part(
+    name: str,
+    asked: Awaitable[Message],
+    change: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda found: found,
+) -> tuple[str, bytes | str]:
     try:
-        return f"state/{name}.json", json.dumps(as_dict(await asked), indent=1).encode()
+        return f"state/{name}.json", json.dumps(change(as_dict(await asked)), indent=1).encode()
     except grpc.aio.AioRpcError as error:
         return f"state/{name}.json", str(error.details())
 

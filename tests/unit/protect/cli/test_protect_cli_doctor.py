@@ -211,6 +211,7 @@ def test_a_bundle_is_redacted_bounded_and_its_owner_s(host: ThrowAway, tmp_path:
     host.file("etc/xenpod/certs.d/r.example/hosts.toml", TEXT)
     path = tmp_path / "b.tar.gz"
     parts = [
+        ("logs/x", TEXT.replace("x-own", "token").encode()),
         ("consoles/z1", b"x" * 40 + b"\nline\n" * bundle.LIMIT),
         *bundle.collect(host.machine, host.settings),
     ]
@@ -222,8 +223,8 @@ def test_a_bundle_is_redacted_bounded_and_its_owner_s(host: ThrowAway, tmp_path:
         texts = {name: io.TextIOWrapper(file).read() for name, file in found.items() if file}
     whole = "".join(texts.values())
     assert not [secret for secret in SECRETS if secret in whole]
-    hosts = texts["files/etc/xenpod/certs.d/r.example/hosts.toml"]
-    assert '"/var/lib/protect"' in hosts and '[host."https://s.example"]' in hosts
+    assert "certs.d/r.example/hosts.toml: it cannot be read as TOML" in texts["missing"]
+    assert '"/var/lib/protect"' in texts["logs/x"] and '[host."https://s.example"]' in texts["logs/x"]
     assert len(texts["consoles/z1"]) <= bundle.LIMIT + 100
     assert {"files/etc/xenpod/cri.toml", "files/var/lib/kubelet/config.yaml", "missing"} <= texts.keys()
     with pytest.raises(FileExistsError):
