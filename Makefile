@@ -12,7 +12,7 @@ PACKAGES := tests/packages
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen test-packages install deb demo demo-xen run folder bench soak proto manifests reference docs clean
+.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen test-packages install deb lock demo demo-xen run folder bench soak proto manifests reference docs clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -81,6 +81,16 @@ install:  ## install the daemons, commands, units and manual pages; DESTDIR=<roo
 
 deb:  ## make the Debian packages, in build/deb
 	@$(MAKE) --no-print-directory -f packaging/Makefile deb
+
+# For each Python and machine that the packages are for, with the hash of each file.  uv is only needed here.
+LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header --no-emit-index-url
+LOCKED := packaging/lock
+
+lock: $(BIN)/.installed  ## choose anew which Python packages the Debian packages contain: packaging/lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.8'
+	@$(LOCK) --upgrade --extra kubernetes pyproject.toml --output-file $(LOCKED)/cluster.txt
+	@$(LOCK) --upgrade --constraint $(LOCKED)/cluster.txt pyproject.toml --output-file $(LOCKED)/base.txt
+	@sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(LOCK) --upgrade - --output-file $(LOCKED)/build.txt
 
 demo: root-demo parts  ## needs root: a real image runs as a pod, step by step, on the fake toolstack
 	@$(PY) -m localnode.demo --toolstack fake
