@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from protect.generate.claims.changing import add, changing_policy, new_pods, patches
+from protect.generate.claims.changing import CLAIMING, add, changing_policy, new_pods, patches
 from protect.generate.claims.need import variables
-from protect.generate.claims.templates import room, template_name
+from protect.generate.claims.templates import CLASS, claims_version, room, template_name
 from protect.generate.classes import Object
 from protect.generate.platforms import NodePlatform
 from protect.generate.policies import policy_object
@@ -20,7 +20,10 @@ from protect.generate.versions import Version
 NAME = "xenpod-claim-zones"
 
 CLAIM = "zone"
-"""The name of the claim in a pod; a pod that has one of that name already keeps it."""
+"""The name of the claim in a pod.  A pod with one of that name keeps it, if it is of our class."""
+
+OWN_CLAIMS = "xenpod-claims-of-zones"
+"""The policy that looks at these claims once they are made from their templates."""
 
 ANNOTATION = "zones.xenpod.dev/claim"
 """Annotation of a pod that says what the policy did."""
@@ -29,7 +32,8 @@ ANNOTATION = "zones.xenpod.dev/claim"
 def claim_policy(
     platforms: Sequence[NodePlatform], sizes: Sequence[int], kubernetes: Version, kyverno: Version | None
 ) -> list[Object]:
-    """The policy that changes pods, and the one that refuses those which no template is large enough for.
+    """The policy that changes pods, the one that refuses those which no template is large enough for, and
+    the one that refuses claims of another driver under the name of ours.
 
     Invalid: the release of Kubernetes, or of Kyverno where that is to do it, is too old.
     """
@@ -37,7 +41,42 @@ def claim_policy(
         "variables": _variables(platforms, sizes),
         "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": _PATCHES}}],
     }
-    return [*changing_policy(NAME, mutation, kubernetes, kyverno), *_refuse_the_rest(platforms, sizes)]
+    return [
+        *changing_policy(NAME, mutation, kubernetes, kyverno),
+        *_refuse_the_rest(platforms, sizes),
+        *_refuse_other_drivers(kubernetes),
+    ]
+
+
+def _refuse_other_drivers(kubernetes: Version) -> list[Object]:
+    """A policy for claims that are made from a pod's template: CEL sees the class there, not at the pod."""
+    spec: Object = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {
+            "namespaceSelector": {"matchLabels": {CLAIMING: "true"}},
+            "resourceRules": [
+                {
+                    "apiGroups": ["resource.k8s.io"],
+                    "apiVersions": [claims_version(kubernetes)],
+                    "operations": ["CREATE"],
+                    "resources": ["resourceclaims"],
+                }
+            ],
+        },
+        "matchConditions": [{"name": "is-of-a-zone", "expression": _IS_OF_A_ZONE}],
+        "validations": [
+            {
+                "expression": _OF_OUR_CLASS,
+                "message": f"a claim with the name {CLAIM} is for zone memory, of the device class {CLASS}",
+                "reason": "Forbidden",
+            }
+        ],
+    }
+    binding = {"policyName": OWN_CLAIMS, "validationActions": ["Deny"]}
+    return [
+        policy_object("v1", "ValidatingAdmissionPolicy", OWN_CLAIMS, spec),
+        policy_object("v1", "ValidatingAdmissionPolicyBinding", OWN_CLAIMS, binding),
+    ]
 
 
 def _refuse_the_rest(platforms: Sequence[NodePlatform], sizes: Sequence[int]) -> list[Object]:
@@ -52,11 +91,16 @@ def _refuse_the_rest(platforms: Sequence[NodePlatform], sizes: Sequence[int]) ->
         "message": f"it has no claim with the name {CLAIM}",
         "reason": "Forbidden",
     }
+    by_template = {
+        "expression": f"!variables.ours || variables.own.all(claim, {_BY_TEMPLATE})",
+        "message": f"its claim with the name {CLAIM} has to come from a template: resourceClaimTemplateName",
+        "reason": "Forbidden",
+    }
     spec: Object = {
         "failurePolicy": "Fail",
         "matchConstraints": new_pods(),
         "variables": _variables(platforms, sizes),
-        "validations": [validation],
+        "validations": [validation, by_template],
     }
     binding = {"policyName": NAME, "validationActions": ["Deny"]}
     return [
@@ -78,6 +122,17 @@ def _variables(platforms: Sequence[NodePlatform], sizes: Sequence[int]) -> list[
     return variables(platforms, more)
 
 
+# The controller of claims writes this annotation, with the claim's name in its pod.
+_IS_OF_A_ZONE = (
+    f'object.metadata.?annotations[?"resource.kubernetes.io/pod-claim-name"].orValue("") == "{CLAIM}"'
+)
+_OF_OUR_CLASS = (
+    "object.spec.?devices.?requests.orValue([]).exists(one, "
+    f'one.?exactly.?deviceClassName.orValue("") == "{CLASS}" || '
+    "(size(one.?firstAvailable.orValue([])) > 0 && "
+    f'one.firstAvailable.all(other, other.deviceClassName == "{CLASS}")))'
+)
+_BY_TEMPLATE = 'claim.?resourceClaimTemplateName.orValue("") != ""'
 _TEMPLATE = (
     'size(variables.own) > 0 ? variables.own[0].?resourceClaimTemplateName.orValue("") : '
     "size(variables.fitting) > 0 ? "

@@ -53,6 +53,12 @@ def template_name(size: int) -> str:
     return f"xenpod-zone-{size}mi"
 
 
+def claims_version(kubernetes: Version) -> str:
+    """The version of resource.k8s.io that a release has.  Invalid: as ``device_class``."""
+    made: str = device_class(kubernetes)["apiVersion"]
+    return made.removeprefix(f"{_GROUP}/")
+
+
 def device_class(kubernetes: Version) -> Object:
     """The DeviceClass.  Invalid: the release has none that the driver's devices fit."""
     memory = f'device.driver == "{DRIVER}" && device.attributes["{DRIVER}"].kind == "memory"'

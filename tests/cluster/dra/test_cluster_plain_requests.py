@@ -181,7 +181,7 @@ async def test_a_claim_is_as_large_as_the_zone_will_be(driver: Driver, body: Obj
 
 
 async def test_what_a_pod_claims_itself_is_kept(driver: Driver) -> None:
-    own = [{"name": "zone", "resourceClaimName": "mine"}, {"name": "gpu", "resourceClaimTemplateName": "gpu"}]
+    own = [{"name": name, "resourceClaimTemplateName": name} for name in ("zone", "gpu")]
     made = await asked(
         driver, pod("asked", "true", runtimeClassName=CLASS, container=limited("9Gi"), resourceClaims=own)
     )
@@ -189,6 +189,29 @@ async def test_what_a_pod_claims_itself_is_kept(driver: Driver) -> None:
     assert made["metadata"]["annotations"][NOTE].startswith("its own for 9312Mi")
     beside = await asked(driver, pod("asked", "true", runtimeClassName=CLASS, resourceClaims=own[1:]))
     assert [one["name"] for one in beside["spec"]["resourceClaims"]] == ["gpu", "zone"]
+
+
+async def test_a_claim_that_only_has_the_name_of_a_zones_is_refused(driver: Driver) -> None:
+    """Of another device class, as its controller makes it; and one whose class the pod does not show."""
+    with pytest.raises(ApiRefused, match="has to come from a template"):
+        named = [{"name": "zone", "resourceClaimName": "mine"}]
+        await asked(driver, pod("asked", "true", runtimeClassName=CLASS, resourceClaims=named))
+    claims = f"{CLAIMS}?dryRun=All"
+    for name, device_class, refused in (
+        ("zone", "other", True), ("zone", "zone-memory", False), ("gpu", "other", False)
+    ):  # fmt: skip
+        body = {
+            "metadata": {
+                "generateName": "asked-",
+                "annotations": {"resource.kubernetes.io/pod-claim-name": name},
+            },
+            "spec": {"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": device_class}}]}},
+        }
+        if not refused:
+            await driver.cluster.api.post(claims, body)
+            continue
+        with pytest.raises(ApiRefused, match="of the device class zone-memory"):
+            await driver.cluster.api.post(claims, body)
 
 
 async def test_a_pod_for_which_no_template_is_large_enough_is_refused(driver: Driver) -> None:

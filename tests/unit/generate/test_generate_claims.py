@@ -62,3 +62,43 @@ def test_releases_that_are_too_old_are_refused() -> None:
         policy.claim_policy([NODE], (256,), NEWEST, Version(1, 16))
     with pytest.raises(Invalid, match=r"DeviceClass for Kubernetes 1\.32"):
         templates.device_class(Version(1, 32))
+
+
+@pytest.mark.parametrize(("release", "api"), [(Version(1, 33), "v1beta2"), (NEWEST, "v1")])
+def test_a_claim_counts_as_one_of_a_zone_by_its_class_not_its_name(release: Version, api: str) -> None:
+    """Of the pod CEL sees names alone, so the claim that is made from the template is looked at."""
+    made = policy.claim_policy([NODE], (256,), release, None)
+    [found] = [
+        one for one in made if one["metadata"]["name"] == policy.OWN_CLAIMS and "Binding" not in one["kind"]
+    ]
+    [rule] = found["spec"]["matchConstraints"]["resourceRules"]
+    assert (rule["apiVersions"], rule["resources"]) == ([api], ["resourceclaims"])
+    [condition] = found["spec"]["matchConditions"]
+    assert "resource.kubernetes.io/pod-claim-name" in condition["expression"]
+    [validation] = found["spec"]["validations"]
+    assert validation["expression"].count(f'deviceClassName.orValue("") == "{templates.CLASS}"') == 1
+    assert CLASS_OF_TEMPLATES == {templates.CLASS}
+
+
+def test_a_claim_whose_class_nobody_sees_is_refused() -> None:
+    """One that the pod names, not a template: it is there before the pod, or after it."""
+    made = policy.claim_policy([NODE], (256,), NEWEST, None)
+    [found] = [
+        one
+        for one in made
+        if (one["kind"], one["metadata"]["name"]) == ("ValidatingAdmissionPolicy", policy.NAME)
+    ]
+    assert [one["message"] for one in found["spec"]["validations"]] == [
+        "it has no claim with the name zone",
+        "its claim with the name zone has to come from a template: resourceClaimTemplateName",
+    ]
+    assert found["spec"]["validations"][1]["expression"] == (
+        '!variables.ours || variables.own.all(claim, claim.?resourceClaimTemplateName.orValue("") != "")'
+    )
+
+
+CLASS_OF_TEMPLATES = {
+    request["exactly"]["deviceClassName"]
+    for one in templates.claim_templates(NEWEST, ["a"], (256,))
+    for request in one["spec"]["spec"]["devices"]["requests"]
+}
