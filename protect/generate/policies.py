@@ -111,7 +111,7 @@ def keep_off_host(platforms: Sequence[NodePlatform]) -> list[Object]:
 
 
 def keep_off_delegate(platforms: Sequence[NodePlatform]) -> list[Object]:
-    """A ValidatingAdmissionPolicy and its binding, which keep off the delegate what xenpod-cri refuses there.
+    """A ValidatingAdmissionPolicy and its binding, which refuse pods that xenpod-cri would refuse, too.
 
     It refuses a pod that goes to the delegate, by the node's ``[delegate]``, whose namespace is not one of
     ``namespaces``, and that may run on such a node: it tolerates the taints, or names a node.  A default, not

@@ -142,7 +142,7 @@ LEAKED_BEFORE = {
 }
 
 
-def test_what_leaked_before_is_gone(host: ThrowAway, tmp_path: Path) -> None:
+def test_secrets_that_leaked_before_are_gone(host: ThrowAway, tmp_path: Path) -> None:
     """Of kubeconfigs, PSKs, block scalars, inline tables, and the configuration in CNI's results."""
     for name, text in LEAKED_BEFORE.items():
         host.file(name, text)
@@ -164,7 +164,7 @@ def test_of_the_shipped_files_all_numbers_and_choices_stay() -> None:
         assert f': "{GONE}"' not in said.decode(), "only keys without any harmless value are missing"
 
 
-def test_what_helps_stays_and_the_rest_is_named_by_its_number() -> None:
+def test_known_values_stay_and_other_keys_are_counted() -> None:
     text = 'state_dir = "/srv/x"\nown = "a"\n[delegate]\ndefault = "xenpod"\ntimeout = "7s"\n'
     said = bundle.shown(text, "TOML", keys.CRI)
     assert json.loads(said) == {
