@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -202,6 +203,13 @@ def file_chunks(path: Path, token: CancelToken) -> Iterator[bytes]:
             yield chunk
 
 
-def plain_stream(path: Path, subject: str, token: CancelToken) -> PlainStream:
-    """Decompress a kept blob; raises Cancelled."""
-    return PlainStream(token.passing(compression.plain(file_chunks(path, token), subject)), subject)
+def plain_stream(handle: int, subject: str) -> PlainStream:
+    """Decompress a kept blob from its beginning; the handle's own offset stays."""
+    return PlainStream(compression.plain(_handle_chunks(handle), subject), subject)
+
+
+def _handle_chunks(handle: int) -> Iterator[bytes]:
+    at = 0
+    while chunk := os.pread(handle, CHUNK, at):
+        yield chunk
+        at += len(chunk)

@@ -6,8 +6,7 @@ are there in the end are copied out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import BinaryIO
 
 from cri.images.bounds.cancel import CancelToken
@@ -22,7 +21,7 @@ _NEVER = CancelToken()
 
 
 def write_stream(
-    blobs: Sequence[Path],
+    blobs: Mapping[int, int],
     contents: Contents,
     accounts: Accounts,
     subject: str,
@@ -32,10 +31,11 @@ def write_stream(
 ) -> None:
     """Write what is left of a filesystem's stream, of an image's layers, lowest first, to its end.
 
-    The same contents give the same bytes. moved: is told of the bytes of files that were copied.
+    The same contents give the same bytes. blobs: handles of the layers that are read; moved: is told of the
+    bytes of files that were copied.
     """
     for layer, files in contents.files.items():
-        stream = plain_stream(blobs[layer], subject, _NEVER)
+        stream = plain_stream(blobs[layer], subject)
         _copy_files(files, stream, sink, accounts, moved)
     # Directories may come after what is in them: the tool makes them, and takes their attributes later.
     for path, node in token.passing(contents.bare):
@@ -93,7 +93,7 @@ class Accounts:
         """Keep the file's data."""
         self._found[content[:2]] = data
 
-    def contents(self, blobs: Sequence[Path], subject: str) -> dict[str, bytes | None]:
+    def contents(self, blobs: Mapping[int, int], subject: str) -> dict[str, bytes | None]:
         """All account files; what a new symlink leads to may be in a lower layer, and is read there."""
         contents: dict[str, bytes | None] = {}
         for path, node in self._nodes.items():
@@ -102,7 +102,7 @@ class Accounts:
                 continue
             place = node.content[:2]
             if place not in self._found:
-                stream = plain_stream(blobs[node.content.layer], subject, _NEVER)
+                stream = plain_stream(blobs[node.content.layer], subject)
                 stream.skip(node.content.offset)
                 self._found[place] = stream.exactly(node.content.stored)
             contents[path] = self._found[place]

@@ -15,6 +15,7 @@ import socket
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
+from cri.images.worker.handles import receive
 from cri.images.worker.jobs import carry_out
 
 _PR_SET_PDEATHSIG = 1
@@ -59,8 +60,8 @@ class Parent:
                     signal.pidfd_send_signal(worker.ended, signal.SIGKILL)
 
     def _begin(self) -> bool:
-        said, handles, _, _ = socket.recv_fds(self._control, 1, 4)
-        if not said:
+        handles = receive(self._control)
+        if not handles:
             return False
         asker, *given = handles
         parent = os.getpid()

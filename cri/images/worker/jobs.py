@@ -1,7 +1,7 @@
 """What a worker does: read a layer, write files of layers into a filesystem, read account files.
 
 A job is a name and its arguments. Its handles: the pipe that they and a layer's bytes come from, the pipe for
-what comes of it, and for some the pipe into a tar2sqfs.
+what comes of it, and for some the pipe into a tar2sqfs, and files of layers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import resource
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from cri.images.bounds.limits import ImageLimits
@@ -21,6 +20,7 @@ from cri.images.rootfs.convert import Accounts, write_stream
 from cri.images.rootfs.filewriter import FileWriter
 from cri.images.rootfs.stream import StreamPipe, nodes, stated_contents
 from cri.images.worker import wire
+from daemonkit.faults import Broken
 
 READ, WRITE, ACCOUNTS = "unpack layer", "build filesystem image", "read account files"
 """The jobs, as messages have them."""
@@ -30,15 +30,16 @@ OWN_BYTES = 512 << 20
 _TOLD = 4 << 20
 
 
-def carry_out(source: int, target: int, sink: int = -1) -> None:
-    """The worker's life; a fault is what comes of it, too."""
-    name, most, arguments = wire.take(source)
+def carry_out(source: int, target: int, *more: int) -> None:
+    """The worker's life; a fault is what comes of it, too. more: the pipe of a tar2sqfs, files of layers."""
+    name, most, count, arguments = wire.take(source)
     limits = ImageLimits(**most)
     _limit(limits)
-    out = StreamPipe(sink) if sink >= 0 else None
+    sink, files = more[: len(more) - count], more[len(more) - count :]
+    out = StreamPipe(*sink) if sink else None
     try:
         try:
-            result = _JOBS[name](source, target, limits, out, *arguments)
+            result = _JOBS[name](source, target, limits, out, files, *arguments)
         except MemoryError:
             cause = f"a process of {_address_space(limits)} bytes is too small to read it"
             raise oversized(name, str(arguments[0]), cause, "memory_bytes") from None
@@ -48,6 +49,12 @@ def carry_out(source: int, target: int, sink: int = -1) -> None:
         return
     except Exception as error:
         wire.put(target, ("fault", wire.fault_fields(error)))
+
+
+def refuse(target: int, error: OSError) -> None:
+    """The end of a worker that could not be confined, and so reads nothing."""
+    with suppress(BrokenPipeError):
+        wire.put(target, ("fault", wire.fault_fields(Broken("confine worker", "", str(error)))))
 
 
 def _address_space(limits: ImageLimits) -> int:
@@ -63,7 +70,13 @@ def _limit(limits: ImageLimits) -> None:
 
 
 def _read(
-    source: int, target: int, limits: ImageLimits, out: StreamPipe | None, diff_id: str, size: int
+    source: int,
+    target: int,
+    limits: ImageLimits,
+    out: StreamPipe | None,
+    files: Sequence[int],
+    diff_id: str,
+    size: int,
 ) -> tuple[Any, ...]:
     """A layer's index, and what was written of its files."""
     writer = FileWriter(diff_id, limits, out) if out is not None else None
@@ -80,8 +93,9 @@ def _write(
     target: int,
     limits: ImageLimits,
     out: StreamPipe | None,
+    files: Sequence[int],
     subject: str,
-    blobs: Sequence[str],
+    layers: Sequence[int],
     plan: Sequence[Any],
     known: Mapping[tuple[int, int], bytes],
 ) -> tuple[dict[str, bytes | None], bool]:
@@ -89,12 +103,12 @@ def _write(
     assert out is not None
     contents, found = stated_contents(plan)
     accounts = Accounts(found, known)
-    paths = [Path(blob) for blob in blobs]
+    blobs = dict(zip(layers, files, strict=True))
     moved = _Moved(target)
-    write = partial(write_stream, paths, contents, accounts, subject, moved.add)
+    write = partial(write_stream, blobs, contents, accounts, subject, moved.add)
     whole = out.put(write) and out.flush()
     moved.tell()
-    return accounts.contents(paths, subject), whole
+    return accounts.contents(blobs, subject), whole
 
 
 def _account_files(
@@ -102,12 +116,13 @@ def _account_files(
     target: int,
     limits: ImageLimits,
     out: StreamPipe | None,
+    files: Sequence[int],
     subject: str,
-    blobs: Sequence[str],
+    layers: Sequence[int],
     accounts: Mapping[str, Any],
 ) -> dict[str, bytes | None]:
     """Contents of account files."""
-    return Accounts(nodes(accounts), {}).contents([Path(blob) for blob in blobs], subject)
+    return Accounts(nodes(accounts), {}).contents(dict(zip(layers, files, strict=True)), subject)
 
 
 class _Moved:

@@ -87,8 +87,9 @@ def account_files(
     """Contents of FilesystemPlan.accounts, when no filesystem is to be built."""
     if not any(node is not None and node.content is not None for node in plan.accounts.values()):
         return {path: None if node is None else b"" for path, node in plan.accounts.items()}
+    layers = _read_for_accounts(plan, {})
     found: Mapping[str, bytes | None] = workers.run(
-        jobs.ACCOUNTS, (subject, list(map(str, blobs)), plan.stated_accounts()), token
+        jobs.ACCOUNTS, (subject, layers, plan.stated_accounts()), token, files=[blobs[at] for at in layers]
     )
     return found
 
@@ -106,24 +107,35 @@ def _write(
     accounts = Accounts(plan.accounts, known)
     if not layers and accounts.are_known():
         # Nothing is left to be inflated.
-        return _write_here(squashfs, blobs, plan, accounts, token)
-    arguments = (squashfs.out.name, list(map(str, blobs)), plan.stated(layers), known)
+        return _write_here(squashfs, plan, accounts, token)
+    # A blob that is not read may not be here.
+    needed = sorted({*layers, *_read_for_accounts(plan, known)})
+    files = [blobs[at] for at in needed]
+    arguments = (squashfs.out.name, needed, plan.stated(layers), known)
     found: Mapping[str, bytes | None]
-    found, whole = workers.run(jobs.WRITE, arguments, token, sink=squashfs.sink, moved=moved)
+    found, whole = workers.run(jobs.WRITE, arguments, token, sink=squashfs.sink, files=files, moved=moved)
     squashfs.finish(whole, token)
     return found
 
 
+def _read_for_accounts(plan: FilesystemPlan, known: Mapping[tuple[int, int], bytes]) -> list[int]:
+    """The layers that account files are in, those that are known left out."""
+    contents = [
+        node.content for node in plan.accounts.values() if node is not None and node.content is not None
+    ]
+    return sorted({content.layer for content in contents if content[:2] not in known})
+
+
 def _write_here(
-    squashfs: Squashfs, blobs: Sequence[Path], plan: FilesystemPlan, accounts: Accounts, token: CancelToken
+    squashfs: Squashfs, plan: FilesystemPlan, accounts: Accounts, token: CancelToken
 ) -> Mapping[str, bytes | None]:
     contents = Contents(plan.bare, {}, plan.links)
     out = StreamPipe(squashfs.sink)
     with token.unblocking(squashfs.kill):
-        whole = out.put(lambda sink: write_stream(blobs, contents, accounts, "", _nothing, sink, token))
+        whole = out.put(lambda sink: write_stream({}, contents, accounts, "", _nothing, sink, token))
         whole = out.flush() and whole
     squashfs.finish(whole, token)
-    return accounts.contents(blobs, "")
+    return accounts.contents({}, "")
 
 
 def _nothing(_: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -20,8 +21,11 @@ from cri.images.bounds.cancel import CancelToken
 from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import oversized
 from cri.images.worker import wire
+from cri.images.worker.handles import send
 from daemonkit.faults import Broken
 from daemonkit.host.children import make_way, settle
+
+log = logging.getLogger(__name__)
 
 PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
@@ -53,19 +57,21 @@ class LayerWorkers:
         token: CancelToken,
         feed: Iterable[bytes] = (),
         sink: int | None = None,
+        files: Sequence[Path] = (),
         moved: Callable[[int], None] = lambda _: None,
     ) -> Any:
         """The result of a job; its first argument is the subject, for messages.
 
-        feed: a layer's bytes; sink: the pipe of a tar2sqfs; moved: is told of bytes that were copied. Raises
+        feed: a layer's bytes; sink: the pipe of a tar2sqfs; files: are opened for the worker; moved: is
+        told of bytes that were copied. Raises
         the worker's fault, Oversized when it took more than it may, Broken, Cancelled, and what feed raises.
         The worker has ended then.
         """
         with ExitStack() as stack:
-            source, results, asker = self._begin(stack, sink)
+            source, results, asker = self._begin(stack, sink, files)
             with token.unblocking(lambda: _hang_up(asker)):
                 try:
-                    _give(source, (job, asdict(self._limits), tuple(arguments)), feed)
+                    _give(source, (job, asdict(self._limits), len(files), tuple(arguments)), feed)
                     fields = _outcome(results, moved)
                 except BaseException:
                     _hang_up(asker)
@@ -80,7 +86,9 @@ class LayerWorkers:
             raise wire.fault(*value)
         return value
 
-    def _begin(self, stack: ExitStack, sink: int | None) -> tuple[Pipe, int, socket.socket]:
+    def _begin(
+        self, stack: ExitStack, sink: int | None, files: Sequence[Path]
+    ) -> tuple[Pipe, int, socket.socket]:
         """A new worker: the pipe into it, the one out of it, and the socket of its end."""
         given, source = os.pipe()
         results, taken = os.pipe()
@@ -91,13 +99,15 @@ class LayerWorkers:
         # The pipe quota of the user may be used up; a small pipe works too.
         with suppress(PermissionError):
             fcntl(source, _F_SETPIPE_SZ, PIPE_BYTES)
-        try:
+        with ExitStack() as opened:
+            opened.enter_context(told)
+            opened.callback(os.close, given)
+            opened.callback(os.close, taken)
             handles = [told.fileno(), given, taken, *([] if sink is None else [sink])]
+            for path in files:
+                handles.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                opened.callback(os.close, handles[-1])
             self._send(handles)
-        finally:
-            told.close()
-            os.close(given)
-            os.close(taken)
         return pipe, results, asker
 
     def _end_of(self, job: str, subject: str, status: int | None) -> Exception:
@@ -111,6 +121,10 @@ class LayerWorkers:
                 return Broken(
                     job, subject, "the process that read it was killed", "is the host out of memory?"
                 )
+            if number == signal.SIGSYS:
+                cause = "the process that read it made a system call that no worker may make, and was killed"
+                log.error("%s %r: %s; the image may attack this host", job, subject, cause)
+                return Broken(job, subject, cause, "the image may attack this host")
             return Broken(job, subject, f"the process that read it ended by signal {number}")
         return Broken(job, subject, "the process that read it ended", "the log may have its last words")
 
@@ -122,8 +136,16 @@ class LayerWorkers:
                 if self._control is not None:
                     self._control.close()
                 self._control, self._parent = _parent()
-            with suppress(BrokenPipeError, ConnectionResetError):
-                socket.send_fds(self._control, [b"w"], handles)
+            try:
+                send(self._control, handles)
+            except (BrokenPipeError, ConnectionResetError):
+                return
+            except BaseException:
+                # The parent may wait for the rest of the handles: it ends, and the next job has a new one.
+                self._control.close()
+                self._parent.wait()
+                self._control = None
+                raise
 
 
 def _parent() -> tuple[socket.socket, subprocess.Popen[bytes]]:
