@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cri.config import ContainerDefaults
-from cri.oci import seccomp_bpf
 from cri.oci.capabilities import ALL, DEFAULT
 from cri.oci.process import process
 from cri.oci.seccomp import DEFAULT as DEFAULT_PROFILE
@@ -23,6 +22,7 @@ from cri.oci.seccomp_profile import MACHINES, ContainerFacts, resolve
 from cri.oci.spec import spec
 from cri.oci.user import User
 from daemonkit.faults import Broken, Fault, Invalid, Unsupported
+from daemonkit.host import seccomp as libseccomp
 from tests.support.cri.cri_node import IMAGE, container_config
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -287,7 +287,7 @@ def test_a_libseccomp_that_is_missing_or_fails(monkeypatch: pytest.MonkeyPatch) 
         def seccomp_release(self, made: object) -> None:
             raise AssertionError("what was never made was released")
 
-    monkeypatch.setattr(seccomp_bpf, "_library", Failing)
+    monkeypatch.setattr(libseccomp, "_library", Failing)
     with pytest.raises(Broken, match="libseccomp makes no filter"):
         compiled(profile)
     monkeypatch.undo()
@@ -297,7 +297,7 @@ def test_a_libseccomp_that_is_missing_or_fails(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
     with pytest.raises(Broken, match="cannot open") as raised:
-        seccomp_bpf._library.__wrapped__()
+        libseccomp._library.__wrapped__()
     assert raised.value.hint == "install libseccomp2"
 
 
