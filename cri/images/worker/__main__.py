@@ -6,8 +6,8 @@ whole copy, and never sees a byte of an image. Jobs come from its standard input
 
 from __future__ import annotations
 
-import ctypes
 import gc
+import hashlib
 import os
 import select
 import signal
@@ -15,13 +15,12 @@ import socket
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
+from cri.images.worker.confine import Confinement
 from cri.images.worker.handles import receive
-from cri.images.worker.jobs import carry_out
+from cri.images.worker.jobs import carry_out, refuse
 
-_PR_SET_PDEATHSIG = 1
 # Workers and their parent are ended before a daemon or a zone when the host has no memory left.
 _OOM_SCORE = "500"
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class _Worker(NamedTuple):
@@ -35,8 +34,9 @@ class _Worker(NamedTuple):
 class Parent:
     """The loop that forks and reaps."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, confinement: Confinement) -> None:
         self._control = control
+        self._confinement = confinement
         self._workers: dict[int, _Worker] = {}
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
@@ -68,12 +68,7 @@ class Parent:
         # The daemon has settled this process: its forks have its control group.
         pid = os.fork()
         if pid == 0:
-            for worker in set(self._workers.values()):
-                os.close(worker.ended)
-                worker.asker.close()
-            self._control.close()
-            os.close(asker)
-            _work(given, parent)
+            _work(self._confinement, given, parent)
         for handle in given:
             os.close(handle)
         worker = _Worker(pid, os.pidfd_open(pid), socket.socket(fileno=asker))
@@ -97,15 +92,16 @@ class Parent:
                 worker.asker.send(status.to_bytes(4, "little"))
 
 
-def _work(handles: list[int], parent: int) -> NoReturn:
+def _work(confinement: Confinement, handles: list[int], parent: int) -> NoReturn:
     status = 1
     try:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            # It ended before that was asked for.
-            os._exit(status)
         _expose()
-        carry_out(*handles)
+        try:
+            confinement.enter(handles, parent)
+        except OSError as error:
+            refuse(handles[1], error)
+        else:
+            carry_out(*handles)
         status = 0
     finally:
         os._exit(status)
@@ -122,13 +118,16 @@ def main() -> None:
     # A terminal's Ctrl-C is the daemon's to act on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _expose()
+    # The library reads its configuration with the first digest.
+    hashlib.new("sha256")
+    confinement = Confinement()
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=os.dup(0)) as control:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
-        Parent(control).run()
+        Parent(control, confinement).run()
 
 
 if __name__ == "__main__":
