@@ -1,4 +1,4 @@
-"""Reads the control groups of the process itself.
+"""The control groups of the process itself, and a limit of memory for processes that it starts.
 
 Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst, systemd CGROUP_DELEGATION.md.
 """
@@ -26,6 +26,25 @@ def own_groups(proc: Path = Path("/proc/self")) -> Iterator[Path]:
         place = places.get(frozenset(controllers.split(",")) - {""})
         if place is not None:
             yield place / group.lstrip("/")
+
+
+def hold_memory(pid: int, name: str, most: int) -> bool:
+    """Put a process into a group of this name with a limit of memory in bytes; False: no group can have one.
+
+    Of version 1, in the process's own group if it was delegated, or has the name of a group that was.  In
+    version 2 a group with processes, as the daemon's, can have no limits below it: its own limit holds them.
+    OSError: the kernel refuses.
+    """
+    groups = tuple(own_groups())
+    names = {group.name for group in groups if delegated(group)}
+    for group in groups:
+        if group.name in names and (group / "memory.limit_in_bytes").exists():
+            made = group / name
+            made.mkdir(exist_ok=True)
+            (made / "memory.limit_in_bytes").write_text(str(most))
+            (made / "cgroup.procs").write_text(str(pid))
+            return True
+    return False
 
 
 def delegated(group: Path) -> bool:

@@ -152,8 +152,10 @@ class FilesystemBuilder:
     @asynccontextmanager
     async def early(self, parts: Sequence[Part]) -> AsyncIterator[Mapping[int, EarlyBuild]]:
         """Places for the filesystems of parts, by the numbers of their topmost layers."""
-        files, settings = self._store.files, self._settings
-        places = {part.end - 1: EarlyBuild(files, part.chain_id, settings, self._slots) for part in parts}
+        files, settings, workers = self._store.files, self._settings, self._workers
+        places = {
+            part.end - 1: EarlyBuild(files, part.chain_id, settings, self._slots, workers) for part in parts
+        }
 
         def close(_: CancelToken) -> None:
             for place in places.values():

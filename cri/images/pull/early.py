@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 from cri.images.concurrency import tenant
 from cri.images.rootfs.begun import BegunFilesystem
+from cri.images.rootfs.squash import Tools
 from cri.images.rootfs.stack import MAX_PARTS
 from cri.images.settings import ImageSettings
 from cri.images.store.files import StoreFiles
@@ -22,12 +23,15 @@ SLOTS = MAX_PARTS
 class EarlyBuild:
     """A place for one filesystem that is begun early, or not at all; used by one thread at a time."""
 
-    def __init__(self, files: StoreFiles, chain_id: str, settings: ImageSettings, slots: Shares) -> None:
+    def __init__(
+        self, files: StoreFiles, chain_id: str, settings: ImageSettings, slots: Shares, tools: Tools
+    ) -> None:
         self._files = files
         self._stem = chain_id.partition(":")[2]
         self._settings = settings
         self._slots = slots
         self._tenant = tenant()
+        self._tools = tools
         self._undo = ExitStack()
         self.begun: BegunFilesystem | None = None
 
@@ -51,7 +55,7 @@ class EarlyBuild:
         self._undo.callback(self._slots.give, self._tenant)
         out = self._undo.enter_context(self._files.work_file(self._stem))
         try:
-            return self._undo.enter_context(closing(BegunFilesystem(out, self._settings)))
+            return self._undo.enter_context(closing(BegunFilesystem(out, self._settings, self._tools)))
         except (OSError, Fault):
             # It will be told when the filesystem is built.
             self._undo.close()

@@ -6,18 +6,18 @@ from pathlib import Path
 
 from cri.images.rootfs.content import ContentId
 from cri.images.rootfs.filewriter import Written
-from cri.images.rootfs.squash import Squashfs
+from cri.images.rootfs.squash import Squashfs, Tools
 from cri.images.settings import ImageSettings
 
 
 class BegunFilesystem:
     """A filesystem of which a FileWriter writes the beginning; written: what that was, once it is known."""
 
-    def __init__(self, out: Path, settings: ImageSettings) -> None:
+    def __init__(self, out: Path, settings: ImageSettings, tools: Tools) -> None:
         """Raises Refused; close() it in any case."""
         self.out = out
         self.written: Written | None = None
-        self.squashfs = Squashfs(out, settings)
+        self.squashfs = Squashfs(out, settings, tools)
 
     def fits(self, content: ContentId) -> bool:
         """Whether what is written is what a plan begins with."""

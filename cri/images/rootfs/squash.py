@@ -3,25 +3,52 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
-import subprocess
+import shutil
+import signal
 import tempfile
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from cri.images.bounds.cancel import CancelToken
-from cri.images.errors import disk_full
+from cri.images.errors import disk_full, oversized
 from cri.images.rootfs.stream import PIPE_BYTES
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Broken, Refused
-from daemonkit.host.children import make_way, settle
 from daemonkit.host.disk_space import is_full
+
+log = logging.getLogger(__name__)
 
 TOOL = "tar2sqfs"
 BLOCK_BYTES = 128 << 10
 _F_SETPIPE_SZ = 1031
+_BUILD = "build filesystem image"
 _LEVELLED = ("zstd", "gzip")
+
+
+class RunningTool(Protocol):
+    """A program that runs in a process of its own."""
+
+    def wait(self) -> int | None:
+        """The exit status, negative for a signal; None: nobody knows. May be repeated."""
+
+    def kill(self) -> None:
+        """End it at once, from any thread; it may have ended."""
+
+
+class Tools(Protocol):
+    """Starts programs that read hostile bytes, without any rights."""
+
+    def start_tool(
+        self, program: str, arguments: Sequence[str], threads: int, source: int, errors: int, out: int
+    ) -> RunningTool:
+        """Start a program; source, errors: its standard input and error output.
+
+        out: a file that it is given as its last argument, and that belongs to it from then on.
+        """
 
 
 class Squashfs:
@@ -30,20 +57,23 @@ class Squashfs:
     Both block; they may be called in one thread after the other.
     """
 
-    def __init__(self, out: Path, settings: ImageSettings) -> None:
+    def __init__(self, out: Path, settings: ImageSettings, tools: Tools) -> None:
         """Start the tool, which is to make ``out``; raises Refused when it is not installed."""
         self.out = out
+        self._cpu_seconds = settings.limits.cpu_seconds
         self._finished = False
-        self._errors = tempfile.TemporaryFile()
-        # The tool gets an open file, which it cannot remove: a failure can be looked into.
-        self._file = out.open("x+b")
-        try:
-            self._process = _start(settings, self._file.fileno(), self._errors)
-        except BaseException:
-            self._file.close()
-            self._errors.close()
-            out.unlink(missing_ok=True)
-            raise
+        with ExitStack() as undo:
+            self._errors = undo.enter_context(tempfile.TemporaryFile())
+            # The tool gets an open file, which it cannot remove: a failure can be looked into.
+            self._file = undo.enter_context(out.open("x+b"))
+            undo.callback(out.unlink, missing_ok=True)
+            source, self._sink = os.pipe()
+            undo.callback(self._end_stream)
+            try:
+                self._tool = _start(tools, settings, source, self._errors.fileno(), self._file.fileno())
+            finally:
+                os.close(source)
+            undo.pop_all()
         # The pipe quota of the user may be used up; a small pipe works too.
         with suppress(PermissionError):
             fcntl.fcntl(self.sink, _F_SETPIPE_SZ, PIPE_BYTES)
@@ -51,8 +81,7 @@ class Squashfs:
     @property
     def sink(self) -> int:
         """The handle of the tool's pipe."""
-        assert self._process.stdin is not None
-        return self._process.stdin.fileno()
+        return self._sink
 
     def finish(self, whole: bool, token: CancelToken) -> None:
         """Have a synced, read-only file; raises Exhausted for a full disk, Broken, Cancelled.
@@ -61,77 +90,61 @@ class Squashfs:
         """
         with token.unblocking(self.kill):
             self._end_stream()
-            status = self._process.wait()
+            status = self._tool.wait()
         token.check()
-        if status or not whole:
+        if status != 0 or not whole:
             raise self._failure(status)
+        os.fchown(self._file.fileno(), os.geteuid(), os.getegid())
         os.fchmod(self._file.fileno(), 0o444)
         os.fsync(self._file.fileno())
         self._finished = True
 
     def kill(self) -> None:
         """End the tool at once, from any thread; the others' calls then fail."""
-        self._process.kill()
+        self._tool.kill()
 
     def close(self) -> None:
         """End the tool; the file is removed unless it is finished."""
-        self._process.kill()
+        self._tool.kill()
         self._end_stream()
-        self._process.wait()
+        self._tool.wait()
         self._file.close()
         self._errors.close()
         if not self._finished:
             self.out.unlink(missing_ok=True)
 
     def _end_stream(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        if self._sink >= 0:
+            os.close(self._sink)
+            self._sink = -1
 
-    def _failure(self, status: int) -> Exception:
+    def _failure(self, status: int | None) -> Exception:
+        name = self.out.name
+        if status == -signal.SIGXCPU:
+            cause = f"{TOOL} takes more than {self._cpu_seconds} s of CPU time in each of its threads"
+            return oversized(_BUILD, name, cause, "cpu_seconds")
+        if status == -signal.SIGSYS:
+            cause = f"{TOOL} made a system call that it may not make, and was killed"
+            log.error("%s %s: %s; the image may attack this host", _BUILD, name, cause)
+            return Broken(_BUILD, name, cause, "the image may attack this host")
         self._errors.seek(0)
         said = self._errors.read(4096).decode("utf-8", "replace").strip().replace("\n", "; ")
-        name = self.out.name
         if _disk_full(self._file):
-            return disk_full("build filesystem image", name)
-        return Broken("build filesystem image", name, f"{TOOL} ended with {status}: {said or 'no message'}")
+            return disk_full(_BUILD, name)
+        return Broken(_BUILD, name, f"{TOOL} ended with {status}: {said or 'no message'}")
 
 
-def _start(settings: ImageSettings, target: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(tools: Tools, settings: ImageSettings, source: int, errors: int, out: int) -> RunningTool:
+    program = shutil.which(TOOL)
+    if program is None:
+        raise Refused(_BUILD, "", f"no {TOOL} on the PATH", "install squashfs-tools-ng")
     kind = settings.compression
     level = ["-X", f"level={settings.compression_level}"] if kind in _LEVELLED else []
-    jobs = str(max(1, len(os.sched_getaffinity(0))))
-    command = [
-        TOOL,
-        "--quiet",
-        "--force",
-        "--no-skip",
-        "-c",
-        kind,
-        *level,
-        "-b",
-        str(BLOCK_BYTES),
-        "-j",
-        jobs,
-    ]
+    threads = max(1, len(os.sched_getaffinity(0)))
     # Without SOURCE_DATE_EPOCH the file's own times are 0, whatever the daemon's environment.
-    environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
-    try:
-        process = subprocess.Popen(
-            [*command, f"/proc/self/fd/{target}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            env=environment,
-            bufsize=0,
-            pass_fds=(target,),
-        )
-    except FileNotFoundError as error:
-        raise Refused(
-            "build filesystem image", "", f"no {TOOL} on the PATH", "install squashfs-tools-ng"
-        ) from error
-    settle(process.pid)
-    make_way(process.pid)
-    return process
+    arguments = ["--quiet", "--force", "--no-skip", "-c", kind, *level]
+    arguments += ["-b", str(BLOCK_BYTES), "-j", str(threads)]
+    return tools.start_tool(os.path.abspath(program), arguments, threads, source, errors, out)
 
 
 def _disk_full(file: IO[bytes]) -> bool:

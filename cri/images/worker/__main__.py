@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 import os
 import select
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, NoReturn
 
 from cri.images.worker.confine import Confinement
-from cri.images.worker.handles import receive
+from cri.images.worker.handles import ONLINE, PROGRAM, Given, receive
 from cri.images.worker.jobs import carry_out, refuse
+from cri.images.worker.program import Order, ProgramConfinement
 
 # Workers and their parent are ended before a daemon or a zone when the host has no memory left.
 _OOM_SCORE = "500"
@@ -34,9 +38,10 @@ class _Worker(NamedTuple):
 class Parent:
     """The loop that forks and reaps."""
 
-    def __init__(self, control: socket.socket, confinement: Confinement) -> None:
+    def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._confinement = confinement
+        self._confinements: dict[bool, Confinement] = {False: Confinement()}
+        self._programs: ProgramConfinement | None = None
         self._workers: dict[int, _Worker] = {}
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
@@ -60,15 +65,17 @@ class Parent:
                     signal.pidfd_send_signal(worker.ended, signal.SIGKILL)
 
     def _begin(self) -> bool:
-        handles = receive(self._control)
-        if not handles:
+        order = receive(self._control)
+        if order is None:
             return False
-        asker, *given = handles
+        asker, *given = order.handles
         parent = os.getpid()
+        become = self._prepared(order, given, parent)
         # The daemon has settled this process: its forks have its control group.
         pid = os.fork()
         if pid == 0:
-            _work(self._confinement, given, parent)
+            _expose()
+            become()
         for handle in given:
             os.close(handle)
         worker = _Worker(pid, os.pidfd_open(pid), socket.socket(fileno=asker))
@@ -76,6 +83,17 @@ class Parent:
         self._poll.register(worker.ended, select.POLLIN)
         self._poll.register(asker, select.POLLIN)
         return True
+
+    def _prepared(self, order: Given, given: list[int], parent: int) -> Callable[[], NoReturn]:
+        """The life of a new child. Confinements are made once, before the first child that needs them."""
+        if order.kind == PROGRAM:
+            if self._programs is None:
+                self._programs = ProgramConfinement()
+            return self._programs.prepared(Order(*json.loads(order.text)), parent, *given)
+        network = order.kind == ONLINE
+        if network not in self._confinements:
+            self._confinements[network] = Confinement(network)
+        return partial(_work, self._confinements[network], given, parent)
 
     def _reap(self, worker: _Worker) -> None:
         _, status = os.waitpid(worker.pid, 0)
@@ -95,7 +113,6 @@ class Parent:
 def _work(confinement: Confinement, handles: list[int], parent: int) -> NoReturn:
     status = 1
     try:
-        _expose()
         try:
             confinement.enter(handles, parent)
         except OSError as error:
@@ -120,14 +137,14 @@ def main() -> None:
     _expose()
     # The library reads its configuration with the first digest.
     hashlib.new("sha256")
-    confinement = Confinement()
-    gc.collect()
-    gc.freeze()
     with socket.socket(fileno=os.dup(0)) as control:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
-        Parent(control, confinement).run()
+        parent = Parent(control)
+        gc.collect()
+        gc.freeze()
+        parent.run()
 
 
 if __name__ == "__main__":

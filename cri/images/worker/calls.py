@@ -34,6 +34,11 @@ _SOCKETS = (
     "connect bind sendmsg sendmmsg recvmmsg shutdown setsockopt getsockopt getsockname getpeername pipe2 "
     "eventfd2 epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2 uname"
 )
+_PROGRAM = (
+    "execve openat open stat access faccessat faccessat2 readlink readlinkat getcwd unlink unlinkat "
+    "arch_prctl pwrite64 pwritev fsync fdatasync fallocate statfs fstatfs sysinfo uname"
+)
+"""Its root directory is read-only, and has no other program."""
 _READ_ONLY = "stat lstat access faccessat faccessat2 readlink readlinkat getcwd getdents64 statfs fstatfs"
 
 
@@ -57,18 +62,33 @@ def online() -> Mapping[str, Any]:
         _allow("openat", _masked(2, os.O_ACCMODE | os.O_CREAT | os.O_TRUNC, os.O_RDONLY)),
         _allow("open", _masked(1, os.O_ACCMODE | os.O_CREAT | os.O_TRUNC, os.O_RDONLY)),
         _allow(_READ_ONLY),
+        *_threads(),
+    )
+
+
+def program() -> Mapping[str, Any]:
+    """For a program that is started, loads its libraries, reads a pipe and writes a file, with threads."""
+    return _profile(*_anyone(), _allow("mmap mprotect"), *_threads(), _allow(_PROGRAM))
+
+
+def _common() -> list[dict[str, Any]]:
+    # No new code.
+    no_code = (_allow(name, _masked(2, mmap.PROT_EXEC, 0)) for name in ("mmap", "mprotect"))
+    return [*_anyone(), *no_code, _allow(_CONNECTED)]
+
+
+def _threads() -> list[dict[str, Any]]:
+    return [
         _allow("clone", _masked(0, _CLONE_THREAD, _CLONE_THREAD)),
         # Its flags are in memory, which no filter reads; the C library goes on with clone.
         _refuse("clone3", errno.ENOSYS),
         _allow(_THREADS),
-    )
+    ]
 
 
-def _common() -> list[dict[str, Any]]:
+def _anyone() -> list[dict[str, Any]]:
     return [
-        _allow(" ".join((_BYTES, _WAITING, _MEMORY, _ITSELF, _CONNECTED))),
-        # No new code.
-        *(_allow(name, _masked(2, mmap.PROT_EXEC, 0)) for name in ("mmap", "mprotect")),
+        _allow(" ".join((_BYTES, _WAITING, _MEMORY, _ITSELF))),
         _allow("prlimit64", _is(0, 0)),
         *(_allow("ioctl", _is(1, one)) for one in (_FIONBIO, _FIOCLEX, _FIONCLEX, _FIONREAD, _TCGETS)),
         # Names for memory, which new C libraries set.

@@ -1,34 +1,46 @@
-"""Open descriptors from the daemon to the workers' parent, which may be more than one message carries."""
+"""Orders from the daemon to the workers' parent: a kind, a text, and any number of open descriptors."""
 
 from __future__ import annotations
 
 import os
 import socket
 from collections.abc import Sequence
+from typing import NamedTuple
 
 # Linux carries 253 with a message (SCM_MAX_FD).
 _MOST = 250
 _LEFT = 4
+_TEXT = 1 << 16
+
+WORKER, ONLINE, PROGRAM = b"w", b"o", b"p"
+"""A worker without network, one with network, and a program of the host."""
 
 
-def send(control: socket.socket, handles: Sequence[int]) -> None:
-    """Send all of them, over a socket that keeps messages apart."""
+class Given(NamedTuple):
+    """An order as it arrives; the handles are the receiver's."""
+
+    kind: bytes
+    text: bytes
+    handles: list[int]
+
+
+def send(control: socket.socket, handles: Sequence[int], kind: bytes = WORKER, text: bytes = b"") -> None:
+    """Send an order over a socket that keeps messages apart."""
     for at in range(0, len(handles), _MOST):
         part = handles[at : at + _MOST]
         left = len(handles) - at - len(part)
-        socket.send_fds(control, [left.to_bytes(_LEFT, "little")], part)
+        socket.send_fds(control, [left.to_bytes(_LEFT, "little"), kind, text], part)
 
 
-def receive(control: socket.socket) -> list[int]:
-    """The handles of one send(); none if the sender has gone."""
+def receive(control: socket.socket) -> Given | None:
+    """The next order; None if the sender has gone."""
     found: list[int] = []
-    left = -1
-    while left:
-        said, handles, _, _ = socket.recv_fds(control, _LEFT, _MOST)
+    while True:
+        said, handles, _, _ = socket.recv_fds(control, _TEXT, _MOST)
         found += handles
         if not said:
             for handle in found:
                 os.close(handle)
-            return []
-        left = int.from_bytes(said, "little")
-    return found
+            return None
+        if not int.from_bytes(said[:_LEFT], "little"):
+            return Given(said[_LEFT : _LEFT + 1], said[_LEFT + 1 :], found)

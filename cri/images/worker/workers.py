@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -21,13 +22,20 @@ from cri.images.bounds.cancel import CancelToken
 from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import oversized
 from cri.images.worker import wire
-from cri.images.worker.handles import send
+from cri.images.worker.handles import PROGRAM, WORKER, send
+from cri.images.worker.jobs import OWN_BYTES
+from cri.images.worker.tools import RunningTool, order
 from daemonkit.faults import Broken
+from daemonkit.host import cgroups
 from daemonkit.host.children import make_way, settle
 
 log = logging.getLogger(__name__)
 
 PIPE_BYTES = 1 << 20
+_GROUP = "image-workers"
+_NO_MEMORY = "is the host out of memory, or do workers together take more than they may?"
+_WORKERS = 2
+"""How many workers of the largest size all of them may be together."""
 _F_SETPIPE_SZ = 1031
 
 
@@ -86,6 +94,16 @@ class LayerWorkers:
             raise wire.fault(*value)
         return value
 
+    def start_tool(
+        self, program: str, arguments: Sequence[str], threads: int, source: int, errors: int, out: int
+    ) -> RunningTool:
+        """See rootfs.squash.Tools."""
+        text = json.dumps(order(program, arguments, threads, self._limits)).encode()
+        asker, told = socket.socketpair()
+        with told:
+            self._send([told.fileno(), source, errors, out], PROGRAM, text)
+        return RunningTool(asker)
+
     def _begin(
         self, stack: ExitStack, sink: int | None, files: Sequence[Path]
     ) -> tuple[Pipe, int, socket.socket]:
@@ -118,9 +136,7 @@ class LayerWorkers:
                 cause = f"it takes more than {self._limits.cpu_seconds} s of CPU time"
                 return oversized(job, subject, cause, "cpu_seconds")
             if number == signal.SIGKILL:
-                return Broken(
-                    job, subject, "the process that read it was killed", "is the host out of memory?"
-                )
+                return Broken(job, subject, "the process that read it was killed", _NO_MEMORY)
             if number == signal.SIGSYS:
                 cause = "the process that read it made a system call that no worker may make, and was killed"
                 log.error("%s %r: %s; the image may attack this host", job, subject, cause)
@@ -128,7 +144,7 @@ class LayerWorkers:
             return Broken(job, subject, f"the process that read it ended by signal {number}")
         return Broken(job, subject, "the process that read it ended", "the log may have its last words")
 
-    def _send(self, handles: list[int]) -> None:
+    def _send(self, handles: list[int], kind: bytes = WORKER, text: bytes = b"") -> None:
         """Have the parent fork; when it cannot, whoever waits for the worker sees that it has ended."""
         with self._lock:
             # It may have been killed since, and its workers with it; their pulls failed, the next ones go on.
@@ -136,8 +152,9 @@ class LayerWorkers:
                 if self._control is not None:
                     self._control.close()
                 self._control, self._parent = _parent()
+                _hold(self._parent.pid, self._limits)
             try:
-                send(self._control, handles)
+                send(self._control, handles, kind, text)
             except (BrokenPipeError, ConnectionResetError):
                 return
             except BaseException:
@@ -146,6 +163,17 @@ class LayerWorkers:
                 self._parent.wait()
                 self._control = None
                 raise
+
+
+def _hold(parent: int, limits: ImageLimits) -> None:
+    most = _WORKERS * (limits.memory_bytes + OWN_BYTES)
+    try:
+        held = cgroups.hold_memory(parent, _GROUP, most)
+    except OSError as error:
+        log.warning("workers of images have no limit of memory together: %s", error)
+        return
+    if not held:
+        log.info("workers of images have no limit of memory together but that of xenpod-cri's own group")
 
 
 def _parent() -> tuple[socket.socket, subprocess.Popen[bytes]]:

@@ -23,6 +23,7 @@ from cri.images.manager import ImageManager
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Broken, TooLate
 from daemonkit.host.children import NICER
+from tests.support.images.confined import assert_apart, assert_without_rights
 from tests.support.images.image_manager import running
 from tests.support.images.images import Blob, Layer, build, digest, write_layout
 
@@ -80,11 +81,21 @@ def _parents(daemon: int | None = None) -> list[int]:
 
 
 def _workers(daemon: int | None = None) -> list[int]:
-    return [pid for parent in _parents(daemon) for pid in _children(parent)]
+    return [pid for pid in _forked(daemon) if _name(pid) != "tar2sqfs"]
 
 
 def _converters() -> list[int]:
-    return [pid for pid, command in _children(os.getpid()).items() if "tar2sqfs" in command]
+    return [pid for pid in _forked() if _name(pid) == "tar2sqfs"]
+
+
+def _forked(daemon: int | None = None) -> list[int]:
+    return [pid for parent in _parents(daemon) for pid in _children(parent)]
+
+
+def _name(pid: int) -> str:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return "tar2sqfs"
 
 
 def _alive(pids: list[int]) -> list[int]:
@@ -156,6 +167,7 @@ async def test_a_cancelled_pull_kills_its_workers(tmp_path: Path) -> None:
     [
         ("worker", signal.SIGKILL, r"was killed \(is the host out of memory"),
         ("worker", signal.SIGSEGV, "ended by signal 11"),
+        ("worker", signal.SIGSYS, "made a system call that no worker may make, and was killed"),
         ("parent", signal.SIGKILL, "the process that read it"),
     ],
 )
@@ -178,8 +190,9 @@ async def test_workers_are_ended_before_daemons_when_memory_is_short(tmp_path: P
     layout = write_layout(tmp_path / "layout", ENDLESS)
     async with running(_settings(tmp_path / "state")) as manager:
         pull = asyncio.create_task(manager.import_layout(layout, None))
-        await _until(_workers)
-        scores = {Path(f"/proc/{pid}/oom_score_adj").read_text() for pid in (*_workers(), *_parents())}
+        await _until(lambda: _workers() and _converters())
+        forked = (*_workers(), *_converters(), *_parents())
+        scores = {Path(f"/proc/{pid}/oom_score_adj").read_text() for pid in forked}
         assert scores == {"500\n"}
         pull.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -192,6 +205,48 @@ def _niceness(pids: Iterable[int]) -> set[int]:
     for pid in pids:
         found |= {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir(f"/proc/{pid}/task")}
     return found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has namespaces and ids to give")
+async def test_workers_and_the_converter_have_no_rights(tmp_path: Path) -> None:
+    layout = write_layout(tmp_path / "layout", ENDLESS)
+    async with running(_settings(tmp_path / "state")) as manager:
+        pull = asyncio.create_task(manager.import_layout(layout, None))
+        await _until(lambda: _workers() and _converters())
+        forked = [*_workers(), *_converters()]
+        # Both are confined first thing.
+        await _until(lambda: all("Seccomp:\t2" in Path(f"/proc/{pid}/status").read_text() for pid in forked))
+        for pid in forked:
+            assert_without_rights(pid)
+            assert_apart(pid)
+        (converter,) = _converters()
+        await _until(lambda: "tar2sqfs" in Path(f"/proc/{converter}/cmdline").read_text())
+        top = Path(f"/proc/{converter}/root")
+        files = {path.name for path in top.rglob("*") if path.is_file()}
+        assert {"out", "tar2sqfs"} < files
+        assert all(name in ("out", "tar2sqfs") or ".so" in name for name in files)
+        kinds = {os.readlink(one).partition(":")[0] for one in Path(f"/proc/{converter}/fd").iterdir()}
+        # A file without a name is for its messages.
+        assert {kind for kind in kinds if not kind.endswith("(deleted)")} <= {"/dev/null", "/out", "pipe"}
+        pull.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pull
+        await _goes_on(manager, tmp_path)
+        (image,) = (tmp_path / "state").rglob("*.squashfs")
+        assert image.stat().st_uid == 0
+
+
+async def test_a_converter_that_cannot_be_run_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin/tar2sqfs"
+    tool.write_text("#!/bin/sh\nexit 0\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    async with running(_settings(tmp_path / "state")) as manager:
+        with pytest.raises(Broken, match="tar2sqfs ended with 127: it cannot be run: .*No such file"):
+            await manager.import_layout(write_layout(tmp_path / "good", GOOD), None)
 
 
 async def test_workers_and_the_converter_make_way_for_the_daemons(tmp_path: Path) -> None:

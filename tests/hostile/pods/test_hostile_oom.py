@@ -6,7 +6,6 @@ import asyncio
 import fcntl
 import os
 import re
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
@@ -67,10 +66,9 @@ def held(tmp_path: Path) -> Iterator[Held]:
     held = Held(tmp_path / "held")
     plugin = CNI_BIN / "bridge"
     held.hold("bridge", str(plugin), held.folder / "bin/bridge")
-    held.hold("tar2sqfs", str(shutil.which("tar2sqfs")), held.folder / "bin/tar2sqfs")
     held.hold("verifier", "true", held.folder / "verifiers/verifier")
     yield held
-    for name in ("bridge", "tar2sqfs", "verifier"):
+    for name in ("bridge", "verifier"):
         held.let_go(name)
 
 
@@ -107,7 +105,7 @@ async def node(tmp_path: Path, group: Path, held: Held) -> AsyncIterator[CriNode
     )
     await made.start()
     yield made
-    for name in ("bridge", "tar2sqfs", "verifier"):
+    for name in ("bridge", "verifier"):
         held.let_go(name)
     await made.close()
 
@@ -135,10 +133,14 @@ async def test_programs_of_images_and_networks(
 ) -> None:
     """With what they have started before the daemon could do anything about it."""
     pulling = asyncio.create_task(_pull(node, tmp_path / "registry"))
-    for name in ("verifier", "tar2sqfs"):
-        await _ordinary(await held.pids(name), group)
-        held.let_go(name)
+    await _ordinary(await held.pids("verifier"), group)
+    held.let_go("verifier")
     await pulling
+    assert node.daemon.process is not None
+    # The parent of workers and tar2sqfs, which inherit what it has.
+    below = _below(node.daemon.process.pid)
+    (parent,) = [pid for pid in below if b"cri.images.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    await _ordinary([parent], group)
     async with node.client() as client:
         running = asyncio.create_task(client.run_pod("a"))
         await _ordinary(await held.pids("bridge"), group)
@@ -158,7 +160,7 @@ async def _pull(node: CriNode, store: Path) -> None:
 async def test_zones_of_the_fake_and_what_looks_for_volumes(
     node: CriNode, held: Held, group: Path, tmp_path: Path
 ) -> None:
-    for name in ("bridge", "tar2sqfs", "verifier"):
+    for name in ("bridge", "verifier"):
         held.let_go(name)
     async with pulled(node, tmp_path / "registry") as image, node.client() as client:
         pod = await client.run_pod("a")

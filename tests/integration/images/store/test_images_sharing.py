@@ -358,7 +358,8 @@ def test_what_is_begun_early_becomes_what_is_built_afterwards(tmp_path: Path, se
     for number, tar in enumerate(tars):
         blobs.append(tmp_path / f"layer{number}")
         blobs[-1].write_bytes(tar)
-    begun, workers = BegunFilesystem(tmp_path / "early", settings), LayerWorkers(settings.limits)
+    workers = LayerWorkers(settings.limits)
+    begun = BegunFilesystem(tmp_path / "early", settings, workers)
     with closing(workers), closing(begun):
         try:
             for number, tar in enumerate(tars):
