@@ -149,8 +149,11 @@ def limit(most: Mapping[int, int]) -> None:
         resource.setrlimit(kind, (bound, bound))
 
 
-def become(number: int) -> None:
-    """Become a user without groups and capabilities, who can never have any again."""
+def renounce() -> None:
+    """Have no child of this process, or program of it, ever get a capability or a group; it keeps its own.
+
+    A child that becomes() another user then has none.
+    """
     one = 0
     while _libc.prctl(_PR_CAPBSET_DROP, one, 0, 0, 0) == 0:
         one += 1
@@ -158,15 +161,23 @@ def become(number: int) -> None:
         raise OSError(ctypes.get_errno(), "cannot drop capabilities")
     _prctl(_PR_SET_SECUREBITS, _SECUREBITS)
     os.setgroups(())
+
+
+def become(number: int) -> None:
+    """Become a user without capabilities, in a child of a process that did renounce()."""
     os.setresgid(number, number, number)
     os.setresuid(number, number, number)
     header, nothing = _Header(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
     _check(_libc.capset(ctypes.byref(header), nothing), "drop capabilities")
 
 
-def no_new() -> None:
-    """Let no program that is started have more rights, and nobody look into this process."""
+def no_new_privileges() -> None:
+    """Let no program that this process or a child of it starts have more rights than they have."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def hide() -> None:
+    """Let no process of the same user look into this one."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 

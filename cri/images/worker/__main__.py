@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -38,8 +39,10 @@ class _Worker(NamedTuple):
 class Parent:
     """The loop that forks and reaps."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, nicer: int) -> None:
+        """nicer: what is added to the niceness of children. The parent only forks, and keeps the daemon's."""
         self._control = control
+        self._nicer = nicer
         self._confinements: dict[bool, Confinement] = {False: Confinement()}
         self._programs: ProgramConfinement | None = None
         self._workers: dict[int, _Worker] = {}
@@ -75,6 +78,7 @@ class Parent:
         pid = os.fork()
         if pid == 0:
             _expose()
+            os.nice(self._nicer)
             become()
         for handle in given:
             os.close(handle)
@@ -141,7 +145,7 @@ def main() -> None:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
-        parent = Parent(control)
+        parent = Parent(control, int(sys.argv[1]))
         gc.collect()
         gc.freeze()
         parent.run()

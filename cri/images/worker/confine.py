@@ -61,8 +61,8 @@ class Confinement:
         """
         self._network = network
         self._filter = rights.CallFilter(seccomp.compiled(calls.online() if network else calls.offline()))
-        self._is_root = os.geteuid() == 0
-        names = [name for name in rights.NAMESPACES if not (network and name == "net")]
+        self._is_root = prepared()
+        names = ("mnt",) if network else APART
         self._namespaces = (
             rights.namespaces(names, _online_root if network else _empty_root) if self._is_root else {}
         )
@@ -84,7 +84,6 @@ class Confinement:
         rights.close_others(given)
         rights.limit(
             {
-                **COMMON_LIMITS,
                 resource.RLIMIT_NOFILE: max((2, *given)) + 1 + needs.handles,
                 resource.RLIMIT_FSIZE: needs.file_bytes,
                 resource.RLIMIT_NPROC: _ONLINE_THREADS if self._network else 1,
@@ -93,14 +92,29 @@ class Confinement:
         lock(self._filter, parent, self._is_root)
 
 
-COMMON_LIMITS = {resource.RLIMIT_CORE: 0, resource.RLIMIT_MEMLOCK: 0, resource.RLIMIT_MSGQUEUE: 0}
+APART = ("mnt", "net")
+"""Namespaces that each child enters; it inherits the others of its parent."""
+
+
+def prepared() -> bool:
+    """Have the parent give up first all that it needs not itself; whether it is root. May be repeated.
+
+    Each step here is one that no child has to take.
+    """
+    is_root = os.geteuid() == 0
+    if is_root:
+        rights.unshare(("ipc", "uts", "cgroup"))
+        rights.renounce()
+    rights.no_new_privileges()
+    rights.limit({resource.RLIMIT_CORE: 0, resource.RLIMIT_MEMLOCK: 0, resource.RLIMIT_MSGQUEUE: 0})
+    return is_root
 
 
 def lock(calls_left: rights.CallFilter, parent: int, is_root: bool) -> None:
     """The last steps of confining a process."""
     if is_root:
         rights.become(FIRST_ID + os.getpid())
-    rights.no_new()
+    rights.hide()
     # Again: a change of ids has undone it.
     rights.end_with(parent)
     calls_left.set()

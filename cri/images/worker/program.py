@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple, NoReturn
 
 from cri.images.worker import calls
-from cri.images.worker.confine import COMMON_LIMITS, FIRST_ID, bind, close_top, lock, new_top
+from cri.images.worker.confine import APART, FIRST_ID, bind, close_top, lock, new_top, prepared
 from daemonkit.host import rights, seccomp
 from daemonkit.host.rights import MS_NODEV, MS_NOSUID
 
@@ -44,7 +44,7 @@ class ProgramConfinement:
 
     def __init__(self) -> None:
         self._filter = rights.CallFilter(seccomp.compiled(calls.program()))
-        self._is_root = os.geteuid() == 0
+        self._is_root = prepared()
         self._seen: tuple[tuple[str, int, int], ...] = ()
         self._namespaces: dict[str, int] = {}
 
@@ -66,7 +66,7 @@ class ProgramConfinement:
         seen = tuple((one, state.st_ino, state.st_mtime_ns) for one in files if (state := os.stat(one)))
         if seen == self._seen or not self._is_root:
             return
-        made = rights.namespaces(rights.NAMESPACES, lambda: _root(files))
+        made = rights.namespaces(APART, lambda: _root(files))
         for handle in self._namespaces.values():
             os.close(handle)
         self._namespaces, self._seen = made, seen
@@ -118,7 +118,6 @@ def _root(files: Sequence[str]) -> None:
 def _limits(order: Order) -> dict[int, int]:
     threads = order.threads + _MORE_THREADS
     found = {
-        **COMMON_LIMITS,
         resource.RLIMIT_NOFILE: _HANDLES,
         resource.RLIMIT_NPROC: threads,
         # Not the address space: the C library reserves much of that for each thread.

@@ -27,7 +27,7 @@ from cri.images.worker.jobs import OWN_BYTES
 from cri.images.worker.tools import RunningTool, order
 from daemonkit.faults import Broken
 from daemonkit.host import cgroups
-from daemonkit.host.children import make_way, settle
+from daemonkit.host.children import NICER, settle
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ def _parent() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """A new parent, and the socket that jobs go to; what is sent at once waits until it is up."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     # Without site.py, which takes longer than all that it needs; modules are where this process has them.
-    command = [sys.executable, "-P", "-S", "-m", "cri.images.worker"]
+    command = [sys.executable, "-P", "-S", "-m", "cri.images.worker", str(NICER)]
     top = str(Path(cri.__file__).parent.parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([top, *filter(None, sys.path)])}
     try:
@@ -191,7 +191,6 @@ def _parent() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     finally:
         its.close()
     settle(parent.pid)
-    make_way(parent.pid)
     return mine, parent
 
 
