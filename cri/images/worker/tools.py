@@ -12,14 +12,15 @@ from contextlib import suppress
 
 from cri.images.bounds.limits import ImageLimits
 from cri.images.worker.program import Order
+from daemonkit.host.children import settle
 
 # Beside what the limits of images allow: the program, and its queues of blocks.
 _OWN_BYTES = 512 << 20
 _LIBRARY = re.compile(r"^\t(?:\S+ => )?(/\S+) \(0x", re.MULTILINE)
 
 
-class RunningTool:
-    """A program that runs; see rootfs.squash.RunningTool."""
+class ConfinedTool:
+    """A program that runs: see rootfs.squash.RunningTool."""
 
     def __init__(self, asker: socket.socket) -> None:
         self._asker = asker
@@ -64,7 +65,14 @@ def order(program: str, arguments: Sequence[str], threads: int, limits: ImageLim
 def _libraries(program: str, *_: int) -> tuple[str, ...]:
     """The libraries of a program as its own loader finds them (ld.so(8): LD_TRACE_LOADED_OBJECTS)."""
     environment = {"LD_TRACE_LOADED_OBJECTS": "1", "LC_ALL": "C"}
-    done = subprocess.run(
-        [program], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    return tuple(_LIBRARY.findall(done.stdout))
+    with subprocess.Popen(
+        [program],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as loader:
+        settle(loader.pid)
+        said = loader.communicate()[0]
+    return tuple(_LIBRARY.findall(said))

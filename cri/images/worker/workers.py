@@ -24,7 +24,7 @@ from cri.images.errors import oversized
 from cri.images.worker import wire
 from cri.images.worker.handles import PROGRAM, WORKER, send
 from cri.images.worker.jobs import OWN_BYTES
-from cri.images.worker.tools import RunningTool, order
+from cri.images.worker.tools import ConfinedTool, order
 from daemonkit.faults import Broken
 from daemonkit.host import cgroups
 from daemonkit.host.children import NICER, settle
@@ -96,13 +96,13 @@ class LayerWorkers:
 
     def start_tool(
         self, program: str, arguments: Sequence[str], threads: int, source: int, errors: int, out: int
-    ) -> RunningTool:
+    ) -> ConfinedTool:
         """See rootfs.squash.Tools."""
         text = json.dumps(order(program, arguments, threads, self._limits)).encode()
         asker, told = socket.socketpair()
         with told:
             self._send([told.fileno(), source, errors, out], PROGRAM, text)
-        return RunningTool(asker)
+        return ConfinedTool(asker)
 
     def _begin(
         self, stack: ExitStack, sink: int | None, files: Sequence[Path]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.images.confined import (
+from tests.hostile.images.confined import (
     assert_apart,
     assert_without_rights,
     confined,

@@ -23,7 +23,7 @@ from cri.images.manager import ImageManager
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Broken, TooLate
 from daemonkit.host.children import NICER
-from tests.support.images.confined import assert_apart, assert_without_rights
+from tests.hostile.images.confined import assert_apart, assert_without_rights
 from tests.support.images.image_manager import running
 from tests.support.images.images import Blob, Layer, build, digest, write_layout
 

@@ -112,6 +112,19 @@ def test_a_daemon_has_a_bound_of_memory_that_it_reaches_after_its_children(daemo
     assert runtime.MEMORY_BUDGET + manager.MEMORY_BUDGET <= (512 << 20) - 2 * (128 << 20)
 
 
+def test_units_leave_the_rights_that_workers_are_confined_with() -> None:
+    """A new namespace, root directory and user for a worker need rights of the daemon that gives them up."""
+    said = sections(UNITS / "xenpod-cri.service")["Service"]
+    assert said["NoNewPrivileges"] == ["yes"]
+    assert not said.keys() & {"User", "PrivateUsers", "RestrictNamespaces", "SystemCallFilter"}
+    taken = said["CapabilityBoundingSet"]
+    assert all(value.startswith("~") for value in taken)
+    needed = {
+        f"CAP_{name}" for name in ("CHOWN", "KILL", "SETGID", "SETPCAP", "SETUID", "SYS_ADMIN", "SYS_CHROOT")
+    }
+    assert not needed & set(" ".join(taken).replace("~", "").split())
+
+
 @pytest.mark.parametrize("unit", [*DAEMONS, "xenpod-dra", "xenpod-labels"])
 def test_no_daemon_is_given_up(unit: str) -> None:
     """systemd's default is five starts within ten seconds, which what is missing at a boot outlasts."""
