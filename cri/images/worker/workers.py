@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 PIPE_BYTES = 1 << 20
 _GROUP = "image-workers"
 _NO_MEMORY = "is the host out of memory, or do workers together take more than they may?"
-_WORKERS = 2
-"""How many workers of the largest size all of them may be together."""
 _F_SETPIPE_SZ = 1031
 
 
@@ -166,7 +164,8 @@ class LayerWorkers:
 
 
 def _hold(parent: int, limits: ImageLimits) -> None:
-    most = _WORKERS * (limits.memory_bytes + OWN_BYTES)
+    # Half as much again as one worker of the largest size: less than the unit's MemoryMax.
+    most = (limits.memory_bytes + OWN_BYTES) * 3 // 2
     try:
         held = cgroups.hold_memory(parent, _GROUP, most)
     except OSError as error:

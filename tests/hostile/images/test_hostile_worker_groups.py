@@ -75,7 +75,7 @@ def _said(program: str, *groups: Path) -> str:
 def test_workers_together_have_a_limit_of_memory(groups: tuple[Path, Path]) -> None:
     assert f"memory:/{groups[1].name}/image-workers\n" in _said(PULLING, *groups)
     most = int((groups[1] / "image-workers/memory.limit_in_bytes").read_text())
-    assert most == 2 * (ImageLimits().memory_bytes + OWN_BYTES)
+    assert most == (ImageLimits().memory_bytes + OWN_BYTES) * 3 // 2
 
 
 def test_a_process_beyond_the_limit_of_its_group_is_killed(groups: tuple[Path, Path]) -> None:
