@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from daemonkit.faults import Fault
+from daemonkit.loop import turns
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ async def gather(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
 
     The first failure is raised.
     """
-    tasks = (asyncio.ensure_future(first), asyncio.ensure_future(second))
+    tasks = (_begun(first), _begun(second))
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in tasks:
@@ -80,7 +81,7 @@ async def race(work: Awaitable[T], other: Awaitable[U]) -> T | U:
 
     When both end at once, ``work`` counts.
     """
-    tasks = (asyncio.ensure_future(work), asyncio.ensure_future(other))
+    tasks = (_begun(work), _begun(other))
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         winner = tasks[0] if tasks[0].done() else tasks[1]
@@ -139,10 +140,14 @@ class Background:
                     task.exception()
 
     def _own(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        task = asyncio.get_running_loop().create_task(turns.paid(work), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _begun(work: Awaitable[T]) -> asyncio.Future[T]:
+    return asyncio.ensure_future(turns.paid(work) if asyncio.iscoroutine(work) else work)
 
 
 async def _end(*tasks: asyncio.Future[Any]) -> None:

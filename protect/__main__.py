@@ -14,13 +14,13 @@ from daemonkit import daemon, lifecycle
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Refused
 from daemonkit.host.lookup import Lookups
+from daemonkit.loop.turns import Turns
+from daemonkit.loop.underway import Underway
 from daemonkit.observe.audit.log import auditing
 from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.traces import tracing
 from daemonkit.rpc.server import serve_unix
-from daemonkit.underway import Underway
 from protect.channel.link import Link
-from protect.channel.turns import Turns
 from protect.config import ProtectdConfig, ToolstackKind
 from protect.model.room.modes import choose, kernel_lacks
 from protect.model.toolstack import Capabilities, Toolstack

@@ -16,9 +16,9 @@ import grpc.aio
 
 from daemonkit import faults
 from daemonkit.logs import fields
+from daemonkit.loop.underway import Underway
 from daemonkit.observe.calls import CallObserver, ObservedCall, ObservedMethod
 from daemonkit.tasks import Background
-from daemonkit.underway import Underway
 
 log = logging.getLogger(__name__)
 

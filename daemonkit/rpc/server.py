@@ -15,13 +15,13 @@ import grpc.aio
 
 from daemonkit.faults import Broken
 from daemonkit.logs import fields
+from daemonkit.loop.underway import Underway
 from daemonkit.observe.audit.log import AuditLog
 from daemonkit.observe.calls import CallObserver
 from daemonkit.rpc.client import MESSAGE_LIMIT
 from daemonkit.rpc.interceptors import CallGuard
 from daemonkit.rpc.peer_proxy import PeerProxy, listen, own_lock
 from daemonkit.tasks import Background
-from daemonkit.underway import Underway
 
 log = logging.getLogger(__name__)
 

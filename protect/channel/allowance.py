@@ -1,34 +1,14 @@
-"""Token buckets that bound what a zone may send at no cost to itself."""
+"""Bounds what a zone may send at no cost to itself."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+from daemonkit.loop.allowance import Allowance
 from protect.channel.frames import WINDOW, violation
 
 MOST_EARNED = 64 * WINDOW
-
-
-class Allowance:
-    """A token bucket, full at first."""
-
-    def __init__(self, burst: float, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.per_second = per_second
-        self._burst = burst
-        self._left = burst
-        self._clock = clock
-        self._at = clock()
-
-    def take(self) -> bool:
-        """Take one token; False when there was none."""
-        now = self._clock()
-        self._left = min(self._burst, self._left + (now - self._at) * self.per_second)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 class IgnoredFrames:

@@ -14,12 +14,12 @@ from contextvars import Context, ContextVar
 
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, TooLate
+from daemonkit.loop.turns import Turns
 from daemonkit.observe.steps import step
 from protect.channel import counts, guest_steps
 from protect.channel.connection import AgentConnection
 from protect.channel.inputs import InputStream
 from protect.channel.table import StreamTable
-from protect.channel.turns import Turns
 from protect.channel.wire import ChannelWire
 from protect.model.errors import DomainGone, LinkDown, ProtocolViolation
 from protect.model.ports import LinkEvents, Sink

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
+from daemonkit.loop.allowance import Allowance
 from protect.channel import guest_steps
-from protect.channel.allowance import Allowance
 from protect.channel.frames import VERSION, Frame, Type, encode, violation
 from protect.model.process import AgentHello, ProcessExited, ProcessName
 from xenpod_proto.channel.v1 import channel_pb2

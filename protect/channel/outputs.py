@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from daemonkit.loop.turns import Share
 from protect.channel.streams import Credit, Receiver
-from protect.channel.turns import Share
 from protect.model.ports import Sink
 
 log = logging.getLogger(__name__)

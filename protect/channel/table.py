@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from daemonkit.faults import Missing
+from daemonkit.loop.turns import Share
 from protect.channel import counts
 from protect.channel.allowance import IgnoredFrames
 from protect.channel.frames import Frame, credit_values, data_offset, violation
 from protect.channel.inputs import InputStream
 from protect.channel.outputs import OutputStream
 from protect.channel.streams import Credit
-from protect.channel.turns import Share
 from protect.channel.wire import ChannelWire
 from protect.model.ports import Sink
 from xenpod_proto.channel.v1 import channel_pb2

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from daemonkit.loop.turns import Share
 from protect.channel import counts
 from protect.channel.frames import DATA_TURN, Frame, FrameDecoder, Side, credit, data, encode
 from protect.channel.messages import agent_hello, host_hello
 from protect.channel.reply_rules import longest
 from protect.channel.streams import Credit, DataChunk
-from protect.channel.turns import Share
 from protect.model.errors import LinkDown
 from protect.model.process import AgentHello
 from protect.model.transport import Transport

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from daemonkit.loop.allowance import Allowance
 from protect.channel import frames, reply_rules
-from protect.channel.allowance import MOST_EARNED, Allowance, IgnoredFrames
+from protect.channel.allowance import MOST_EARNED, IgnoredFrames
 from protect.channel.frames import WINDOW, Frame, FrameDecoder, Side, Type
 from protect.channel.link import Link
 from protect.model.errors import ProtocolViolation

@@ -9,12 +9,12 @@ import time
 import pytest
 
 from daemonkit import faults
-from daemonkit.underway import Underway
-from protect.channel import turns
+from daemonkit.loop import turns
+from daemonkit.loop.turns import Turns
+from daemonkit.loop.underway import Underway
 from protect.channel.calls import MOST_OPEN, MOST_QUESTIONS
 from protect.channel.frames import Frame, Type
 from protect.channel.link import Link
-from protect.channel.turns import Turns
 from protect.model.errors import DomainGone, LinkDown
 from protect.model.process import AgentHello
 from tests.support.agent.agent_sim import SimAgent

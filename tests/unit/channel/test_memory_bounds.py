@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from daemonkit.loop.turns import Turns
 from protect.channel.calls import MOST_OPEN, CallTable
 from protect.channel.frames import WINDOW
 from protect.channel.outputs import OutputStream
-from protect.channel.turns import Turns
 from protect.stdio import fanout
 from protect.stdio.exec_output import AHEAD, ExecOutput
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from daemonkit import underway
+from daemonkit.loop import underway
+from daemonkit.loop.underway import AFTER, LATELY, LONGEST, Underway
 from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
-from daemonkit.underway import AFTER, LATELY, LONGEST, Underway
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
 

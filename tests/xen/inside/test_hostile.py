@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from daemonkit.underway import Underway
+from daemonkit.loop.turns import Turns
+from daemonkit.loop.underway import Underway
 from protect.channel import frames
 from protect.channel.frames import Frame, Type
 from protect.channel.link import Link
-from protect.channel.turns import Turns
 from protect.model.errors import ProtocolViolation
 from protect.model.toolstack import DiskSpec, DomainId
 from protect.model.transport import Transport

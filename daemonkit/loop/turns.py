@@ -1,5 +1,7 @@
 """Shares the event loop's time fairly between zones, so that none waits for what another one sends.
 
+A zone is a zone's channel in protectd, and the streams of a pod in xenpod-cri.
+
 What a zone causes here runs through its ``Share``, in steps from one await to the next.  Each step's time
 is charged to the zone.  A zone that has used less than the others goes at once; of those that have used
 more, the one that is owed most goes next, and all together only for ``SLICE`` in one iteration of the loop.
@@ -16,10 +18,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Generator
+from contextvars import ContextVar
 from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
-from daemonkit.underway import Underway
+from daemonkit.loop.underway import Underway
 
 SLICE = 0.00005
 """Seconds of steps in one iteration of the event loop; all other work runs between iterations."""
@@ -42,6 +45,27 @@ LEAST = 0.00001
 
 T = TypeVar("T")
 
+_payer: ContextVar[Share | None] = ContextVar("payer", default=None)
+"""The share that pays for the tasks that ``daemonkit.tasks`` begins."""
+
+
+def paid(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    """Have the new task's work paid by the share that pays for the current task, if there is one."""
+    share = _payer.get()
+    return work if share is None else _Paid(share, work)
+
+
+def charge(seconds: float) -> None:
+    """Charge the share that pays for the current task for work that is done elsewhere."""
+    if share := _payer.get():
+        share.turns.charge(share, seconds)
+
+
+async def pause() -> None:
+    """End the step of the share that pays, if it had enough; to be called after each piece of work."""
+    if (share := _payer.get()) and share.enough():
+        await asyncio.sleep(0)
+
 
 class Turns:
     """The loop's time, shared by zones; one for all links of a process."""
@@ -59,9 +83,12 @@ class Turns:
         self._resting = False
         """Whether the next tick comes after a rest."""
 
-    def share(self) -> Share:
-        """The share of one more zone, which has used nothing yet."""
-        return Share(self, self._clock - CARRIED)
+    def share(self, carried: float = CARRIED) -> Share:
+        """The share of one more zone, which has used nothing yet.
+
+        ``carried``: seconds of unused time to begin with.
+        """
+        return Share(self, self._clock - carried)
 
     def free(self, share: Share) -> bool:
         """Whether this zone may go on at once."""
@@ -169,6 +196,14 @@ class Share:
         """Do the work, each step of it in this zone's turn and at its expense."""
         return await _Stepped(self, work())
 
+    async def pay(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run the work, and all tasks that it begins through ``daemonkit.tasks``."""
+        before = _payer.set(self)
+        try:
+            return await self.run(work)
+        finally:
+            _payer.reset(before)
+
 
 class _Stepped(Generic[T]):
     """A coroutine whose steps wait for their turns.  A cancellation waits for none."""
@@ -213,3 +248,28 @@ class _Stepped(Generic[T]):
                 raise
             except BaseException as error:
                 thrown = error
+
+
+class _Paid(Coroutine[Any, Any, T]):
+    """A coroutine in steps, for a task: unlike an ``async def`` it closes the work if it never starts."""
+
+    def __init__(self, share: Share, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._steps = _Stepped(share, work).__await__()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._steps
+
+    def send(self, value: Any) -> Any:
+        return self._steps.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        try:
+            return self._steps.throw(*error)
+        except BaseException:
+            self._work.close()
+            raise
+
+    def close(self) -> None:
+        self._steps.close()
+        self._work.close()

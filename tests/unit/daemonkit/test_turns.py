@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from daemonkit.underway import Underway
-from protect.channel import turns
-from protect.channel.turns import ASKED, CARRIED, REST, REST_SLICE, SLICE, STEP, Share, Turns
+from daemonkit.loop import turns
+from daemonkit.loop.turns import ASKED, CARRIED, REST, REST_SLICE, SLICE, STEP, Share, Turns
+from daemonkit.loop.underway import Underway
 
 
 class Clock:

@@ -1,0 +1,36 @@
+"""Token buckets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class Allowance:
+    """A token bucket, full at first."""
+
+    def __init__(self, burst: float, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.per_second = per_second
+        self._burst = burst
+        self._left = burst
+        self._clock = clock
+        self._at = clock()
+
+    def take(self) -> bool:
+        """Take one token; False when there was none."""
+        self._fill()
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    def borrow(self) -> float:
+        """Take one token, a future one if need be; the seconds until it is there."""
+        self._fill()
+        self._left -= 1
+        return max(0.0, -self._left / self.per_second)
+
+    def _fill(self) -> None:
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._at) * self.per_second)
+        self._at = now
