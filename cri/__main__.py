@@ -20,6 +20,8 @@ from cri.stats.figures import DaemonFigures
 from cri.stats.sampler import sampling
 from cri.streaming.server import serving
 from daemonkit import daemon, lifecycle
+from daemonkit.loop.turns import Turns
+from daemonkit.loop.underway import Underway
 from daemonkit.observe.audit.log import auditing
 from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.traces import tracing
@@ -55,7 +57,9 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
         check_kernels(config, stored)
         runtime = await stack.enter_async_context(running(config, stored, cni(config)))
         await check_profiles(runtime)
-        streaming = await stack.enter_async_context(serving(config.streaming))
+        underway = Underway()
+        turns = Turns(underway)
+        streaming = await stack.enter_async_context(serving(config.streaming, turns=turns))
         rates = await stack.enter_async_context(sampling(runtime))
 
         service = RuntimeService(runtime, streaming, rates)
@@ -74,7 +78,7 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
         audit = await stack.enter_async_context(auditing(config.audit, "xenpod-cri", config.state_dir))
         if audit is not None:
             audit.pod_of = runtime.pod_of
-        serve = serve_unix(config.listen, add_services, name="xenpod-cri", audit=audit)
+        serve = serve_unix(config.listen, add_services, name="xenpod-cri", underway=underway, audit=audit)
         await stack.enter_async_context(serve)
         lifecycle.ready(f"serving with {len(runtime.sandboxes.visible())} pods")
         await stop.wait()

@@ -177,12 +177,13 @@ class StreamingConfig:
     stream_timeout: Seconds = Seconds(30.0)
     idle_timeout: Seconds = Seconds(4 * 3600.0)
     connections: int = 1024
+    connections_per_pod: int = 128
     tls: TlsConfig = field(default_factory=TlsConfig)
 
     def __post_init__(self) -> None:
         if trouble := self._address_trouble():
             raise WrongKey("address", f"{self.address!r:.80} {trouble}")
-        at_least(1, self, "connections")
+        at_least(1, self, "connections", "connections_per_pod")
         longer_than_nothing(self, "url_lifetime", "handshake_timeout", "stream_timeout", "idle_timeout")
 
     def _address_trouble(self) -> str:

@@ -9,7 +9,8 @@ import logging
 import socket
 import ssl
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -17,17 +18,23 @@ from cri.config import StreamingConfig, TlsConfig
 from cri.streaming.http.handshake import Bad, Handshake, Request
 from cri.streaming.http.negotiate import Chosen
 from cri.streaming.http.tokens import LENGTH, Tokens
-from cri.streaming.transport.wire import READ_SIZE, Activity, ClientGone, ClientWire, SocketWire
+from cri.streaming.pods import Pods, PodStreams, Slots
+from cri.streaming.transport.wire import READ_SIZE, ClientGone, ClientWire, Pulled, SocketWire
 from daemonkit.convert import WrongKey
-from daemonkit.faults import Broken
+from daemonkit.faults import Broken, Exhausted
 from daemonkit.logs import fields
+from daemonkit.loop.turns import Turns
 from daemonkit.tasks import Background, race
 
 log = logging.getLogger(__name__)
 
 PENDING = 256
 """Most connections without a token yet; one more ends the oldest."""
-URLS = 1000
+URLS = 2048
+"""Most URLs that no client has used yet, of all pods."""
+URLS_OF_POD = 128
+_URL = 1024
+"""Bytes accounted for a URL, beside those of its request."""
 _ACCEPT_PAUSE = 0.1
 _REFUSE = 5.0
 GOODBYE = 2.0
@@ -47,6 +54,16 @@ class StreamJob(Protocol):
         """The container's or sandbox's id, for the log."""
         ...
 
+    @property
+    def pod(self) -> str:
+        """The id of the sandbox, whose share it uses."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes of the request, which wait with the job."""
+        ...
+
     def negotiate(self, request: Request) -> Chosen[Any]:
         """Choose a transport and sub-protocol; Bad when there is none in common."""
         ...
@@ -58,26 +75,58 @@ class StreamJob(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job whose client has not come yet."""
+
+    job: StreamJob
+    pod: PodStreams
+
+
 class Server:
     """The streaming server; ``serving`` makes one."""
 
-    def __init__(self, config: StreamingConfig, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
-        loop = asyncio.get_running_loop()
+    def __init__(
+        self, config: StreamingConfig, listener: socket.socket, tls: ssl.SSLContext | None, turns: Turns
+    ) -> None:
         self._config = config
         self._listener = listener
         self._tls = tls
-        self._tokens: Tokens[StreamJob] = Tokens(config.url_lifetime, URLS, loop.time)
+        self._tokens: Tokens[Waiting] = Tokens(config.url_lifetime, asyncio.get_running_loop().time)
         self._tasks = Background()
         self._pending: OrderedDict[asyncio.Task[None], None] = OrderedDict()
-        self._serving: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
+        self._pods = Pods(turns)
+        self._strangers = turns.share()
+        """The share of all connections without a token yet."""
+        limits = ("streaming.connections", "streaming.connections_per_pod")
+        self._streams = Slots(config.connections, config.connections_per_pod, "streams", limits)
+        self._urls = Slots(URLS, URLS_OF_POD, "unused URLs", ("this server", "this server"))
         host, port = listener.getsockname()[:2]
         where = f"[{host}]" if ":" in host else host
         self.base = f"{'https' if tls else 'http'}://{where}:{port}"
 
     def url(self, job: StreamJob) -> str:
-        """A URL for the client of ``job``, good once and for a short time."""
-        return f"{self.base}/{job.kind}/{self._tokens.issue(job)}"
+        """A URL for the client of ``job``, good once and for a short time.
+
+        Exhausted: the pod has too many that no client has used, or they are too large.
+        """
+        self._tokens.expire()
+        pod, size = self._pods.part(job.pod), _URL + job.size
+        trouble = self._urls.trouble(job.pod)
+        if not trouble and pod.quota.full:
+            trouble = f"the streams and unused URLs of pod {job.pod} take all the memory that a pod may have"
+        if trouble:
+            hint = f"use the URLs, or wait {self._config.url_lifetime:g} s until they expire"
+            raise Exhausted(f"make a URL for {job.kind} in", job.subject, trouble, hint)
+        pod.quota.take(size)
+        slot = self._urls.take(job.pod)
+
+        def gone() -> None:
+            slot()
+            pod.quota.give(size)
+
+        return f"{self.base}/{job.kind}/{self._tokens.issue(Waiting(job, pod), gone)}"
 
     def start(self) -> None:
         """Accept connections until ``close``."""
@@ -107,16 +156,12 @@ class Server:
             oldest.cancel()
         task = self._tasks.spawn(self._connection(client), "streaming connection")
         self._pending[task] = None
-        task.add_done_callback(self._forget)
-
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self._pending.pop(task, None)
-        self._serving.discard(task)
+        task.add_done_callback(lambda ended: self._pending.pop(ended, None))
 
     async def _connection(self, client: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=READ_SIZE)
-        protocol = asyncio.StreamReaderProtocol(reader)
+        protocol = Pulled(reader)
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -131,60 +176,84 @@ class Server:
             log.debug("a client failed before it asked: %s", error)
             return
         try:
-            await self._talk(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
-        except (OSError, TimeoutError) as error:
+            wire = SocketWire(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+            await self._talk(wire)
+        except (OSError, TimeoutError, ClientGone) as error:
             log.debug("a client failed before it asked: %s", error)
         finally:
             transport.abort()
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        handshake = Handshake(reader, writer)
+    async def _talk(self, wire: SocketWire) -> None:
+        begun = await self._strangers.pay(lambda: self._greet(wire))
+        if begun is None:
+            return
+        waiting, chosen, slot = begun
+        task = asyncio.current_task()
+        assert task is not None
+        self._pending.pop(task, None)
+        try:
+            await waiting.pod.share.pay(lambda: self._serve(wire, waiting.job, chosen))
+        finally:
+            wire.quota.close()
+            slot()
+
+    async def _greet(self, wire: SocketWire) -> tuple[Waiting, Chosen[Any], Callable[[], None]] | None:
+        """Read the request and answer it: its job, and how to give its slot back; None: it was refused."""
+        handshake, slot = Handshake(wire), None
         try:
             async with asyncio.timeout(self._config.handshake_timeout):
                 request = await handshake.request()
                 if request is None:
-                    return
-                job = self._redeem(request)
-                chosen = job.negotiate(request)
-                early = await handshake.switch(chosen.headers)
+                    return None
+                waiting = self._redeem(request)
+                chosen = waiting.job.negotiate(request)
+                slot = self._streams.take(waiting.pod.id)
+                wire.unread(await handshake.switch(chosen.headers))
+                wire.belongs_to(waiting.pod.quota)
         except Bad as bad:
             log.debug("refused: %s", bad)
             async with asyncio.timeout(_REFUSE):
                 await handshake.refuse(bad)
-                await SocketWire(reader, writer, Activity(), b"").close()
-            return
-        task = asyncio.current_task()
-        assert task is not None
-        self._pending.pop(task, None)
-        self._serving.add(task)
-        activity = Activity()
-        wire = SocketWire(reader, writer, activity, early)
+                await wire.close()
+            return None
+        except BaseException:
+            if slot is not None:
+                slot()
+            raise
+        return waiting, chosen, slot
+
+    async def _serve(self, wire: SocketWire, job: StreamJob, chosen: Chosen[Any]) -> None:
         known = fields(kind=job.kind, id=job.subject)
         try:
             serve = job.serve(wire, chosen, self._config.stream_timeout, self._stopping)
-            if await race(serve, activity.idle(self._config.idle_timeout)):
+            if await race(serve, wire.activity.idle(self._config.idle_timeout)):
                 log.info("stream ended: nothing came or went for too long", extra=known)
             await wire.close()
         except ClientGone as gone:
             log.info("stream ended: the client is gone: %s", gone, extra=known)
 
-    def _redeem(self, request: Request) -> StreamJob:
-        if len(self._serving) >= self._config.connections:
-            raise Bad(HTTPStatus.SERVICE_UNAVAILABLE, "too many streams")
+    def _redeem(self, request: Request) -> Waiting:
         _, _, rest = request.path.partition("/")
         kind, _, token = rest.partition("/")
-        job = self._tokens.redeem(token) if len(token) == LENGTH else None
-        if job is None or job.kind != kind:
+        waiting = self._tokens.find(token) if len(token) == LENGTH else None
+        if waiting is None or waiting.job.kind != kind:
             raise Bad(HTTPStatus.NOT_FOUND, "no such stream, or it was used already, or too late")
-        return job
+        if trouble := self._streams.trouble(waiting.pod.id):
+            full = self._streams.full
+            status = HTTPStatus.SERVICE_UNAVAILABLE if full else HTTPStatus.TOO_MANY_REQUESTS
+            raise Bad(status, trouble)
+        self._tokens.redeem(token)
+        return waiting
 
 
 @contextlib.asynccontextmanager
-async def serving(config: StreamingConfig, goodbye: float = GOODBYE) -> AsyncIterator[Server]:
-    """Run a server while the block does."""
+async def serving(
+    config: StreamingConfig, goodbye: float = GOODBYE, turns: Turns | None = None
+) -> AsyncIterator[Server]:
+    """Run a server while the block does.  ``turns``: of all that takes turns on the event loop."""
     listener = _listen(config)
     with listener:
-        server = Server(config, listener, _context(config.tls))
+        server = Server(config, listener, _context(config.tls), turns or Turns())
         server.start()
         log.info("streaming", extra=fields(url=server.base))
         try:

@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 
 import grpc.aio
 
+from cri.zones.process import MESSAGE, START
 from daemonkit.faults import Broken
+from daemonkit.loop.turns import charge
 from daemonkit.rpc.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -29,6 +31,7 @@ class ZoneConnection:
 
     async def write(self, data: bytes) -> None:
         """Write, back-pressured; nothing once the connection has ended, which ``chunks`` reports."""
+        charge(MESSAGE)
         with contextlib.suppress(*_GONE):
             await self._call.write(pb.DialInput(data=data))
 
@@ -53,6 +56,7 @@ class ZoneConnection:
             raise Broken("dial", self._subject, "protectd answered with something else")
 
     async def _read(self) -> pb.DialOutput:
+        charge(MESSAGE)
         try:
             message = await self._call.read()
         except grpc.aio.AioRpcError as error:
@@ -67,6 +71,7 @@ async def dialled(call: _Call, start: pb.DialStart) -> AsyncIterator[ZoneConnect
     """Connect, and close the connection at the end of the block."""
     connection = ZoneConnection(call, f"port {start.port} of {start.zone_id}")
     try:
+        charge(START)
         with contextlib.suppress(*_GONE):
             await call.write(pb.DialInput(start=start))
         async with asyncio.timeout(_CONNECT):

@@ -55,6 +55,11 @@ class ForwardJob:
     ports: tuple[int, ...]
     dial: Dial
     kind: str = "portforward"
+    size: int = 0
+
+    @property
+    def pod(self) -> str:
+        return self.subject
 
     def negotiate(self, request: Request) -> Chosen[Style]:
         chosen = negotiate(request, _SPDY, _WEBSOCKET)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
 import h11
 
+from cri.streaming.transport.wire import ClientWire
+
 REQUEST_LIMIT = 16 * 1024
 """Most bytes of request line and headers."""
-_READ = 4096
+_PIECE = 4096
+"""Bytes that are parsed at once: h11 checks its limit after each piece."""
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -51,9 +53,9 @@ class Request:
 class Handshake:
     """One request and its answer."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self, wire: ClientWire) -> None:
+        self._wire = wire
+        self._unparsed = b""
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_LIMIT)
 
     async def request(self) -> Request | None:
@@ -66,7 +68,7 @@ class Handshake:
                 raise Bad(HTTPStatus(error.error_status_hint), f"not HTTP: {error}") from None
             match event:
                 case h11.NEED_DATA:
-                    self._http.receive_data(await self._reader.read(_READ))
+                    await self._more()
                 case h11.Request():
                     asked = _request(event)
                 case h11.EndOfMessage():
@@ -82,9 +84,8 @@ class Handshake:
         answer = h11.InformationalResponse(
             status_code=status, headers=list(headers), reason=status.phrase.encode()
         )
-        self._writer.write(self._http.send(answer) or b"")
-        await self._writer.drain()
-        return self._http.trailing_data[0]
+        await self._wire.send(self._http.send(answer) or b"")
+        return self._http.trailing_data[0] + self._unparsed
 
     async def refuse(self, bad: Bad) -> None:
         """Answer with the refusal."""
@@ -99,8 +100,12 @@ class Handshake:
         ]
         response = h11.Response(status_code=bad.status, headers=headers, reason=bad.status.phrase.encode())
         for event in (response, h11.Data(data=body), h11.EndOfMessage()):
-            self._writer.write(self._http.send(event) or b"")
-        await self._writer.drain()
+            await self._wire.send(self._http.send(event) or b"")
+
+    async def _more(self) -> None:
+        data = self._unparsed or await self._wire.receive()
+        self._unparsed = data[_PIECE:]
+        self._http.receive_data(data[:_PIECE])
 
 
 def _request(event: h11.Request) -> Request:

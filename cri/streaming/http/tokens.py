@@ -23,46 +23,53 @@ class _Entry(Generic[T]):
     secret: bytes
     value: T
     expires: float
+    gone: Callable[[], None]
 
 
 class Tokens(Generic[T]):
-    """Values waiting to be redeemed: at most ``limit``, each for ``ttl`` seconds of ``clock``."""
+    """Values waiting to be redeemed, each for ``ttl`` seconds of ``clock``."""
 
-    def __init__(self, ttl: float, limit: int, clock: Callable[[], float]) -> None:
+    def __init__(self, ttl: float, clock: Callable[[], float]) -> None:
         self._ttl = ttl
-        self._limit = limit
         self._clock = clock
         self._entries: OrderedDict[str, _Entry[T]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def issue(self, value: T) -> str:
-        """Issue a token for a value; beyond the limit the oldest token expires."""
-        self._expire()
-        while len(self._entries) >= self._limit:
-            self._entries.popitem(last=False)
+    def issue(self, value: T, gone: Callable[[], None] = lambda: None) -> str:
+        """Issue a token for a value; ``gone`` is called once when the token can be used no more."""
+        self.expire()
         name = secrets.token_urlsafe(_NAME)
         secret = secrets.token_urlsafe(_SECRET)
-        self._entries[name] = _Entry(secret.encode(), value, self._clock() + self._ttl)
+        self._entries[name] = _Entry(secret.encode(), value, self._clock() + self._ttl, gone)
         return name + secret
 
-    def redeem(self, untrusted_token: str) -> T | None:
-        """The value, once; None for a token that was never issued, is used up, or has expired."""
-        self._expire()
+    def find(self, untrusted_token: str) -> T | None:
+        """The value; None for a token that was never issued, is used up, or has expired."""
+        self.expire()
         cut = _NAME * 4 // 3
         name, secret = untrusted_token[:cut], untrusted_token[cut:]
         entry = self._entries.get(name)
         if entry is None or not hmac.compare_digest(entry.secret, secret.encode()):
             return None
-        del self._entries[name]
         return entry.value
 
-    def _expire(self) -> None:
+    def redeem(self, untrusted_token: str) -> T | None:
+        """The value, once; None as for ``find``."""
+        value = self.find(untrusted_token)
+        if value is not None:
+            self._drop(untrusted_token[: _NAME * 4 // 3])
+        return value
+
+    def expire(self) -> None:
         """Drop expired tokens; all live equally long, so the oldest is first."""
         now = self._clock()
         while self._entries:
             name, entry = next(iter(self._entries.items()))
             if entry.expires > now:
                 return
-            del self._entries[name]
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        self._entries.pop(name).gone()

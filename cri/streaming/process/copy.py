@@ -12,6 +12,7 @@ from cri.streaming.process.command import Command
 from cri.streaming.transport.inbox import InOrder
 from cri.streaming.transport.wire import ClientGone
 from cri.zones.process import Message, ProcessStreams
+from daemonkit.loop.turns import pause
 from daemonkit.tasks import race
 
 _KEPT = 4096
@@ -59,7 +60,11 @@ async def _copy_input(process: ProcessStreams[Message], command: Command, stdin:
             case "stdin", data:
                 await process.stdin(data)
             case _, data:
+                # Of sizes that came at once only the last counts.
+                size = None
                 for size in sizes.parse(data):
+                    await pause()
+                if size is not None:
                     await process.resize(size.rows, size.columns)
     await asyncio.Event().wait()
     raise AssertionError("an event that nobody sets was set")
@@ -84,6 +89,11 @@ class Sizes:
 
         Sizes of 0 by 0 are skipped: clients send them when their own output is no terminal.
         """
+        for begin in range(0, len(data), _KEPT):
+            yield from self._parse(data[begin : begin + _KEPT])
+
+    def _parse(self, data: bytes) -> Iterator[Size]:
+        """The sizes that a few bytes complete: what is left over is copied after each."""
         self._kept = (self._kept + data.decode("latin-1")).lstrip(_BLANKS)
         while self._kept:
             try:

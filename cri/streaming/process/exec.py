@@ -50,7 +50,7 @@ def exec_url(runtime: Runtime, server: Server, asked: cri.ExecRequest) -> str:
         except Fault as fault:
             return ExitStatus(failure=f"error executing command in container: {fault}")
 
-    return server.url(CommandJob("exec", container.id, wants, run))
+    return server.url(CommandJob("exec", container.id, container.sandbox_id, wants, run, asked.ByteSize()))
 
 
 def attach_url(runtime: Runtime, server: Server, asked: cri.AttachRequest) -> str:
@@ -69,7 +69,7 @@ def attach_url(runtime: Runtime, server: Server, asked: cri.AttachRequest) -> st
             return ExitStatus(failure=f"error attaching to container: {fault}")
         return ExitStatus()
 
-    return server.url(CommandJob("attach", container.id, wants, run))
+    return server.url(CommandJob("attach", container.id, container.sandbox_id, wants, run))
 
 
 def wanted(operation: str, subject: str, asked: cri.ExecRequest | cri.AttachRequest) -> Wants:
@@ -87,8 +87,10 @@ class CommandJob:
 
     kind: str
     subject: str
+    pod: str
     wants: Wants
     run: Run
+    size: int = 0
 
     def negotiate(self, request: Request) -> Chosen[SubProtocol]:
         return negotiate(request, SPDY_PROTOCOLS, PROTOCOLS)

@@ -12,9 +12,10 @@ from importlib import resources
 
 from cri.streaming.spdy.frames import Headers, SpdyError
 
-MAX_BLOCK = 16 * 1024
+MAX_BLOCK = 4 * 1024
 """Bytes of a header block, unpacked: a few kilobytes of zlib could become megabytes."""
 MAX_HEADERS = 64
+"""Most names in a block, and most values."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -71,7 +72,10 @@ def parse(plain: bytes) -> Headers:
         name = reader.text()
         if not name or name != name.lower() or name in headers:
             raise SpdyError(f"header name {name!r:.60} is empty, not lower-case, or there twice")
-        headers[name] = tuple(reader.text().split("\0"))
+        values = reader.text()
+        if values.count("\0") >= MAX_HEADERS:
+            raise SpdyError(f"more than {MAX_HEADERS} values of a header")
+        headers[name] = tuple(values.split("\0"))
     if not reader.exhausted:
         raise SpdyError("bytes after the last header")
     return headers

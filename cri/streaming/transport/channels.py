@@ -12,7 +12,7 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cri.streaming.transport.inbox import BufferQuota, Inbox
+from cri.streaming.transport.inbox import Inbox
 from cri.streaming.transport.websocket import MessagePart, WebSocket
 from cri.streaming.transport.wire import ClientGone
 from daemonkit.tasks import race
@@ -55,7 +55,7 @@ class WebSocketChannels:
     """The channels of one connection; ``inboxes`` are those that the client may write to."""
 
     def __init__(self, socket: WebSocket, protocol: SubProtocol, wanted: frozenset[int]) -> None:
-        quota = BufferQuota()
+        quota = socket.quota
         self.inboxes = {number: Inbox(quota) for number in wanted}
         self._quota = quota
         self._socket = socket
@@ -107,11 +107,15 @@ class WebSocketChannels:
 
     def _keep(self, part: MessagePart) -> None:
         self._kept += part.data
+        self._quota.hold(len(part.data))
         if len(self._kept) > TEXT_LIMIT:
             raise ClientGone(f"a message of more than {TEXT_LIMIT} bytes")
+        if self._quota.pod_full:  # nobody could make room for the rest of the message
+            raise ClientGone("the streams of its pod have used up their memory")
         if part.last:
             message = bytes(self._kept)
             self._kept.clear()
+            self._quota.release(len(message))
             self._message(message)
 
     def _message(self, message: bytes) -> None:

@@ -8,41 +8,18 @@ from collections.abc import Mapping
 from operator import itemgetter
 from typing import Generic, TypeVar
 
-LIMIT = 1024 * 1024
-"""Bytes that may wait before nothing more is read from the connection.
+from cri.streaming.transport.quota import BufferQuota
 
-Neither SPDY as Kubernetes uses it nor its WebSocket protocols have flow control for single streams.
-"""
 TAKE = 256 * 1024
 """Most bytes that a reader gets at once, unless they came as one chunk."""
-_ENTRY = 64
+_ENTRY = 128
 """Bytes accounted for each chunk beside its data: a million tiny frames must count, too."""
+_SMALL = 4096
+"""Bytes up to which a chunk is appended to the one before, if nothing came between."""
+_JOINED = 64 * 1024
+"""Most bytes of a chunk to which others are appended."""
 
 K = TypeVar("K")
-
-
-class BufferQuota:
-    """Counts the bytes that wait in one connection's inboxes, and the chunks that have come."""
-
-    def __init__(self, limit: int = LIMIT) -> None:
-        self._limit = limit
-        self.used = 0
-        self.arrivals = 0
-        self.space = asyncio.Event()
-        self.space.set()
-
-    def take(self, size: int) -> int:
-        """Count a chunk; returns its place in the order of arrival."""
-        self.arrivals += 1
-        self.used += size
-        if self.used > self._limit:
-            self.space.clear()
-        return self.arrivals
-
-    def give(self, size: int) -> None:
-        self.used -= size
-        if self.used <= self._limit // 2:
-            self.space.set()
 
 
 class Inbox:
@@ -50,16 +27,34 @@ class Inbox:
 
     def __init__(self, quota: BufferQuota) -> None:
         self._quota = quota
-        self._chunks: deque[tuple[int, bytes]] = deque()
+        self._chunks: deque[tuple[int, bytes | bytearray]] = deque()
         self._changed = asyncio.Event()
         self._ended = False
         self._unwanted = False
 
     def put(self, data: bytes) -> None:
         """Add a chunk, without waiting: the quota says when to stop reading.  Empty chunks are dropped."""
-        if data and not self._ended and not self._unwanted:
-            self._chunks.append((self._quota.take(len(data) + _ENTRY), data))
-            self._changed.set()
+        if not data or self._ended or self._unwanted:
+            return
+        if not self._joined(data):
+            kept = bytearray(data) if len(data) <= _SMALL else data
+            self._chunks.append((self._quota.take(len(data) + _ENTRY), kept))
+        self._quota.arrived(self)
+
+    def wake(self) -> None:
+        """Wake the consumer."""
+        self._changed.set()
+
+    def _joined(self, data: bytes) -> bool:
+        """Append a small chunk to the last one, unless another inbox's came between."""
+        if len(data) > _SMALL or not self._chunks:
+            return False
+        place, last = self._chunks[-1]
+        if place != self._quota.arrivals or not isinstance(last, bytearray) or len(last) >= _JOINED:
+            return False
+        last += data
+        self._quota.extend(len(data))
+        return True
 
     def end(self) -> None:
         """Mark the end of input."""
@@ -103,7 +98,7 @@ class Inbox:
             taken.append(self._chunks.popleft()[1])
             size += len(taken[-1])
         self._quota.give(size + _ENTRY * len(taken))
-        return taken[0] if len(taken) == 1 else b"".join(taken)
+        return bytes(taken[0]) if len(taken) == 1 else b"".join(taken)
 
     def tell(self, changed: asyncio.Event) -> None:
         """Set this event from now on, whenever something comes or ends."""

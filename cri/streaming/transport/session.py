@@ -20,10 +20,14 @@ from cri.streaming.spdy.frames import (
     SynReply,
     SynStream,
 )
-from cri.streaming.transport.inbox import BufferQuota, Inbox
+from cri.streaming.transport.inbox import Inbox
+from cri.streaming.transport.quota import STREAM
 from cri.streaming.transport.wire import ClientGone, ClientWire
+from daemonkit.loop.turns import pause
 from daemonkit.tasks import race
 
+MANY = 1024
+"""Bytes of data that may come for a stream after its end without being counted as a frame without effect."""
 STREAMS = 512
 """Most open streams; a port-forward needs two for each of its connections."""
 
@@ -82,7 +86,7 @@ class SpdySession:
     """``run`` reads until the client is gone; ``accept`` decides about each stream it opens."""
 
     def __init__(self, wire: ClientWire, accept: Accept, *, streams: int = STREAMS) -> None:
-        self.quota = BufferQuota()
+        self.quota = wire.quota
         self._wire = wire
         self._accept = accept
         self._most = streams
@@ -95,10 +99,13 @@ class SpdySession:
         """Read until the client has closed; ClientGone when the connection or the protocol broke."""
         try:
             while data := await self._receive():
-                for frame in self._decoder.feed(data):
-                    if isinstance(frame, GoAway):
-                        return
-                    await self._take(frame)
+                with self.quota.batch():
+                    for frame in self._decoder.feed(data):
+                        if isinstance(frame, GoAway):
+                            return
+                        if not await self._take(frame):
+                            await self.quota.without_effect()
+                        await pause()
         except SpdyError as error:
             raise ClientGone(f"not SPDY: {error}") from None
         finally:
@@ -117,8 +124,9 @@ class SpdySession:
         await self.send(GoAway(self._last))
 
     def forget_if_done(self, stream: SpdyStream) -> None:
-        if stream.local_done and stream.remote_done:
-            self._streams.pop(stream.number, None)
+        if stream.local_done and stream.remote_done and stream.number in self._streams:
+            del self._streams[stream.number]
+            self.quota.release(STREAM)
 
     async def _receive(self) -> bytes:
         """Wait for space, then read; a client that hangs up meanwhile is gone, whatever it has sent."""
@@ -126,48 +134,57 @@ class SpdySession:
             raise ClientGone("it hung up")
         return await self._wire.receive()
 
-    async def _take(self, frame: Frame) -> None:
+    async def _take(self, frame: Frame) -> bool:
+        """Carry out a frame; False if it had no effect on any stream."""
         match frame:
             case Data(number, data, fin):
-                await self._data(number, data, fin)
+                return await self._data(number, data, fin)
             case SynStream():
-                await self._syn(frame)
+                return await self._syn(frame)
             case Reset(number):
                 if stream := self._streams.get(number):
                     stream.reset_by_peer.set()
                     stream.ended()
+                    return True
             case MoreHeaders(number, _, fin):
-                if fin and (stream := self._streams.get(number)):
+                if fin and (stream := self._streams.get(number)) and not stream.remote_done:
                     self._finished(stream)
+                    return True
             case Ping(number):
                 if number % 2:  # odd: the client's own; ours are never sent
                     await self.send(frame)
+        return False
 
-    async def _data(self, number: int, data: bytes, fin: bool) -> None:
+    async def _data(self, number: int, data: bytes, fin: bool) -> bool:
         stream = self._streams.get(number)
         if stream is None or stream.remote_done:
             if number > self._last:
                 await self.send(Reset(number, ResetStatus.INVALID_STREAM))
-            return
+                return False
+            # A stream that we have ended: its client could not know.  Larger data costs us next to nothing.
+            return len(data) >= MANY
         stream.input.put(data)
         if fin:
             self._finished(stream)
+        return fin or bool(data)
 
     def _finished(self, stream: SpdyStream) -> None:
         stream.remote_done = True
         stream.input.end()
         self.forget_if_done(stream)
 
-    async def _syn(self, frame: SynStream) -> None:
+    async def _syn(self, frame: SynStream) -> bool:
         if frame.stream % 2 == 0 or frame.stream <= self._last:
             raise SpdyError(f"stream {frame.stream} after {self._last}")
         self._last = frame.stream
         stream = SpdyStream(self, frame.stream, frame.headers)
         stream.local_done = frame.unidirectional
-        if len(self._streams) >= self._most or not self._accept(stream):
+        if len(self._streams) >= self._most or self.quota.pod_full or not self._accept(stream):
             await self.send(Reset(frame.stream, ResetStatus.REFUSED_STREAM))
-            return
+            return False
         self._streams[frame.stream] = stream
+        self.quota.hold(STREAM)
         if frame.fin:
             self._finished(stream)
         await self.send(SynReply(frame.stream))
+        return True

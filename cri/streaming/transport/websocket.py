@@ -12,9 +12,14 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessa
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError
 
+from cri.streaming.transport.quota import BufferQuota
 from cri.streaming.transport.wire import ClientGone, ClientWire
+from daemonkit.loop.turns import pause
 
 log = logging.getLogger(__name__)
+
+_PARTS = 1024
+"""Most parts that are handed over at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,11 @@ class WebSocket:
         self._wire = wire
         self._protocol = Connection(ConnectionType.SERVER)
 
+    @property
+    def quota(self) -> BufferQuota:
+        """See ``ClientWire``."""
+        return self._wire.quota
+
     async def parts(self) -> AsyncIterator[list[MessagePart]]:
         """Parts of messages until the client closes, or breaks the protocol; ClientGone when it broke off.
 
@@ -47,8 +57,15 @@ class WebSocket:
                     if came:
                         yield came
                     return
-                if part := await self._part(event):
+                part = await self._part(event)
+                if part:
                     came.append(part)
+                if not part or not part.data:
+                    await self.quota.without_effect()
+                await pause()
+                if len(came) >= _PARTS:
+                    yield came
+                    came = []
             if came:
                 yield came
 
@@ -105,6 +122,10 @@ class TunnelWire:
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
         self._parts = socket.parts()
+
+    @property
+    def quota(self) -> BufferQuota:
+        return self._socket.quota
 
     async def receive(self) -> bytes:
         async for parts in self._parts:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import select
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
-READ_SIZE = 128 * 1024
-WRITE_HIGH = 256 * 1024
-"""Most bytes that a client may leave unread before writers wait."""
+from cri.streaming.transport.quota import BufferQuota, PodQuota
+
+READ_SIZE = 64 * 1024
+"""Most bytes of one read."""
+WRITE_HIGH = 64 * 1024
+"""Most bytes that a client may leave unread, beside the kernel's buffer, before writers wait."""
 LINGER = 5.0
 """Seconds that a client has to read the last bytes and to close."""
 
@@ -20,6 +23,11 @@ class ClientGone(Exception):
 
 class ClientWire(Protocol):
     """Bytes to and from a client."""
+
+    @property
+    def quota(self) -> BufferQuota:
+        """The limits of the connection."""
+        ...
 
     async def receive(self) -> bytes:
         """Read some bytes; b"" at the end.  ClientGone when the connection broke."""
@@ -57,27 +65,60 @@ class Activity:
             await asyncio.sleep(left)
 
 
+class Pulled(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
+    """Reads from the socket once when asked: small segments wait in the kernel until it is their turn."""
+
+    _room = memoryview(bytearray(READ_SIZE))
+    """Bytes are copied from here as soon as they have been read: all connections share it."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        super().__init__(reader)
+        self._socket: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._socket = cast(asyncio.Transport, transport)
+        self._socket.pause_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._room[:nbytes]))
+        assert self._socket is not None
+        self._socket.pause_reading()
+
+
 class SocketWire:
     """A TCP or TLS connection."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, activity: Activity, early: bytes
-    ) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """``reader`` is that of a ``Pulled``."""
         self._reader = reader
         self._writer = writer
-        self._activity = activity
-        self._early = early
+        self._early = b""
+        self.activity = Activity()
+        self.quota = BufferQuota()
         writer.transport.set_write_buffer_limits(high=WRITE_HIGH)
+
+    def belongs_to(self, pod: PodQuota) -> None:
+        """Count what the connection keeps for this pod, too."""
+        self.quota = BufferQuota(pod=pod)
+
+    def unread(self, data: bytes) -> None:
+        """Have the next ``receive`` return these bytes, if there are any."""
+        self._early = data
 
     async def receive(self) -> bytes:
         if self._early:
             early, self._early = self._early, b""
             return early
         try:
+            cast(asyncio.Transport, self._writer.transport).resume_reading()
             data = await self._reader.read(READ_SIZE)
         except OSError as error:
             raise ClientGone(str(error)) from None
-        self._activity.touch()
+        self.activity.touch()
         return data
 
     async def send(self, data: bytes) -> None:
@@ -88,7 +129,7 @@ class SocketWire:
             await self._writer.drain()
         except OSError as error:
             raise ClientGone(str(error)) from None
-        self._activity.touch()
+        self.activity.touch()
 
     async def hung_up(self) -> None:
         """Wait for EPOLLRDHUP (epoll_ctl(2)), which the kernel reports although input is still unread.
@@ -107,7 +148,7 @@ class SocketWire:
                 loop.remove_reader(poll.fileno())
 
     async def close(self) -> None:
-        with contextlib.suppress(TimeoutError, OSError):
+        with contextlib.suppress(TimeoutError, OSError, ClientGone):
             async with asyncio.timeout(LINGER):
                 await self._drain()
         self._writer.transport.abort()
@@ -119,5 +160,5 @@ class SocketWire:
         """
         if self._writer.can_write_eof():
             self._writer.write_eof()
-        while await self._reader.read(READ_SIZE):
+        while await self.receive():
             pass

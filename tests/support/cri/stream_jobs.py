@@ -42,7 +42,9 @@ class Play(_Changing):
     cancelled: int = 0
     ended: int = 0
 
-    def job(self, act: Callable[[Command], Awaitable[ExitStatus]], wants: Wants = ALL) -> CommandJob:
+    def job(
+        self, act: Callable[[Command], Awaitable[ExitStatus]], wants: Wants = ALL, pod: str = "p1"
+    ) -> CommandJob:
         async def run(command: Command) -> ExitStatus:
             self.begun += 1
             self.changed.set()
@@ -56,7 +58,7 @@ class Play(_Changing):
             finally:
                 self.changed.set()
 
-        return CommandJob("exec", "c1", wants, run)
+        return CommandJob("exec", "c1", pod, wants, run)
 
 
 async def echo(command: Command) -> ExitStatus:

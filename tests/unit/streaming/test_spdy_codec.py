@@ -180,7 +180,7 @@ def test_a_header_bomb_is_not_unpacked() -> None:
     with pytest.raises(SpdyError, match="control frame of"):
         list(SpdyDecoder().feed(control(1, struct.pack(">IIBB", 1, 0, 0, 0) + bomb)))
     packer = zlib.compressobj(9, zdict=dictionary())
-    bomb = packer.compress(b"\0" * (8 << 20)) + packer.flush(zlib.Z_SYNC_FLUSH)
+    bomb = packer.compress(b"\0" * (2 << 20)) + packer.flush(zlib.Z_SYNC_FLUSH)
     assert len(bomb) < MAX_CONTROL
     with pytest.raises(SpdyError, match=f"more than {MAX_BLOCK}"):
         list(SpdyDecoder().feed(control(1, struct.pack(">IIBB", 1, 0, 0, 0) + bomb)))

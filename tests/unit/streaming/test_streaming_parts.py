@@ -21,8 +21,9 @@ from cri.streaming.process.command import SPDY_PROTOCOLS
 from cri.streaming.process.copy import Size, Sizes, copy_streams
 from cri.streaming.process.exit_status import ExitStatus
 from cri.streaming.transport.channels import PROTOCOLS
-from cri.streaming.transport.inbox import TAKE, BufferQuota, Inbox, InOrder
-from cri.streaming.transport.wire import Activity, ClientGone, SocketWire
+from cri.streaming.transport.inbox import TAKE, Inbox, InOrder
+from cri.streaming.transport.quota import BufferQuota
+from cri.streaming.transport.wire import ClientGone, SocketWire
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
@@ -35,7 +36,7 @@ class Clock:
 
 
 def test_a_token_is_good_once() -> None:
-    tokens = Tokens[str](60, 10, Clock())
+    tokens = Tokens[str](60, Clock())
     token = tokens.issue("job")
     assert len(token) == LENGTH
     assert (tokens.redeem(token), tokens.redeem(token)) == ("job", None)
@@ -44,7 +45,7 @@ def test_a_token_is_good_once() -> None:
 
 def test_a_token_is_good_for_a_while() -> None:
     clock = Clock()
-    tokens = Tokens[str](60, 10, clock)
+    tokens = Tokens[str](60, clock)
     early, late = tokens.issue("early"), ""
     clock.now = 30
     late = tokens.issue("late")
@@ -52,14 +53,20 @@ def test_a_token_is_good_for_a_while() -> None:
     assert (tokens.redeem(early), tokens.redeem(late)) == (None, "late")
 
 
-def test_beyond_the_limit_the_oldest_token_goes() -> None:
-    tokens = Tokens[int](60, 3, Clock())
-    issued = [tokens.issue(n) for n in range(5)]
-    assert [tokens.redeem(token) for token in issued] == [None, None, 2, 3, 4]
+def test_whoever_waits_for_the_end_of_a_token_is_told_once() -> None:
+    clock, ended = Clock(), []
+    tokens = Tokens[str](60, clock)
+    used, late = (tokens.issue(name, lambda name=name: ended.append(name)) for name in ("used", "late"))  # type: ignore[misc]
+    assert tokens.find(used) == "used"
+    assert ended == []
+    tokens.redeem(used)
+    clock.now = 60
+    assert tokens.redeem(late) is None
+    assert ended == ["used", "late"]
 
 
 def test_a_wrong_secret_does_not_use_the_token_up() -> None:
-    tokens = Tokens[str](60, 10, Clock())
+    tokens = Tokens[str](60, Clock())
     token = tokens.issue("job")
     changed = token[:-1] + ("A" if token[-1] != "A" else "B")
     for guess in (changed, token[:-1], token + "A", "", "é" * LENGTH):
@@ -68,7 +75,7 @@ def test_a_wrong_secret_does_not_use_the_token_up() -> None:
 
 
 def test_tokens_are_all_different() -> None:
-    tokens = Tokens[int](60, 1000, Clock())
+    tokens = Tokens[int](60, Clock())
     assert len({tokens.issue(n) for n in range(1000)}) == 1000
 
 
@@ -193,13 +200,24 @@ async def test_an_inbox_counts_what_waits() -> None:
 
 async def test_empty_pieces_cost_nothing_and_tiny_ones_something() -> None:
     quota = BufferQuota(limit=1000)
-    inbox = Inbox(quota)
+    inbox, other = Inbox(quota), Inbox(quota)
     for _ in range(100_000):
         inbox.put(b"")
     assert quota.used == 0
-    for _ in range(20):
+    for _ in range(10):
         inbox.put(b"z")
+        other.put(b"z")
     assert not quota.space.is_set()
+
+
+async def test_tiny_pieces_that_follow_each_other_are_one() -> None:
+    quota = BufferQuota()
+    inbox = Inbox(quota)
+    for _ in range(10_000):
+        inbox.put(b"z")
+    assert quota.used < 11_000
+    assert await inbox.read() == b"z" * 10_000
+    assert quota.used == 0
 
 
 async def test_an_inbox_gives_bounded_pieces() -> None:
@@ -348,6 +366,9 @@ class _Broken:
     def set_write_buffer_limits(self, high: int) -> None:
         """Do nothing."""
 
+    def resume_reading(self) -> None:
+        """Do nothing."""
+
     def is_closing(self) -> bool:
         return self.closing
 
@@ -363,7 +384,8 @@ class _Broken:
 
 async def test_a_lost_connection_is_a_client_gone() -> None:
     broken: Any = _Broken()
-    wire = SocketWire(broken, broken, Activity(), early=b"early")
+    wire = SocketWire(broken, broken)
+    wire.unread(b"early")
     assert await wire.receive() == b"early"
     with pytest.raises(ClientGone, match="reset by peer"):
         await wire.receive()

@@ -20,7 +20,7 @@ from cri.streaming.spdy.decode import SpdyDecoder
 from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, Frame, GoAway, Reset, ResetStatus, SynReply, SynStream
 from cri.streaming.spdy.frames import Ping as SpdyPing
-from cri.streaming.transport.inbox import LIMIT
+from cri.streaming.transport.quota import LIMIT, BufferQuota
 from cri.streaming.transport.session import SpdySession, SpdyStream
 from cri.streaming.transport.wire import READ_SIZE, ClientGone
 from daemonkit.faults import Broken
@@ -449,6 +449,7 @@ class Script:
     def __init__(self, *pieces: bytes) -> None:
         self._pieces = list(pieces)
         self.sent = b""
+        self.quota = BufferQuota()
 
     async def receive(self) -> bytes:
         return self._pieces.pop(0) if self._pieces else b""

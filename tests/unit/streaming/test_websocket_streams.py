@@ -15,7 +15,7 @@ from wsproto.events import BytesMessage, TextMessage
 from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, SynStream
 from cri.streaming.transport.channels import PROTOCOLS, TEXT_LIMIT, WebSocketChannels
-from cri.streaming.transport.inbox import LIMIT
+from cri.streaming.transport.quota import LIMIT, BufferQuota
 from cri.streaming.transport.websocket import MessagePart, WebSocket
 from cri.streaming.transport.wire import ClientGone
 from tests.support.cri.stream_client import WEBSOCKET, Spdy, Ws, connect, key, path_of, websocket
@@ -102,6 +102,7 @@ class Script:
     def __init__(self, data: bytes, step: int) -> None:
         self._pieces = [data[at : at + step] for at in range(0, len(data), step)]
         self.sent = 0
+        self.quota = BufferQuota()
 
     async def receive(self) -> bytes:
         return self._pieces.pop(0) if self._pieces else b""
@@ -155,6 +156,7 @@ class Flood:
 
     def __init__(self) -> None:
         self.read = 0
+        self.quota = BufferQuota()
 
     async def parts(self) -> AsyncIterator[list[MessagePart]]:
         while True:
@@ -179,6 +181,7 @@ class Messages:
 
     def __init__(self, *parts: MessagePart) -> None:
         self._parts = parts
+        self.quota = BufferQuota()
 
     async def parts(self) -> AsyncIterator[list[MessagePart]]:
         for part in self._parts:

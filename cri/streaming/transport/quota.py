@@ -1,0 +1,157 @@
+"""Bounds what streams keep in memory, for each connection and for each pod."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from daemonkit.loop.allowance import Allowance
+
+LIMIT = 1024 * 1024
+"""Bytes that may wait before nothing more is read from the connection.
+
+Neither SPDY as Kubernetes uses it nor its WebSocket protocols have flow control for single streams.
+"""
+POD_LIMIT = 8 * 1024 * 1024
+"""Bytes for all connections of one pod."""
+STREAM = 4096
+"""Bytes accounted for an open stream of a connection: its objects, and a task."""
+IGNORED = 1024.0
+"""Burst of frames without effect, for all connections of one pod."""
+IGNORED_PER_SECOND = 256.0
+"""An honest client sends a ping in 5 s."""
+
+
+class Reader(Protocol):
+    """Whoever waits for input."""
+
+    def wake(self) -> None:
+        """Tell it that something came or ended."""
+        ...
+
+
+class PodQuota:
+    """Common limits of the connections of one pod."""
+
+    def __init__(self, limit: int = POD_LIMIT, ignored: Allowance | None = None) -> None:
+        self._limit = limit
+        self._stalled: set[BufferQuota] = set()
+        self.used = 0
+        self.ignored = ignored or Allowance(IGNORED, IGNORED_PER_SECOND)
+
+    @property
+    def full(self) -> bool:
+        return self.used > self._limit
+
+    def take(self, size: int) -> None:
+        self.used += size
+
+    def give(self, size: int) -> None:
+        self.used -= size
+        if self._stalled and not self.full:
+            stalled, self._stalled = self._stalled, set()
+            for quota in stalled:
+                quota.check()
+
+    def stall(self, quota: BufferQuota) -> None:
+        """Check the quota again once there is space."""
+        self._stalled.add(quota)
+
+    def forget(self, quota: BufferQuota) -> None:
+        self._stalled.discard(quota)
+
+
+class BufferQuota:
+    """Counts the bytes that wait in one connection's inboxes, and the chunks that have come."""
+
+    def __init__(self, limit: int = LIMIT, pod: PodQuota | None = None) -> None:
+        self._limit = limit
+        self._pod = pod or PodQuota()
+        self._news: set[Reader] | None = None
+        self._held = 0
+        self.used = 0
+        self.arrivals = 0
+        self.space = asyncio.Event()
+        self.space.set()
+
+    @property
+    def pod_full(self) -> bool:
+        """Whether the pod's connections together have used up their limit."""
+        return self._pod.full
+
+    def take(self, size: int) -> int:
+        """Count a chunk; returns its place in the order of arrival."""
+        self.arrivals += 1
+        self.extend(size)
+        return self.arrivals
+
+    def extend(self, size: int) -> None:
+        """Count more bytes of the last chunk."""
+        self.used += size
+        self._pod.take(size)
+        if self.used > self._limit or self._pod.full:
+            self.space.clear()
+            self._pod.stall(self)
+            self._wake()
+
+    def give(self, size: int) -> None:
+        self.used -= size
+        self._pod.give(size)
+        self.check()
+
+    def hold(self, size: int) -> None:
+        """Count bytes of objects, for the pod alone: no reading makes room for them."""
+        self._held += size
+        self._pod.take(size)
+        if self._pod.full:
+            self.space.clear()
+            self._pod.stall(self)
+
+    def release(self, size: int) -> None:
+        """Undo ``hold``."""
+        self._held -= size
+        self._pod.give(size)
+
+    def check(self) -> None:
+        """Allow more if there is space."""
+        if self._pod.full:
+            if not self.space.is_set():
+                self._pod.stall(self)
+        elif self.used <= self._limit // 2:
+            self.space.set()
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Have readers wait until the end of the block: a batch of small chunks then becomes one."""
+        self._news = set()
+        try:
+            yield
+        finally:
+            self._wake()
+            self._news = None
+
+    def arrived(self, reader: Reader) -> None:
+        """Wake the reader, now or at the end of the batch."""
+        if self._news is None:
+            reader.wake()
+        else:
+            self._news.add(reader)
+
+    async def without_effect(self) -> None:
+        """Account for a frame without effect; waits while the pod sends too many."""
+        if seconds := self._pod.ignored.borrow():
+            self._wake()
+            await asyncio.sleep(seconds)
+
+    def _wake(self) -> None:
+        while self._news:
+            self._news.pop().wake()
+
+    def close(self) -> None:
+        """Give back what the connection still has; nothing is counted any more."""
+        pod, self._pod = self._pod, PodQuota()
+        pod.forget(self)
+        self._pod.take(self.used + self._held)
+        pod.give(self.used + self._held)
