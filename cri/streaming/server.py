@@ -114,7 +114,7 @@ class Server:
         self._tokens.expire()
         pod, size = self._pods.part(job.pod), _URL + job.size
         trouble = self._urls.trouble(job.pod)
-        if not trouble and pod.quota.full:
+        if not trouble and pod.quota.half_full:
             trouble = f"the streams and unused URLs of pod {job.pod} take all the memory that a pod may have"
         if trouble:
             hint = f"use the URLs, or wait {self._config.url_lifetime:g} s until they expire"

@@ -60,12 +60,12 @@ async def _copy_input(process: ProcessStreams[Message], command: Command, stdin:
             case "stdin", data:
                 await process.stdin(data)
             case _, data:
-                # Of sizes that came at once only the last counts.
-                size = None
+                last = None
                 for size in sizes.parse(data):
+                    last = size
                     await pause()
-                if size is not None:
-                    await process.resize(size.rows, size.columns)
+                if last:  # of sizes that came at once only this one counts
+                    await process.resize(last.rows, last.columns)
     await asyncio.Event().wait()
     raise AssertionError("an event that nobody sets was set")
 

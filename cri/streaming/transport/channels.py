@@ -110,7 +110,7 @@ class WebSocketChannels:
         self._quota.hold(len(part.data))
         if len(self._kept) > TEXT_LIMIT:
             raise ClientGone(f"a message of more than {TEXT_LIMIT} bytes")
-        if self._quota.pod_full:  # nobody could make room for the rest of the message
+        if self._quota.pod_half_full:  # nobody could make room for the rest of the message
             raise ClientGone("the streams of its pod have used up their memory")
         if part.last:
             message = bytes(self._kept)

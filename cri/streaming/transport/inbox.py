@@ -71,12 +71,19 @@ class Inbox:
 
     async def read(self) -> bytes:
         """Read what waits, at least a byte; b"" at the end."""
-        while not self._chunks:
-            if self._ended:
+        while not self._chunks or self.gathering():
+            if self.exhausted:
                 return b""
             self._changed.clear()
             await self._changed.wait()
         return self.taken()
+
+    def gathering(self) -> bool:
+        """Whether more is about to come; the end of the batch then wakes the consumer."""
+        if not self._quota.gathering:
+            return False
+        self._quota.arrived(self)
+        return True
 
     @property
     def first(self) -> int | None:
@@ -120,6 +127,10 @@ class InOrder(Generic[K]):
     async def read(self) -> tuple[K, bytes] | None:
         """Read the next input, and whose it is: b"" at the end of one, once nothing waits; None after all."""
         while self._open:
+            if any([inbox.gathering() for inbox in self._open.values()]):
+                self._changed.clear()
+                await self._changed.wait()
+                continue
             waiting = [(inbox.first, key) for key, inbox in self._open.items() if inbox.first is not None]
             if waiting:
                 first, key = min(waiting, key=itemgetter(0))

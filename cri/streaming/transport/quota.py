@@ -43,7 +43,13 @@ class PodQuota:
 
     @property
     def full(self) -> bool:
+        """Whether nothing more is read for the pod."""
         return self.used > self._limit
+
+    @property
+    def half_full(self) -> bool:
+        """Whether the pod gets no more streams: else they could hold all, and nothing would be read."""
+        return self.used > self._limit // 2
 
     def take(self, size: int) -> None:
         self.used += size
@@ -77,9 +83,9 @@ class BufferQuota:
         self.space.set()
 
     @property
-    def pod_full(self) -> bool:
-        """Whether the pod's connections together have used up their limit."""
-        return self._pod.full
+    def pod_half_full(self) -> bool:
+        """See ``PodQuota``."""
+        return self._pod.half_full
 
     def take(self, size: int) -> int:
         """Count a chunk; returns its place in the order of arrival."""
@@ -105,9 +111,6 @@ class BufferQuota:
         """Count bytes of objects, for the pod alone: no reading makes room for them."""
         self._held += size
         self._pod.take(size)
-        if self._pod.full:
-            self.space.clear()
-            self._pod.stall(self)
 
     def release(self, size: int) -> None:
         """Undo ``hold``."""
@@ -131,6 +134,11 @@ class BufferQuota:
         finally:
             self._wake()
             self._news = None
+
+    @property
+    def gathering(self) -> bool:
+        """Whether a batch is under way, and readers wait for its end."""
+        return self._news is not None and self.space.is_set()
 
     def arrived(self, reader: Reader) -> None:
         """Wake the reader, now or at the end of the batch."""

@@ -179,7 +179,7 @@ class SpdySession:
         self._last = frame.stream
         stream = SpdyStream(self, frame.stream, frame.headers)
         stream.local_done = frame.unidirectional
-        if len(self._streams) >= self._most or self.quota.pod_full or not self._accept(stream):
+        if len(self._streams) >= self._most or self.quota.pod_half_full or not self._accept(stream):
             await self.send(Reset(frame.stream, ResetStatus.REFUSED_STREAM))
             return False
         self._streams[frame.stream] = stream

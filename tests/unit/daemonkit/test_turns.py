@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from daemonkit.loop import turns
 from daemonkit.loop.turns import ASKED, CARRIED, REST, REST_SLICE, SLICE, STEP, Share, Turns
 from daemonkit.loop.underway import Underway
+from daemonkit.tasks import gather, race
 
 
 class Clock:
@@ -289,3 +292,58 @@ async def test_what_is_asked_of_a_zone_does_not_wait_for_a_rest(
         assert (honest.steps - before) * STEP <= CARRIED + STEP, "not more than anybody may have in store"
     for hog in (honest, *hogs):
         await hog.stop()
+
+
+async def test_a_share_pays_for_tasks_that_its_work_begins(clock: Clock) -> None:
+    all_turns = Turns()
+    share = all_turns.share(carried=0.0)
+
+    async def child() -> None:
+        clock.now += 0.5
+
+    async def work() -> None:
+        await race(child(), asyncio.sleep(60))
+        await gather(child(), child())
+        turns.charge(0.25)
+
+    await share.pay(work)
+    assert share.used == pytest.approx(1.75)
+    await race(child(), asyncio.sleep(60))
+    turns.charge(1.0)
+    assert share.used == pytest.approx(1.75), "nobody pays outside of it"
+
+
+async def test_work_that_never_starts_is_closed() -> None:
+    """Else Python complains of a coroutine that was never awaited."""
+    share = Turns().share()
+
+    async def work() -> None:
+        spawned = asyncio.ensure_future(race(never(), never()))
+        await asyncio.sleep(0)
+        spawned.cancel()
+        await asyncio.wait([spawned])
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        await share.pay(work)
+        gc.collect()
+
+
+async def test_a_step_that_had_enough_ends(clock: Clock) -> None:
+    share, steps = Turns().share(), 0
+
+    async def work() -> None:
+        nonlocal steps
+        for _ in range(3):
+            clock.now += STEP
+            await turns.pause()
+        steps = 3
+
+    running = asyncio.ensure_future(share.pay(work))
+    await asyncio.sleep(0)
+    assert steps == 0, "it was interrupted"
+    await running
+    assert steps == 3

@@ -1,0 +1,269 @@
+"""The share of each pod in the streaming server: slots, URLs, memory, frames without effect, messages."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cri.streaming.pods import Pods, Slots
+from cri.streaming.process.command import Command
+from cri.streaming.process.copy import copy_streams
+from cri.streaming.process.exit_status import ExitStatus
+from cri.streaming.server import URLS_OF_POD
+from cri.streaming.spdy.encode import SpdyEncoder
+from cri.streaming.spdy.frames import Data, FrameType, Ping, SynStream
+from cri.streaming.transport.inbox import Inbox
+from cri.streaming.transport.quota import IGNORED, LIMIT, POD_LIMIT, BufferQuota, PodQuota
+from cri.streaming.transport.session import SpdySession, SpdyStream
+from daemonkit.faults import Exhausted
+from daemonkit.loop.allowance import Allowance
+from daemonkit.loop.turns import Turns
+from tests.support.cri.hostile_streams import control
+from tests.support.cri.stream_client import WEBSOCKET, Answer, connect, key, path_of, websocket
+from tests.support.cri.stream_jobs import Play, echo, forever, streaming_server
+
+KEYS = ("all", "one")
+
+
+class Wire:
+    """Plays what a client sends, piece by piece, and counts what it is sent."""
+
+    def __init__(self, *pieces: bytes, pod: PodQuota | None = None) -> None:
+        self._pieces = list(pieces)
+        self.quota = BufferQuota(pod=pod)
+        self.sent = b""
+
+    async def receive(self) -> bytes:
+        return self._pieces.pop(0) if self._pieces else b""
+
+    async def send(self, data: bytes) -> None:
+        self.sent += data
+
+    async def hung_up(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+def test_pods_that_take_all_they_can_leave_slots_for_others() -> None:
+    slots = Slots(1024, 1024, "streams", KEYS)
+    for _ in range(1024):
+        for pod in ("a", "b", "c"):
+            if not slots.trouble(pod):
+                slots.take(pod)
+    assert "a has 257 streams, and 255 of the 1024 that all allows are free" in slots.trouble("a")
+    assert slots.trouble("honest") == ""
+
+
+def test_a_pod_has_its_own_limit_and_gets_back_slots() -> None:
+    slots = Slots(1024, 2, "streams", KEYS)
+    first = slots.take("a")
+    slots.take("a")
+    assert slots.trouble("a") == "pod a has 2 streams, as many as one allows"
+    first()
+    assert slots.trouble("a") == ""
+
+
+def test_a_pool_of_one_is_of_use() -> None:
+    slots = Slots(1, 8, "streams", KEYS)
+    assert slots.trouble("a") == ""
+    give = slots.take("a")
+    assert slots.full
+    assert slots.trouble("b") == "all 1 streams that all allows are in use"
+    give()
+    assert slots.trouble("b") == ""
+
+
+def test_a_pod_that_comes_again_has_no_time_ahead_of_others() -> None:
+    turns = Turns()
+    busy = turns.share()
+    busy.used = 5.0
+    assert turns.free(busy), "the clock is at its time now"
+    pods = Pods(turns)
+    part = pods.part("p")
+    assert part is pods.part("p")
+    assert part.share.used == 5.0
+
+
+async def test_streams_of_one_pod_are_refused_and_those_of_others_are_served() -> None:
+    async with streaming_server(connections=8, connections_per_pod=2) as streaming:
+        play, held = Play(), []
+
+        async def asked(pod: str) -> Answer:
+            line = await connect(streaming.base)
+            held.append(line)
+            return await line.ask(path_of(streaming.url(play.job(forever, pod=pod))), *WEBSOCKET, key())
+
+        assert [(await asked("evil")).status for _ in range(3)] == [101, 101, 429]
+        refusal = (await asked("evil")).body.decode()
+        assert "pod evil has 2 streams, as many as streaming.connections_per_pod allows" in refusal
+        assert (await asked("honest")).status == 101
+        held[0].abort()
+        await play.until(lambda: play.cancelled == 1)
+        async with asyncio.timeout(60):
+            while (await asked("evil")).status == 429:
+                pass
+
+
+async def test_urls_of_one_pod_do_not_use_up_those_of_others() -> None:
+    async with streaming_server() as streaming:
+        honest = streaming.url(Play().job(echo, pod="honest"))
+        for _ in range(URLS_OF_POD):
+            streaming.url(Play().job(echo, pod="evil"))
+        with pytest.raises(Exhausted, match="pod evil has 128 unused URLs"):
+            streaming.url(Play().job(echo, pod="evil"))
+        client = await websocket(streaming.base, honest)
+        await client.send(b"\0x")
+        await client.send(b"\xff\0")
+        await client.until(lambda: client.closed)
+        assert client.channel(1) == b"x"
+
+
+async def test_large_requests_that_wait_count_for_their_pod() -> None:
+    async with streaming_server(url_lifetime=3600.0) as streaming:
+        job = Play().job(echo, pod="evil")
+        large = type(job)(job.kind, job.subject, job.pod, job.wants, job.run, size=POD_LIMIT // 8)
+        with pytest.raises(Exhausted, match="all the memory that a pod may have"):
+            for _ in range(URLS_OF_POD):
+                streaming.url(large)
+        streaming.url(Play().job(echo, pod="honest"))
+
+
+async def test_connections_of_one_pod_have_one_bound_of_memory() -> None:
+    pod, inboxes = PodQuota(), []
+    quotas = [BufferQuota(pod=pod) for _ in range(64)]
+    for quota in quotas:
+        inbox = Inbox(quota)
+        while quota.space.is_set():
+            inbox.put(b"x" * 10_000)
+        inboxes.append(inbox)
+    assert POD_LIMIT < pod.used < POD_LIMIT + 64 * 11_000
+    assert not any(quota.space.is_set() for quota in quotas)
+    while inboxes[0].first is not None:
+        inboxes[0].taken()
+    assert all(quota.space.is_set() for quota in quotas if quota.used <= LIMIT // 2), "there is space again"
+    for quota in quotas:
+        quota.close()
+    assert pod.used == 0
+
+
+async def test_streams_are_refused_when_their_pod_has_too_many() -> None:
+    pod = PodQuota(limit=40_000)
+    encoder = SpdyEncoder()
+    frames = [encoder.encode(SynStream(number, {"a": ("b",)})) for number in range(1, 200, 2)]
+    wire = Wire(b"".join(frames), pod=pod)
+    opened: list[SpdyStream] = []
+    await SpdySession(wire, lambda stream: not opened.append(stream)).run()  # type: ignore[func-returns-value]
+    assert len(opened) == 5, "half of the memory is for what they carry"
+
+
+async def test_frames_without_effect_slow_down_their_pod_and_end_nothing() -> None:
+    now = [0.0]
+    pod = PodQuota(ignored=Allowance(IGNORED, 1e9, lambda: now[0]))
+    frames = SpdyEncoder().encode(Ping(1)) + control(FrameType.SETTINGS, bytes(4)) + struct.pack(">II", 9, 0)
+    wire = Wire(frames * 1000, pod=pod)
+    await SpdySession(wire, lambda stream: False).run()
+    assert pod.ignored.borrow() > 0, "more came than the bucket had"
+    assert wire.sent.count(SpdyEncoder().encode(Ping(1))) == 1000, "and each ping was answered"
+
+
+class Recorder:
+    """A process that counts the messages that it gets, and never ends by itself."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        self.ended = asyncio.Event()
+
+    async def stdin(self, data: bytes) -> None:
+        self.messages.append(data)
+
+    async def stdin_eof(self) -> None:
+        self.ended.set()
+
+    async def resize(self, rows: int, columns: int) -> None:
+        self.messages.append((rows, columns))
+
+    async def outputs(self) -> Any:
+        await self.ended.wait()
+        yield SimpleNamespace(WhichOneof=lambda name: "nothing")
+
+
+async def test_one_byte_frames_of_one_read_are_one_message() -> None:
+    encoder = SpdyEncoder()
+    opening = encoder.encode(SynStream(1, {"streamtype": ("stdin",)}))
+    frames = b"".join(encoder.encode(Data(1, b"%d" % (n % 10))) for n in range(5000))
+    wire = Wire(opening, frames, encoder.encode(Data(1, b"", fin=True)))
+    found: list[SpdyStream] = []
+    opened = asyncio.Event()
+
+    def accept(stream: SpdyStream) -> bool:
+        found.append(stream)
+        opened.set()
+        return True
+
+    session = SpdySession(wire, accept)
+    share = Turns().share()
+    process: Any = Recorder()
+
+    async def serve() -> None:
+        running = asyncio.ensure_future(share.pay(session.run))
+        await opened.wait()
+        command: Any = type("Client", (), {"stdin": found[0].input, "resizes": None})
+        await copy_streams(process, command, stdin=True, tty=False)
+        await running
+
+    async with asyncio.timeout(60):
+        await serve()
+    assert process.messages == [b"0123456789" * 500]
+
+
+async def test_of_sizes_that_came_at_once_the_last_counts() -> None:
+    quota = BufferQuota()
+    resizes, stdin = Inbox(quota), Inbox(quota)
+    for width in range(1, 1000):
+        resizes.put(b'{"Width":%d,"Height":1}' % width)
+    stdin.put(b"x")
+    stdin.end()
+    process: Any = Recorder()
+    command: Any = type("Client", (), {"stdin": stdin, "resizes": resizes})
+    async with asyncio.timeout(60):
+        await copy_streams(process, command, stdin=True, tty=True)
+    assert process.messages == [(1, 999), b"x"]
+
+
+async def test_streams_leave_their_turns_to_others() -> None:
+    """A client that floods is served a part of its frames while another one's are all carried out."""
+    flood = struct.pack(">II", 3, 1) + b"x"
+
+    async def drain(command: Command) -> ExitStatus:
+        assert command.stdin is not None
+        while await command.stdin.read():
+            pass
+        return ExitStatus()
+
+    async with streaming_server() as streaming:
+        evil = await connect(streaming.base)
+        headers = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1")]
+        url = streaming.url(Play().job(drain, pod="evil"))
+        await evil.ask(path_of(url), *headers, ("X-Stream-Protocol-Version", "v4.channel.k8s.io"))
+        encoder = SpdyEncoder()
+        for number, kind in enumerate(("error", "stdin", "stdout", "stderr")):
+            await evil.send(encoder.encode(SynStream(2 * number + 1, {"streamtype": (kind,)})))
+
+        async def send() -> None:
+            while True:
+                await evil.send(flood * 20_000)
+
+        sending = asyncio.ensure_future(send())
+        honest = await websocket(streaming.base, streaming.url(Play().job(echo, pod="honest")))
+        for _ in range(100):
+            await honest.send(b"\0x")
+            before = len(honest.channel(1))
+            await honest.until(lambda before=before: len(honest.channel(1)) > before)
+        assert not sending.done(), "it was not cut off"
+        sending.cancel()
