@@ -67,7 +67,7 @@ def _block(value: bytes) -> bytes:
 
 def floods() -> Mapping[str, Flood]:
     """Every kind, by its name."""
-    small, bomb = headers(struct.pack(">I", 0)), headers(_block(bytes(4000)))
+    small, bomb = headers(struct.pack(">I", 0)), headers(_block(b"x" * 4000))
     into = opened("error", "stdin", "stdout", "stderr")
     byte = struct.pack(">II", 3, 1) + b"x"
     drop = ("sh", "-c", "cat >/dev/null")

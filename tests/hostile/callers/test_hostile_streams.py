@@ -1,0 +1,114 @@
+"""Hostile clients of exec and port-forward beside the calls of others, on both real daemons."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from cri.streaming.server import URLS_OF_POD
+from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.cri_watch import Watched, watched
+from tests.support.cri.hostile_streams import FLOODS, Flood, attack, begin
+from tests.support.cri.stream_client import Line, spdy
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+pytestmark = [pytest.mark.root, needs_node]
+
+CLIENTS = 8
+SECONDS = 60.0
+CALLS = 40
+OF_POD = 16
+IDLE = Flood(b"")
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
+    async with watched(tmp_path, {"streaming": {"connections_per_pod": OF_POD}}) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def flooded(stage: Watched, kinds: Sequence[str]) -> AsyncIterator[list[Line]]:
+    """Clients of a hostile pod of their own for each kind, all of which have begun to send."""
+    lines: list[Line] = []
+    attacks: list[asyncio.Future[None]] = []
+    try:
+        for number, kind in enumerate(kinds):
+            pod = await stage.client.run_pod(f"hostile-{number}")
+            container = await stage.started(pod, "sleep 36000")
+            for _ in range(CLIENTS):
+                lines.append(line := await begin(stage.client, pod.id, container, FLOODS[kind]))
+                sent = asyncio.Event()
+                attacks.append(asyncio.ensure_future(attack(line, FLOODS[kind], sent.set)))
+                await sent.wait()
+        yield lines
+        assert not any(one.done() for one in attacks), "they are slowed down, not cut off"
+    finally:
+        for one in attacks:
+            one.cancel()
+        await asyncio.gather(*attacks, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("pings", "settings"),
+        ("headers", "header bombs"),
+        ("empty messages", "WebSocket pings"),
+        ("one-byte stdin", "one-byte messages"),
+        ("sizes",),
+    ],
+    ids=lambda kinds: kinds[0],
+)
+async def test_small_frames_without_end_delay_no_call(stage: Watched, kinds: Sequence[str]) -> None:
+    """Before, one Version took up to 8 s beside one of these clients: 40 of them did not end in a minute."""
+    pod = await stage.client.run_pod("honest")
+    container = await stage.started(pod, "sleep 36000")
+    async with flooded(stage, kinds), asyncio.timeout(SECONDS):
+        for _ in range(CALLS):
+            await stage.client.runtime.Version(cri.VersionRequest())
+        assert (await stage.client.exec(container, "echo", "there")).stdout == b"there\n"
+        await stage.client.run_pod("another")
+
+
+async def test_idle_streams_of_one_pod_refuse_its_own_and_nobody_elses(stage: Watched) -> None:
+    hostile, honest = await stage.client.run_pod("hostile"), await stage.client.run_pod("honest")
+    container = await stage.started(honest, "sleep 36000")
+    held = [await begin(stage.client, hostile.id, "", IDLE) for _ in range(OF_POD)]
+    words = f"has {OF_POD} streams, as many as streaming.connections_per_pod allows"
+    with pytest.raises(ConnectionRefusedError, match=words):
+        await begin(stage.client, hostile.id, "", IDLE)
+    asked = cri.ExecRequest(container_id=container, cmd=["echo", "there"], stdout=True)
+    url = (await stage.client.runtime.Exec(asked)).url
+    client = await spdy("/".join(url.split("/")[:3]), url)
+    await client.open_all("error", "stdout")
+    await client.finished("error", "stdout")
+    assert client.text("stdout") == b"there\n"
+    for line in held:
+        line.abort()
+
+
+async def test_unused_urls_of_one_pod_end_nobody_elses(stage: Watched) -> None:
+    hostile, honest = await stage.client.run_pod("hostile"), await stage.client.run_pod("honest")
+    container = await stage.started(honest, "sleep 36000")
+    runtime = stage.client.runtime
+    asked = cri.ExecRequest(container_id=container, cmd=["echo", "there"], stdout=True)
+    url = (await runtime.Exec(asked)).url
+    request = cri.PortForwardRequest(pod_sandbox_id=hostile.id, port=[80])
+    for _ in range(URLS_OF_POD - 1):
+        await runtime.PortForward(request)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        for _ in range(2):
+            await runtime.PortForward(request)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert f"pod {hostile.id} has {URLS_OF_POD} unused URLs" in str(refused.value.details())
+    client = await spdy("/".join(url.split("/")[:3]), url)
+    await client.open_all("error", "stdout")
+    await client.finished("error", "stdout")
+    assert client.text("stdout") == b"there\n"
