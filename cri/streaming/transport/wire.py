@@ -9,7 +9,7 @@ from typing import Literal, Protocol, cast
 
 from cri.streaming.transport.quota import BufferQuota, PodQuota
 
-READ_SIZE = 64 * 1024
+READ_SIZE = 256 * 1024
 """Most bytes of one read."""
 WRITE_HIGH = 64 * 1024
 """Most bytes that a client may leave unread, beside the kernel's buffer, before writers wait."""

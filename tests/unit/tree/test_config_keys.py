@@ -92,6 +92,7 @@ CRI: Mapping[str, list[str]] = {
     "streaming.stream_timeout": TIME,
     "streaming.idle_timeout": TIME,
     "streaming.connections": COUNT,
+    "streaming.connections_per_pod": COUNT,
     "streaming.tls.certificate": [*PATH, "'/alone.crt'"],
     "streaming.tls.key": [*PATH, "'/alone.key'"],
     "streaming.tls.client_ca": [*PATH, "'/alone.crt'"],
