@@ -47,8 +47,8 @@ class Script:
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._pieces = list(pieces)
-        self.pod = PodQuota(limit=4 * LIMIT, ignored=Allowance(1e9, 1e9))
-        self.quota = BufferQuota(LIMIT, self.pod)
+        self.pod = PodQuota(limit=4 * LIMIT)
+        self.quota = BufferQuota(LIMIT, self.pod, Allowance(1e9, 1e9))
         self.sent = 0
         self.highest = 0
 

@@ -18,10 +18,12 @@ POD_LIMIT = 8 * 1024 * 1024
 """Bytes for all connections of one pod."""
 STREAM = 4096
 """Bytes accounted for an open stream of a connection: its objects, and a task."""
-IGNORED = 1024.0
-"""Burst of frames without effect, for all connections of one pod."""
-IGNORED_PER_SECOND = 256.0
+IGNORED = 256.0
+"""Burst of frames without effect on one connection."""
+IGNORED_PER_SECOND = 64.0
 """An honest client sends a ping in 5 s."""
+_REST = 1.0
+"""Seconds that a connection owes before it is not read: then it is for a while, not after each frame."""
 
 
 class Reader(Protocol):
@@ -35,11 +37,10 @@ class Reader(Protocol):
 class PodQuota:
     """Common limits of the connections of one pod."""
 
-    def __init__(self, limit: int = POD_LIMIT, ignored: Allowance | None = None) -> None:
+    def __init__(self, limit: int = POD_LIMIT) -> None:
         self._limit = limit
         self._stalled: set[BufferQuota] = set()
         self.used = 0
-        self.ignored = ignored or Allowance(IGNORED, IGNORED_PER_SECOND)
 
     @property
     def full(self) -> bool:
@@ -72,8 +73,11 @@ class PodQuota:
 class BufferQuota:
     """Counts the bytes that wait in one connection's inboxes, and the chunks that have come."""
 
-    def __init__(self, limit: int = LIMIT, pod: PodQuota | None = None) -> None:
+    def __init__(
+        self, limit: int = LIMIT, pod: PodQuota | None = None, ignored: Allowance | None = None
+    ) -> None:
         self._limit = limit
+        self._ignored = ignored or Allowance(IGNORED, IGNORED_PER_SECOND)
         self._pod = pod or PodQuota()
         self._news: set[Reader] | None = None
         self._held = 0
@@ -147,11 +151,13 @@ class BufferQuota:
         else:
             self._news.add(reader)
 
-    async def without_effect(self) -> None:
-        """Account for a frame without effect; waits while the pod sends too many."""
-        if seconds := self._pod.ignored.borrow():
-            self._wake()
-            await asyncio.sleep(seconds)
+    def owed_for_nothing(self) -> float:
+        """Account for a frame without effect: the seconds for which nothing may be read now."""
+        seconds = self._ignored.borrow()
+        if seconds < _REST:
+            return 0.0
+        self._wake()
+        return seconds
 
     def _wake(self) -> None:
         while self._news:

@@ -22,7 +22,7 @@ from cri.streaming.spdy.frames import (
 )
 from cri.streaming.transport.inbox import Inbox
 from cri.streaming.transport.quota import STREAM
-from cri.streaming.transport.wire import ClientGone, ClientWire
+from cri.streaming.transport.wire import ClientGone, ClientWire, without_effect
 from daemonkit.loop.turns import pause
 from daemonkit.tasks import race
 
@@ -104,7 +104,7 @@ class SpdySession:
                         if isinstance(frame, GoAway):
                             return
                         if not await self._take(frame):
-                            await self.quota.without_effect()
+                            await without_effect(self._wire)
                         await pause()
         except SpdyError as error:
             raise ClientGone(f"not SPDY: {error}") from None

@@ -13,7 +13,7 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError
 
 from cri.streaming.transport.quota import BufferQuota
-from cri.streaming.transport.wire import ClientGone, ClientWire
+from cri.streaming.transport.wire import ClientGone, ClientWire, without_effect
 from daemonkit.loop.turns import pause
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class WebSocket:
                 if part:
                     came.append(part)
                 if not part or not part.data:
-                    await self.quota.without_effect()
+                    await without_effect(self._wire)
                 await pause()
                 if len(came) >= _PARTS:
                     yield came

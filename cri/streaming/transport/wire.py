@@ -8,6 +8,7 @@ import select
 from typing import Literal, Protocol, cast
 
 from cri.streaming.transport.quota import BufferQuota, PodQuota
+from daemonkit.tasks import race
 
 READ_SIZE = 256 * 1024
 """Most bytes of one read."""
@@ -44,6 +45,13 @@ class ClientWire(Protocol):
     async def close(self) -> None:
         """Close once everything sent has gone out, within the linger time."""
         ...
+
+
+async def without_effect(wire: ClientWire) -> None:
+    """Account for a frame without effect; waits if the client sends too many.  ClientGone: it hung up."""
+    seconds = wire.quota.owed_for_nothing()
+    if seconds and not await race(asyncio.sleep(seconds, True), wire.hung_up()):
+        raise ClientGone("it hung up")
 
 
 class Activity:

@@ -114,7 +114,7 @@ def resident() -> int:
 @pytest.mark.slow
 async def test_ten_thousand_hostile_clients(caplog: pytest.LogCaptureFixture) -> None:
     play, echoes = Play(), Echo()
-    async with streaming_server(handshake_timeout=5.0) as streaming:
+    async with streaming_server(handshake_timeout=5.0, connections_per_pod=1024) as streaming:
         good = await spdy(streaming.base, streaming.url(Play().job(echo)))
         await good.open_all("error", "stdin", "stdout", "stderr")
 

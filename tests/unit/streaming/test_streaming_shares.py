@@ -19,6 +19,7 @@ from cri.streaming.spdy.frames import Data, FrameType, Ping, SynStream
 from cri.streaming.transport.inbox import Inbox
 from cri.streaming.transport.quota import IGNORED, LIMIT, POD_LIMIT, BufferQuota, PodQuota
 from cri.streaming.transport.session import SpdySession, SpdyStream
+from cri.streaming.transport.wire import ClientGone
 from daemonkit.faults import Exhausted
 from daemonkit.loop.allowance import Allowance
 from daemonkit.loop.turns import Turns
@@ -36,6 +37,7 @@ class Wire:
         self._pieces = list(pieces)
         self.quota = BufferQuota(pod=pod)
         self.sent = b""
+        self.gone = asyncio.Event()
 
     async def receive(self) -> bytes:
         return self._pieces.pop(0) if self._pieces else b""
@@ -44,7 +46,7 @@ class Wire:
         self.sent += data
 
     async def hung_up(self) -> None:
-        await asyncio.Event().wait()
+        await self.gone.wait()
 
     async def close(self) -> None:
         """Do nothing."""
@@ -162,14 +164,25 @@ async def test_streams_are_refused_when_their_pod_has_too_many() -> None:
     assert len(opened) == 5, "half of the memory is for what they carry"
 
 
-async def test_frames_without_effect_slow_down_their_pod_and_end_nothing() -> None:
-    now = [0.0]
-    pod = PodQuota(ignored=Allowance(IGNORED, 1e9, lambda: now[0]))
-    frames = SpdyEncoder().encode(Ping(1)) + control(FrameType.SETTINGS, bytes(4)) + struct.pack(">II", 9, 0)
-    wire = Wire(frames * 1000, pod=pod)
+async def test_frames_without_effect_slow_down_their_client_and_end_nothing() -> None:
+    ignored = Allowance(IGNORED, 1000.0, lambda: 0.0)
+    ping = SpdyEncoder().encode(Ping(1))
+    frames = ping + control(FrameType.SETTINGS, bytes(4)) + struct.pack(">II", 9, 0)
+    wire = Wire(frames * 420)
+    wire.quota = BufferQuota(ignored=ignored)
+    begun = asyncio.get_running_loop().time()
     await SpdySession(wire, lambda stream: False).run()
-    assert pod.ignored.borrow() > 0, "more came than the bucket had"
-    assert wire.sent.count(SpdyEncoder().encode(Ping(1))) == 1000, "and each ping was answered"
+    assert asyncio.get_running_loop().time() - begun >= 1.0, "it was not read for a while"
+    assert wire.sent.count(ping) == 420, "and each ping was answered"
+
+
+async def test_a_client_that_is_slowed_down_may_hang_up() -> None:
+    wire = Wire(SpdyEncoder().encode(Ping(1)) * 2000)
+    wire.quota = BufferQuota(ignored=Allowance(1.0, 1e-9))
+    wire.gone.set()
+    async with asyncio.timeout(60):
+        with pytest.raises(ClientGone, match="hung up"):
+            await SpdySession(wire, lambda stream: False).run()
 
 
 class Recorder:
