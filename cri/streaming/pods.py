@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from cri.streaming.transport.quota import PodQuota
 from daemonkit.loop.turns import Share, Turns
+from daemonkit.shares import Shares
 
 
 @dataclass(eq=False)
@@ -37,11 +38,7 @@ class Pods:
 
 
 class Slots:
-    """Slots of a pool that pods share.
-
-    No pod gets more than its own limit, or more than are left free.  So pods that take all they can leave a
-    slot for every other pod: two of them take a third of the slots each, ten an eleventh.
-    """
+    """Slots of a pool: a pod has its own limit, and a namespace its share (``daemonkit.shares``)."""
 
     def __init__(self, total: int, of_pod: int, name: str, keys: tuple[str, str]) -> None:
         """``name``: of what is in a slot, plural; ``keys``: names of the limits, of all pods and of one."""
@@ -49,33 +46,33 @@ class Slots:
         self._of_pod = of_pod
         self._name = name
         self._keys = keys
+        self._shares = Shares(total)
         self._used: Counter[str] = Counter()
-        self._all = 0
 
     @property
     def full(self) -> bool:
-        """Whether no pod gets a slot."""
-        return self._all >= self._total
+        """Whether nobody gets a slot."""
+        return not self._shares.free
 
-    def trouble(self, pod: str) -> str:
+    def trouble(self, pod: str, namespace: str) -> str:
         """The reason why a pod gets no slot now; "": it gets one."""
-        used, free = self._used[pod] if pod in self._used else 0, self._total - self._all
         if self.full:
             return f"all {self._total} {self._name} that {self._keys[0]} allows are in use"
-        if used >= self._of_pod:
-            return f"pod {pod} has {used} {self._name}, as many as {self._keys[1]} allows"
-        if used > free:
-            left = f"{free} of the {self._total} that {self._keys[0]} allows are free"
-            return f"pod {pod} has {used} {self._name}, and {left}: no pod may have more than are left"
+        if self._used[pod] >= self._of_pod:
+            return f"pod {pod} has {self._used[pod]} {self._name}, as many as {self._keys[1]} allows"
+        held = self._shares.held(namespace)
+        if held >= self._shares.free:
+            share = f"its share of the {self._total} that {self._keys[0]} allows"
+            return f"namespace {namespace} has {held} {self._name}, {share}"
         return ""
 
-    def take(self, pod: str) -> Callable[[], None]:
-        """Take a slot; returns how to give it back, once."""
+    def take(self, pod: str, namespace: str) -> Callable[[], None]:
+        """Take a slot, if there is no trouble; returns how to give it back, once."""
+        self._shares.take(namespace)
         self._used[pod] += 1
-        self._all += 1
 
         def give() -> None:
-            self._all -= 1
+            self._shares.give(namespace)
             self._used[pod] -= 1
             if not self._used[pod]:
                 del self._used[pod]

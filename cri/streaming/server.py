@@ -60,6 +60,11 @@ class StreamJob(Protocol):
         ...
 
     @property
+    def namespace(self) -> str:
+        """The pod's namespace, whose share of pools it uses."""
+        ...
+
+    @property
     def size(self) -> int:
         """Bytes of the request, which wait with the job."""
         ...
@@ -113,14 +118,14 @@ class Server:
         """
         self._tokens.expire()
         pod, size = self._pods.part(job.pod), _URL + job.size
-        trouble = self._urls.trouble(job.pod)
+        trouble = self._urls.trouble(job.pod, job.namespace)
         if not trouble and pod.quota.half_full:
             trouble = f"the streams and unused URLs of pod {job.pod} take all the memory that a pod may have"
         if trouble:
             hint = f"use the URLs, or wait {self._config.url_lifetime:g} s until they expire"
             raise Exhausted(f"make a URL for {job.kind} in", job.subject, trouble, hint)
         pod.quota.take(size)
-        slot = self._urls.take(job.pod)
+        slot = self._urls.take(job.pod, job.namespace)
 
         def gone() -> None:
             slot()
@@ -207,7 +212,7 @@ class Server:
                     return None
                 waiting = self._redeem(request)
                 chosen = waiting.job.negotiate(request)
-                slot = self._streams.take(waiting.pod.id)
+                slot = self._streams.take(waiting.job.pod, waiting.job.namespace)
                 wire.unread(await handshake.switch(chosen.headers))
                 wire.belongs_to(waiting.pod.quota)
         except Bad as bad:
@@ -238,7 +243,7 @@ class Server:
         waiting = self._tokens.find(token) if len(token) == LENGTH else None
         if waiting is None or waiting.job.kind != kind:
             raise Bad(HTTPStatus.NOT_FOUND, "no such stream, or it was used already, or too late")
-        if trouble := self._streams.trouble(waiting.pod.id):
+        if trouble := self._streams.trouble(waiting.job.pod, waiting.job.namespace):
             full = self._streams.full
             status = HTTPStatus.SERVICE_UNAVAILABLE if full else HTTPStatus.TOO_MANY_REQUESTS
             raise Bad(status, trouble)

@@ -52,6 +52,7 @@ class ForwardJob:
     """A port-forward; only clients with channels need ``ports``."""
 
     subject: str
+    namespace: str
     ports: tuple[int, ...]
     dial: Dial
     kind: str = "portforward"
@@ -113,4 +114,4 @@ def port_forward_url(runtime: Runtime, server: Server, asked: cri.PortForwardReq
     def dial(port: int) -> AbstractAsyncContextManager[ZoneConnection]:
         return runtime.zones.dial(sandbox.id, port)
 
-    return server.url(ForwardJob(sandbox.id, tuple(asked.port), dial))
+    return server.url(ForwardJob(sandbox.id, sandbox.config.metadata.namespace, tuple(asked.port), dial))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cri.oci.process import exec_process
 from cri.runtime import Runtime
-from cri.state.container import ContainerPhase
+from cri.state.container import Container, ContainerPhase
 from cri.streaming.http.handshake import Request
 from cri.streaming.http.negotiate import Chosen, negotiate
 from cri.streaming.process.command import SPDY_PROTOCOLS, ChannelCommand, Command, SpdyCommand, Wants
@@ -50,7 +50,7 @@ def exec_url(runtime: Runtime, server: Server, asked: cri.ExecRequest) -> str:
         except Fault as fault:
             return ExitStatus(failure=f"error executing command in container: {fault}")
 
-    return server.url(CommandJob("exec", container.id, container.sandbox_id, wants, run, asked.ByteSize()))
+    return server.url(_job(runtime, "exec", container, wants, run, asked.ByteSize()))
 
 
 def attach_url(runtime: Runtime, server: Server, asked: cri.AttachRequest) -> str:
@@ -69,7 +69,7 @@ def attach_url(runtime: Runtime, server: Server, asked: cri.AttachRequest) -> st
             return ExitStatus(failure=f"error attaching to container: {fault}")
         return ExitStatus()
 
-    return server.url(CommandJob("attach", container.id, container.sandbox_id, wants, run))
+    return server.url(_job(runtime, "attach", container, wants, run))
 
 
 def wanted(operation: str, subject: str, asked: cri.ExecRequest | cri.AttachRequest) -> Wants:
@@ -88,6 +88,7 @@ class CommandJob:
     kind: str
     subject: str
     pod: str
+    namespace: str
     wants: Wants
     run: Run
     size: int = 0
@@ -115,6 +116,13 @@ class CommandJob:
         except TimeoutError:
             return ExitStatus(failure="the client did not open its streams in time")
         return await self.run(command)
+
+
+def _job(
+    runtime: Runtime, kind: str, container: Container, wants: Wants, run: Run, size: int = 0
+) -> CommandJob:
+    namespace = runtime.sandboxes.get(container.sandbox_id).config.metadata.namespace
+    return CommandJob(kind, container.id, container.sandbox_id, namespace, wants, run, size)
 
 
 async def _stopped(stopping: asyncio.Event) -> ExitStatus:

@@ -67,7 +67,7 @@ async def flooded(stage: Watched, kinds: Sequence[str]) -> AsyncIterator[list[Li
     ids=lambda kinds: kinds[0],
 )
 async def test_small_frames_without_end_delay_no_call(stage: Watched, kinds: Sequence[str]) -> None:
-    """Before, one Version took up to 8 s beside one of these clients: 40 of them did not end in a minute."""
+    """One of these clients delayed each Version by up to 8 s before: 40 of them did not end in a minute."""
     pod = await stage.client.run_pod("honest")
     container = await stage.started(pod, "sleep 36000")
     async with flooded(stage, kinds), asyncio.timeout(SECONDS):

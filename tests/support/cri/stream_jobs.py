@@ -58,7 +58,7 @@ class Play(_Changing):
             finally:
                 self.changed.set()
 
-        return CommandJob("exec", "c1", pod, wants, run)
+        return CommandJob("exec", "c1", pod, f"of-{pod}", wants, run)
 
 
 async def echo(command: Command) -> ExitStatus:
@@ -121,7 +121,7 @@ class Echo(_Changing):
 
 
 def forwarding(echoes: Echo, ports: tuple[int, ...] = ()) -> ForwardJob:
-    return ForwardJob("p1", ports, echoes.dial)
+    return ForwardJob("p1", "of-p1", ports, echoes.dial)
 
 
 @asynccontextmanager

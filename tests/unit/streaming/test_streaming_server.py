@@ -343,7 +343,7 @@ async def test_an_idle_stream_is_ended() -> None:
 async def test_too_many_streams() -> None:
     async with server(connections=2) as streaming:
         play = Play()
-        clients = [await websocket(streaming.base, streaming.url(play.job(forever))) for _ in range(2)]
+        clients = [await websocket(streaming.base, streaming.url(play.job(forever, pod=pod))) for pod in "ab"]
         await play.until(lambda: play.begun == 2)
         url = streaming.url(play.job(forever))
         answer = await (await connect(streaming.base)).ask(path_of(url), *WEBSOCKET, key())

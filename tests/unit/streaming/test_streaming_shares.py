@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,33 +53,37 @@ class Wire:
         """Do nothing."""
 
 
-def test_pods_that_take_all_they_can_leave_slots_for_others() -> None:
+def test_namespaces_that_take_all_they_can_leave_slots_for_others() -> None:
     slots = Slots(1024, 1024, "streams", KEYS)
     for _ in range(1024):
-        for pod in ("a", "b", "c"):
-            if not slots.trouble(pod):
-                slots.take(pod)
-    assert "a has 257 streams, and 255 of the 1024 that all allows are free" in slots.trouble("a")
-    assert slots.trouble("honest") == ""
+        for name in ("a", "b", "c"):
+            if not slots.trouble(f"{name}-pod", name):
+                slots.take(f"{name}-pod", name)
+    assert (
+        slots.trouble("another-pod", "a")
+        == "namespace a has 256 streams, its share of the 1024 that all allows"
+    )
+    assert slots.trouble("honest-pod", "honest") == ""
 
 
 def test_a_pod_has_its_own_limit_and_gets_back_slots() -> None:
     slots = Slots(1024, 2, "streams", KEYS)
-    first = slots.take("a")
-    slots.take("a")
-    assert slots.trouble("a") == "pod a has 2 streams, as many as one allows"
+    first = slots.take("a", "n")
+    slots.take("a", "n")
+    assert slots.trouble("a", "n") == "pod a has 2 streams, as many as one allows"
+    assert slots.trouble("b", "n") == ""
     first()
-    assert slots.trouble("a") == ""
+    assert slots.trouble("a", "n") == ""
 
 
 def test_a_pool_of_one_is_of_use() -> None:
     slots = Slots(1, 8, "streams", KEYS)
-    assert slots.trouble("a") == ""
-    give = slots.take("a")
+    assert slots.trouble("a", "n") == ""
+    give = slots.take("a", "n")
     assert slots.full
-    assert slots.trouble("b") == "all 1 streams that all allows are in use"
+    assert slots.trouble("b", "m") == "all 1 streams that all allows are in use"
     give()
-    assert slots.trouble("b") == ""
+    assert slots.trouble("b", "m") == ""
 
 
 def test_a_pod_that_comes_again_has_no_time_ahead_of_others() -> None:
@@ -129,7 +134,7 @@ async def test_urls_of_one_pod_do_not_use_up_those_of_others() -> None:
 async def test_large_requests_that_wait_count_for_their_pod() -> None:
     async with streaming_server(url_lifetime=3600.0) as streaming:
         job = Play().job(echo, pod="evil")
-        large = type(job)(job.kind, job.subject, job.pod, job.wants, job.run, size=POD_LIMIT // 8)
+        large = replace(job, size=POD_LIMIT // 8)
         with pytest.raises(Exhausted, match="all the memory that a pod may have"):
             for _ in range(URLS_OF_POD):
                 streaming.url(large)
