@@ -18,16 +18,11 @@ from pathlib import Path
 import grpc.aio
 
 from localnode.client import Client, Pod, connect
-from tests.support.cri.hostile_streams import FLOODS, attack, begin
 from xenpod_proto.cri.v1 import runtime_pb2 as pb
 
 _AT_ONCE = 4
-_STREAMS_AT_ONCE = 8
 _PAUSE = 0.05
 _COMMAND = ("sleep", "1")
-
-Request = Callable[[Client, str, Pod | None, int], Awaitable[None]]
-"""One request: the client, ``PLACE``, a pod, the number of the request."""
 
 
 def words(pod: Pod) -> str:
@@ -62,30 +57,11 @@ async def silent_volume(client: Client, place: str, pod: Pod | None, number: int
     await client.create(pod, image, _COMMAND, f"silent-{number}", [mount])
 
 
-def stream(*kinds: str) -> Request:
-    """Clients of exec and port-forward that flood the streaming server, each in one of these ways."""
-
-    async def flood(client: Client, place: str, pod: Pod | None, number: int) -> None:
-        assert pod is not None
-        chosen = FLOODS[kinds[number % len(kinds)]]
-        which = pb.ListContainersRequest(filter=pb.ContainerFilter(pod_sandbox_id=pod.id))
-        (container,) = (await client.runtime.ListContainers(which)).containers
-        with suppress(OSError):  # it is refused, or cut off: that is the defence, too
-            await attack(await begin(client, pod.id, container.id, chosen), chosen)
-
-    return flood
-
-
-KINDS: Mapping[str, Request] = {
+KINDS: Mapping[str, Callable[[Client, str, Pod | None, int], Awaitable[None]]] = {
     "hostile pull": pull,
     "FIFO logs": fifo_log,
     "silent file server": silent_volume,
-    "SPDY frames": stream("pings", "settings", "empty data", "data of no stream", "headers", "header bombs"),
-    "WebSocket frames": stream("empty messages", "WebSocket pings"),
-    "streams byte by byte": stream("one-byte stdin", "one-byte messages", "one-byte output"),
-    "terminal sizes": stream("sizes"),
 }
-_OF_STREAMS = ("SPDY frames", "WebSocket frames", "streams byte by byte", "terminal sizes")
 
 
 async def _hostile(socket: Path, logs: Path, kind: str, place: str, pods: list[Pod]) -> None:
@@ -99,8 +75,7 @@ async def _hostile(socket: Path, logs: Path, kind: str, place: str, pods: list[P
                     await KINDS[kind](client, place, pod, number)
                 await asyncio.sleep(_PAUSE)
 
-        count = _STREAMS_AT_ONCE if kind in _OF_STREAMS else _AT_ONCE
-        tasks = [asyncio.ensure_future(again(pods[n % len(pods)] if pods else None)) for n in range(count)]
+        tasks = [asyncio.ensure_future(again(pods[n % len(pods)] if pods else None)) for n in range(_AT_ONCE)]
         sys.stdout.write("hostile\n")
         sys.stdout.flush()
         await asyncio.to_thread(sys.stdin.read)
