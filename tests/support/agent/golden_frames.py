@@ -13,7 +13,7 @@ from typing import Any
 
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
-PATH = Path(__file__).parents[2] / "golden" / "frames.json"
+PATH = Path(__file__).parents[2] / "data" / "golden-frames.json"
 HELLO, CALL, REPLY, EVENT, DATA, CREDIT = range(1, 7)
 
 
