@@ -59,9 +59,11 @@ class ImageManager:
         # The semaphores let in no more work than there are threads, so that none of it waits for another's:
         # each pull has its downloads, a plan, and the filesystems that are shared or built.
         self._threads = WorkerThreads(MAX_PULLS * (settings.downloads_per_image + 1 + MAX_PARTS))
-        self.kernels = KernelImages(self.store, settings.kernels, settings.limits, self._threads)
         self.pulls = Pulls(settings)
         self._workers = LayerWorkers(settings.limits)
+        self.kernels = KernelImages(
+            self.store, settings.kernels, settings.limits, self._threads, self._workers
+        )
         self._puller = Puller(self.store, settings, this_platform(), self._threads, self._workers)
         self._importer = Importer(self._puller, self.store.files, settings.limits, self._threads)
         self._taker = Taker(self._puller, self.store)

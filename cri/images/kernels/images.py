@@ -10,13 +10,14 @@ from cri.images.bounds.cancel import CancelToken
 from cri.images.bounds.limits import ImageLimits
 from cri.images.concurrency import SingleFlight, WorkerThreads
 from cri.images.errors import Corrupt, disk_full
-from cri.images.kernels import kconfig, metadata
+from cri.images.kernels import metadata
 from cri.images.kernels.metadata import Metadata
-from cri.images.kernels.plan import ADDONS, CONFIG, INITRAMFS, KERNEL, METADATA, KernelPlan, find, name_of
+from cri.images.kernels.plan import ADDONS, INITRAMFS, KERNEL, METADATA, KernelPlan, find, name_of
 from cri.images.kernels.take import take
 from cri.images.settings import KernelSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.store import ImageStore
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Fault, Refused
 from daemonkit.host.disk_space import is_full
@@ -52,12 +53,18 @@ class KernelImages:
     """The kernel images of the store.  A caller who asks for the files of an image must hold it."""
 
     def __init__(
-        self, store: ImageStore, settings: KernelSettings, limits: ImageLimits, threads: WorkerThreads
+        self,
+        store: ImageStore,
+        settings: KernelSettings,
+        limits: ImageLimits,
+        threads: WorkerThreads,
+        workers: LayerWorkers,
     ) -> None:
         self._store = store
         self._settings = settings
         self._limits = limits
         self._threads = threads
+        self._workers = workers
         self._taking: SingleFlight[None] = SingleFlight()
         self._plans: dict[str, KernelPlan | Fault] = {}
 
@@ -113,7 +120,7 @@ class KernelImages:
         known = self._plans.get(image.id)
         if known is None:
             try:
-                known = find(self._store, image, self._settings, self._limits, token)
+                known = find(self._store, image, self._settings, self._limits, self._workers, token)
             except (Broken, Corrupt):
                 raise
             except Fault as fault:
@@ -133,8 +140,7 @@ class KernelImages:
         plan = self._plan(image, token)
         try:
             with self._store.files.work_folder("kernel") as work:
-                take(plan, work, token)
-                self._check(image, work, plan)
+                self._take_into(work, image, plan, token)
                 token.check()
                 self._store.add_kernel(work, image.chain_id)
                 checkpoint("kernel-take.named")
@@ -143,12 +149,13 @@ class KernelImages:
                 raise disk_full(_TAKE, plan.subject) from error
             raise Broken(_TAKE, plan.subject, str(error)) from error
 
-    def _check(self, image: StoredImage, work: Path, plan: KernelPlan) -> None:
+    def _take_into(self, work: Path, image: StoredImage, plan: KernelPlan, token: CancelToken) -> None:
         """Refused when the kernel was not built for zones; that is remembered."""
         try:
+            take(plan, work, self._workers, token)
             metadata.parse((work / METADATA).read_bytes(), plan.subject)
-            if CONFIG in plan.files:
-                kconfig.check((work / CONFIG).read_bytes(), plan.subject, plan.files.keys())
+        except Corrupt:
+            raise
         except Refused as fault:
             self._plans[image.id] = fault
             raise

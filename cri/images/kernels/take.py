@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from cri.images.bounds.cancel import CancelToken
-from cri.images.errors import Corrupt
-from cri.images.kernels.plan import KernelPlan, LayerFile, chunks
-from cri.images.layer import compression
-from cri.images.layer.inode import Content
-from cri.images.layer.stream import PlainStream
+from cri.images.kernels.plan import CONFIG, FilePlace, KernelPlan, LayerFile, opened
 from cri.images.store.files import sync_directory
+from cri.images.worker import jobs
+from cri.images.worker.frames import JobOutcome
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
+from daemonkit.faults import Broken
 
 DIGESTS = "digests.json"
 _READ = "read kernel image"
@@ -30,18 +31,22 @@ class Taken(NamedTuple):
     size: int
 
 
-def take(plan: KernelPlan, folder: Path, token: CancelToken) -> None:
-    """Write and sync each file, and their digests.  Corrupt: a layer has changed since the plan; OSError."""
+def take(plan: KernelPlan, folder: Path, workers: LayerWorkers, token: CancelToken) -> None:
+    """Write and sync each file, and their digests.
+
+    Corrupt: a layer has changed since the plan; Refused: the kernel was not built for zones; OSError.
+    """
     folder.mkdir(mode=0o700)
     checkpoint("kernel-take.begun")
     taken: list[Taken] = []
     for number, layer in enumerate(plan.layers):
-        wanted = [(name, content) for name, content in plan.files.items() if content.layer == number]
+        wanted = [(name, place) for name, place in plan.files.items() if place.layer == number]
         if wanted:
             wanted.sort(key=lambda one: one[1].offset)
-            taken += _from_layer(layer, wanted, folder, plan.subject, token)
+            taken += _from_layer(layer, wanted, folder, plan, workers, token)
             checkpoint("kernel-take.layer-read")
-    _write(folder / DIGESTS, [json.dumps([list(one) for one in taken]).encode()])
+    with _created(folder / DIGESTS) as file:
+        file.write(json.dumps([list(one) for one in taken]).encode())
     sync_directory(folder)
     checkpoint("kernel-take.synced")
 
@@ -58,34 +63,51 @@ def taken_files(folder: Path) -> list[Taken]:
 
 
 def _from_layer(
-    layer: LayerFile, wanted: Sequence[tuple[str, Content]], folder: Path, subject: str, token: CancelToken
-) -> Iterator[Taken]:
-    """Extract from one layer, which is verified again: it may have changed since the plan was made."""
-    algorithm, _, digest = layer.diff_id.partition(":")
-    whole = hashlib.new(algorithm)
-    plain = token.passing(compression.plain(chunks(layer.path, subject, token), subject))
-    stream = PlainStream(_hashed(plain, whole), subject)
-    for name, content in wanted:
-        stream.skip(content.offset - stream.offset)
-        mine = hashlib.sha256()
-        _write(folder / name, _hashed(stream.views(content.stored), mine))
-        yield Taken(name, f"sha256:{mine.hexdigest()}", content.stored)
-    stream.drain()
-    if whole.hexdigest() != digest:
-        cause = f"the layer {layer.path.name} is damaged"
-        raise Corrupt(_READ, subject, cause, "remove it, and pull it again")
+    layer: LayerFile,
+    wanted: Sequence[tuple[str, FilePlace]],
+    folder: Path,
+    plan: KernelPlan,
+    workers: LayerWorkers,
+    token: CancelToken,
+) -> list[Taken]:
+    """Extract from one layer, in a worker."""
+    with opened([layer], plan.subject) as (blob,), ExitStack() as stack:
+        files = [_Hashed(stack.enter_context(_created(folder / name))) for name, _ in wanted]
+        places = [
+            (number, place.offset, place.stored, name == CONFIG)
+            for number, (name, place) in enumerate(wanted)
+        ]
+        given = (plan.subject, layer.diff_id, places, list(plan.files))
+        outcome = JobOutcome(files, max(place.stored for _, place in wanted))
+        workers.run(jobs.COPY_KERNEL, given, token, outcome, lambda _: None, (), [blob.fileno()])
+    for file, (name, place) in zip(files, wanted, strict=True):
+        if file.size != place.stored:
+            raise Broken(_READ, plan.subject, f"{file.size} bytes of {name} came instead of {place.stored}")
+    return [
+        Taken(name, f"sha256:{file.running.hexdigest()}", file.size)
+        for file, (name, _) in zip(files, wanted, strict=True)
+    ]
 
 
-def _hashed(chunks: Iterable[bytes | memoryview], running: hashlib._Hash) -> Iterator[bytes]:
-    for chunk in chunks:
-        running.update(chunk)
-        yield chunk  # type: ignore[misc]  # who takes it reads it as bytes
+class _Hashed:
+    """A file that counts and hashes what is written to it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.running = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        """Write some bytes."""
+        self.running.update(data)
+        self.size += len(data)
+        return self._file.write(data)
 
 
-def _write(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write a file of mode 0400: protectd refuses what others may write."""
+@contextmanager
+def _created(path: Path) -> Iterator[BinaryIO]:
+    """A new file of mode 0400, synced after the body: protectd refuses what others may write."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400), "wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
+        yield file
         file.flush()
         os.fsync(file.fileno())

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from cri.images.bounds.cancel import CancelToken
 from cri.images.bounds.limits import OPTIONAL, ImageLimits
@@ -35,9 +35,9 @@ class EntryList:
     def __init__(self, records: PackedRecords | None = None) -> None:
         self._records = PackedRecords() if records is None else records
 
-    def state(self) -> tuple[Any, ...]:
-        """See PackedRecords.state()."""
-        return self._records.state()
+    def save(self, out: BinaryIO) -> None:
+        """See PackedRecords.save()."""
+        self._records.save(out)
 
     def add(self, entry: TarEntry) -> None:
         """Add an entry."""
@@ -54,15 +54,13 @@ class LayerIndex(NamedTuple):
     """What a layer holds; the data itself stays in the layer.
 
     plain_bytes: the length of its tar stream; names: bytes of names, link targets and attributes; memory: the
-    most that the entries take in memory once they are in a tree, in bytes; verified: the layer has just been
-    read, so that its bytes are known to be right.
+    most that the entries take in memory once they are in a tree, in bytes.
     """
 
     entries: EntryList
     plain_bytes: int
     names: int
     memory: int
-    verified: bool = True
 
     @property
     def cost(self) -> Cost:
@@ -203,12 +201,13 @@ def file_chunks(path: Path, token: CancelToken) -> Iterator[bytes]:
             yield chunk
 
 
-def plain_stream(handle: int, subject: str) -> PlainStream:
-    """Decompress a kept blob from its beginning; the handle's own offset stays."""
-    return PlainStream(compression.plain(_handle_chunks(handle), subject), subject)
+def plain_stream(blob: BinaryIO, subject: str) -> PlainStream:
+    """Decompress an open blob, from its beginning."""
+    return PlainStream(compression.plain(read_chunks(blob.fileno()), subject), subject)
 
 
-def _handle_chunks(handle: int) -> Iterator[bytes]:
+def read_chunks(handle: int) -> Iterator[bytes]:
+    """An open blob's bytes in chunks of CHUNK; the handle's own offset stays."""
     at = 0
     while chunk := os.pread(handle, CHUNK, at):
         yield chunk

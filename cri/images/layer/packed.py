@@ -1,11 +1,15 @@
-"""Keeps many small records in little memory: marshalled, and compressed in groups."""
+"""Keeps many small records in little memory: marshalled, and compressed in groups.
+
+Only workers use this: marshal is unsafe on bytes of strangers, and whoever restores records may be theirs.
+"""
 
 from __future__ import annotations
 
 import marshal
+import os
 from array import array
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -13,6 +17,7 @@ import zstandard
 MARSHAL = 2
 # What a group has before it is compressed, roughly: it is decompressed as a whole.
 GROUP_BYTES = 64 << 10
+_SIZE = 8
 
 
 class PackedRecords:
@@ -30,19 +35,25 @@ class PackedRecords:
         self._open_bytes = 0
         self._count = 0
 
-    def state(self) -> tuple[Any, ...]:
-        """All of it as one value that can be marshalled."""
-        return bytes(self._packed), self._ends.tobytes(), self._open, self._count
+    def save(self, out: BinaryIO) -> None:
+        """Write all of it."""
+        save(out, (self._ends.tobytes(), self._open, self._count))
+        out.write(self._packed)
 
     @classmethod
-    def of(cls, state: tuple[Any, ...]) -> PackedRecords:
-        """What state() gave."""
+    def load(cls, source: BinaryIO) -> PackedRecords:
+        """Read what save() wrote; raises as load() below.  Each group is checked once it is expanded."""
         made = cls()
-        packed, ends, made._open, made._count = state
-        made._packed = bytearray(packed)
+        ends, made._open, made._count = load(source)
         made._ends.frombytes(ends)
+        made._packed = bytearray(_exactly(source, made._ends[-1] if made._ends else 0))
         made._open_bytes = sum(map(len, made._open))
         return made
+
+    def check(self) -> None:
+        """Raise ZstdError if a group is not as it was written."""
+        for group in self._groups():
+            zstandard.ZstdDecompressor().decompress(group)
 
     def add(self, record: tuple[Any, ...]) -> None:
         """Add one record."""
@@ -59,13 +70,17 @@ class PackedRecords:
         return self._count
 
     def __iter__(self) -> Iterator[Any]:
-        start = 0
-        for end in self._ends:
-            for data in expanded(self._packed[start:end]):
+        for group in self._groups():
+            for data in expanded(group):
                 yield marshal.loads(data)
-            start = end
         for data in self._open:
             yield marshal.loads(data)
+
+    def _groups(self) -> Iterator[bytearray]:
+        start = 0
+        for end in self._ends:
+            yield self._packed[start:end]
+            start = end
 
 
 def squeezed(value: Any) -> bytes:
@@ -76,5 +91,24 @@ def squeezed(value: Any) -> bytes:
 
 
 def expanded(data: bytes | bytearray) -> Any:
-    """Restore a value that this process has squeezed, or whose checksum was verified."""
+    """Restore a squeezed value; raises ZstdError if it is not as it was squeezed."""
     return marshal.loads(zstandard.ZstdDecompressor().decompress(data))
+
+
+def save(out: BinaryIO, value: Any) -> None:
+    """Write a value to a file."""
+    data = squeezed(value)
+    out.write(len(data).to_bytes(_SIZE, "little") + data)
+
+
+def load(source: BinaryIO) -> Any:
+    """Read what save() wrote; raises OSError, ZstdError, ValueError, EOFError, TypeError."""
+    return expanded(_exactly(source, int.from_bytes(_exactly(source, _SIZE), "little")))
+
+
+def _exactly(source: BinaryIO, size: int) -> bytes:
+    # A damaged length must not take that much memory.
+    data = source.read(size) if size <= os.fstat(source.fileno()).st_size else b""
+    if len(data) != size:
+        raise EOFError
+    return data

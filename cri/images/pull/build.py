@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
-    Iterable,
     Mapping,
     Sequence,
     Set,
 )
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,23 +21,21 @@ from typing import Any, NamedTuple
 from cri.images.bounds.cancel import CancelToken
 from cri.images.concurrency import SingleFlight, WorkerThreads, tenant
 from cri.images.layer import losses
-from cri.images.layer.layers import Cost, LayerIndex
+from cri.images.layer.layers import Cost
 from cri.images.pull.early import SLOTS, EarlyBuild
-from cri.images.pull.kept import check_kept
+from cri.images.pull.kept import ListedLayer, check_kept
 from cri.images.pull.progress import Meters
 from cri.images.registry.manifests import Descriptor
-from cri.images.rootfs import tree_cache
-from cri.images.rootfs.content import ContentId, content_id
-from cri.images.rootfs.plan import FilesystemPlan, Planner
 from cri.images.rootfs.stack import Part
-from cri.images.rootfs.tree_cache import TreeCache
 from cri.images.settings import ImageSettings
 from cri.images.store.db import FilesystemRow
 from cri.images.store.files import FS_TYPE
 from cri.images.store.store import ImageStore
 from cri.images.worker.layers import BuiltFilesystem, account_files, convert, convert_rest
+from cri.images.worker.planning import EMPTY, ImagePlanning, StoredPlan
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
+from daemonkit.faults import Broken
 from daemonkit.observe.steps import step
 from daemonkit.shares import FairSlots, Shares
 from daemonkit.tasks import complete
@@ -57,21 +55,17 @@ class LayeredImage(NamedTuple):
 class Planned(NamedTuple):
     """A filesystem to be built.
 
-    layers: their digests; content: see ContentId; cost: of its layers; verified: those of them whose bytes
-    have just been read, by their numbers.
+    layers: their digests; verified: those of them whose bytes have just been read, by their numbers.
     """
 
     part: Part
     layers: tuple[str, ...]
-    plan: FilesystemPlan
-    content: ContentId
-    cost: Cost
+    plan: StoredPlan
     verified: frozenset[int]
 
     def accounts(self) -> set[int]:
         """The numbers of the layers that have its account files."""
-        contents = (node.content for node in self.plan.accounts.values() if node is not None)
-        return {content.layer for content in contents if content is not None}
+        return {layer for layer in self.plan.accounts.values() if layer is not None and layer != EMPTY}
 
     def read(self) -> set[int]:
         """The numbers of the layers that are read to build it.
@@ -79,20 +73,20 @@ class Planned(NamedTuple):
         Also those of which nothing is left in the end: they are found damaged then, if they are.
         """
         own = range(self.part.end - len(self.layers), self.part.end)
-        return self.accounts().union(self.plan.files, own)
+        return self.accounts().union(self.plan.order, own)
 
 
 class BuildState(NamedTuple):
     """What the store has when a build begins.
 
-    below: the tree caches of the lowest filesystems, whose layers need not be read; order: the numbers of all
-    other layers, in the order to read them; planner: goes on from ``below``; contents: names of what is in
-    the stack so far, see content_id().
+    below: the costs of the lowest filesystems, whose layers need not be read; order: the numbers of all other
+    layers, in the order to read them; planning: goes on from ``below``; contents: names of what is in the
+    stack so far, see content_id().
     """
 
-    below: Sequence[TreeCache]
+    below: Sequence[Cost]
     order: Sequence[int]
-    planner: Planner
+    planning: ImagePlanning
     contents: set[str]
 
 
@@ -117,37 +111,57 @@ class FilesystemBuilder:
         self._conversions = FairSlots(2 * settings.conversions)
         self._slots = Shares(2 * SLOTS)
 
-    async def begin(self, image: LayeredImage) -> BuildState:
+    @asynccontextmanager
+    async def planning(self, image: LayeredImage) -> AsyncIterator[BuildState]:
         """Find out what the store has; the caller leases all filesystems and layers of the image."""
-        return await self._threads.run(lambda _: self._begin(image))
+        planning = ImagePlanning(self._workers, image.subject, self._store.files.ingest)
+        try:
+            yield await self._threads.run(partial(self._begin, image, planning))
+        finally:
+            await complete(self._threads.run(lambda _: planning.close()))
 
     async def plan(
         self,
         image: LayeredImage,
         part: Part,
-        indexes: Iterable[Awaitable[LayerIndex]],
-        planner: Planner,
-        contents: set[str],
+        numbers: Sequence[int],
+        get: Callable[[int, bool], Awaitable[ListedLayer]],
+        spend: Callable[[Cost], None],
+        state: BuildState,
     ) -> Planned:
-        """Apply the layers of the next part as they come, and plan its filesystem; contents: grows by it."""
-        cost, count = Cost(), 0
-        verified: list[bool] = []
-        for coming in indexes:
-            index = await coming
-            count += 1
-            verified.append(index.verified)
-            cost = cost.plus(index.cost)
-            await self._threads.run(partial(_apply, planner, index))
-            # What a layer brings is in the tree now, and needed nowhere else.
-            del index, coming
-        plan = await self._threads.run(planner.plan)
-        name = partial(content_id, plan, image.diff_ids, contents)
-        content = await self._threads.run(name)
-        contents.add(content.value)
-        start = part.end - count
-        layers = _digests(image.layers[start : part.end])
-        right = frozenset(number for number, one in enumerate(verified, start) if one)
-        return Planned(part, layers, plan, content, cost, right)
+        """Apply the layers of the next part as they come, and plan its filesystem.
+
+        numbers: of the layers; get: waits for one, by its number, and whether it has to be read even if its
+        list is here; spend: is told of the costs that were not known before.
+        """
+        right: set[int] = set()
+        for number in numbers:
+            listed = await get(number, False)
+            is_spent = listed.cost is not None
+            cost = await self._apply(image, number, state)
+            if cost is None:
+                listed = await get(number, True)
+                cost = await self._apply(image, number, state)
+            if cost is None:
+                raise Broken("plan filesystems", image.layers[number].digest, "its new list cannot be read")
+            if not is_spent:
+                spend(cost)
+            if listed.verified:
+                right.add(number)
+        layers = tuple(image.layers[number].digest for number in numbers)
+        diff_ids = image.diff_ids[: part.end]
+        make = partial(state.planning.plan, part.chain_id, layers, diff_ids, state.contents)
+        plan = await self._threads.run(make)
+        state.contents.add(plan.content.value)
+        if part is image.stack[-1]:
+            plan = await self._threads.run(lambda _: state.planning.finished(plan))
+        return Planned(part, layers, plan, frozenset(right))
+
+    async def _apply(self, image: LayeredImage, number: int, state: BuildState) -> Cost | None:
+        """Apply the next layer, by its list; its cost, None: the list cannot be used."""
+        digest, diff_id = image.layers[number].digest, image.diff_ids[number]
+        listed = self._store.files.layer_cache_path(digest)
+        return await self._threads.run(partial(state.planning.apply, listed, digest, diff_id))
 
     @asynccontextmanager
     async def early(self, parts: Sequence[Part]) -> AsyncIterator[Mapping[int, EarlyBuild]]:
@@ -172,10 +186,11 @@ class FilesystemBuilder:
         def work() -> Coroutine[Any, Any, None]:
             return self._build(image, planned, early)
 
-        await self._filesystems.run((planned.content.value, tenant()), work)
-        if not self._store.has_filesystem(planned.part.chain_id):
-            # It was made to lie over other ones.
-            await self._filesystems.run((planned.part.chain_id, tenant()), work)
+        with closing(planned.plan):
+            await self._filesystems.run((planned.plan.content.value, tenant()), work)
+            if not self._store.has_filesystem(planned.part.chain_id):
+                # It was made to lie over other ones.
+                await self._filesystems.run((planned.part.chain_id, tenant()), work)
         await self._threads.run(lambda _: early.close())
 
     async def _build(self, image: LayeredImage, planned: Planned, early: EarlyBuild) -> None:
@@ -194,30 +209,30 @@ class FilesystemBuilder:
                             await self._threads.run(convert)
         await self._threads.run(lambda _: self._keep_tree(planned))
 
-    def _begin(self, image: LayeredImage) -> BuildState:
-        below: list[TreeCache] = []
+    def _begin(self, image: LayeredImage, planning: ImagePlanning, token: CancelToken) -> BuildState:
+        caches: list[tuple[str, tuple[str, ...]]] = []
         start = 0
         for part in image.stack:
             layers = image.layers[start : part.end]
-            here = self._store.has_filesystem(part.chain_id) and all(map(self._is_here, layers))
-            cache = tree_cache.load(self._store.files.tree_cache_path(part.chain_id)) if here else None
-            # Layers that say they have the same contents may lie.
-            if cache is None or (cache.chain_id, cache.layers) != (part.chain_id, _digests(layers)):
+            if not self._store.has_filesystem(part.chain_id) or not all(map(self._is_here, layers)):
                 break
-            below.append(cache)
+            caches.append((part.chain_id, tuple(layer.digest for layer in layers)))
             start = part.end
+        paths = [self._store.files.tree_cache_path(chain_id) for chain_id, _ in caches]
+        below = planning.begin(paths, caches, token)
+        start = image.stack[len(below) - 1].end if below else 0
         # Those that are not here first: they take longest, and what is here waits for nobody.
         order = sorted(
             range(start, len(image.layers)), key=lambda number: self._is_here(image.layers[number])
         )
-        contents = self._store.contents([cache.chain_id for cache in below])
-        return BuildState(below, order, Planner(image.subject, self._settings.limits, below), contents)
+        contents = self._store.contents([part.chain_id for part in image.stack[: len(below)]])
+        return BuildState(below, order, planning, contents)
 
     def _share(self, image: LayeredImage, planned: Planned, token: CancelToken) -> bool:
         """Take a filesystem of the same content, whatever lies below it; returns whether there is one."""
         chain_id = planned.part.chain_id
         with self._store.files.work_file(chain_id.partition(":")[2]) as work:
-            digest = self._store.link_filesystem(planned.content.value, chain_id, work)
+            digest = self._store.link_filesystem(planned.plan.content.value, chain_id, work)
             if digest is None:
                 return False
             blobs = self._checked(image, planned, planned.accounts(), token)
@@ -231,12 +246,12 @@ class FilesystemBuilder:
         image: LayeredImage,
         planned: Planned,
         early: EarlyBuild,
-        blobs: Sequence[Path],
+        blobs: Mapping[int, Path],
         moved: Callable[[int], None],
         token: CancelToken,
     ) -> None:
         plan, part, begun, workers = planned.plan, planned.part, early.begun, self._workers
-        if begun is not None and begun.fits(planned.content):
+        if begun is not None and begun.fits(plan.content):
             self._add(image, begun.out, planned, convert_rest(begun, blobs, plan, workers, token, moved))
             return
         # The disk need not have room for both.
@@ -246,9 +261,10 @@ class FilesystemBuilder:
 
     def _checked(
         self, image: LayeredImage, planned: Planned, read: Set[int], token: CancelToken
-    ) -> list[Path]:
-        """The paths of all layers, after checking those that are about to be read."""
-        blobs = [self._store.files.blob_path(layer.digest) for layer in image.layers]
+    ) -> dict[int, Path]:
+        """The paths of layers that are about to be read, after checking them."""
+        path = self._store.files.blob_path
+        blobs = {number: path(image.layers[number].digest) for number in sorted(read)}
         for number in sorted(read - planned.verified):
             check_kept(image.layers[number].digest, blobs[number], token)
         return blobs
@@ -263,27 +279,19 @@ class FilesystemBuilder:
             planned.part.below,
             lost=planned.plan.lost,
         )
-        self._store.add_filesystem(work, row, built.accounts, planned.content.value)
+        self._store.add_filesystem(work, row, built.accounts, planned.plan.content.value)
         checkpoint("image-pull.filesystem-recorded")
         if row.lost:
             log.warning("image %s: %s cannot hold %s", image.subject, FS_TYPE, losses.shown(row.lost))
 
     def _keep_tree(self, planned: Planned) -> None:
-        chain_id, plan = planned.part.chain_id, planned.plan
-        spent = (*plan.spent, *planned.cost)
-        cache = TreeCache(chain_id, planned.layers, plan.serial, spent, plan.root, plan.directories)
+        chain_id, tree = planned.part.chain_id, planned.plan.tree
         with self._store.files.work_file(chain_id.partition(":")[2]) as work:
-            work.write_bytes(tree_cache.pack(cache))
+            tree.seek(0)
+            with work.open("xb") as file:
+                shutil.copyfileobj(tree, file)
             work.rename(self._store.files.tree_cache_path(chain_id))
 
     def _is_here(self, layer: Descriptor) -> bool:
         path = self._store.files.blob_path(layer.digest)
         return path.is_file() and path.stat().st_size == layer.size
-
-
-def _apply(planner: Planner, index: LayerIndex, token: CancelToken) -> None:
-    planner.apply(token.passing(index.entries))
-
-
-def _digests(layers: Sequence[Descriptor]) -> tuple[str, ...]:
-    return tuple(layer.digest for layer in layers)

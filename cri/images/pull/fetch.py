@@ -20,7 +20,7 @@ from cri.images.bounds.digests import VerifiedChunks, digest_of, matches
 from cri.images.bounds.limits import ImageLimits
 from cri.images.concurrency import WorkerThreads
 from cri.images.errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpackable, disk_full, oversized
-from cri.images.layer.layers import LayerIndex, file_chunks
+from cri.images.layer.layers import Cost, file_chunks
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.progress import Meter
 from cri.images.registry import manifests
@@ -132,23 +132,26 @@ def download_layer(
     layer: Descriptor,
     diff_id: str,
     out: Path,
+    listed: BinaryIO,
     limits: ImageLimits,
     meter: Meter,
     source: ImageSource,
     workers: LayerWorkers,
     token: CancelToken,
     reading: Reading = nullcontext,
-) -> LayerIndex:
-    """A layer into a file, indexed on the way; synced when this returns.
+) -> Cost:
+    """A layer into a file, read on the way; synced when this returns.  The result is its cost.
 
-    What the file has of the layer already is not fetched again.  It is read, and counts as verified no more
-    than what comes: when the whole is wrong, all of it is fetched.  reading: is entered for each try, and
-    gives the filesystem that the layer's files are written into, if any.
+    listed: a file for the list of its entries.
+
+    Bytes of the layer that the file has already are not fetched again.  They are read, and count as verified
+    no more than those that come: when the whole is wrong, all of it is fetched.  reading: is entered for each
+    try, and gives the filesystem that the layer's files are written into, if any.
     """
     if layer.size > limits.layer_bytes:
         cause = f"{layer.size} bytes, more than {limits.layer_bytes}"
         raise oversized("pull", layer.digest, cause, "layer_bytes")
-    fetch = partial(_download_rest, layer, diff_id, out, meter, source, workers, token, reading)
+    fetch = partial(_download_rest, layer, diff_id, out, listed, meter, source, workers, token, reading)
     begin = out.stat().st_size if out.exists() else 0
     if begin:
         try:
@@ -171,15 +174,19 @@ def _download_rest(
     layer: Descriptor,
     diff_id: str,
     out: Path,
+    listed: BinaryIO,
     meter: Meter,
     source: ImageSource,
     workers: LayerWorkers,
     token: CancelToken,
     reading: Reading,
     begin: int,
-) -> LayerIndex:
+) -> Cost:
     verified = VerifiedChunks(layer.digest, layer.size)
     meter.restart()
+    # A try before this one may have filled it.
+    listed.seek(0)
+    listed.truncate()
     with ExitStack() as stack:
         file = stack.enter_context(_appending(out))
         # A host has nothing to give from the end on.
@@ -187,19 +194,20 @@ def _download_rest(
         before = _counted(file_chunks(out, token), meter) if begin else iter(())
         chunks = verified.passing(chain(before, _stored(rest, file, meter, token)))
         begun = stack.enter_context(reading())
-        read = partial(read_layer, workers, chunks, layer.size, diff_id, token, begun)
-        index = _indexed(chunks, verified, read, source.name)
+        named = (layer.digest, layer.size)
+        read = partial(read_layer, workers, chunks, named, diff_id, listed, token, begun)
+        cost = _indexed(chunks, verified, read, source.name)
         file.flush()
         os.fsync(file.fileno())
-    return index
+    return cost
 
 
 def _indexed(
-    chunks: Iterator[bytes], verified: VerifiedChunks, read: Callable[[], LayerIndex], source: str
-) -> LayerIndex:
-    """Index a layer.  If it is broken, a wrong digest blames the transfer, a right one the image."""
+    chunks: Iterator[bytes], verified: VerifiedChunks, read: Callable[[], Cost], source: str
+) -> Cost:
+    """Have a layer read.  If it is broken, a wrong digest blames the transfer, a right one the image."""
     try:
-        index = read()
+        cost = read()
     except Misdelivered:
         raise
     except (Corrupt, Unpackable) as fault:
@@ -208,7 +216,7 @@ def _indexed(
         raise Unpackable(fault.operation, fault.subject, fault.cause) from fault
     _drain(chunks)
     verified.finish(source)
-    return index
+    return cost
 
 
 def _drain(chunks: Iterator[bytes]) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import logging
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 from cri.images.bounds.cancel import CancelToken
 from cri.images.bounds.digests import VerifiedChunks
 from cri.images.errors import Corrupt, Damaged, Oversized, Unpackable
-from cri.images.layer import layer_cache
-from cri.images.layer.layers import LayerIndex, file_chunks
+from cri.images.layer.layers import Cost, file_chunks
 from cri.images.registry.manifests import Descriptor
 from cri.images.store.files import StoreFiles
 from cri.images.worker.layers import read_layer
@@ -23,35 +24,63 @@ log = logging.getLogger(__name__)
 _LOST = (errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA)
 
 
+class ListedLayer(NamedTuple):
+    """A layer in the store, with the list of its entries beside it.
+
+    cost: None, if the list was there before, and nobody has looked into it; verified: the layer has just been
+    read, so that its bytes are known to be right.
+    """
+
+    cost: Cost | None
+    verified: bool
+
+
+class NewList:
+    """A list that a worker is to write while a layer is read."""
+
+    def __init__(self, work: Path, final: Path) -> None:
+        self._work = work
+        self._final = final
+        self.file = work.open("xb")
+
+    def keep(self) -> None:
+        """Spare later images the reading of the layer, which has just been verified."""
+        self.file.flush()
+        self._work.rename(self._final)
+
+
+@contextmanager
+def listing(layer: Descriptor, files: StoreFiles) -> Iterator[NewList]:
+    """A new list for a layer, which is gone after the body unless it is kept."""
+    with files.work_file(layer.digest.partition(":")[2]) as work:
+        new = NewList(work, files.layer_cache_path(layer.digest))
+        with new.file:
+            yield new
+
+
 def read_kept(
     layer: Descriptor, diff_id: str, files: StoreFiles, workers: LayerWorkers, read: bool, token: CancelToken
-) -> LayerIndex | None:
-    """The index of a kept layer; None: there is none, or none any more, since it was damaged.
+) -> ListedLayer | None:
+    """A kept layer; None: there is none, or none any more, since it was damaged.
 
-    read: the layer itself.  Else its list is believed, and who needs its bytes calls check_kept().  Corrupt,
-    Unpackable, Oversized: the layer has its digest, so the image itself is at fault.
+    read: the layer itself.  Else a list that is there may do, and who needs its bytes calls check_kept().
+    Corrupt, Unpackable, Oversized: the layer has its digest, so the image itself is at fault.
     """
     path, list_path = files.blob_path(layer.digest), files.layer_cache_path(layer.digest)
-    listed = None if read else layer_cache.load(list_path, layer.digest, diff_id)
-    if listed is not None and path.is_file() and path.stat().st_size == layer.size:
-        return listed
-    index = _read(layer, diff_id, path, workers, token)
-    if index is not None:
-        keep_list(layer, diff_id, files, index)
-    return index
-
-
-def keep_list(layer: Descriptor, diff_id: str, files: StoreFiles, index: LayerIndex) -> None:
-    """Spare later images the reading of a layer that has just been verified."""
-    with files.work_file(layer.digest.partition(":")[2]) as work:
-        layer_cache.write(work, layer.digest, diff_id, index)
-        work.rename(files.layer_cache_path(layer.digest))
+    if not read and list_path.is_file() and path.is_file() and path.stat().st_size == layer.size:
+        return ListedLayer(None, False)
+    with listing(layer, files) as new:
+        cost = _read(layer, diff_id, path, new.file, workers, token)
+        if cost is None:
+            return None
+        new.keep()
+    return ListedLayer(cost, True)
 
 
 def _read(
-    layer: Descriptor, diff_id: str, path: Path, workers: LayerWorkers, token: CancelToken
-) -> LayerIndex | None:
-    index: LayerIndex | None = None
+    layer: Descriptor, diff_id: str, path: Path, new: BinaryIO, workers: LayerWorkers, token: CancelToken
+) -> Cost | None:
+    cost: Cost | None = None
     fault: Corrupt | Unpackable | Oversized | None = None
     try:
         status = path.stat()
@@ -59,7 +88,7 @@ def _read(
         chunks = verified.passing(file_chunks(path, token))
         try:
             if status.st_size == layer.size:
-                index = read_layer(workers, chunks, layer.size, diff_id, token)
+                cost = read_layer(workers, chunks, (layer.digest, layer.size), diff_id, new, token)
         except (Corrupt, Unpackable, Oversized) as found:
             fault = found
         for _ in chunks:
@@ -72,10 +101,10 @@ def _read(
         return None
     if fault is not None:
         raise fault
-    if index is None:
+    if cost is None:
         cause = f"the manifest says {layer.size} bytes, and the layer of this digest has {status.st_size}"
         raise Corrupt("pull", layer.digest, f"the registry's description is wrong: {cause}")
-    return index
+    return cost
 
 
 def check_kept(digest: str, path: Path, token: CancelToken) -> None:

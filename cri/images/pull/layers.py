@@ -16,12 +16,11 @@ from weakref import WeakValueDictionary
 from cri.images.bounds.cancel import CancelToken
 from cri.images.concurrency import SingleFlight, WorkerThreads
 from cri.images.errors import NotKept
-from cri.images.layer.layers import LayerIndex
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.early import EarlyBuild
 from cri.images.pull.failures import is_resumable
 from cri.images.pull.fetch import download_layer, read_first
-from cri.images.pull.kept import keep_list, read_kept
+from cri.images.pull.kept import ListedLayer, listing, read_kept
 from cri.images.pull.progress import Meter
 from cri.images.registry.manifests import Descriptor
 from cri.images.registry.sources import ImageSource
@@ -36,7 +35,7 @@ class WantedLayer(NamedTuple):
     """A layer to get.
 
     early: the build of the filesystem whose topmost layer this is, which gets its files while they are read.
-    read: read the layer even if its index is stored.
+    read: read the layer even if its list is stored.
     """
 
     layer: Descriptor
@@ -57,14 +56,14 @@ class LayerFetcher:
         self._settings = settings
         self._threads = threads
         self._workers = workers
-        self._running: SingleFlight[LayerIndex] = SingleFlight()
+        self._running: SingleFlight[ListedLayer] = SingleFlight()
         # The layers under way; an arrival is done once the first download has been verified.
-        self._arrivals: WeakValueDictionary[Hashable, asyncio.Future[LayerIndex]] = WeakValueDictionary()
+        self._arrivals: WeakValueDictionary[Hashable, asyncio.Future[ListedLayer]] = WeakValueDictionary()
         # A semaphore for each host and origin, so that a host that stalls delays only its own images.
         self._downloads: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
-    async def get(self, wanted: WantedLayer) -> LayerIndex:
-        """A layer's index, once the layer is in the store, from whoever verified it first."""
+    async def get(self, wanted: WantedLayer) -> ListedLayer:
+        """A layer, once it is in the store, from whoever verified it first."""
         # All that a caller says of the layer: a caller that lies shares with nobody.
         layer = (wanted.layer.digest, wanted.layer.size, wanted.diff_id, wanted.read)
         origin = None if wanted.candidates is None else wanted.candidates.origin
@@ -72,14 +71,14 @@ class LayerFetcher:
         if arrival is None:
             arrival = self._arrivals[layer] = asyncio.get_running_loop().create_future()
         fetching = self._running.run((layer, origin), lambda: self._fetch(wanted))
-        index = await race(fetching, join(arrival))
+        listed = await race(fetching, join(arrival))
         if not arrival.done():
             self._arrivals.pop(layer, None)
-            arrival.set_result(index)
+            arrival.set_result(listed)
         wanted.meter.skip()
-        return index
+        return listed
 
-    async def _fetch(self, wanted: WantedLayer) -> LayerIndex:
+    async def _fetch(self, wanted: WantedLayer) -> ListedLayer:
         kept = await self._threads.run(partial(self._read_kept, wanted))
         if kept is not None:
             return kept
@@ -93,25 +92,26 @@ class LayerFetcher:
                 download = partial(self._download, wanted, candidates.origin)
                 return await read_first(self._threads, candidates, download)
 
-    def _read_kept(self, wanted: WantedLayer, token: CancelToken) -> LayerIndex | None:
-        """The index of a kept layer; None: the store does not have the layer."""
+    def _read_kept(self, wanted: WantedLayer, token: CancelToken) -> ListedLayer | None:
+        """A kept layer; None: the store does not have the layer."""
         layer, diff_id, read = wanted.layer, wanted.diff_id, wanted.read
-        index = read_kept(layer, diff_id, self._store.files, self._workers, read, token)
-        if index is not None:
+        kept = read_kept(layer, diff_id, self._store.files, self._workers, read, token)
+        if kept is not None:
             wanted.meter.done()
-        return index
+        return kept
 
     def _download(
         self, wanted: WantedLayer, origin: str, source: ImageSource, token: CancelToken
-    ) -> LayerIndex:
+    ) -> ListedLayer:
         """Download a layer into the store from one source."""
         layer, diff_id, early = wanted.layer, wanted.diff_id, wanted.early
         files, limits = self._store.files, self._settings.limits
         reading = nullcontext if early is None else early.reading
-        with files.download_file(layer.digest, origin) as work:
+        with files.download_file(layer.digest, origin) as work, listing(layer, files) as new:
             try:
-                index = download_layer(
-                    layer, diff_id, work, limits, wanted.meter, source, self._workers, token, reading
+                meter = wanted.meter
+                cost = download_layer(
+                    layer, diff_id, work, new.file, limits, meter, source, self._workers, token, reading
                 )
             except BaseException as error:
                 if is_resumable(error):
@@ -120,5 +120,5 @@ class LayerFetcher:
             checkpoint("image-pull.layer-fetched")
             files.put(work, files.blob_path(layer.digest))
             checkpoint("image-pull.layer-named")
-        keep_list(layer, diff_id, files, index)
-        return index
+            new.keep()
+        return ListedLayer(cost, True)

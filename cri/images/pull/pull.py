@@ -7,17 +7,19 @@ a cancelled pull has ended once its threads have.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 
 from cri.images.concurrency import WorkerThreads, task_group, tenant
 from cri.images.errors import Damaged, DiskFull, Oversized, Unpackable
-from cri.images.layer.layers import LayerBudget, LayerIndex
+from cri.images.layer.layers import LayerBudget
 from cri.images.policy.policy import Policy
 from cri.images.pull.build import FilesystemBuilder, LayeredImage
 from cri.images.pull.candidates import Candidates, origin_of
+from cri.images.pull.early import EarlyBuild
 from cri.images.pull.failures import is_disk_full
+from cri.images.pull.kept import ListedLayer
 from cri.images.pull.layers import LayerFetcher, WantedLayer
 from cri.images.pull.progress import Meter, Meters, Progress, Stage
 from cri.images.pull.resolve import ResolvedImage, Resolver
@@ -34,12 +36,8 @@ from cri.images.store.store import ImageStore
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Refused
-from daemonkit.host.memory import give_back
 from daemonkit.observe.steps import step
 from daemonkit.tasks import complete
-
-# Memory of an image's entries, in bytes, from which on it is worth returning it to the system.
-_LARGE_INDEX = 32 << 20
 
 
 class Puller:
@@ -147,8 +145,7 @@ class Puller:
         while True:
             progress.enter(Stage.FETCHING)
             try:
-                if await self._fetch_and_build(image, stack, meters, candidates, progress) >= _LARGE_INDEX:
-                    await self._threads.run(lambda _: give_back())
+                await self._fetch_and_build(image, stack, meters, candidates, progress)
                 return
             except Damaged:
                 # The damaged layer has been removed; the next round fetches it.
@@ -169,35 +166,45 @@ class Puller:
         meters: Sequence[Meter],
         candidates: Candidates | None,
         progress: Progress,
-    ) -> int:
-        """Build each filesystem as soon as its layers are here, while further layers are being fetched.
-
-        Returns how much memory the entries took, in bytes.
-        """
-        layers, diff_ids = image.manifest.layers, image.config.diff_ids
-        layered = LayeredImage(image.manifest_digest, stack, layers, diff_ids)
-        below, order, planner, contents = await self._builder.begin(layered)
-        start = sum(len(cache.layers) for cache in below)
-        _skip(meters[:start])
+    ) -> None:
+        """Build each filesystem as soon as its layers are here, while further layers are being fetched."""
+        layered = LayeredImage(image.manifest_digest, stack, image.manifest.layers, image.config.diff_ids)
         budget = LayerBudget(image.manifest_digest, self._settings.limits)
-        for cache in below:
-            budget.spend(cache.spent[2:])
         slots = asyncio.Semaphore(self._settings.downloads_per_image)
-        async with self._builder.early(stack[len(below) :]) as early, task_group() as group:
-            coming = {}
-            for number in order:
-                place = early.get(number)
-                wanted = WantedLayer(layers[number], diff_ids[number], meters[number], candidates, place)
-                coming[number] = group.create_task(self._layer(wanted, slots, budget))
-            for part in stack[len(below) :]:
-                indexes = (coming.pop(number) for number in range(start, part.end))
-                planned = await self._builder.plan(layered, part, indexes, planner, contents)
-                group.create_task(self._builder.build(layered, planned, early[part.end - 1]))
-                start = part.end
-            # The planner holds all entries in memory, and the last builds do not need it.
-            del planner
-            progress.enter(Stage.BUILDING)
-        return budget.spent.memory
+        async with self._builder.planning(layered) as state:
+            parts = stack[len(state.below) :]
+            start = min(state.order, default=len(meters))
+            _skip(meters[:start])
+            for cost in state.below:
+                budget.spend(cost)
+            async with self._builder.early(parts) as early, task_group() as group:
+                wanted = self._wanted(layered, meters, candidates, early)
+                coming = {n: group.create_task(self._layer(wanted[n], slots, budget)) for n in state.order}
+
+                async def get(number: int, read: bool) -> ListedLayer:
+                    if not read:
+                        return await coming[number]
+                    return await self._layers.get(wanted[number]._replace(early=None, read=True))
+
+                for part in parts:
+                    numbers = range(start, part.end)
+                    planned = await self._builder.plan(layered, part, numbers, get, budget.spend, state)
+                    group.create_task(self._builder.build(layered, planned, early[part.end - 1]))
+                    start = part.end
+                progress.enter(Stage.BUILDING)
+
+    def _wanted(
+        self,
+        image: LayeredImage,
+        meters: Sequence[Meter],
+        candidates: Candidates | None,
+        early: Mapping[int, EarlyBuild],
+    ) -> list[WantedLayer]:
+        """The layers of an image, to be got."""
+        return [
+            WantedLayer(layer, diff_id, meters[n], candidates, early.get(n))
+            for n, (layer, diff_id) in enumerate(zip(image.layers, image.diff_ids, strict=True))
+        ]
 
     async def fetch(self, image: ResolvedImage, number: int, candidates: Candidates | None) -> None:
         """Fetch one layer of an image, by its number, unless a sound copy is here."""
@@ -207,13 +214,14 @@ class Puller:
             meter = self._meters.of(layer.digest, layer.size, origin)
             await self._layers.get(WantedLayer(layer, diff_id, meter, candidates, None, True))
 
-    async def _layer(self, wanted: WantedLayer, slots: asyncio.Semaphore, budget: LayerBudget) -> LayerIndex:
-        """A layer's index, once the layer is in the store."""
+    async def _layer(self, wanted: WantedLayer, slots: asyncio.Semaphore, budget: LayerBudget) -> ListedLayer:
+        """A layer, once it is in the store."""
         async with slots:
             with step("image.layer", digest=wanted.layer.digest):
-                index = await self._layers.get(wanted)
-        budget.spend(index.cost)
-        return index
+                listed = await self._layers.get(wanted)
+        if listed.cost is not None:
+            budget.spend(listed.cost)
+        return listed
 
     def _lacking(self, layer: Descriptor) -> int:
         """The number of bytes of a layer that are still to come."""

@@ -9,38 +9,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import BinaryIO
 
-from cri.images.bounds.cancel import CancelToken
 from cri.images.layer.inode import Content, Inode
 from cri.images.layer.layers import plain_stream
 from cri.images.layer.stream import PlainStream
 from cri.images.rootfs import tarwrite
 from cri.images.rootfs.stream import Contents
 
-# Who inflates a layer is a process of its own, which is killed.
-_NEVER = CancelToken()
-
 
 def write_stream(
-    blobs: Mapping[int, int],
+    blobs: Mapping[int, BinaryIO],
     contents: Contents,
     accounts: Accounts,
     subject: str,
     moved: Callable[[int], None],
     sink: BinaryIO,
-    token: CancelToken = _NEVER,
 ) -> None:
-    """Write what is left of a filesystem's stream, of an image's layers, lowest first, to its end.
+    """Write what is left of a filesystem's stream, to its end; blobs: layers by their numbers.
 
-    The same contents give the same bytes. blobs: handles of the layers that are read; moved: is told of the
-    bytes of files that were copied.
+    The same contents give the same bytes. moved: is told of the bytes of files that were copied.
     """
     for layer, files in contents.files.items():
         stream = plain_stream(blobs[layer], subject)
         _copy_files(files, stream, sink, accounts, moved)
     # Directories may come after what is in them: the tool makes them, and takes their attributes later.
-    for path, node in token.passing(contents.bare):
+    for path, node in contents.bare:
         sink.write(tarwrite.member(path, node)[0])
-    for path, target in token.passing(contents.links):
+    for path, target in contents.links:
         sink.write(tarwrite.hard_link(path, target))
     sink.write(tarwrite.END)
 
@@ -81,10 +75,6 @@ class Accounts:
         self._wanted = {content[:2] for content in contents if content is not None}
         self._found = dict(known)
 
-    def are_known(self) -> bool:
-        """Whether contents() has nothing to read."""
-        return self._wanted <= self._found.keys()
-
     def wants(self, content: Content) -> bool:
         """Whether it is an account file's."""
         return content[:2] in self._wanted
@@ -93,7 +83,7 @@ class Accounts:
         """Keep the file's data."""
         self._found[content[:2]] = data
 
-    def contents(self, blobs: Mapping[int, int], subject: str) -> dict[str, bytes | None]:
+    def contents(self, blobs: Mapping[int, BinaryIO], subject: str) -> dict[str, bytes | None]:
         """All account files; what a new symlink leads to may be in a lower layer, and is read there."""
         contents: dict[str, bytes | None] = {}
         for path, node in self._nodes.items():

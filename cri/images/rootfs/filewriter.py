@@ -45,7 +45,8 @@ class FileWriter:
         self._tree = MergedTree(diff_id, limits)
         self._digest = FilesDigest(diff_id)
         self._useful = True
-        self._accounts: dict[int, bytes] = {}
+        # By path: a layer that has one twice is not useful, and must not cost memory for each.
+        self._accounts: dict[bytes, tuple[int, bytes]] = {}
         self._bytes = 0
 
     def take(self, entry: TarEntry, stream: PlainStream) -> None:
@@ -65,7 +66,7 @@ class FileWriter:
     def written(self) -> Written:
         """What was written so far."""
         useful = self._sink.flush() and self._useful
-        return Written(useful, self._digest.value(), self._accounts, self._bytes)
+        return Written(useful, self._digest.value(), dict(self._accounts.values()), self._bytes)
 
     def _write(self, path: bytes, node: Inode, content: Content, stream: PlainStream, sink: BinaryIO) -> None:
         self._bytes += content.stored
@@ -73,8 +74,9 @@ class FileWriter:
         self._digest.add(path, recorded(node))
         sink.write(header)
         if path in _ACCOUNTS and content.stored <= self._limits.account_file_bytes:
-            self._accounts[content.offset] = stream.exactly(content.stored)
-            sink.write(self._accounts[content.offset])
+            data = stream.exactly(content.stored)
+            self._accounts[path] = (content.offset, data)
+            sink.write(data)
         else:
             for view in stream.views(content.stored):
                 sink.write(view)

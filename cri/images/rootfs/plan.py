@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from cri.images.bounds.cancel import CancelToken
 from cri.images.bounds.limits import OPTIONAL, ImageLimits
 from cri.images.errors import Unpackable, oversized
-from cri.images.layer import tarstream
+from cri.images.layer import packed, tarstream
 from cri.images.layer.inode import Inode, InodeRecord, recorded
 from cri.images.layer.losses import LossCount
 from cri.images.layer.packed import PackedRecords
@@ -50,14 +50,14 @@ class FilesystemPlan(NamedTuple):
         """The layers that files come from, in the order of the stream."""
         return sorted(self.files, reverse=True)
 
-    def stated(self, layers: Sequence[int]) -> tuple[Any, ...]:
-        """What a stream of these layers' files takes, as a value for marshal; see stated_contents()."""
-        files = {layer: self.files[layer].state() for layer in layers}
-        return files, self.bare.state(), self.links.state(), self.stated_accounts()
-
-    def stated_accounts(self) -> dict[str, InodeRecord | None]:
-        """The account files' inodes as such a value."""
-        return {path: None if node is None else recorded(node) for path, node in self.accounts.items()}
+    def save(self, out: BinaryIO) -> None:
+        """Write what the stream takes, for stream.load_contents()."""
+        accounts = {path: None if node is None else recorded(node) for path, node in self.accounts.items()}
+        packed.save(out, (self.order, accounts))
+        for layer in self.order:
+            self.files[layer].save(out)
+        self.bare.save(out)
+        self.links.save(out)
 
 
 class _Files:
@@ -156,7 +156,7 @@ class Planner:
             cause = f"{len(owners)} owners, more than the {MAX_OWNERS} squashfs can hold"
             raise Unpackable("merge", self._subject, cause)
         spent = self._names - before[0], self._bytes - before[1]
-        packed = PackedDirectories.of(directories)
+        contents = PackedDirectories.of(directories)
         by_layer, file_bytes = files.sorted(self._tree.serial)
         accounts, root = self._changed_accounts(), recorded(self._tree.root)
         self._tree.rebase()
@@ -166,7 +166,7 @@ class Planner:
             links,
             file_bytes,
             accounts,
-            packed,
+            contents,
             root,
             self._tree.serial,
             spent,

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import marshal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import BinaryIO, NamedTuple
 
+from cri.images.layer import packed
 from cri.images.layer.inode import Inode, InodeRecord, identity, recorded, restored
 from cri.images.layer.packed import MARSHAL, PackedRecords
 
@@ -24,9 +25,9 @@ class NamedInodes:
     def __init__(self, records: PackedRecords | None = None) -> None:
         self._records = PackedRecords() if records is None else records
 
-    def state(self) -> tuple[Any, ...]:
-        """See PackedRecords.state()."""
-        return self._records.state()
+    def save(self, out: BinaryIO) -> None:
+        """See PackedRecords.save()."""
+        self._records.save(out)
 
     def add(self, path: bytes, node: Inode) -> None:
         """Add an inode as it is now; a directory comes back without its names."""
@@ -52,15 +53,15 @@ class Contents(NamedTuple):
     links: PackedRecords
 
 
-def stated_contents(value: Sequence[Any]) -> tuple[Contents, dict[str, Inode | None]]:
-    """What FilesystemPlan.stated() gave: for the stream, and the account files."""
-    files, bare, links, accounts = value
-    by_layer = {layer: NamedInodes(PackedRecords.of(state)) for layer, state in files.items()}
-    return Contents(NamedInodes(PackedRecords.of(bare)), by_layer, PackedRecords.of(links)), nodes(accounts)
+def load_contents(source: BinaryIO) -> tuple[Contents, dict[str, Inode | None]]:
+    """Read what FilesystemPlan.save() wrote: for the stream, and the account files."""
+    order, accounts = packed.load(source)
+    files = {layer: NamedInodes(PackedRecords.load(source)) for layer in order}
+    bare, links = NamedInodes(PackedRecords.load(source)), PackedRecords.load(source)
+    return Contents(bare, files, links), _nodes(accounts)
 
 
-def nodes(accounts: Mapping[str, InodeRecord | None]) -> dict[str, Inode | None]:
-    """What FilesystemPlan.stated_accounts() gave."""
+def _nodes(accounts: Mapping[str, InodeRecord | None]) -> dict[str, Inode | None]:
     return {path: None if record is None else restored(record) for path, record in accounts.items()}
 
 

@@ -2,7 +2,7 @@
 
 They spare reading the layers of filesystems that are here when another one is built over them. Nothing
 depends on them: one that is missing, damaged, or of another version of this program or of Python is made
-again from the layers.
+again from the layers.  Workers write and read them; the daemon only keeps them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
+from typing import BinaryIO
 
 import zstandard
 
@@ -96,13 +96,10 @@ def pack(cache: TreeCache) -> bytes:
     return squeezed((_FORM, *fields))
 
 
-def load(path: Path) -> TreeCache | None:
-    """Load what pack() has written; None: it is missing or unusable.
-
-    The file is this program's own, in a folder of root's, and its checksum tells what a disk did to it.
-    """
+def load(source: BinaryIO) -> TreeCache | None:
+    """Load what pack() has written; None: it is unusable."""
     try:
-        form, *fields, serials, groups = expanded(path.read_bytes())
+        form, *fields, serials, groups = expanded(source.read())
         if form != _FORM:
             return None
         chain_id, layers, serial, spent, top = fields

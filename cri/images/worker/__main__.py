@@ -19,13 +19,15 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, NoReturn
 
-from cri.images.worker.confine import Confinement
+from cri.images.worker.confine import Confinement, Needs
 from cri.images.worker.handles import ONLINE, PROGRAM, Given, receive
 from cri.images.worker.jobs import carry_out, refuse
 from cri.images.worker.program import Order, ProgramConfinement
 
 # Workers and their parent are ended before a daemon or a zone when the host has no memory left.
 _OOM_SCORE = "500"
+# Files that come with a request, and copies of the socket that they come by.
+_NEEDS = Needs(handles=32)
 
 
 class _Worker(NamedTuple):
@@ -118,7 +120,7 @@ def _work(confinement: Confinement, handles: list[int], parent: int) -> NoReturn
     status = 1
     try:
         try:
-            confinement.enter(handles, parent)
+            confinement.enter(handles, parent, _NEEDS)
         except OSError as error:
             refuse(handles[1], error)
         else:

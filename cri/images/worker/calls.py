@@ -24,7 +24,7 @@ _ITSELF = (
     "time getrandom sched_yield sched_getaffinity futex rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack "
     "setrlimit getrlimit exit exit_group"
 )
-_CONNECTED = "recvfrom recvmsg sendto"
+_CONNECTED = "recvfrom recvmsg sendto getsockname"
 """On a socket that the worker was given."""
 _BY_NAME = "open openat openat2 stat lstat access faccessat faccessat2 readlink readlinkat getcwd"
 """There is nothing in the root directory."""

@@ -1,7 +1,7 @@
-"""What a worker does: read a layer, write files of layers into a filesystem, read account files.
+"""The jobs of a worker: read a layer, plan filesystems, write one, read account files, take out a kernel.
 
-A job is a name and its arguments. Its handles: the pipe that they and a layer's bytes come from, the pipe for
-what comes of it, and for some the pipe into a tar2sqfs, and files of layers.
+A job is a name and its arguments. Its handles: the pipe or socket that they, open files and a layer's bytes
+come from, the pipe for what comes of it, for some the pipe into a tar2sqfs, and open files.
 """
 
 from __future__ import annotations
@@ -9,52 +9,71 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any
+from dataclasses import replace
+from typing import BinaryIO, NamedTuple
 
 from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import oversized
+from cri.images.layer import layer_cache
 from cri.images.layer.compression import CHUNK
 from cri.images.layer.layers import read_layer
-from cri.images.rootfs.convert import Accounts, write_stream
+from cri.images.rootfs.convert import Accounts
 from cri.images.rootfs.filewriter import FileWriter
-from cri.images.rootfs.stream import StreamPipe, nodes, stated_contents
+from cri.images.rootfs.stream import StreamPipe, load_contents
 from cri.images.worker import wire
+from cri.images.worker.frames import Ended, Fields
+from cri.images.worker.kernel import files as kernels
+from cri.images.worker.planner import Planning
+from cri.images.worker.writer import account_fields, write
 from daemonkit.faults import Broken
 
-READ, WRITE, ACCOUNTS = "unpack layer", "build filesystem image", "read account files"
+READ, PLAN, WRITE, ACCOUNTS, FIND_KERNEL, COPY_KERNEL = (
+    "unpack layer",
+    "plan filesystems",
+    "build filesystem image",
+    "read account files",
+    "find kernel in image",
+    "take kernel out of image",
+)
 """The jobs, as messages have them."""
 # What a worker takes beside what the limits of images allow: the program, and windows of zstd.
 OWN_BYTES = 512 << 20
-# Bytes that are copied between two messages about them.
-_TOLD = 4 << 20
+
+
+class _Handles(NamedTuple):
+    """source, target: to take requests from, and to answer to; out: into a tar2sqfs; files: to read."""
+
+    source: int
+    target: int
+    out: StreamPipe | None
+    files: Sequence[BinaryIO]
 
 
 def carry_out(source: int, target: int, *more: int) -> None:
-    """The worker's life; a fault is what comes of it, too. more: the pipe of a tar2sqfs, files of layers."""
+    """The worker's life; a fault is what comes of it, too. more: the pipe of a tar2sqfs, and files."""
     name, most, count, arguments = wire.take(source)
     limits = ImageLimits(**most)
     _limit(limits)
-    sink, files = more[: len(more) - count], more[len(more) - count :]
-    out = StreamPipe(*sink) if sink else None
+    sink, files = more[: len(more) - count], [open(one, "rb") for one in more[len(more) - count :]]
+    handles = _Handles(source, target, StreamPipe(*sink) if sink else None, files)
     try:
         try:
-            result = _JOBS[name](source, target, limits, out, files, *arguments)
+            _JOBS[name](handles, limits, *arguments)
         except MemoryError:
             cause = f"a process of {_address_space(limits)} bytes is too small to read it"
             raise oversized(name, str(arguments[0]), cause, "memory_bytes") from None
-        wire.put(target, ("done", result))
-    except BrokenPipeError:
+    except (BrokenPipeError, ConnectionResetError, Ended):
         # Whoever asked has gone.
         return
     except Exception as error:
-        wire.put(target, ("fault", wire.fault_fields(error)))
+        with suppress(BrokenPipeError):
+            wire.complain(target, error)
 
 
 def refuse(target: int, error: OSError) -> None:
     """The end of a worker that could not be confined, and so reads nothing."""
     with suppress(BrokenPipeError):
-        wire.put(target, ("fault", wire.fault_fields(Broken("confine worker", "", str(error)))))
+        wire.complain(target, Broken("confine worker", "", str(error)))
 
 
 def _address_space(limits: ImageLimits) -> int:
@@ -69,83 +88,93 @@ def _limit(limits: ImageLimits) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_seconds, limits.cpu_seconds + 5))
 
 
-def _read(
-    source: int,
-    target: int,
-    limits: ImageLimits,
-    out: StreamPipe | None,
-    files: Sequence[int],
-    diff_id: str,
-    size: int,
-) -> tuple[Any, ...]:
-    """A layer's index, and what was written of its files."""
-    writer = FileWriter(diff_id, limits, out) if out is not None else None
+def _read(handles: _Handles, limits: ImageLimits, diff_id: str, size: int, digest: str) -> None:
+    """List a layer, and write its files."""
+    writer = FileWriter(diff_id, limits, handles.out) if handles.out is not None else None
     reader = writer.take if writer is not None else None
-    index = read_layer(wire.chunks(source, CHUNK), size, diff_id, limits, reader)
-    written = None
+    index = read_layer(wire.chunks(handles.source, CHUNK), size, diff_id, limits, reader)
+    fields = Fields()
+    for number in index.cost:
+        fields.number(number)
     if writer is not None:
-        written = tuple(writer.written())
-    return (index.entries.state(), *index[1:4], written)
+        useful, written, accounts, moved = writer.written()
+        fields.number(useful).data(written).number(moved).number(len(accounts))
+        for offset, data in accounts.items():
+            fields.number(offset).data(data)
+    with wire.file(handles.target, 0) as listed:
+        layer_cache.write(listed, digest, diff_id, index)
+    wire.answer(handles.target, fields)
+
+
+def _plan(handles: _Handles, limits: ImageLimits, subject: str) -> None:
+    """Plan the filesystems of one image, request by request."""
+    planning = Planning(subject, limits)
+    while True:
+        request, arguments, count = wire.take(handles.source)
+        files = wire.take_files(handles.source, count)
+        wire.answer(handles.target, planning.requests[request](handles.target, files, *arguments))
+        for file in files:
+            file.close()
 
 
 def _write(
-    source: int,
-    target: int,
+    handles: _Handles,
     limits: ImageLimits,
-    out: StreamPipe | None,
-    files: Sequence[int],
     subject: str,
     layers: Sequence[int],
-    plan: Sequence[Any],
+    numbers: Sequence[int],
     known: Mapping[tuple[int, int], bytes],
-) -> tuple[dict[str, bytes | None], bool]:
-    """The rest of a filesystem's stream; contents of account files, and whether the tool read all of it."""
-    assert out is not None
-    contents, found = stated_contents(plan)
-    accounts = Accounts(found, known)
-    blobs = dict(zip(layers, files, strict=True))
-    moved = _Moved(target)
-    write = partial(write_stream, blobs, contents, accounts, subject, moved.add)
-    whole = out.put(write) and out.flush()
-    moved.tell()
-    return accounts.contents(blobs, subject), whole
+) -> None:
+    """See writer.write()."""
+    assert handles.out is not None
+    plan, blobs = _given(handles, numbers)
+    wire.answer(handles.target, write(handles.target, handles.out, plan, blobs, subject, layers, known))
 
 
-def _account_files(
-    source: int,
-    target: int,
+def _account_files(handles: _Handles, limits: ImageLimits, subject: str, numbers: Sequence[int]) -> None:
+    """Read account files."""
+    plan, blobs = _given(handles, numbers)
+    _, found = load_contents(plan)
+    wire.answer(handles.target, account_fields(Accounts(found, {}).contents(blobs, subject)))
+
+
+def _given(handles: _Handles, numbers: Sequence[int]) -> tuple[BinaryIO, dict[int, BinaryIO]]:
+    """A plan, and layers by their numbers."""
+    plan, *blobs = handles.files
+    return plan, dict(zip(numbers, blobs, strict=True))
+
+
+def _find_kernel(
+    handles: _Handles,
     limits: ImageLimits,
-    out: StreamPipe | None,
-    files: Sequence[int],
     subject: str,
-    layers: Sequence[int],
-    accounts: Mapping[str, Any],
-) -> dict[str, bytes | None]:
-    """Contents of account files."""
-    return Accounts(nodes(accounts), {}).contents(dict(zip(layers, files, strict=True)), subject)
+    bounds: Mapping[str, int],
+    layers: Sequence[tuple[int, str]],
+    wanted: Sequence[tuple[str, int, str, bool]],
+) -> None:
+    """Find the files of a kernel image; bounds: limits that are lower for these."""
+    found = kernels.find(handles.files, replace(limits, **bounds), subject, layers, wanted)
+    wire.answer(handles.target, found)
 
 
-class _Moved:
-    """Tells how many bytes were copied, now and then."""
-
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._bytes = 0
-
-    def add(self, size: int) -> None:
-        self._bytes += size
-        if self._bytes >= _TOLD:
-            self.tell()
-
-    def tell(self) -> None:
-        # It is nobody's loss but that of who has gone.
-        with suppress(BrokenPipeError):
-            wire.put(self._target, ("moved", self._bytes))
-        self._bytes = 0
+def _copy_kernel(
+    handles: _Handles,
+    limits: ImageLimits,
+    subject: str,
+    diff_id: str,
+    places: Sequence[tuple[int, int, int, bool]],
+    extras: Sequence[str],
+) -> None:
+    """Copy files of a kernel image out of one layer."""
+    (blob,) = handles.files
+    wire.answer(handles.target, kernels.copy(handles.target, blob, subject, diff_id, places, extras))
 
 
-_JOBS: Mapping[str, Callable[..., Any]] = {
+_JOBS: Mapping[str, Callable[..., None]] = {
     READ: _read,
+    PLAN: _plan,
     WRITE: _write,
     ACCOUNTS: _account_files,
+    FIND_KERNEL: _find_kernel,
+    COPY_KERNEL: _copy_kernel,
 }

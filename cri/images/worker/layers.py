@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from cri.images.bounds.cancel import CancelToken
-from cri.images.layer.layers import EntryList, LayerIndex, file_chunks
-from cri.images.layer.packed import PackedRecords
+from cri.images.layer.layers import Cost, file_chunks
 from cri.images.rootfs.begun import BegunFilesystem
-from cri.images.rootfs.convert import Accounts, write_stream
 from cri.images.rootfs.filewriter import Written
-from cri.images.rootfs.plan import FilesystemPlan
 from cri.images.rootfs.squash import Squashfs
-from cri.images.rootfs.stream import Contents, StreamPipe
+from cri.images.rootfs.stream import ACCOUNT_FILES
 from cri.images.settings import ImageSettings
 from cri.images.worker import jobs
+from cri.images.worker.frames import JobOutcome, WorkerAnswer
+from cri.images.worker.planning import EMPTY, MOST, StoredPlan, read_cost
 from cri.images.worker.workers import LayerWorkers
+
+_HASH = 32
+# A planning may have so many files open at once.
+_MOST_FILES = 16
 
 
 class BuiltFilesystem(NamedTuple):
-    """A finished filesystem image. digest: of its file; accounts: contents of FilesystemPlan.accounts."""
+    """A finished filesystem image. digest: of its file; accounts: contents of StoredPlan.accounts."""
 
     digest: str
     accounts: Mapping[str, bytes | None]
@@ -32,29 +36,44 @@ class BuiltFilesystem(NamedTuple):
 def read_layer(
     workers: LayerWorkers,
     chunks: Iterator[bytes],
-    size: int,
+    layer: tuple[str, int],
     diff_id: str,
+    listed: BinaryIO,
     token: CancelToken,
     begun: BegunFilesystem | None = None,
-) -> LayerIndex:
-    """See layer.layers.read_layer(), which runs in a worker; begun: is given the layer's files."""
+) -> Cost:
+    """Read a layer in a worker, as layer.layers.read_layer(); returns its cost.
+
+    layer: digest and size, compressed; listed: an empty file, for the list of its entries; begun: is given
+    the layer's files.
+    """
+    limits = workers.limits
+    data = len(ACCOUNT_FILES) * limits.account_file_bytes if begun is not None else 0
+    # The entries packed take less than they do in a tree.
+    outcome = JobOutcome([listed], limits.memory_bytes, data)
+
+    def decode(answer: WorkerAnswer) -> tuple[Cost, Written | None]:
+        cost = read_cost(answer)
+        return cost, None if begun is None else _written(answer, limits.account_file_bytes)
+
     sink = None if begun is None else begun.squashfs.sink
-    state, plain_bytes, names, memory, written = workers.run(jobs.READ, (diff_id, size), token, chunks, sink)
+    digest, size = layer
+    cost, written = workers.run(jobs.READ, (diff_id, size, digest), token, outcome, decode, chunks, (), sink)
     if begun is not None:
-        begun.written = Written(*written)
-    return LayerIndex(EntryList(PackedRecords.of(state)), plain_bytes, names, memory)
+        begun.written = written
+    return cost
 
 
 def convert(
-    blobs: Sequence[Path],
-    plan: FilesystemPlan,
+    blobs: Mapping[int, Path],
+    plan: StoredPlan,
     out: Path,
     settings: ImageSettings,
     workers: LayerWorkers,
     token: CancelToken,
     moved: Callable[[int], None],
 ) -> BuiltFilesystem:
-    """Build ``out`` from an image's layers, lowest first; the same plan gives the same bytes.
+    """Build ``out`` from those layers of an image that the plan needs; the same plan gives the same bytes.
 
     moved: is told of the bytes of files that were copied, plan.file_bytes in all.
     Raises Unpackable, Exhausted (disk, limits), Cancelled; then nothing is left of out.
@@ -66,8 +85,8 @@ def convert(
 
 def convert_rest(
     begun: BegunFilesystem,
-    blobs: Sequence[Path],
-    plan: FilesystemPlan,
+    blobs: Mapping[int, Path],
+    plan: StoredPlan,
     workers: LayerWorkers,
     token: CancelToken,
     moved: Callable[[int], None],
@@ -75,71 +94,76 @@ def convert_rest(
     """As convert(), going on with what fits the plan."""
     first, *rest = plan.order
     assert begun.written is not None
-    moved(begun.written.bytes)
+    moved(min(begun.written.bytes, plan.file_bytes))
     known = {(first, at): data for at, data in begun.written.accounts.items()}
     accounts = _write(workers, begun.squashfs, blobs, plan, rest, known, token, moved)
     return BuiltFilesystem(_digest(begun.out, token), accounts)
 
 
 def account_files(
-    blobs: Sequence[Path], plan: FilesystemPlan, subject: str, workers: LayerWorkers, token: CancelToken
+    blobs: Mapping[int, Path], plan: StoredPlan, subject: str, workers: LayerWorkers, token: CancelToken
 ) -> Mapping[str, bytes | None]:
-    """Contents of FilesystemPlan.accounts, when no filesystem is to be built."""
-    if not any(node is not None and node.content is not None for node in plan.accounts.values()):
-        return {path: None if node is None else b"" for path, node in plan.accounts.items()}
-    layers = _read_for_accounts(plan, {})
-    found: Mapping[str, bytes | None] = workers.run(
-        jobs.ACCOUNTS, (subject, layers, plan.stated_accounts()), token, files=[blobs[at] for at in layers]
-    )
-    return found
+    """Contents of StoredPlan.accounts, when no filesystem is to be built."""
+    if not any(layer not in (EMPTY, None) for layer in plan.accounts.values()):
+        return {path: None if layer is None else b"" for path, layer in plan.accounts.items()}
+    most = workers.limits.account_file_bytes
+    outcome = JobOutcome(data=len(ACCOUNT_FILES) * most)
+    with _opened(plan, blobs) as (numbers, files):
+        arguments = (subject, numbers)
+        decode = partial(_contents, most)
+        return workers.run(jobs.ACCOUNTS, arguments, token, outcome, decode, (), files)
 
 
 def _write(
     workers: LayerWorkers,
     squashfs: Squashfs,
-    blobs: Sequence[Path],
-    plan: FilesystemPlan,
+    blobs: Mapping[int, Path],
+    plan: StoredPlan,
     layers: Sequence[int],
     known: Mapping[tuple[int, int], bytes],
     token: CancelToken,
     moved: Callable[[int], None],
 ) -> Mapping[str, bytes | None]:
-    accounts = Accounts(plan.accounts, known)
-    if not layers and accounts.are_known():
-        # Nothing is left to be inflated.
-        return _write_here(squashfs, plan, accounts, token)
-    # A blob that is not read may not be here.
-    needed = sorted({*layers, *_read_for_accounts(plan, known)})
-    files = [blobs[at] for at in needed]
-    arguments = (squashfs.out.name, needed, plan.stated(layers), known)
-    found: Mapping[str, bytes | None]
-    found, whole = workers.run(jobs.WRITE, arguments, token, sink=squashfs.sink, files=files, moved=moved)
+    most = workers.limits.account_file_bytes
+    outcome = JobOutcome((), 0, len(ACCOUNT_FILES) * most, moved, plan.file_bytes)
+
+    def decode(answer: WorkerAnswer) -> tuple[Mapping[str, bytes | None], bool]:
+        return _contents(most, answer), answer.flag()
+
+    with _opened(plan, blobs) as (numbers, files):
+        sink, rest = squashfs.sink, (tuple(layers), numbers, known)
+        if plan.writer is not None and len(files) <= _MOST_FILES:
+            found, whole = plan.writer.write(rest, [sink, *files], outcome, decode, token)
+        else:
+            arguments = (squashfs.out.name, *rest)
+            found, whole = workers.run(jobs.WRITE, arguments, token, outcome, decode, (), files, sink)
     squashfs.finish(whole, token)
     return found
 
 
-def _read_for_accounts(plan: FilesystemPlan, known: Mapping[tuple[int, int], bytes]) -> list[int]:
-    """The layers that account files are in, those that are known left out."""
-    contents = [
-        node.content for node in plan.accounts.values() if node is not None and node.content is not None
-    ]
-    return sorted({content.layer for content in contents if content[:2] not in known})
+@contextmanager
+def _opened(plan: StoredPlan, blobs: Mapping[int, Path]) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+    """The numbers of layers; and handles of the plan and of these layers, only to be read."""
+    with ExitStack() as stack:
+        paths = [Path(f"/proc/self/fd/{plan.stored.fileno()}"), *blobs.values()]
+        files = [stack.enter_context(path.open("rb")) for path in paths]
+        yield tuple(blobs), [file.fileno() for file in files]
 
 
-def _write_here(
-    squashfs: Squashfs, plan: FilesystemPlan, accounts: Accounts, token: CancelToken
-) -> Mapping[str, bytes | None]:
-    contents = Contents(plan.bare, {}, plan.links)
-    out = StreamPipe(squashfs.sink)
-    with token.unblocking(squashfs.kill):
-        whole = out.put(lambda sink: write_stream({}, contents, accounts, "", _nothing, sink, token))
-        whole = out.flush() and whole
-    squashfs.finish(whole, token)
-    return accounts.contents({}, "")
+def _written(answer: WorkerAnswer, most: int) -> Written:
+    useful, digest, size = answer.flag(), answer.data(_HASH, _HASH), answer.number(MOST)
+    count = answer.number(len(ACCOUNT_FILES))
+    return Written(useful, digest, {answer.number(MOST): answer.data(most) for _ in range(count)}, size)
 
 
-def _nothing(_: int) -> None:
-    """No bytes of files are moved."""
+def _contents(most: int, answer: WorkerAnswer) -> dict[str, bytes | None]:
+    """Contents of account files, of at most ``most`` bytes each."""
+    found: dict[str, bytes | None] = {}
+    for path in ACCOUNT_FILES:
+        changed, there, data = answer.flag(), answer.flag(), answer.data(most)
+        if changed:
+            found[path] = data if there else None
+    return found
 
 
 def _digest(path: Path, token: CancelToken) -> str:

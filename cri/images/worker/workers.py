@@ -15,22 +15,23 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from fcntl import fcntl
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cri
 from cri.images.bounds.cancel import CancelToken
 from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import oversized
-from cri.images.worker import wire
+from cri.images.worker.frames import JobOutcome, WorkerAnswer
 from cri.images.worker.handles import PROGRAM, WORKER, send
 from cri.images.worker.jobs import OWN_BYTES
+from cri.images.worker.session import Pipe, Worker
 from cri.images.worker.tools import ConfinedTool, order
 from daemonkit.faults import Broken
 from daemonkit.host import cgroups
 from daemonkit.host.children import NICER, settle
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
-
 PIPE_BYTES = 1 << 20
 _GROUP = "image-workers"
 _NO_MEMORY = "is the host out of memory, or do workers together take more than they may?"
@@ -56,41 +57,30 @@ class LayerWorkers:
                 self._parent.wait()
             self._control = self._parent = None
 
+    @property
+    def limits(self) -> ImageLimits:
+        """The limits of images."""
+        return self._limits
+
     def run(
         self,
         job: str,
         arguments: Sequence[Any],
         token: CancelToken,
+        outcome: JobOutcome,
+        decode: Callable[[WorkerAnswer], T],
         feed: Iterable[bytes] = (),
+        files: Sequence[int] = (),
         sink: int | None = None,
-        files: Sequence[Path] = (),
-        moved: Callable[[int], None] = lambda _: None,
-    ) -> Any:
-        """The result of a job; its first argument is the subject, for messages.
+    ) -> T:
+        """The answer to a job; its first argument is the subject, for messages.
 
-        feed: a layer's bytes; sink: the pipe of a tar2sqfs; files: are opened for the worker; moved: is
-        told of bytes that were copied. Raises
-        the worker's fault, Oversized when it took more than it may, Broken, Cancelled, and what feed raises.
-        The worker has ended then.
+        decode: takes the answer's fields; feed: a layer's bytes; files: handles that the worker is given;
+        sink: the pipe of a tar2sqfs. Raises the worker's fault, Oversized when it took more than it may,
+        Broken, Cancelled, and what feed raises. The worker has ended then.
         """
-        with ExitStack() as stack:
-            source, results, asker = self._begin(stack, sink, files)
-            with token.unblocking(lambda: _hang_up(asker)):
-                try:
-                    _give(source, (job, asdict(self._limits), len(files), tuple(arguments)), feed)
-                    fields = _outcome(results, moved)
-                except BaseException:
-                    _hang_up(asker)
-                    raise
-                finally:
-                    status = asker.recv(4)
-            token.check()
-        if fields is None:
-            raise self._end_of(job, str(arguments[0]), int.from_bytes(status, "little") if status else None)
-        what, value = fields
-        if what == "fault":
-            raise wire.fault(*value)
-        return value
+        with closing(self._start(job, arguments, os.pipe(), files, sink)) as worker:
+            return worker.ask(None, token, outcome, decode, feed)
 
     def start_tool(
         self, program: str, arguments: Sequence[str], threads: int, source: int, errors: int, out: int
@@ -102,29 +92,41 @@ class LayerWorkers:
             self._send([told.fileno(), source, errors, out], PROGRAM, text)
         return ConfinedTool(asker)
 
-    def _begin(
-        self, stack: ExitStack, sink: int | None, files: Sequence[Path]
-    ) -> tuple[Pipe, int, socket.socket]:
-        """A new worker: the pipe into it, the one out of it, and the socket of its end."""
-        given, source = os.pipe()
+    def session(self, job: str, arguments: Sequence[Any]) -> Worker:
+        """A worker that answers several requests, each of which may give it files; to be closed."""
+        its, mine = socket.socketpair()
+        return self._start(job, arguments, (its.detach(), mine.detach()))
+
+    def _start(
+        self,
+        job: str,
+        arguments: Sequence[Any],
+        ends: tuple[int, int],
+        files: Sequence[int] = (),
+        sink: int | None = None,
+    ) -> Worker:
+        """A new worker, and the pipe or socket into it, the pipe out of it, and the socket of its end.
+
+        ends: the first is the worker's, the second is written into.
+        """
+        given, source = ends
         results, taken = os.pipe()
         asker, told = socket.socketpair()
-        stack.callback(os.close, results)
-        stack.enter_context(asker)
-        pipe = stack.enter_context(closing(Pipe(source)))
-        # The pipe quota of the user may be used up; a small pipe works too.
-        with suppress(PermissionError):
-            fcntl(source, _F_SETPIPE_SZ, PIPE_BYTES)
-        with ExitStack() as opened:
-            opened.enter_context(told)
-            opened.callback(os.close, given)
-            opened.callback(os.close, taken)
-            handles = [told.fileno(), given, taken, *([] if sink is None else [sink])]
-            for path in files:
-                handles.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-                opened.callback(os.close, handles[-1])
-            self._send(handles)
-        return pipe, results, asker
+        worker = Worker(job, str(arguments[0]), Pipe(source), Pipe(results), asker, self._end_of)
+        with ExitStack() as undo:
+            undo.callback(worker.close)
+            # The pipe quota of the user may be used up; a small pipe works too.  A socket has no such size.
+            with suppress(OSError):
+                fcntl(source, _F_SETPIPE_SZ, PIPE_BYTES)
+            with told:
+                try:
+                    self._send([told.fileno(), given, taken, *([] if sink is None else [sink]), *files])
+                finally:
+                    os.close(given)
+                    os.close(taken)
+            worker.begin((job, asdict(self._limits), len(files), tuple(arguments)))
+            undo.pop_all()
+        return worker
 
     def _end_of(self, job: str, subject: str, status: int | None) -> Exception:
         """The fault for a worker that ended without a word."""
@@ -191,44 +193,3 @@ def _parent() -> tuple[socket.socket, subprocess.Popen[bytes]]:
         its.close()
     settle(parent.pid)
     return mine, parent
-
-
-class Pipe:
-    """The writing end of a pipe, which may be closed twice."""
-
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
-
-    def close(self) -> None:
-        """Close it, unless it is."""
-        if self.handle >= 0:
-            os.close(self.handle)
-            self.handle = -1
-
-
-def _give(pipe: Pipe, job: tuple[Any, ...], feed: Iterable[bytes]) -> None:
-    with closing(pipe):
-        try:
-            wire.put(pipe.handle, job)
-            for chunk in feed:
-                wire.write(pipe.handle, chunk)
-        except BrokenPipeError:
-            # It has found a fault, or has ended: the results say which.
-            return
-
-
-def _outcome(results: int, moved: Callable[[int], None]) -> tuple[str, Any] | None:
-    """What came of a job; None: nothing."""
-    try:
-        while True:
-            what, value = wire.take(results)
-            if what != "moved":
-                return what, value
-            moved(value)
-    except wire.Ended:
-        return None
-
-
-def _hang_up(asker: socket.socket) -> None:
-    with suppress(OSError):
-        asker.shutdown(socket.SHUT_WR)

@@ -8,14 +8,12 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from cri.images.bounds.cancel import CancelToken
-from cri.images.layer.layers import read_layer
-from cri.images.rootfs import tree_cache
-from cri.images.rootfs.plan import Planner
-from cri.images.rootfs.tree_cache import TreeCache
+from cri.images.rootfs.begun import BegunFilesystem
 from cri.images.settings import ImageSettings
-from cri.images.worker.layers import BuiltFilesystem, convert
+from cri.images.worker.layers import BuiltFilesystem, convert, read_layer
+from cri.images.worker.planning import ImagePlanning, StoredPlan
 from cri.images.worker.workers import LayerWorkers
-from tests.support.images.images import BuiltImage
+from tests.support.images.images import Blob, BuiltImage, digest
 
 
 def built(
@@ -28,33 +26,63 @@ def built(
     """
     settings = ImageSettings(directory)
     directory.mkdir()
-    planner = Planner("image", settings.limits)
-    blobs: list[Path] = []
-    stack: list[tuple[Path, BuiltFilesystem]] = []
-    trees: list[TreeCache] = []
-    start = 0
-    for number, blob in enumerate(image.layers):
-        blobs.append(directory / f"layer{number}")
-        blobs[-1].write_bytes(blob.data)
-        planner.apply(read_layer([blob.data], len(blob.data), blob.diff_id, settings.limits).entries)
-        if number + 1 not in (*ends, len(image.layers)):
-            continue
-        plan = planner.plan()
-        out = directory / f"fs{number}"
-        with closing(LayerWorkers(settings.limits)) as workers:
-            made_of = convert(blobs, plan, out, settings, workers, CancelToken(), lambda _: None)
-        stack.append((out, made_of))
-        if cached:
-            names = tuple(one.diff_id for one in image.layers[start : number + 1])
-            spent = (*plan.spent, 0, 0, 0, 0)
-            made = TreeCache(str(number), names, plan.serial, spent, plan.root, plan.directories)
-            (directory / f"cache{number}").write_bytes(tree_cache.pack(made))
-            loaded = tree_cache.load(directory / f"cache{number}")
-            assert loaded == made
-            trees.append(loaded)
-            planner = Planner("image", settings.limits, trees)
+    with ExitStack() as undo:
+        workers = undo.enter_context(closing(LayerWorkers(settings.limits)))
+        shelf = Shelf(directory, workers)
+        planning = undo.enter_context(closing(shelf.planning([])))
+        stack: list[tuple[Path, BuiltFilesystem]] = []
+        keys: list[tuple[str, tuple[str, ...]]] = []
+        diff_ids = [blob.diff_id for blob in image.layers]
+        start = 0
+        for number, blob in enumerate(image.layers):
+            shelf.apply(planning, blob)
+            if number + 1 not in (*ends, len(image.layers)):
+                continue
+            keys.append((str(number), tuple(diff_ids[start : number + 1])))
+            plan = undo.enter_context(closing(shelf.plan(planning, keys[-1], diff_ids[: number + 1])))
+            out = directory / f"fs{number}"
+            made_of = convert(
+                dict(enumerate(shelf.blobs)), plan, out, settings, workers, CancelToken(), lambda _: None
+            )
+            stack.append((out, made_of))
             start = number + 1
+            if cached:
+                plan.tree.seek(0)
+                (directory / f"cache{number}").write_bytes(plan.tree.read())
+                planning = undo.enter_context(closing(shelf.planning(keys)))
     return stack
+
+
+class Shelf:
+    """Layers in a folder, read by workers, with their lists."""
+
+    def __init__(self, directory: Path, workers: LayerWorkers) -> None:
+        self._directory = directory
+        self._workers = workers
+        self.blobs: list[Path] = []
+
+    def planning(self, below: Sequence[tuple[str, tuple[str, ...]]]) -> ImagePlanning:
+        """A planning that goes on from the files cache0, cache1, ...; below: see ImagePlanning.begin()."""
+        planning = ImagePlanning(self._workers, "image", self._directory)
+        caches = [self._directory / f"cache{name}" for name, _ in below]
+        assert len(planning.begin(caches, below, CancelToken())) == len(below)
+        return planning
+
+    def apply(self, planning: ImagePlanning, blob: Blob, begun: BegunFilesystem | None = None) -> None:
+        """Read the next layer and apply it."""
+        self.blobs.append(self._directory / f"layer{len(self.blobs)}")
+        self.blobs[-1].write_bytes(blob.data)
+        listed = self._directory / f"list{len(self.blobs)}"
+        given = iter([blob.data]), (digest(blob.data), len(blob.data)), blob.diff_id
+        with listed.open("xb") as file:
+            read_layer(self._workers, *given, file, CancelToken(), begun)
+        assert planning.apply(listed, digest(blob.data), blob.diff_id, CancelToken()) is not None
+
+    def plan(
+        self, planning: ImagePlanning, key: tuple[str, tuple[str, ...]], diff_ids: Sequence[str]
+    ) -> StoredPlan:
+        """Plan the next filesystem; key: its chain id and layers."""
+        return planning.plan(*key, diff_ids, (), CancelToken())
 
 
 @contextmanager

@@ -41,6 +41,7 @@ def test_a_damaged_layer_may_be_removed_by_two(tmp_path: Path) -> None:
     with pytest.raises(Damaged):
         check_kept(digest(DATA), path, _Meanwhile(path))
     files = StoreFiles(tmp_path / "images")
+    files.clear_ingest()
     kept = files.blob_path(digest(DATA))
     kept.parent.mkdir()
     kept.write_bytes(b"other bytes....")

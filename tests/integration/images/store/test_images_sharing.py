@@ -15,30 +15,29 @@ from pathlib import Path
 import pytest
 
 from cri.images.bounds.cancel import CancelToken
-from cri.images.layer import layer_cache
 from cri.images.manager import ImageManager
 from cri.images.pull import build as building
-from cri.images.pull.kept import check_kept
+from cri.images.pull.kept import NewList, check_kept
 from cri.images.pull.progress import State
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
 from cri.images.rootfs.begun import BegunFilesystem
-from cri.images.rootfs.content import content_id
-from cri.images.rootfs.plan import Planner
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.worker import jobs
-from cri.images.worker.layers import account_files, convert, convert_rest, read_layer
+from cri.images.worker.layers import account_files, convert, convert_rest
+from cri.images.worker.planning import ImagePlanning
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.faults import Fault
 from tests.support.images.image_victim import PART_BYTES, Order, Victims
-from tests.support.images.images import BuiltImage, Layer, build, digest, seen, write_layout
+from tests.support.images.images import BuiltImage, Layer, build, digest, packed, seen, write_layout
 from tests.support.images.random_layers import random_layer, timeless
 from tests.support.images.registry import LyingRegistry
-from tests.support.images.stacks import mounted
+from tests.support.images.stacks import Shelf, mounted
 
 pytestmark = pytest.mark.skipif(shutil.which("tar2sqfs") is None, reason="tar2sqfs is not installed")
 NOISE = random.Random(8)
+TOPMOST = "the topmost filesystem"
 
 
 def _bottom(text: bytes, mode: int = 0o755) -> Layer:
@@ -92,11 +91,18 @@ def inflated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     def counted(workers, job, arguments, *more, **named):  # type: ignore[no-untyped-def]
         # A filesystem inflates each layer that it takes files of.
-        times = len(arguments[2][0]) if job == jobs.WRITE else 1
+        times = len(arguments[1]) if job == jobs.WRITE else 1
         found.extend([arguments[0]] * times)
         return run(workers, job, arguments, *more, **named)
 
+    write = ImagePlanning.write
+
+    def counted_too(planning, arguments, *more):  # type: ignore[no-untyped-def]
+        found.extend([TOPMOST] * len(arguments[0]))
+        return write(planning, arguments, *more)
+
     monkeypatch.setattr(LayerWorkers, "run", counted)
+    monkeypatch.setattr(ImagePlanning, "write", counted_too)
     yield found
 
 
@@ -282,7 +288,7 @@ async def test_a_layer_of_its_own_filesystem_is_inflated_once(tmp_path: Path, in
         image, _ = await _pull(manager, ONE)
         again = [subject for subject in inflated if not subject.startswith("sha256:")]
         assert sorted(set(inflated) - set(again)) == sorted(layer.diff_id for layer in ONE.layers)
-        assert [subject.partition(".")[0] for subject in again] == [image.stack[-1].stem]
+        assert again == [TOPMOST]
         assert len(inflated) == len(ONE.layers) + 1
         assert await _sound(manager, image)
         with mounted(image.stack, tmp_path / "mounted") as root:
@@ -323,13 +329,13 @@ async def test_a_cancelled_pull_leaves_nothing_of_what_it_began(
 ) -> None:
     """The lowest layer never comes; the filesystems over it have been begun, and wait."""
     release, began = threading.Event(), threading.Semaphore(0)
-    write = layer_cache.write
+    keep = NewList.keep
 
-    def counted(*given):  # type: ignore[no-untyped-def]
-        write(*given)
+    def counted(new: NewList) -> None:
+        keep(new)
         began.release()
 
-    monkeypatch.setattr(layer_cache, "write", counted)
+    monkeypatch.setattr(NewList, "keep", counted)
     async with managing(tmp_path) as manager:
         with LyingRegistry("app", "1", ONE) as registry:
             lowest = f"/v2/app/blobs/{digest(ONE.layers[0].data)}"
@@ -352,29 +358,28 @@ async def test_a_cancelled_pull_leaves_nothing_of_what_it_began(
 def test_what_is_begun_early_becomes_what_is_built_afterwards(tmp_path: Path, seed: int) -> None:
     """Or it does not fit, and is of no use."""
     rng, files = random.Random(seed), [""]
-    tars = [random_layer(rng, files).tar() for _ in range(3)]
+    layers = [packed(random_layer(rng, files).tar(), "") for _ in range(3)]
+    diff_ids = [layer.diff_id for layer in layers]
     settings = ImageSettings(tmp_path)
-    planner, blobs = Planner("image", settings.limits), []
-    for number, tar in enumerate(tars):
-        blobs.append(tmp_path / f"layer{number}")
-        blobs[-1].write_bytes(tar)
     workers = LayerWorkers(settings.limits)
     begun = BegunFilesystem(tmp_path / "early", settings, workers)
     with closing(workers), closing(begun):
-        try:
-            for number, tar in enumerate(tars):
-                given = (iter([tar]), len(tar), digest(tar), CancelToken())
-                index = read_layer(workers, *given, begun if number == 2 else None)
-                planner.apply(index.entries)
-                if number == 1:
-                    planner.plan()
-        except Fault:
-            return
-        plan, token = planner.plan(), CancelToken()
-        built = convert(blobs, plan, tmp_path / "late", settings, workers, token, lambda _: None)
-        if begun.fits(content_id(plan, [digest(tar) for tar in tars])):
-            assert convert_rest(begun, blobs, plan, workers, token, lambda _: None) == built
-            assert (tmp_path / "early").read_bytes() == (tmp_path / "late").read_bytes()
+        shelf = Shelf(tmp_path, workers)
+        with closing(shelf.planning([])) as planning:
+            try:
+                for number, layer in enumerate(layers):
+                    shelf.apply(planning, layer, begun if number == 2 else None)
+                    if number == 1:
+                        shelf.plan(planning, ("1", ()), diff_ids[:2]).close()
+            except Fault:
+                return
+            plan, token = shelf.plan(planning, ("2", ()), diff_ids), CancelToken()
+        with closing(plan):
+            blobs = dict(enumerate(shelf.blobs))
+            built = convert(blobs, plan, tmp_path / "late", settings, workers, token, lambda _: None)
+            if begun.fits(plan.content):
+                assert convert_rest(begun, blobs, plan, workers, token, lambda _: None) == built
+                assert (tmp_path / "early").read_bytes() == (tmp_path / "late").read_bytes()
 
 
 # What comes out.
