@@ -81,11 +81,15 @@ class ZoneDefaults:
         at_most(_CPU_PERCENT, self, "cpu_overhead")
 
 
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
+
+
 @dataclass(frozen=True, slots=True)
 class ImagesConfig:
     """Registries and image storage."""
 
     certs_dir: Path = Path("/etc/xenpod/certs.d")
+    private_targets: tuple[str, ...] = ()
     compression: str = "zstd"
     compression_level: int = 1
     part_size: Bytes = Bytes(4 * 1024 * 1024)
@@ -118,12 +122,15 @@ class ImagesConfig:
         if self.pull_stall_timeout <= self.longest_retry_delay:
             raise WrongKey("pull_stall_timeout", "it is not longer than longest_retry_delay")
         patterns(self, "pinned")
+        for target in self.private_targets:
+            _check_target(target)
 
     def settings(self, state_dir: Path) -> ImageSettings:
         """The settings of the image part."""
         return ImageSettings(
             state_dir=state_dir,
             certs_dir=self.certs_dir,
+            private_targets=self.private_targets,
             compression=self.compression,
             compression_level=self.compression_level,
             part_bytes=self.part_size,
@@ -142,6 +149,15 @@ class ImagesConfig:
             policy=self.policy,
             limits=self.limits,
         )
+
+
+def _check_target(target: str) -> None:
+    """WrongKey unless it is a network in CIDR form, an address, or the name of a host."""
+    try:
+        ipaddress.ip_network(target)
+    except ValueError as error:
+        if not _HOST.fullmatch(target):
+            raise WrongKey("private_targets", f"{target!r:.80} is no network and no host: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import logging
 import platform as machine
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -20,8 +21,9 @@ from cri.images.pull.pull import Puller
 from cri.images.pull.pulls import MAX_PULLS, Pulls
 from cri.images.pull.repair import Outcome, Repair, Repairer, name_of
 from cri.images.pull.taking import OfferedImage, Taker
-from cri.images.registry import manifests, names
+from cri.images.registry import names
 from cri.images.registry.credentials import Credentials
+from cri.images.registry.facts import pack_image
 from cri.images.registry.manifests import Descriptor, Platform
 from cri.images.registry.names import Reference
 from cri.images.rootfs.stack import MAX_PARTS
@@ -32,6 +34,7 @@ from cri.images.store.files import Usage
 from cri.images.store.lending import LentImage, lent
 from cri.images.store.store import ImageStore
 from cri.images.verify import Verification, verify
+from cri.images.worker.documents import DocumentReader
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.faults import Fault
 from daemonkit.tasks import Background, complete
@@ -65,9 +68,10 @@ class ImageManager:
             self.store, settings.kernels, settings.limits, self._threads, self._workers
         )
         self._puller = Puller(self.store, settings, this_platform(), self._threads, self._workers)
+        self._reader = DocumentReader(self._workers, this_platform())
         self._importer = Importer(self._puller, self.store.files, settings.limits, self._threads)
         self._taker = Taker(self._puller, self.store)
-        self._repairer = Repairer(self.store, self._puller, settings, self._threads)
+        self._repairer = Repairer(self.store, self._puller, self._threads)
         self._namespaces: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._tasks = Background()
         self.on_named: Callable[[Reference], None] = lambda _: None
@@ -75,6 +79,7 @@ class ImageManager:
 
     async def start(self) -> None:
         """Sweep what a killed daemon left."""
+        await self._read_again()
         await self.run(self.store.open)
         self._tasks.spawn(self._expire(), "remove layers of unfinished pulls")
 
@@ -85,6 +90,20 @@ class ImageManager:
         await self.run(self._workers.close)
         await self.run(self._threads.close)
         self.store.close()
+
+    async def _read_again(self) -> None:
+        """Read the documents of images that were stored by a version before their facts were.
+
+        An image whose documents cannot be read is not there for anybody until it is pulled again.
+        """
+        for row in self.store.unread():
+            read = partial(self._reader.image, row.manifest, row.config, row.id)
+            try:
+                found = await self._threads.run(read)
+            except Fault as fault:
+                log.warning("the stored image %s must be pulled again: %s", row.id, fault)
+            else:
+                await self.run(partial(self.store.add_facts, replace(row, facts=pack_image(found))))
 
     @property
     def busy(self) -> bool:
@@ -185,7 +204,7 @@ class ImageManager:
         """
         policy, manifest = self._puller.policy, self.store.manifest(image)
         policy.check_name(reference, "tag")
-        kind = manifests.kind_of(manifests.parse_json(manifest, image.id), "", image.id)
+        kind = self.store.facts(image).manifest.kind
         await policy.check_content(reference, Descriptor(kind, image.manifest_digest, len(manifest)), "tag")
         before = await self.run(lambda: self.store.tag(image.id, str(reference)))
         self.on_named(reference)
@@ -202,7 +221,7 @@ class ImageManager:
 
     async def export(self, wanted: Sequence[Wanted]) -> AsyncGenerator[Piece, None]:
         """An OCI image layout with the images: each file, followed by its data; see export.pieces."""
-        found = pieces(self.store, wanted, self.settings.limits)
+        found = pieces(self.store, wanted)
         try:
             while (piece := await self._threads.run(lambda _: next(found, None))) is not None:
                 yield piece
@@ -212,7 +231,7 @@ class ImageManager:
     @asynccontextmanager
     async def lend(self, image: StoredImage) -> AsyncIterator[LentImage]:
         """What an image consists of while the block runs; see lending.lent."""
-        lending = lent(self.store, image, self.settings.limits)
+        lending = lent(self.store, image)
         out = await complete(self.run(lending.__enter__))
         try:
             yield out

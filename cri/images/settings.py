@@ -63,11 +63,15 @@ class ImageSettings:
     # A compressed layer of at least so many bytes becomes a filesystem of its own, which other images may
     # share; smaller ones are put together with the next.
     part_bytes: int = 4 * MIB
+    # Networks and hosts with private addresses that a registry elsewhere may send us to.
+    private_targets: tuple[str, ...] = ()
     downloads_per_image: int = 3
     conversions: int = 2
     connect_seconds: float = 10.0
     # Longest silence of a registry in the middle of an answer.
     stall_seconds: float = 60.0
+    # Longest time for a manifest or a configuration, its token and its retries included.
+    document_seconds: float = 60.0
     pull_seconds: float = 3600.0
     # How long a pull may make no progress at all, on any layer or filesystem.
     pull_stall_seconds: float = 300.0

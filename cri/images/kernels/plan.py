@@ -11,7 +11,6 @@ from cri.images.bounds.cancel import CancelToken
 from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Oversized
 from cri.images.kernels import metadata
-from cri.images.registry import manifests
 from cri.images.settings import KernelSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.store import ImageStore
@@ -121,9 +120,8 @@ def opened(layers: Sequence[LayerFile], subject: str) -> Iterator[list[BinaryIO]
 
 def _layers(store: ImageStore, image: StoredImage, subject: str) -> tuple[LayerFile, ...]:
     row = store.stored(image)[0]
-    said = manifests.parse_json(row.config, image.id).get("rootfs")
-    diff_ids = said.get("diff_ids") if isinstance(said, dict) else None
-    if not isinstance(diff_ids, list) or len(diff_ids) != len(row.layers) or not diff_ids:
+    diff_ids = store.facts(image).config.diff_ids
+    if len(diff_ids) != len(row.layers) or not diff_ids:
         cause = "not all of its layers are kept"
         raise Refused(READ, subject, cause, "remove it, and pull it again")
     found = zip(row.layers, diff_ids, strict=True)

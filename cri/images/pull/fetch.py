@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 from cri.images.bounds.cancel import CancelToken
 from cri.images.bounds.digests import VerifiedChunks, digest_of, matches
@@ -23,11 +23,12 @@ from cri.images.errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpack
 from cri.images.layer.layers import Cost, file_chunks
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.progress import Meter
-from cri.images.registry import manifests
+from cri.images.registry.facts import IndexFacts, ManifestFacts
 from cri.images.registry.manifests import Descriptor, ImageConfig
 from cri.images.registry.names import Reference
 from cri.images.registry.sources import ImageSource
 from cri.images.rootfs.begun import BegunFilesystem
+from cri.images.worker.documents import DocumentReader
 from cri.images.worker.layers import read_layer
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.faults import Fault
@@ -41,15 +42,11 @@ _FINAL = (Unpackable, Oversized, DiskFull)
 
 
 class Document(NamedTuple):
-    """A manifest or index: read, verified and parsed once.
-
-    said: the media type that came with it, "" when none did.
-    """
+    """A manifest or index: verified, and read once."""
 
     digest: str
     data: bytes
-    json: dict[str, Any]
-    said: str
+    facts: IndexFacts | ManifestFacts
 
 
 def _any(_: ImageSource) -> bool:
@@ -90,7 +87,11 @@ async def read_first(
 
 
 def read_tagged(
-    reference: Reference, limits: ImageLimits, source: ImageSource, token: CancelToken
+    reference: Reference,
+    limits: ImageLimits,
+    reader: DocumentReader,
+    source: ImageSource,
+    token: CancelToken,
 ) -> Document:
     """What a name stands for at a source: a manifest or an index."""
     data, said = source.manifest(reference.target, limits.manifest_bytes, token)
@@ -98,24 +99,35 @@ def read_tagged(
     if reference.digest is not None and not matches(data, reference.digest):
         raise Corrupt("pull", subject, "the manifest has another digest")
     # A source that answers with a login page instead of a manifest does not have the image.
-    return Document(reference.digest or digest_of(data), data, manifests.parse_json(data, subject), said)
+    facts = reader.document(data, said, str(reference), token)
+    return Document(reference.digest or digest_of(data), data, facts)
 
 
 def read_manifest(
-    descriptor: Descriptor, limits: ImageLimits, source: ImageSource, token: CancelToken
+    descriptor: Descriptor,
+    limits: ImageLimits,
+    reader: DocumentReader,
+    source: ImageSource,
+    token: CancelToken,
 ) -> Document:
     """The manifest or index that a descriptor promises."""
-    data, said = source.manifest(descriptor.digest, limits.manifest_bytes, token)
+    data, _ = source.manifest(descriptor.digest, limits.manifest_bytes, token)
     if len(data) != descriptor.size or not matches(data, descriptor.digest):
         subject = f"{descriptor.digest} at {source.name}"
         raise Corrupt("pull", subject, "the manifest has another digest or size")
-    return Document(descriptor.digest, data, manifests.parse_json(data, descriptor.digest), said)
+    facts = reader.document(data, descriptor.media_type, descriptor.digest, token)
+    return Document(descriptor.digest, data, facts)
 
 
 def read_config(
-    descriptor: Descriptor, layers: int, limits: ImageLimits, source: ImageSource, token: CancelToken
+    descriptor: Descriptor,
+    layers: int,
+    limits: ImageLimits,
+    reader: DocumentReader,
+    source: ImageSource,
+    token: CancelToken,
 ) -> tuple[bytes, ImageConfig]:
-    """An image's configuration, as it is and parsed; layers: how many the manifest has."""
+    """An image's configuration, as it is and read; layers: how many the manifest has."""
     most = limits.config_bytes
     if descriptor.size > most:
         raise oversized(
@@ -125,7 +137,7 @@ def read_config(
     with source.blob(descriptor, token) as chunks:
         data = b"".join(verified.passing(chunks))
     verified.finish(source.name)
-    return data, manifests.config(data, descriptor.digest, layers)
+    return data, reader.config(data, descriptor.digest, layers, token)
 
 
 def download_layer(

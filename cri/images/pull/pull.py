@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from functools import partial
 
 from cri.images.concurrency import WorkerThreads, task_group, tenant
@@ -23,16 +23,21 @@ from cri.images.pull.kept import ListedLayer
 from cri.images.pull.layers import LayerFetcher, WantedLayer
 from cri.images.pull.progress import Meter, Meters, Progress, Stage
 from cri.images.pull.resolve import ResolvedImage, Resolver
+from cri.images.registry.briefing import brief
 from cri.images.registry.credentials import Credentials
+from cri.images.registry.facts import pack_image
 from cri.images.registry.health import HostHealth
+from cri.images.registry.hosts import RegistryHost
 from cri.images.registry.manifests import Descriptor, Platform
 from cri.images.registry.names import Reference
-from cri.images.registry.sources import ImageSource, registry_sources
+from cri.images.registry.sources import ImageSource, pull_hosts, registry_sources
 from cri.images.rootfs.stack import Part, parts
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageRow, now
 from cri.images.store.store import ImageStore
+from cri.images.worker.conversation import RegistryConversation
+from cri.images.worker.documents import DocumentReader
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Refused
@@ -51,7 +56,8 @@ class Puller:
         threads: WorkerThreads,
         workers: LayerWorkers,
     ) -> None:
-        self.resolver = Resolver(platform, settings.limits, threads)
+        self.resolver = Resolver(DocumentReader(workers, platform), settings.limits, threads)
+        self._workers = workers
         self._store = store
         self._settings = settings
         self._threads = threads
@@ -66,35 +72,50 @@ class Puller:
     async def pull(self, reference: Reference, credentials: Credentials, progress: Progress) -> StoredImage:
         """Pull the image that a name has at its registry now, and store it under that name."""
         self.policy.check_name(reference)
-        candidates = await self.candidates(reference, credentials, progress)
-        with step("image.resolve", image=str(reference)):
-            target, document = await self.resolver.find(reference, candidates)
-            await self.policy.check_content(reference, target)
-            image = await self.resolver.resolve(document, candidates)
-        names = [reference.at(target.digest)]
-        if reference.tag is not None:
-            names.append(str(reference))
-        return await self.keep(image, tuple(names), candidates, progress)
+        async with self.candidates(reference, credentials, progress) as candidates:
+            with step("image.resolve", image=str(reference)):
+                target, document = await self.resolver.find(reference, candidates)
+                await self.policy.check_content(reference, target)
+                image = await self.resolver.resolve(document, candidates)
+            names = [reference.at(target.digest)]
+            if reference.tag is not None:
+                names.append(str(reference))
+            return await self.keep(image, tuple(names), candidates, progress)
 
+    @asynccontextmanager
     async def candidates(
         self,
         reference: Reference | None,
         credentials: Credentials,
         progress: Progress,
         first: ImageSource | None = None,
-    ) -> Candidates:
+    ) -> AsyncIterator[Candidates]:
         """The hosts to ask for a name, in order; first: another source, asked before all hosts.
 
-        With ``first`` there may be no hosts: reference is None, or no host has the name.
+        With ``first`` there may be no hosts: reference is None, or no host has the name. The process that
+        talks to the hosts ends with the block.
         """
         sources: tuple[ImageSource, ...] = () if first is None else (first,)
         host = "" if reference is None else reference.host
-        if reference is not None:
-            with nullcontext() if first is None else suppress(Refused):
-                find = partial(registry_sources, reference, credentials, self._settings)
-                sources += await self._threads.run(lambda _: find())
-        origin = origin_of(host, credentials.fingerprint(), first and first.name)
-        return Candidates(sources, host, self._health, progress, origin)
+        async with AsyncExitStack() as stack:
+            if reference is not None:
+                with nullcontext() if first is None else suppress(Refused):
+                    begin = partial(self._converse, reference, credentials)
+                    hosts, conversation = await self._threads.run(lambda _: begin())
+                    stack.push_async_callback(self._end, conversation)
+                    sources += registry_sources(reference, hosts, self._settings, conversation)
+            origin = origin_of(host, credentials.fingerprint(), first and first.name)
+            yield Candidates(sources, host, self._health, progress, origin)
+
+    def _converse(
+        self, reference: Reference, credentials: Credentials
+    ) -> tuple[tuple[RegistryHost, ...], RegistryConversation]:
+        hosts = pull_hosts(reference, self._settings)
+        told = brief(reference, credentials, hosts, self._settings)
+        return hosts, RegistryConversation(self._workers, told)
+
+    async def _end(self, conversation: RegistryConversation) -> None:
+        await complete(self._threads.run(lambda _: conversation.close()))
 
     async def keep(
         self,
@@ -243,12 +264,20 @@ class Puller:
             # Which layers are kept was decided when the image was built.
             kept = before.layers
         row = ImageRow(
-            image.id, chain_id, image.manifest_digest, image.manifest_bytes, image.config_bytes, kept, now()
+            image.id,
+            chain_id,
+            image.manifest_digest,
+            image.manifest_bytes,
+            image.config_bytes,
+            kept,
+            now(),
+            facts=pack_image(image.facts),
         )
         if names is None:
             stored = self._store.replace_image(row)
         else:
-            stored = self._store.add_image(row, names, built or same)
+            unread = before is not None and not before.facts
+            stored = self._store.add_image(row, names, built or same or unread)
         checkpoint("image-pull.recorded")
         return stored
 

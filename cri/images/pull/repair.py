@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -15,10 +15,9 @@ from cri.images.pull.candidates import Candidates
 from cri.images.pull.progress import Progress
 from cri.images.pull.pull import Puller
 from cri.images.pull.resolve import ResolvedImage
-from cri.images.registry import manifests, names
+from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS, Credentials
 from cri.images.registry.names import Reference
-from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import FilesystemRow
 from cri.images.store.store import ImageStore
@@ -58,12 +57,9 @@ class Repair:
 class Repairer:
     """Repairs through the puller, so that pulls under way share the work."""
 
-    def __init__(
-        self, store: ImageStore, puller: Puller, settings: ImageSettings, threads: WorkerThreads
-    ) -> None:
+    def __init__(self, store: ImageStore, puller: Puller, threads: WorkerThreads) -> None:
         self._store = store
         self._puller = puller
-        self._settings = settings
         self._threads = threads
 
     async def rebuild(self, image: StoredImage, progress: Progress) -> None:
@@ -85,10 +81,19 @@ class Repairer:
         if damage.documents:
             documents = self._fetch_documents(image, credentials, progress)
             repairs.append(await _tried("its configuration and manifest", Outcome.FETCHED, documents))
-        everywhere = [
-            await self._puller.candidates(known, credentials, progress)
-            for known in _repositories(image, credentials)
-        ]
+        async with AsyncExitStack() as stack:
+            everywhere = [
+                await stack.enter_async_context(self._puller.candidates(known, credentials, progress))
+                for known in _repositories(image, credentials)
+            ]
+            repairs += await self._repaired(image, damage, everywhere, progress)
+        return repairs
+
+    async def _repaired(
+        self, image: StoredImage, damage: Damage, everywhere: Sequence[Candidates], progress: Progress
+    ) -> list[Repair]:
+        """Repair layers and filesystems."""
+        repairs: list[Repair] = []
         for digest in damage.layers:
             work = self._first(everywhere, partial(self._fetch, image, digest))
             repairs.append(await _tried(f"layer {digest}", Outcome.FETCHED, work))
@@ -134,10 +139,7 @@ class Repairer:
         if not matches(row.config, row.id) or not matches(row.manifest, row.manifest_digest):
             cause = "its configuration or manifest on this host is damaged"
             raise Damaged("rebuild image", name_of(image), cause, _HINT)
-        document = manifests.parse_json(row.manifest, row.manifest_digest)
-        manifest = manifests.manifest(document, row.manifest_digest, self._settings.limits.layers)
-        config = manifests.config(row.config, row.id, len(manifest.layers))
-        return ResolvedImage(row.manifest_digest, row.manifest, manifest, row.config, config)
+        return ResolvedImage(row.manifest_digest, row.manifest, row.config, self._store.facts(image))
 
 
 def name_of(image: StoredImage) -> str:

@@ -11,9 +11,11 @@ from cri.images.errors import Corrupt, oversized
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.fetch import Document, read_config, read_first, read_manifest, read_tagged
 from cri.images.registry import manifests
+from cri.images.registry.facts import ImageFacts, ManifestFacts
 from cri.images.registry.manifests import Descriptor, ImageConfig, Manifest, Platform
 from cri.images.registry.names import Reference
 from cri.images.registry.sources import ImageSource
+from cri.images.worker.documents import DocumentReader
 from daemonkit.faults import Missing
 
 _MAX_NESTING = 2
@@ -25,9 +27,18 @@ class ResolvedImage:
 
     manifest_digest: str
     manifest_bytes: bytes
-    manifest: Manifest
     config_bytes: bytes
-    config: ImageConfig
+    facts: ImageFacts
+
+    @property
+    def manifest(self) -> Manifest:
+        """Its configuration's descriptor, and its layers'."""
+        return self.facts.manifest.manifest
+
+    @property
+    def config(self) -> ImageConfig:
+        """Its platform, and how to run it."""
+        return self.facts.config
 
     @property
     def id(self) -> str:
@@ -38,8 +49,9 @@ class ResolvedImage:
 class Resolver:
     """Resolves names for this platform."""
 
-    def __init__(self, platform: Platform, limits: ImageLimits, threads: WorkerThreads) -> None:
-        self._platform = platform
+    def __init__(self, reader: DocumentReader, limits: ImageLimits, threads: WorkerThreads) -> None:
+        self._reader = reader
+        self._platform = reader.platform
         self._limits = limits
         self._threads = threads
 
@@ -55,32 +67,31 @@ class Resolver:
 
         if not candidates.in_order(may):
             raise Missing("pull", str(reference), "no configured host may resolve tags", "see hosts.toml")
-        read = partial(read_tagged, reference, self._limits)
+        read = partial(read_tagged, reference, self._limits, self._reader)
         found = await read_first(self._threads, candidates, read, may)
-        kind = manifests.kind_of(found.json, found.said, str(reference))
-        return Descriptor(kind, found.digest, len(found.data)), found
+        return Descriptor(found.facts.kind, found.digest, len(found.data)), found
 
     async def read(self, target: Descriptor, candidates: Candidates) -> Document:
         """The manifest or index that a descriptor promises."""
-        return await read_first(self._threads, candidates, partial(read_manifest, target, self._limits))
+        read = partial(read_manifest, target, self._limits, self._reader)
+        return await read_first(self._threads, candidates, read)
 
     async def resolve(self, target: Document, candidates: Candidates) -> ResolvedImage:
         """Follow an index to the manifest for this platform, and that to its configuration."""
         subject, document = target.digest, target
         for _ in range(_MAX_NESTING + 1):
-            kind = manifests.kind_of(document.json, document.said, subject)
-            if kind in (manifests.OCI_MANIFEST, manifests.DOCKER_MANIFEST):
+            facts = document.facts
+            if isinstance(facts, ManifestFacts):
                 break
-            entry = manifests.choose(manifests.index_entries(document.json, subject), self._platform, subject)
-            if entry.size > self._limits.manifest_bytes:
-                cause = f"a manifest of {entry.size} bytes, more than {self._limits.manifest_bytes}"
-                raise oversized("pull", entry.digest, cause, "manifest_bytes")
-            document = (await self.read(entry, candidates))._replace(said=entry.media_type)
+            if facts.chosen.size > self._limits.manifest_bytes:
+                cause = f"a manifest of {facts.chosen.size} bytes, more than {self._limits.manifest_bytes}"
+                raise oversized("pull", facts.chosen.digest, cause, "manifest_bytes")
+            document = await self.read(facts.chosen, candidates)
         else:
             raise Corrupt("read", subject, f"indexes nested deeper than {_MAX_NESTING}")
-        manifest = manifests.manifest(document.json, document.digest, self._limits.layers)
-        read = partial(read_config, manifest.config, len(manifest.layers), self._limits)
+        layers = len(facts.manifest.layers)
+        read = partial(read_config, facts.manifest.config, layers, self._limits, self._reader)
         data, config = await read_first(self._threads, candidates, read)
         if config.platform.os and not self.fits(config.platform):
             raise Missing("find platform", subject, f"it is for {config.platform}, not {self._platform}")
-        return ResolvedImage(document.digest, document.data, manifest, data, config)
+        return ResolvedImage(document.digest, document.data, data, ImageFacts(facts, config))

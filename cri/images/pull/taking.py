@@ -46,15 +46,15 @@ class Taker:
             await self._puller.policy.check_content(allowed[0], offered.target)
         name = allowed[0] if allowed else None
         secret = ANONYMOUS if name is None else offered.credentials(name)
-        candidates = await self._puller.candidates(name, secret, progress, offered.source)
-        document = await self._puller.resolver.read(offered.target, candidates)
-        said = document._replace(said=offered.target.media_type)
-        image = await self._puller.resolver.resolve(said, candidates)
-        if image.id != offered.id:
-            cause = f"for this platform it is {image.id} by {offered.target.digest}"
-            raise Refused("take over image", offered.id, cause, "pull it for this pod")
-        names = (*(one.at(offered.target.digest) for one in allowed), *self._free(allowed, image.id))
-        return await self._puller.keep(image, tuple(dict.fromkeys(names)), candidates, progress)
+        puller = self._puller
+        async with puller.candidates(name, secret, progress, offered.source) as candidates:
+            document = await puller.resolver.read(offered.target, candidates)
+            image = await puller.resolver.resolve(document, candidates)
+            if image.id != offered.id:
+                cause = f"for this platform it is {image.id} by {offered.target.digest}"
+                raise Refused("take over image", offered.id, cause, "pull it for this pod")
+            names = (*(one.at(offered.target.digest) for one in allowed), *self._free(allowed, image.id))
+            return await puller.keep(image, tuple(dict.fromkeys(names)), candidates, progress)
 
     def _free(self, names: Sequence[Reference], image_id: str) -> list[str]:
         """The tags that mean no other image here, since only a pull moves a tag."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from dataclasses import dataclass, field
-
-from oras.auth.utils import get_basic_auth
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,7 @@ class Credentials:
 
     def basic(self) -> str:
         """The value of HTTP basic authentication (RFC 7617)."""
-        value: str = get_basic_auth(self.username, self.password)
-        return value
+        return base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
 
     def serve(self, registry: str, netloc: str) -> bool:
         """Whether they may be shown to a host that serves a registry's images."""

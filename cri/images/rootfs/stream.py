@@ -85,6 +85,7 @@ class StreamPipe:
 
     def __init__(self, handle: int) -> None:
         """handle: of the pipe, which stays open."""
+        self.handle = handle
         self._file = open(handle, "wb", buffering=PIPE_BYTES, closefd=False)
         self._broken = False
 

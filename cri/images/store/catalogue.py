@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from cri.images.bounds.digests import is_digest
+from cri.images.bounds.fields import Malformed
 from cri.images.globs import Globs
-from cri.images.registry import manifests, names
+from cri.images.registry import names
+from cri.images.registry.facts import ImageFacts, unpack_image
 from cri.images.store.db import FilesystemRow, ImageRow
 from daemonkit.faults import Invalid, Missing
 
+log = logging.getLogger(__name__)
 MIN_PREFIX = 4
 _MAX_SHOWN = 5
 
@@ -23,9 +27,9 @@ class StoredImage:
     """An image as the rest of the daemon sees it.
 
     id: digest of its configuration; size: bytes on the disk (layers that others share included); config: the
-    JSON document, with Env, Cmd and so on under "config"; stack: the read-only filesystems, lowest first;
-    pinned: garbage collection leaves it alone; damaged: one of its filesystems is; lost: how many files lost
-    what in them, see LossCount.named.
+    part that we use of the JSON document, with Env, Cmd and so on under "config"; stack: the read-only
+    filesystems, lowest first; pinned: garbage collection leaves it alone; damaged: one of its filesystems is;
+    lost: how many files lost what in them, see LossCount.named.
     """
 
     id: str
@@ -50,7 +54,10 @@ class StoredImage:
 
 
 class Catalogue:
-    """images, rows: by id, the removed ones included; filesystems: by chain id."""
+    """images, rows, facts: by id, the removed ones included; filesystems: by chain id.
+
+    facts lacks the images whose documents have not been read, see ImageManager.start().
+    """
 
     def __init__(
         self,
@@ -61,7 +68,7 @@ class Catalogue:
         before: Catalogue | None,
         pins: Globs,
     ) -> None:
-        """before: the last snapshot, whose configurations need not be parsed again."""
+        """before: the last snapshot, whose facts need not be unpacked again."""
         self.rows = {row.id: row for row in sorted(rows, key=lambda row: row.id)}
         self.filesystems = {row.chain_id: row for row in filesystems}
         self._names = dict(named)
@@ -70,11 +77,13 @@ class Catalogue:
         for name, image_id in named:
             names_of.setdefault(image_id, []).append(name)
         self.images: dict[str, StoredImage] = {}
+        self.facts: dict[str, ImageFacts] = {}
         for row in self.rows.values():
-            known = before is not None and row.id in before.rows and before.rows[row.id].config == row.config
-            config = (
-                before.images[row.id].config if before and known else manifests.parse_json(row.config, row.id)
-            )
+            known = before is not None and row.id in before.rows and before.rows[row.id].facts == row.facts
+            facts = before.facts.get(row.id) if before is not None and known else _facts(row)
+            if facts is not None:
+                self.facts[row.id] = facts
+            config = {} if facts is None else facts.config.document
             stack = [(fs_path(one.chain_id), one) for one in self.stack(row.chain_id)]
             self.images[row.id] = _image(row, names_of.get(row.id, []), stack, config, pins)
 
@@ -97,7 +106,7 @@ class Catalogue:
 
     def listed(self) -> list[StoredImage]:
         """All images that were not removed, in the order of their ids."""
-        return [image for image in self.images.values() if not self.rows[image.id].removed]
+        return [image for image in self.images.values() if self._is_here(image.id)]
 
     def find(self, name_or_id: str) -> StoredImage | None:
         """An image that was not removed, by name, id, or unique beginning of an id; raises Invalid."""
@@ -107,14 +116,19 @@ class Catalogue:
             image_id = None
             if not is_digest(text) and not _is_hex(text, 64, 64):
                 image_id = self._by_name(text) or self._by_prefix(text)
-        return None if image_id is None or self.rows[image_id].removed else self.images[image_id]
+        return None if image_id is None or not self._is_here(image_id) else self.images[image_id]
+
+    def _is_here(self, image_id: str) -> bool:
+        """Whether it was not removed, and its documents were read: nobody may run it without its user."""
+        return not self.rows[image_id].removed and image_id in self.facts
 
     def resolve(self, text: str) -> StoredImage:
         """Like find(), also by a prefix of a name's digest; raises Missing, and Invalid for several."""
         name, at, short = text.partition("@sha256:")
         if at and _is_hex(short, MIN_PREFIX, 63):
             beginning = f"{names.parse(name).name}{at}{short}"
-            fitting = {image_id for known, image_id in self._names.items() if known.startswith(beginning)}
+            named = {image_id for known, image_id in self._names.items() if known.startswith(beginning)}
+            fitting = set(filter(self._is_here, named))
         else:
             found = self.find(text)
             fitting = {found.id} if found is not None else set(self._beginning(text.removeprefix("sha256:")))
@@ -143,7 +157,7 @@ class Catalogue:
         """The ids with this prefix of images that were not removed."""
         if not _is_hex(text, MIN_PREFIX, 64):
             return []
-        listed = (row.id for row in self.rows.values() if not row.removed)
+        listed = filter(self._is_here, self.rows)
         return [image_id for image_id in listed if image_id.partition(":")[2].startswith(text)]
 
 
@@ -170,6 +184,15 @@ def _image(
         any(one.damaged for _, one in stack),
         dict(sum((Counter(one.lost or {}) for _, one in stack), Counter())),
     )
+
+
+def _facts(row: ImageRow) -> ImageFacts | None:
+    """What an image's documents say; None: they are to be read."""
+    try:
+        return unpack_image(row.facts) if row.facts else None
+    except Malformed as error:
+        log.warning("the facts of image %s in the index are damaged: %s", row.id, error)
+        return None
 
 
 def _described(image: StoredImage) -> str:

@@ -48,7 +48,7 @@ class FilesystemRow:
 class ImageRow:
     """An image. chain_id: of its topmost filesystem; layers: (digest, compressed bytes), lowest first.
 
-    pulled_at: nanoseconds since the epoch.
+    pulled_at: nanoseconds since the epoch. facts: ImageFacts as bytes; b"": nobody has read its documents.
     """
 
     id: str
@@ -59,6 +59,7 @@ class ImageRow:
     layers: tuple[tuple[str, int], ...]
     pulled_at: int
     removed: bool = False
+    facts: bytes = b""
 
 
 class ImageDb:
@@ -160,6 +161,7 @@ class ImageDb:
             )
             if replace:
                 _replace(db, row)
+            _add_facts(db, row)
             db.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", [(name, row.id) for name in names])
         self._grow()
 
@@ -182,6 +184,12 @@ class ImageDb:
         """Replace an image's documents and list of layers; keep its names and its mark of removal."""
         with self._transaction() as db:
             _replace(db, row)
+            _add_facts(db, row)
+
+    def add_facts(self, row: ImageRow) -> None:
+        """Add what the documents of an image say."""
+        with self._transaction() as db:
+            _add_facts(db, row)
 
     def name(self, name: str, image_id: str | None) -> None:
         """Give a name to an image, taken from another if need be; None: no image has it any more."""
@@ -212,9 +220,12 @@ class ImageDb:
     def images(self) -> list[ImageRow]:
         """All images, the removed ones included."""
         with self._lock, self._told("read"):
-            rows = self._db.execute("SELECT * FROM images").fetchall()
+            rows = self._db.execute(
+                "SELECT images.*, coalesce(facts, x'') FROM images LEFT JOIN facts ON image_id = id "
+                "AND facts.manifest_digest = images.manifest_digest"
+            ).fetchall()
         return [
-            ImageRow(row[0], row[1], row[2], row[3], row[4], _layers(row[5]), row[6], bool(row[7]))
+            ImageRow(row[0], row[1], row[2], row[3], row[4], _layers(row[5]), row[6], bool(row[7]), row[8])
             for row in rows
         ]
 
@@ -273,6 +284,15 @@ def _replace(db: sqlite3.Connection, row: ImageRow) -> None:
         "UPDATE images SET chain_id = ?, manifest_digest = ?, manifest = ?, config = ?, layers = ? "
         "WHERE id = ?",
         (*stored, row.id),
+    )
+
+
+def _add_facts(db: sqlite3.Connection, row: ImageRow) -> None:
+    """Note the facts of the manifest that is stored, if they are of it."""
+    db.execute(
+        "INSERT OR REPLACE INTO facts SELECT id, manifest_digest, ? FROM images "
+        "WHERE id = ? AND manifest_digest = ?",
+        (row.facts, row.id, row.manifest_digest),
     )
 
 

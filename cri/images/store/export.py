@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cri.images.bounds.cancel import CancelToken
 from cri.images.bounds.digests import VerifiedChunks, digest_of, matches
-from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Corrupt
 from cri.images.layer.layers import file_chunks
 from cri.images.registry import manifests
@@ -53,7 +52,7 @@ class Wanted(NamedTuple):
     tags: Sequence[str]
 
 
-def pieces(store: ImageStore, wanted: Sequence[Wanted], limits: ImageLimits) -> Generator[Piece, None, None]:
+def pieces(store: ImageStore, wanted: Sequence[Wanted]) -> Generator[Piece, None, None]:
     """Notes, then the files of the layout, each followed by its data in chunks; blocks.
 
     Raises Refused before the first piece when something is not kept, and on the way when a layer is damaged.
@@ -71,12 +70,11 @@ def pieces(store: ImageStore, wanted: Sequence[Wanted], limits: ImageLimits) -> 
             for digest, data in ((row.manifest_digest, row.manifest), (row.id, row.config)):
                 if not matches(data, digest):
                     raise _damaged(row.id, f"its document {digest} no longer has its digest")
-            document = manifests.parse_json(row.manifest, row.manifest_digest)
-            parsed = manifests.manifest(document, row.manifest_digest, limits.layers)
+            kind, parsed = store.facts(one.image).manifest
             layers |= kept_layers(store, one.image, parsed)
             manifest = row.manifest
-            if manifests.kind_of(document, "", row.manifest_digest) != manifests.OCI_MANIFEST:
-                manifest = _as_oci(document, parsed)
+            if kind != manifests.OCI_MANIFEST:
+                manifest = _as_oci(parsed)
                 told = f"{row.id}: its manifest {row.manifest_digest} is in Docker's format"
                 notes.append(Note(f"{told}, exported as {digest_of(manifest)} in OCI's"))
             small |= {digest_of(manifest): manifest, row.id: row.config}
@@ -108,19 +106,17 @@ def kept_layers(
     return {layer.digest: layer.size for layer in manifest.layers}
 
 
-def _as_oci(document: Mapping[str, Any], parsed: Manifest) -> bytes:
-    """Convert a manifest from Docker's format to OCI's; its configuration and layers stay the same."""
+def _as_oci(parsed: Manifest) -> bytes:
+    """A manifest of Docker's format in OCI's; its configuration and layers stay the same."""
 
-    def described(media_type: str, one: Descriptor, untrusted: Mapping[str, Any]) -> dict[str, Any]:
-        kept = {key: untrusted[key] for key in ("urls", "annotations") if key in untrusted}
-        return {"mediaType": media_type, "digest": one.digest, "size": one.size} | kept
+    def described(media_type: str, one: Descriptor) -> dict[str, Any]:
+        return {"mediaType": media_type, "digest": one.digest, "size": one.size}
 
-    layers = zip(parsed.layers, document["layers"], strict=True)
     manifest = {
         "schemaVersion": 2,
         "mediaType": manifests.OCI_MANIFEST,
-        "config": described(manifests.OCI_CONFIG, parsed.config, document["config"]),
-        "layers": [described(_oci_layer(one.media_type), one, untrusted) for one, untrusted in layers],
+        "config": described(manifests.OCI_CONFIG, parsed.config),
+        "layers": [described(_oci_layer(one.media_type), one) for one in parsed.layers],
     }
     return json.dumps(manifest).encode()
 

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cri.images.bounds.limits import ImageLimits
-from cri.images.registry import manifests
 from cri.images.registry.manifests import Descriptor
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.export import kept_layers
@@ -27,16 +25,16 @@ class LentImage:
 
 
 @contextmanager
-def lent(store: ImageStore, image: StoredImage, limits: ImageLimits) -> Iterator[LentImage]:
+def lent(store: ImageStore, image: StoredImage) -> Iterator[LentImage]:
     """The image while the body runs; Refused when a layer of it is not kept, Missing when it was removed."""
     row, stack = store.stored(image)
-    document = manifests.parse_json(row.manifest, row.manifest_digest)
-    manifest = manifests.manifest(document, row.manifest_digest, limits.layers)
+    facts = store.facts(image).manifest
+    manifest = facts.manifest
     digests = [layer.digest for layer in manifest.layers]
     with store.leasing([one.chain_id for one in stack], digests):
         kept_layers(store, image, manifest, "hand over")
         yield LentImage(
-            Descriptor(manifests.kind_of(document, "", row.id), row.manifest_digest, len(row.manifest)),
+            Descriptor(facts.kind, row.manifest_digest, len(row.manifest)),
             row.manifest,
             manifest.config,
             row.config,

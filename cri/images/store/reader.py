@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cri.images.registry.facts import ImageFacts
 from cri.images.store.catalogue import Catalogue, StoredImage
 from cri.images.store.db import FilesystemRow, ImageDb, ImageRow
 from daemonkit.faults import Missing
@@ -54,6 +55,17 @@ class StoreReader:
         if row is None:
             raise Missing("find image", image.id, "it was removed")
         return row, now.stack(row.chain_id)
+
+    def facts(self, image: StoredImage) -> ImageFacts:
+        """What the manifest and the configuration of an image say; raises Missing."""
+        found = self._now.facts.get(image.id)
+        if found is None:
+            raise Missing("find image", image.id, "it was removed")
+        return found
+
+    def unread(self) -> list[ImageRow]:
+        """The images whose documents have not been read, the removed ones included."""
+        return [row for row in self._now.rows.values() if row.id not in self._now.facts]
 
     def stack(self, image_id: str) -> list[str]:
         """The names of an image's filesystems, lowest first; empty if the image is gone."""

@@ -26,7 +26,7 @@ from daemonkit.faults import Missing
 
 
 class ImageStore(StoreReader):
-    """The image store.  It is safe to use from any thread; reads come from memory and do not wait.
+    """Safe to use from any thread; reads come from memory and do not wait.
 
     At start: open(), then hold() for every container that exists, then collect().
     """
@@ -55,8 +55,6 @@ class ImageStore(StoreReader):
         with self._lock:
             self._db.close()
             self.files.close()
-
-    # Holding and removing.
 
     def holders(self, image_id: str) -> list[str]:
         """The owners of holds on an image."""
@@ -110,8 +108,6 @@ class ImageStore(StoreReader):
             for image in found:
                 self.remove(image.id)
             return found
-
-    # Adding.
 
     def has_filesystem(self, chain_id: str) -> bool:
         """Whether it is there, complete, whatever lies below it; stays true only while it is leased.
@@ -191,6 +187,12 @@ class ImageStore(StoreReader):
             self._load()
             return self._now.images[row.id]
 
+    def add_facts(self, row: ImageRow) -> None:
+        """Note what the documents of an image say."""
+        with self._lock:
+            self._db.add_facts(row)
+            self._load()
+
     def mark_damaged(self, rows: Sequence[FilesystemRow]) -> None:
         """Give filesystems to no new container until they are built again; those that have been are sound."""
         with self._lock:
@@ -240,8 +242,6 @@ class ImageStore(StoreReader):
             # Another caller may have added it meanwhile.
             if not self.files.kernel_path(chain_id).is_dir():
                 self.files.put(work, self.files.kernel_path(chain_id))
-
-    # Inside.
 
     def _load(self) -> None:
         images, filesystems = self._db.images(), self._db.filesystems()

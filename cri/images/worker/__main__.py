@@ -21,13 +21,15 @@ from typing import NamedTuple, NoReturn
 
 from cri.images.worker.confine import Confinement, Needs
 from cri.images.worker.handles import ONLINE, PROGRAM, Given, receive
-from cri.images.worker.jobs import carry_out, refuse
+from cri.images.worker.jobs import carry_out, load, prepared, refuse
 from cri.images.worker.program import Order, ProgramConfinement
 
 # Workers and their parent are ended before a daemon or a zone when the host has no memory left.
 _OOM_SCORE = "500"
 # Files that come with a request, and copies of the socket that they come by.
 _NEEDS = Needs(handles=32)
+# Connections to registries, and sockets of the daemon for answers.
+_SERVING = Needs(handles=256)
 
 
 class _Worker(NamedTuple):
@@ -98,8 +100,13 @@ class Parent:
             return self._programs.prepared(Order(*json.loads(order.text)), parent, *given)
         network = order.kind == ONLINE
         if network not in self._confinements:
+            if network:
+                load()
+                # Else a collection in a child would write to, and so copy, all of these pages.
+                gc.collect()
+                gc.freeze()
             self._confinements[network] = Confinement(network)
-        return partial(_work, self._confinements[network], given, parent)
+        return partial(_work, self._confinements[network], network, given, parent)
 
     def _reap(self, worker: _Worker) -> None:
         _, status = os.waitpid(worker.pid, 0)
@@ -116,15 +123,16 @@ class Parent:
                 worker.asker.send(status.to_bytes(4, "little"))
 
 
-def _work(confinement: Confinement, handles: list[int], parent: int) -> NoReturn:
+def _work(confinement: Confinement, network: bool, handles: list[int], parent: int) -> NoReturn:
     status = 1
     try:
+        life = prepared(*handles) if network else partial(carry_out, *handles)
         try:
-            confinement.enter(handles, parent, _NEEDS)
+            confinement.enter(handles, parent, _SERVING if network else _NEEDS)
         except OSError as error:
             refuse(handles[1], error)
         else:
-            carry_out(*handles)
+            life()
         status = 0
     finally:
         os._exit(status)

@@ -1,4 +1,4 @@
-"""The jobs of a worker: read a layer, plan filesystems, write one, read account files, take out a kernel.
+"""The jobs of a worker: read a layer, plan filesystems, write one, read documents, take out a kernel.
 
 A job is a name and its arguments. Its handles: the pipe or socket that they, open files and a layer's bytes
 come from, the pipe for what comes of it, for some the pipe into a tar2sqfs, and open files.
@@ -6,7 +6,9 @@ come from, the pipe for what comes of it, for some the pipe into a tar2sqfs, and
 
 from __future__ import annotations
 
+import ctypes
 import resource
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +19,9 @@ from cri.images.errors import oversized
 from cri.images.layer import layer_cache
 from cri.images.layer.compression import CHUNK
 from cri.images.layer.layers import read_layer
+from cri.images.registry import reading
+from cri.images.registry.facts import pack_config, pack_document, pack_image
+from cri.images.registry.manifests import Platform
 from cri.images.rootfs.convert import Accounts
 from cri.images.rootfs.filewriter import FileWriter
 from cri.images.rootfs.stream import StreamPipe, load_contents
@@ -35,9 +40,14 @@ READ, PLAN, WRITE, ACCOUNTS, FIND_KERNEL, COPY_KERNEL = (
     "find kernel in image",
     "take kernel out of image",
 )
+DOCUMENT, CONFIG, IMAGE = "read manifest", "read configuration", "read stored documents"
+CONVERSE = "talk to registry"
 """The jobs, as messages have them."""
 # What a worker takes beside what the limits of images allow: the program, and windows of zstd.
 OWN_BYTES = 512 << 20
+# The program, and a stack for each answer.
+CONVERSATION_BYTES = 512 << 20
+_M_ARENA_MAX = -8
 
 
 class _Handles(NamedTuple):
@@ -53,7 +63,7 @@ def carry_out(source: int, target: int, *more: int) -> None:
     """The worker's life; a fault is what comes of it, too. more: the pipe of a tar2sqfs, and files."""
     name, most, count, arguments = wire.take(source)
     limits = ImageLimits(**most)
-    _limit(limits)
+    _limit(limits, _address_space(limits))
     sink, files = more[: len(more) - count], [open(one, "rb") for one in more[len(more) - count :]]
     handles = _Handles(source, target, StreamPipe(*sink) if sink else None, files)
     try:
@@ -70,6 +80,33 @@ def carry_out(source: int, target: int, *more: int) -> None:
             wire.complain(target, error)
 
 
+def load() -> None:
+    """Import all that talks to registries, which a confined process could not do."""
+    from cri.images.registry.conversation import preload
+
+    preload.run()
+
+
+def prepared(source: int, target: int, control: int) -> Callable[[], None]:
+    """The life of a worker that talks to registries; call this before, and the result after it is confined.
+
+    It only reads what the daemon says, and certificates of the host's administrator.
+    """
+    from cri.images.registry.conversation.serve import PullServer
+
+    _, most, _, (_, told) = wire.take(source)
+    limits, server, libc = ImageLimits(**most), PullServer(told), ctypes.CDLL(None)
+
+    def life() -> None:
+        # Each thread would have an arena of 128 MiB of address space.
+        libc.mallopt(_M_ARENA_MAX, 1)
+        _limit(limits, CONVERSATION_BYTES)
+        with socket.socket(fileno=control) as requests:
+            server.run(requests)
+
+    return life
+
+
 def refuse(target: int, error: OSError) -> None:
     """The end of a worker that could not be confined, and so reads nothing."""
     with suppress(BrokenPipeError):
@@ -80,9 +117,9 @@ def _address_space(limits: ImageLimits) -> int:
     return limits.memory_bytes + OWN_BYTES
 
 
-def _limit(limits: ImageLimits) -> None:
+def _limit(limits: ImageLimits, address_space: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (_address_space(limits),) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (address_space,) * 2)
     if limits.cpu_seconds:
         # The soft limit kills it with a signal of its own; the hard one is for what might catch that.
         resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_seconds, limits.cpu_seconds + 5))
@@ -170,6 +207,29 @@ def _copy_kernel(
     wire.answer(handles.target, kernels.copy(handles.target, blob, subject, diff_id, places, extras))
 
 
+def _document(handles: _Handles, limits: ImageLimits, subject: str, said: str, wanted: Sequence[str]) -> None:
+    """Facts of a manifest or an index."""
+    found = reading.read_document(_fed(handles), said, subject, Platform(*wanted), limits.layers)
+    wire.answer(handles.target, Fields().data(pack_document(found)))
+
+
+def _config(handles: _Handles, limits: ImageLimits, subject: str, layers: int) -> None:
+    """Facts of a configuration."""
+    found = reading.read_config(_fed(handles), subject, layers)
+    wire.answer(handles.target, Fields().data(pack_config(found)))
+
+
+def _image(handles: _Handles, limits: ImageLimits, subject: str, manifest_bytes: int) -> None:
+    """Facts of a manifest and the configuration that follows it."""
+    data = _fed(handles)
+    found = reading.read_image(data[:manifest_bytes], data[manifest_bytes:], subject, limits.layers)
+    wire.answer(handles.target, Fields().data(pack_image(found)))
+
+
+def _fed(handles: _Handles) -> bytes:
+    return b"".join(wire.chunks(handles.source, CHUNK))
+
+
 _JOBS: Mapping[str, Callable[..., None]] = {
     READ: _read,
     PLAN: _plan,
@@ -177,4 +237,7 @@ _JOBS: Mapping[str, Callable[..., None]] = {
     ACCOUNTS: _account_files,
     FIND_KERNEL: _find_kernel,
     COPY_KERNEL: _copy_kernel,
+    DOCUMENT: _document,
+    CONFIG: _config,
+    IMAGE: _image,
 }

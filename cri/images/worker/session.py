@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from cri.images.bounds.cancel import CancelToken
 from cri.images.worker import wire
 from cri.images.worker.frames import FAULT, Garbled, JobOutcome, WorkerAnswer
-from daemonkit.faults import Broken
+from daemonkit.faults import Broken, Fault
 
 T = TypeVar("T")
 _GONE = (BrokenPipeError, ConnectionResetError)
@@ -40,7 +40,7 @@ class Worker:
         source: Pipe,
         results: Pipe,
         asker: socket.socket,
-        end_of: Callable[[str, str, int | None], Exception],
+        end_of: Callable[[str, str, int | None], Fault],
     ) -> None:
         """source: its input; asker: tells its status, and is shut down to have it killed.
 
@@ -53,6 +53,7 @@ class Worker:
         self._asker = asker
         self._end_of = end_of
         self._ended = False
+        self._status: int | None = None
 
     def begin(self, job: Any) -> None:
         """Tell it the job."""
@@ -93,21 +94,27 @@ class Worker:
         except BaseException:
             self.close()
             raise
-        status = self.close()
+        self.close()
         token.check()
-        raise self._end_of(self._job, self._subject, status)
+        raise self.ended(self._subject)
 
-    def close(self) -> int | None:
-        """Kill it unless it has ended, and wait; returns its status, None: nobody knows, or told before."""
+    def ended(self, subject: str) -> Fault:
+        """The fault of a worker that has ended without a word."""
+        self.close()
+        return self._end_of(self._job, subject, self._status)
+
+    def close(self) -> None:
+        """Kill it unless it has ended, and wait."""
         if self._ended:
-            return None
+            return
         self._ended = True
         self._source.close()
         self._hang_up()
         with self._asker, suppress(OSError):
             status = self._asker.recv(4)
         self._results.close()
-        return int.from_bytes(status, "little") if status else None
+        # Without one the parent has gone, too.
+        self._status = int.from_bytes(status, "little") if status else None
 
     def _tell(self, value: Any, files: Sequence[int]) -> None:
         # If it has found a fault, or has ended, the results say which.

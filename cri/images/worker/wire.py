@@ -36,6 +36,8 @@ _FAULTS: dict[str, type[faults.Fault]] = {
         faults.Refused,
         faults.Broken,
         faults.Exhausted,
+        faults.Invalid,
+        faults.Missing,
     )
 }
 

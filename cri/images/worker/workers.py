@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,19 +13,19 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from fcntl import fcntl
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import cri
 from cri.images.bounds.cancel import CancelToken
 from cri.images.bounds.limits import ImageLimits
-from cri.images.errors import oversized
+from cri.images.worker.ends import end_of
 from cri.images.worker.frames import JobOutcome, WorkerAnswer
-from cri.images.worker.handles import PROGRAM, WORKER, send
-from cri.images.worker.jobs import OWN_BYTES
+from cri.images.worker.handles import ONLINE, PROGRAM, WORKER, send
+from cri.images.worker.jobs import CONVERSE, OWN_BYTES
 from cri.images.worker.session import Pipe, Worker
 from cri.images.worker.tools import ConfinedTool, order
-from daemonkit.faults import Broken
 from daemonkit.host import cgroups
 from daemonkit.host.children import NICER, settle
 
@@ -34,7 +33,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 PIPE_BYTES = 1 << 20
 _GROUP = "image-workers"
-_NO_MEMORY = "is the host out of memory, or do workers together take more than they may?"
 _F_SETPIPE_SZ = 1031
 
 
@@ -97,6 +95,13 @@ class LayerWorkers:
         its, mine = socket.socketpair()
         return self._start(job, arguments, (its.detach(), mine.detach()))
 
+    def converse(self, told: bytes, control: int) -> Worker:
+        """A worker with network that answers what comes over the socket ``control``; to be closed.
+
+        told: what PullServer is to know.
+        """
+        return self._start(CONVERSE, ("", told), os.pipe(), sink=control, kind=ONLINE)
+
     def _start(
         self,
         job: str,
@@ -104,6 +109,7 @@ class LayerWorkers:
         ends: tuple[int, int],
         files: Sequence[int] = (),
         sink: int | None = None,
+        kind: bytes = WORKER,
     ) -> Worker:
         """A new worker, and the pipe or socket into it, the pipe out of it, and the socket of its end.
 
@@ -112,7 +118,9 @@ class LayerWorkers:
         given, source = ends
         results, taken = os.pipe()
         asker, told = socket.socketpair()
-        worker = Worker(job, str(arguments[0]), Pipe(source), Pipe(results), asker, self._end_of)
+        worker = Worker(
+            job, str(arguments[0]), Pipe(source), Pipe(results), asker, partial(end_of, self._limits)
+        )
         with ExitStack() as undo:
             undo.callback(worker.close)
             # The pipe quota of the user may be used up; a small pipe works too.  A socket has no such size.
@@ -120,29 +128,13 @@ class LayerWorkers:
                 fcntl(source, _F_SETPIPE_SZ, PIPE_BYTES)
             with told:
                 try:
-                    self._send([told.fileno(), given, taken, *([] if sink is None else [sink]), *files])
+                    self._send([told.fileno(), given, taken, *([] if sink is None else [sink]), *files], kind)
                 finally:
                     os.close(given)
                     os.close(taken)
             worker.begin((job, asdict(self._limits), len(files), tuple(arguments)))
             undo.pop_all()
         return worker
-
-    def _end_of(self, job: str, subject: str, status: int | None) -> Exception:
-        """The fault for a worker that ended without a word."""
-        if status is not None and os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            if number == signal.SIGXCPU:
-                cause = f"it takes more than {self._limits.cpu_seconds} s of CPU time"
-                return oversized(job, subject, cause, "cpu_seconds")
-            if number == signal.SIGKILL:
-                return Broken(job, subject, "the process that read it was killed", _NO_MEMORY)
-            if number == signal.SIGSYS:
-                cause = "the process that read it made a system call that no worker may make, and was killed"
-                log.error("%s %r: %s; the image may attack this host", job, subject, cause)
-                return Broken(job, subject, cause, "the image may attack this host")
-            return Broken(job, subject, f"the process that read it ended by signal {number}")
-        return Broken(job, subject, "the process that read it ended", "the log may have its last words")
 
     def _send(self, handles: list[int], kind: bytes = WORKER, text: bytes = b"") -> None:
         """Have the parent fork; when it cannot, whoever waits for the worker sees that it has ended."""

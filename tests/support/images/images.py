@@ -19,6 +19,16 @@ from typing import Any
 
 import zstandard
 
+from cri.images.registry.facts import ImageFacts, ManifestFacts, document, known_part, pack_image
+from cri.images.registry.manifests import (
+    OCI_CONFIG,
+    OCI_MANIFEST,
+    Descriptor,
+    ImageConfig,
+    Manifest,
+    Platform,
+)
+
 OCI = "application/vnd.oci.image."
 MTIME = 1_600_000_000
 ARCHITECTURE = "amd64"
@@ -277,3 +287,12 @@ def _xattrs(path: bytes) -> tuple[tuple[str, bytes], ...]:
             raise
         return ()
     return tuple((key, os.getxattr(path, key, follow_symlinks=False)) for key in keys)
+
+
+def facts_of(run: dict[str, Any] | None = None) -> bytes:
+    """The facts of an image without layers, for a store that no pull has filled; run: how it is run."""
+    platform = Platform("linux", "amd64")
+    manifest = Manifest(Descriptor(OCI_CONFIG, "sha256:" + "0" * 64, 2), ())
+    about, used = known_part({"config": run or {}})
+    config = ImageConfig(platform, (), document(platform, (), about, used))
+    return pack_image(ImageFacts(ManifestFacts(OCI_MANIFEST, manifest), config))

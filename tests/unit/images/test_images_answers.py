@@ -51,7 +51,7 @@ def _ask(
     mine, its = socket.socketpair()
     source = os.open(os.devnull, os.O_WRONLY)
 
-    def end(job: str, subject: str, status: int | None) -> Exception:
+    def end(job: str, subject: str, status: int | None) -> Broken:
         return Broken(job, subject, f"ended with {status}")
 
     def say() -> None:

@@ -21,11 +21,12 @@ from cri.images.globs import Globs
 from cri.images.layer import compression, tarstream
 from cri.images.layer.layers import read_layer
 from cri.images.layer.stream import PlainStream
-from cri.images.registry import manifests
+from cri.images.registry import manifests, reading
 from cri.images.registry.archives import open_layout
-from cri.images.registry.auth import _token
+from cri.images.registry.conversation.auth import _token
+from cri.images.registry.facts import ImageFacts, ManifestFacts, pack_config, pack_image, unpack_config
 from cri.images.registry.hosts import hosts_for
-from cri.images.registry.manifests import OCI_MANIFEST, Platform
+from cri.images.registry.manifests import OCI_MANIFEST, Manifest, Platform
 from cri.images.rpc.cri_messages import image_message, verbose_info
 from cri.images.store.catalogue import Catalogue, StoredImage
 from cri.images.store.db import FilesystemRow, ImageRow
@@ -176,10 +177,14 @@ def test_whatever_an_image_says_of_itself_can_be_told_on(run: dict[str, object])
     document = {"os": "linux", "architecture": "amd64", "config": run, "rootfs": {"diff_ids": []}}
     raw = json.dumps(document).encode()
     try:
-        manifests.config(raw, "x", 0)
+        config = unpack_config(pack_config(reading.read_config(raw, "x", 0)))
     except Fault:
         return
-    row = ImageRow(digest(raw), digest(b"chain"), digest(b"m"), b"{}", raw, (), 1)
+    manifest = reading.read_document(_SOUND.manifest, "", "x", AMD64, 10)
+    assert isinstance(manifest, ManifestFacts)
+    bare = ManifestFacts(manifest.kind, Manifest(manifest.manifest.config, ()))
+    facts = pack_image(ImageFacts(bare, config))
+    row = ImageRow(digest(raw), digest(b"chain"), digest(b"m"), b"{}", raw, (), 1, facts=facts)
     filesystem = FilesystemRow(row.chain_id, "squashfs", 1)
     catalogue = Catalogue([row], [], [filesystem], lambda chain: Path("/x"), None, Globs(()))
     image = catalogue.images[row.id]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,6 +17,7 @@ from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import FilesystemRow, ImageRow
 from cri.images.store.store import ImageStore
 from daemonkit.faults import Broken, Exhausted, Invalid, Missing, Refused
+from tests.support.images.images import facts_of
 
 # What version 3 has beside version 2, taken away again.
 _BACK_TO_2 = """
@@ -85,9 +85,9 @@ def _add_stack(store: ImageStore, label: str, layers: list[str], least: int, *na
                     FilesystemRow(part.chain_id, "squashfs", work.stat().st_size, _digest("fs"), part.below),
                     accounts,
                 )
-        config = json.dumps({"config": {"Labels": {"label": label}}}).encode()
+        facts = facts_of({"Labels": {"label": label}})
         top = stack[-1].chain_id
-        row = ImageRow(_digest(label), top, _digest(f"m{label}"), b"{}", config, kept, 1)
+        row = ImageRow(_digest(label), top, _digest(f"m{label}"), b"{}", b"{}", kept, 1, facts=facts)
         return store.add_image(row, names)
 
 

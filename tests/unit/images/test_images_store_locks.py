@@ -18,6 +18,7 @@ from cri.images.settings import ImageSettings
 from cri.images.store.db import FilesystemRow, ImageDb, ImageRow
 from cri.images.store.store import ImageStore
 from daemonkit.faults import Missing
+from tests.support.images.images import facts_of
 
 CHAIN = "sha256:" + "c" * 64
 _LONGEST = 0.3
@@ -32,7 +33,9 @@ def store(tmp_path: Path) -> Iterator[ImageStore]:
 
 
 def _row(number: int, chain_id: str = CHAIN) -> ImageRow:
-    return ImageRow(f"sha256:{number:064x}", chain_id, "sha256:" + "d" * 64, b"{}", b"{}", (), 1)
+    return ImageRow(
+        f"sha256:{number:064x}", chain_id, "sha256:" + "d" * 64, b"{}", b"{}", (), 1, facts=facts_of()
+    )
 
 
 def _filesystem(store: ImageStore, chain_id: str = CHAIN) -> None:

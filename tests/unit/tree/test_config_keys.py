@@ -61,6 +61,7 @@ CRI: Mapping[str, list[str]] = {
     "zone.memory_overhead": SIZE,
     "zone.cpu_overhead": ["-1", "102401", "'10%'"],
     "images.certs_dir": PATH,
+    "images.private_targets": ["['10.0.0.1/8']", "['a b']", "['']"],
     "images.compression": ["'lzma9'", "''"],
     "images.compression_level": ["0", "23", "-1"],
     "images.part_size": SIZE,

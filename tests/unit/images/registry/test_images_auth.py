@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import requests
 
-from cri.images.registry.auth import MAX_TOKEN_ANSWER, Authority
+from cri.images.registry.conversation.auth import MAX_TOKEN_ANSWER, Authority
 from cri.images.registry.credentials import ANONYMOUS, Credentials
 from cri.images.registry.hosts import RegistryHost
 from daemonkit.faults import Denied, Unreachable
@@ -58,10 +58,12 @@ def _answered(
 
 
 @pytest.mark.parametrize(
-    "credentials", [PASSWORD, Credentials(identity_token="refresh")], ids=["password", "identity token"]
+    "credentials",
+    [PASSWORD, Credentials(identity_token="refresh"), ANONYMOUS],
+    ids=["password", "identity token", "anonymous"],
 )
 @pytest.mark.parametrize("realm", ["http://auth.example/token", f"http://{REGISTRY}/token", "HTTP://a/t"])
-def test_no_credentials_go_unencrypted_where_an_https_registry_sends_them(
+def test_no_token_is_asked_for_unencrypted_when_an_https_registry_wants_one(
     credentials: Credentials, realm: str
 ) -> None:
     service = _TokenService()
@@ -70,9 +72,9 @@ def test_no_credentials_go_unencrypted_where_an_https_registry_sends_them(
     assert service.asked == []
 
 
-def test_an_unencrypted_realm_may_be_asked_without_credentials() -> None:
+def test_an_unencrypted_realm_of_an_http_registry_may_be_asked_without_credentials() -> None:
     service = _TokenService()
-    assert _answered(service, ANONYMOUS, "http://auth.example/token") == (
+    assert _answered(service, ANONYMOUS, "http://auth.example/token", "http") == (
         {"Authorization": "Bearer the-token"},
         True,
     )

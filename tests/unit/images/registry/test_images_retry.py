@@ -18,8 +18,8 @@ from cri.images.errors import Busy, Cancelled, Interrupted, Stalled, Unpackable
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.fetch import read_first
 from cri.images.pull.progress import Progress
+from cri.images.registry.conversation.retry import PROGRESS, RetryPolicy, retry_after, with_retries
 from cri.images.registry.health import HostHealth
-from cri.images.registry.retry import PROGRESS, RetryPolicy, retry_after, with_retries
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Fault
 

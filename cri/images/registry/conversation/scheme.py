@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import requests
 
+from cri.images.registry.conversation.transport import causes
 from cri.images.registry.hosts import RegistryHost
-from cri.images.registry.transport import causes
 
 _PATIENCE = 5.0
 _HANDSHAKE, _ALERT = b"\x16", b"\x15"

@@ -8,8 +8,9 @@ be held against the bytes) and ``download_blob`` (which neither verifies nor bou
 
 from __future__ import annotations
 
+import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,15 +20,15 @@ import requests
 import urllib3
 
 from cri.images.errors import Busy, Corrupt, Interrupted, NoRanges, Stalled, Unconnected
-from cri.images.registry.auth import Authority
-from cri.images.registry.connections import check_cancelled
+from cri.images.registry.conversation.auth import Authority
+from cri.images.registry.conversation.retry import retry_after
+from cri.images.registry.conversation.scheme import met_plain_http, speaks_tls
+from cri.images.registry.conversation.targets import Targets
+from cri.images.registry.conversation.transport import HostSession, causes
 from cri.images.registry.credentials import ANONYMOUS, Credentials
 from cri.images.registry.hosts import RegistryHost
 from cri.images.registry.manifests import ACCEPTED
 from cri.images.registry.names import Reference
-from cri.images.registry.retry import retry_after
-from cri.images.registry.scheme import met_plain_http, speaks_tls
-from cri.images.registry.transport import HostSession, causes
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Denied, Fault, Missing, Unreachable
 
@@ -66,7 +67,12 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
     """
 
     def __init__(
-        self, host: RegistryHost, reference: Reference, credentials: Credentials, settings: ImageSettings
+        self,
+        host: RegistryHost,
+        tls: Callable[[], ssl.SSLContext],
+        reference: Reference,
+        credentials: Credentials,
+        settings: ImageSettings,
     ) -> None:
         super().__init__(hostname=host.netloc, insecure=host.scheme == "http", tls_verify=True)
         self.host = host
@@ -75,7 +81,8 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
         self._settings, self._registry = settings, reference.host
         self._answered = False
         timeouts = (host.dial_seconds or settings.connect_seconds, settings.stall_seconds)
-        self.session = HostSession(host, timeouts, settings.downloads_per_image)
+        targets = Targets(host, settings.private_targets)
+        self.session = HostSession(host, tls, timeouts, settings.downloads_per_image, targets)
         self.headers = dict(host.headers)
         shown = credentials if credentials.serve(reference.host, host.netloc) else ANONYMOUS
         self.auth = Authority(self.session, shown, host)
@@ -153,7 +160,6 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
         """Whether http was spoken to a TLS port; not checked again once the port has answered http."""
         if self.host.scheme != "http" or self._answered:
             return False
-        check_cancelled()
         return speaks_tls(self.host, self._settings.connect_seconds)
 
     def _wrong_scheme(self, operation: str) -> Unconnected:

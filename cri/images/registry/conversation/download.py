@@ -13,9 +13,9 @@ import requests
 
 from cri.images.bounds.cancel import CancelToken
 from cri.images.errors import Interrupted, Misdelivered, NoRanges, Stalled
-from cri.images.registry.client import RegistryClient
+from cri.images.registry.conversation.client import RegistryClient
+from cri.images.registry.conversation.retry import RetryPolicy
 from cri.images.registry.manifests import Descriptor
-from cri.images.registry.retry import RetryPolicy
 from cri.images.settings import ImageSettings
 
 CHUNK = 1 << 20

@@ -8,9 +8,9 @@ distribution's spec/auth (token.md, oauth.md), RFC 7235.
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,13 +18,13 @@ import requests
 from oras.auth.token import TokenAuth
 
 from cri.images.errors import Interrupted
+from cri.images.registry.conversation.challenge import challenges
+from cri.images.registry.conversation.retry import retry_after
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.hosts import RegistryHost
-from cri.images.registry.retry import retry_after
 from daemonkit.faults import Denied, Unreachable
 
 MAX_TOKEN_ANSWER = 1 << 20
-_CHALLENGE = re.compile(r'([A-Za-z][A-Za-z0-9_-]*)=(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 
 
 class Authority(TokenAuth):  # type: ignore[misc]
@@ -68,23 +68,24 @@ class Authority(TokenAuth):  # type: ignore[misc]
             self.token = self._header or None
             return headers | self.get_auth_header(), bool(self._header) and self._header != shown
 
-    def _answer(self, challenge: str) -> str:
-        scheme, _, rest = challenge.partition(" ")
-        if scheme.lower() == "bearer":
-            fields = {match[0].lower(): match[1] or match[2] for match in _CHALLENGE.findall(rest)}
-            return self._bearer(fields)
-        if scheme.lower() == "basic" and self._credentials.username:
+    def _answer(self, untrusted_header: str) -> str:
+        found = {one.scheme: one.parameters for one in reversed(challenges(untrusted_header))}
+        if "bearer" in found:
+            return self._bearer(found["bearer"])
+        if "basic" in found and self._credentials.username:
             return f"Basic {self._credentials.basic()}"
         return ""
 
-    def _bearer(self, fields: dict[str, str]) -> str:
-        realm = urlsplit(fields.get("realm", ""))
+    def _bearer(self, fields: Mapping[str, str]) -> str:
+        try:
+            realm = urlsplit(fields.get("realm", ""))
+        except ValueError:
+            return ""
         if realm.scheme not in ("http", "https") or not realm.hostname:
             return ""
-        if self._host.scheme == "https" and realm.scheme == "http" and self._credentials:
-            raise Denied(
-                "authenticate", realm.netloc, "the registry would have the credentials sent unencrypted"
-            )
+        if self._host.scheme == "https" and realm.scheme == "http":
+            # A token is a secret too, and who answers http can be anybody.
+            raise Denied("authenticate", realm.netloc, "the registry would have us authenticate unencrypted")
         query = {key: fields[key] for key in ("service", "scope") if fields.get(key)}
         try:
             response = self._ask(realm.geturl(), query)
