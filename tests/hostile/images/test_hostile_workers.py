@@ -84,6 +84,11 @@ def _workers(daemon: int | None = None) -> list[int]:
     return [pid for pid in _forked(daemon) if _name(pid) != "tar2sqfs"]
 
 
+def _reading() -> bool:
+    """Whether a layer is read: the workers that read documents have ended when its converter begins."""
+    return bool(_workers() and _converters())
+
+
 def _converters() -> list[int]:
     return [pid for pid in _forked() if _name(pid) == "tar2sqfs"]
 
@@ -150,7 +155,7 @@ async def test_a_cancelled_pull_kills_its_workers(tmp_path: Path) -> None:
     layout = write_layout(tmp_path / "layout", ENDLESS)
     async with running(_settings(tmp_path / "state")) as manager:
         pull = asyncio.create_task(manager.import_layout(layout, None))
-        await _until(_workers)
+        await _until(_reading)
         workers = _workers()
         # It may be deaf to everything else.
         for pid in workers:
@@ -175,7 +180,7 @@ async def test_what_is_killed_fails_its_pull_alone(tmp_path: Path, whom: str, nu
     layout = write_layout(tmp_path / "layout", ENDLESS)
     async with running(_settings(tmp_path / "state")) as manager:
         pull = asyncio.create_task(manager.import_layout(layout, None))
-        await _until(_workers)
+        await _until(_reading)
         workers = _workers()
         for pid in workers if whom == "worker" else _parents():
             os.kill(pid, number)

@@ -1,0 +1,50 @@
+"""Fuzzes all that a registry, or a worker that talks to one, can have the daemon and its workers read.
+
+The properties are those of the tests. Each has its share of the time, and is tried with new random seeds.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hypothesis import seed
+
+from tests.unit.images import test_images_fuzz as documents
+from tests.unit.images.registry import test_images_challenge as challenge
+from tests.unit.images.registry import test_images_exchange as exchange
+from tests.unit.images.registry import test_images_manifests as manifests
+
+PROPERTIES: tuple[Callable[..., None], ...] = (
+    challenge.test_any_header_gives_tokens_as_names,
+    manifests.test_any_document_is_read_or_refused,
+    documents.test_mangled_documents,
+    documents.test_whatever_an_image_says_of_itself_can_be_told_on,
+    documents.test_mangled_hosts_files,
+    exchange.test_whatever_a_worker_answers_is_a_value_or_a_fault,
+    exchange.test_any_answer_to_a_question_is_bytes_or_a_fault,
+    exchange.test_facts_of_any_bytes_are_values_or_refused,
+)
+_WITH_FOLDER = documents.test_mangled_hosts_files
+
+
+def main(seconds: float) -> None:
+    """Raises what a property raises, after hypothesis has made its example small."""
+    for tried in PROPERTIES:
+        until, rounds = time.monotonic() + seconds / len(PROPERTIES), 0
+        while time.monotonic() < until:
+            _once(tried)
+            rounds += 1
+        sys.stdout.write(f"{tried.__name__}: {rounds} rounds of its examples\n")
+
+
+def _once(tried: Callable[..., None]) -> None:
+    work = seed(time.time_ns())(tried)
+    if tried is _WITH_FOLDER:
+        with tempfile.TemporaryDirectory() as folder:
+            work(tmp_path=Path(folder))
+    else:
+        work()
