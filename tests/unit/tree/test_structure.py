@@ -24,7 +24,7 @@ PACKAGES = (
     "dra",
     "kubeclient",
 )
-SIBLINGS = 17
+SIBLINGS = 16
 """Files and folders in one folder, without ``__init__.py``: beyond about fifteen a level is missing."""
 
 _PATH = re.compile(rf"`((?:{'|'.join(PACKAGES)}|zone|proto|packaging|deploy|tests|docs)/[^`\s]*)`")
