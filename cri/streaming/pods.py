@@ -38,7 +38,10 @@ class Pods:
 
 
 class Slots:
-    """Slots of a pool: a pod has its own limit, and a namespace its share (``daemonkit.shares``)."""
+    """Slots of a pool: a pod has its own limit, and a namespace its share (``daemonkit.shares``).
+
+    A pod has no more than is left of its namespace's share, so that each other pod finds something.
+    """
 
     def __init__(self, total: int, of_pod: int, name: str, keys: tuple[str, str]) -> None:
         """``name``: of what is in a slot, plural; ``keys``: names of the limits, of all pods and of one."""
@@ -61,9 +64,12 @@ class Slots:
         if self._used[pod] >= self._of_pod:
             return f"pod {pod} has {self._used[pod]} {self._name}, as many as {self._keys[1]} allows"
         held = self._shares.held(namespace)
-        if held >= self._shares.free:
+        left = self._shares.free - held
+        if left <= 0:
             share = f"its share of the {self._total} that {self._keys[0]} allows"
             return f"namespace {namespace} has {held} {self._name}, {share}"
+        if self._used[pod] >= left:  # else some pods of the namespace would use up its share
+            return f"pod {pod} has {self._used[pod]} {self._name}, as many as are left to its namespace"
         return ""
 
     def take(self, pod: str, namespace: str) -> Callable[[], None]:

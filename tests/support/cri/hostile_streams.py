@@ -70,6 +70,7 @@ def floods() -> Mapping[str, Flood]:
     small, bomb = headers(struct.pack(">I", 0)), headers(_block(b"x" * 4000))
     into = opened("error", "stdin", "stdout", "stderr")
     byte = struct.pack(">II", 3, 1) + b"x"
+    idle = ("sleep", "3600")
     drop = ("sh", "-c", "cat >/dev/null")
     terminal = opened("error", "stdin", "stdout", "resize")
     sizes = b'{"Width":1,"Height":1}' * 1000
@@ -81,12 +82,12 @@ def floods() -> Mapping[str, Flood]:
         "data of no stream": Flood(struct.pack(">II", 9, 0) * _FRAMES),
         "headers": Flood(small[1] * _FRAMES, small[0]),
         "header bombs": Flood(bomb[1] * _FRAMES, bomb[0]),
-        "empty messages": Flood((b"\x82" + _MASKED) * _FRAMES, websocket=True),
-        "WebSocket pings": Flood((b"\x89" + _MASKED) * _FRAMES, websocket=True),
+        "empty messages": Flood((b"\x82" + _MASKED) * _FRAMES, websocket=True, command=idle),
+        "WebSocket pings": Flood((b"\x89" + _MASKED) * _FRAMES, websocket=True, command=idle),
         "one-byte stdin": Flood(byte * _FRAMES, into, command=drop),
         "one-byte messages": Flood(b"\x82\x82\0\0\0\0\0x" * _FRAMES, websocket=True, command=drop),
         "one-byte output": Flood(b"", into, command=("dd", "if=/dev/zero", "bs=1")),
-        "sizes": Flood(resize * 20, terminal, command=("sleep", "3600"), tty=True),
+        "sizes": Flood(resize * 20, terminal, command=idle, tty=True),
     }
 
 

@@ -57,13 +57,22 @@ def test_namespaces_that_take_all_they_can_leave_slots_for_others() -> None:
     slots = Slots(1024, 1024, "streams", KEYS)
     for _ in range(1024):
         for name in ("a", "b", "c"):
-            if not slots.trouble(f"{name}-pod", name):
-                slots.take(f"{name}-pod", name)
-    assert (
-        slots.trouble("another-pod", "a")
-        == "namespace a has 256 streams, its share of the 1024 that all allows"
-    )
+            for pod in range(300):
+                if not slots.trouble(f"{name}-{pod}", name):
+                    slots.take(f"{name}-{pod}", name)
+    said = slots.trouble("another-pod", "a")
+    assert said == "namespace a has 300 streams, its share of the 1024 that all allows"
     assert slots.trouble("honest-pod", "honest") == ""
+
+
+def test_pods_that_take_all_they_can_leave_slots_for_others_of_their_namespace() -> None:
+    slots = Slots(1024, 128, "streams", KEYS)
+    for _ in range(128):
+        for pod in range(8):
+            if not slots.trouble(f"evil-{pod}", "n"):
+                slots.take(f"evil-{pod}", "n")
+    assert "as many as are left to its namespace" in slots.trouble("evil-0", "n")
+    assert slots.trouble("honest", "n") == ""
 
 
 def test_a_pod_has_its_own_limit_and_gets_back_slots() -> None:
