@@ -10,6 +10,7 @@ import resource
 import struct
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,9 @@ async def attack(streaming: Server, play: Play, echoes: Echo, noise: random.Rand
         answer = await line.ask(f"/exec/{noise.randbytes(24).hex()}", *WEBSOCKET, key())
         assert answer.status == 404
     else:
-        job = play.job(forever) if noise.random() < 0.5 else forwarding(echoes, ports=(80, 81))
+        pod = f"p{noise.randrange(1000)}"
+        port_forward = replace(forwarding(echoes, ports=(80, 81)), subject=pod, namespace=pod)
+        job = play.job(forever, pod=pod) if noise.random() < 0.5 else port_forward
         path = path_of(streaming.url(job))
         headers = [*WEBSOCKET, key()] if noise.random() < 0.5 else SPDY
         answer = await line.ask(path, *headers)
