@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from cri.streaming.transport.quota import PodQuota
+from cri.streaming.transport.quota import POD_LIMIT, PodQuota, StreamMemory
 from daemonkit.loop.turns import Share, Turns
 from daemonkit.shares import Shares
 
@@ -18,7 +18,7 @@ class PodStreams:
 
     id: str
     share: Share
-    quota: PodQuota = field(default_factory=PodQuota)
+    quota: PodQuota
 
 
 class Pods:
@@ -26,14 +26,19 @@ class Pods:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
+        self._memory = StreamMemory()
         self._pods: WeakValueDictionary[str, PodStreams] = WeakValueDictionary()
 
-    def part(self, pod: str) -> PodStreams:
-        """The part of a pod."""
+    def part(self, pod: str, namespace: str) -> PodStreams:
+        """The part of a pod of a namespace."""
         found = self._pods.get(pod)
         if found is None:
             # Nothing carried: else a client that connects again and again would go ahead of the others.
-            found = self._pods[pod] = PodStreams(pod, self._turns.share(carried=0.0))
+            found = self._pods[pod] = PodStreams(
+                pod,
+                self._turns.share(carried=0.0),
+                PodQuota(POD_LIMIT, self._memory, namespace),
+            )
         return found
 
 

@@ -117,7 +117,7 @@ class Server:
         Exhausted: the pod has too many that no client has used, or they are too large.
         """
         self._tokens.expire()
-        pod, size = self._pods.part(job.pod), _URL + job.size
+        pod, size = self._pods.part(job.pod, job.namespace), _URL + job.size
         trouble = self._urls.trouble(job.pod, job.namespace)
         if not trouble and pod.quota.half_full:
             trouble = f"the streams and unused URLs of pod {job.pod} take all the memory that a pod may have"

@@ -1,8 +1,9 @@
-"""Bounds what streams keep in memory, for each connection and for each pod."""
+"""Bounds the memory of streams: for each connection, for each pod, and for all together."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -16,6 +17,8 @@ Neither SPDY as Kubernetes uses it nor its WebSocket protocols have flow control
 """
 POD_LIMIT = 8 * 1024 * 1024
 """Bytes for all connections of one pod."""
+TOTAL = 64 * 1024 * 1024
+"""Bytes for the connections of all pods; a namespace holds no more than is left free (ADR 63)."""
 STREAM = 4096
 """Bytes accounted for an open stream of a connection: its objects, and a task."""
 IGNORED = 256.0
@@ -34,18 +37,54 @@ class Reader(Protocol):
         ...
 
 
+class StreamMemory:
+    """The memory of all pods' connections, counted by namespace."""
+
+    def __init__(self, total: int = TOTAL) -> None:
+        self._free = total
+        self._held: Counter[str] = Counter()
+        self._stalled: set[PodQuota] = set()
+
+    def is_over(self, namespace: str) -> bool:
+        """Whether a namespace holds more than is left free."""
+        return self._held[namespace] > self._free
+
+    def take(self, namespace: str, size: int) -> None:
+        self._free -= size
+        self._held[namespace] += size
+
+    def give(self, namespace: str, size: int) -> None:
+        self._free += size
+        self._held[namespace] -= size
+        if not self._held[namespace]:
+            del self._held[namespace]
+        for pod in tuple(self._stalled):
+            pod.check()
+
+    def stall(self, pod: PodQuota) -> None:
+        """Check the pod again once memory is given back, whoever gives it."""
+        self._stalled.add(pod)
+
+    def forget(self, pod: PodQuota) -> None:
+        self._stalled.discard(pod)
+
+
 class PodQuota:
     """Common limits of the connections of one pod."""
 
-    def __init__(self, limit: int = POD_LIMIT) -> None:
+    def __init__(
+        self, limit: int = POD_LIMIT, memory: StreamMemory | None = None, namespace: str = ""
+    ) -> None:
         self._limit = limit
+        self._memory = memory or StreamMemory()
+        self._namespace = namespace
         self._stalled: set[BufferQuota] = set()
         self.used = 0
 
     @property
     def full(self) -> bool:
         """Whether nothing more is read for the pod."""
-        return self.used > self._limit
+        return self.used > self._limit or self._memory.is_over(self._namespace)
 
     @property
     def half_full(self) -> bool:
@@ -54,10 +93,17 @@ class PodQuota:
 
     def take(self, size: int) -> None:
         self.used += size
+        self._memory.take(self._namespace, size)
 
     def give(self, size: int) -> None:
         self.used -= size
+        self._memory.give(self._namespace, size)
+        self.check()
+
+    def check(self) -> None:
+        """Allow the connections more if there is space."""
         if self._stalled and not self.full:
+            self._memory.forget(self)
             stalled, self._stalled = self._stalled, set()
             for quota in stalled:
                 quota.check()
@@ -65,9 +111,12 @@ class PodQuota:
     def stall(self, quota: BufferQuota) -> None:
         """Check the quota again once there is space."""
         self._stalled.add(quota)
+        self._memory.stall(self)
 
     def forget(self, quota: BufferQuota) -> None:
         self._stalled.discard(quota)
+        if not self._stalled:
+            self._memory.forget(self)
 
 
 class BufferQuota:

@@ -18,7 +18,7 @@ from cri.streaming.server import URLS_OF_POD
 from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, FrameType, Ping, SynStream
 from cri.streaming.transport.inbox import Inbox
-from cri.streaming.transport.quota import IGNORED, LIMIT, POD_LIMIT, BufferQuota, PodQuota
+from cri.streaming.transport.quota import IGNORED, LIMIT, POD_LIMIT, BufferQuota, PodQuota, StreamMemory
 from cri.streaming.transport.session import SpdySession, SpdyStream
 from cri.streaming.transport.wire import ClientGone
 from daemonkit.faults import Exhausted
@@ -101,8 +101,8 @@ def test_a_pod_that_comes_again_has_no_time_ahead_of_others() -> None:
     busy.used = 5.0
     assert turns.free(busy), "the clock is at its time now"
     pods = Pods(turns)
-    part = pods.part("p")
-    assert part is pods.part("p")
+    part = pods.part("p", "n")
+    assert part is pods.part("p", "n")
     assert part.share.used == 5.0
 
 
@@ -166,6 +166,20 @@ async def test_connections_of_one_pod_have_one_bound_of_memory() -> None:
     for quota in quotas:
         quota.close()
     assert pod.used == 0
+
+
+async def test_pods_of_a_namespace_beyond_its_share_of_memory_are_not_read_and_others_are() -> None:
+    memory = StreamMemory(total=6 * LIMIT)
+    mine = [BufferQuota(2 * LIMIT, PodQuota(2 * LIMIT, memory, "a")) for _ in range(4)]
+    for quota in mine:
+        quota.take(LIMIT)
+    other = BufferQuota(2 * LIMIT, PodQuota(2 * LIMIT, memory, "b"))
+    other.take(LIMIT)
+    assert [quota.space.is_set() for quota in (*mine, other)] == [True, True, True, False, True]
+    # Another namespace gives memory back, and so "a" may have more.
+    other.close()
+    mine[0].give(LIMIT)
+    assert mine[3].space.is_set()
 
 
 async def test_streams_are_refused_when_their_pod_has_too_many() -> None:
