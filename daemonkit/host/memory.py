@@ -12,8 +12,12 @@ _LIBC = ctypes.CDLL(None)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _LOOK = 5.0
 """Seconds between two looks at the process's size."""
+_LONGEST = 20.0
+"""Seconds between two looks while trims give nothing back: the process needs what it has."""
 _GROWTH = 8 << 20
-"""Bytes by which the process has grown since it was last trimmed, from which on it is worth another trim."""
+"""Bytes above the smallest size so far, from which on a trim is worth its time."""
+_USEFUL = 1 << 20
+"""Bytes that a trim gives back if it was of use."""
 
 
 def give_back() -> None:
@@ -42,15 +46,19 @@ def resident() -> int:
 
 
 async def keep_small() -> None:
-    """Trim again and again, whenever the process has grown; runs until it is cancelled.
+    """Trim again and again while the process is larger than before; runs until it is cancelled.
 
-    A burst of requests ends with its buffers freed, between blocks that stay: malloc alone keeps them.
+    A burst of requests ends with its buffers freed, between blocks that stay: malloc alone keeps them. A trim
+    during the burst finds them in use, and the size does not grow when they are freed; so there is another
+    trim later, whether the size has changed or not.
     """
-    trimmed = resident()
+    least, pause = resident(), _LOOK
     while True:
-        await asyncio.sleep(_LOOK)
-        # It may also have become smaller by itself.
-        trimmed = min(trimmed, resident())
-        if resident() - trimmed >= _GROWTH:
-            await asyncio.to_thread(trim)
-            trimmed = resident()
+        await asyncio.sleep(pause)
+        before = resident()
+        least = min(least, before)
+        if before - least < _GROWTH:
+            pause = _LOOK
+            continue
+        await asyncio.to_thread(trim)
+        pause = _LOOK if before - resident() >= _USEFUL else min(2 * pause, _LONGEST)
