@@ -90,8 +90,9 @@ def inflated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     run = LayerWorkers.run
 
     def counted(workers, job, arguments, *more, **named):  # type: ignore[no-untyped-def]
-        # A filesystem inflates each layer that it takes files of.
-        times = len(arguments[1]) if job == jobs.WRITE else 1
+        # A filesystem inflates each layer that it takes files of; documents are not compressed.
+        documents = (jobs.DOCUMENT, jobs.CONFIG, jobs.IMAGE)
+        times = 0 if job in documents else len(arguments[1]) if job == jobs.WRITE else 1
         found.extend([arguments[0]] * times)
         return run(workers, job, arguments, *more, **named)
 
