@@ -1,16 +1,16 @@
 """Values as bytes, between the daemon and a worker that may have been taken over.
 
-Unlike marshal, pickle and JSON, a reader asks for each value by its type: it takes time and memory linear in
-the bytes, and makes nothing but numbers, texts and bytes.
+Unlike marshal, pickle and JSON, a reader asks for each value by its type and its bounds: it takes time and
+memory linear in the bytes, and makes nothing but numbers, texts and bytes.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-_NUMBER = struct.Struct("<Q")
-_LENGTH = struct.Struct("<I")
+_LARGEST = (1 << 64) - 1
+_NUMBER, _DATA = b"n", b"d"
+_SIZE = 8
 
 
 class Malformed(ValueError):
@@ -23,24 +23,33 @@ class FieldWriter:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
 
-    def number(self, value: int) -> None:
+    def number(self, value: int) -> FieldWriter:
         """Add a number of 64 bits without a sign."""
-        self._pieces.append(_NUMBER.pack(value))
+        self._pieces.append(_NUMBER + value.to_bytes(_SIZE, "little"))
+        return self
 
-    def data(self, value: bytes) -> None:
+    def numbers(self, values: Sequence[int]) -> FieldWriter:
+        """Add a few numbers, after their count."""
+        for value in (len(values), *values):
+            self.number(value)
+        return self
+
+    def data(self, value: bytes) -> FieldWriter:
         """Add bytes."""
-        self._pieces += (_LENGTH.pack(len(value)), value)
+        self._pieces += (_DATA + len(value).to_bytes(_SIZE, "little"), value)
+        return self
 
-    def text(self, value: str) -> None:
+    def text(self, value: str) -> FieldWriter:
         """Add a text; UnicodeEncodeError for half of a surrogate pair."""
-        self.data(value.encode())
+        return self.data(value.encode())
 
-    def texts(self, values: Iterable[str]) -> None:
-        """Add texts and their number."""
+    def texts(self, values: Iterable[str]) -> FieldWriter:
+        """Add texts, after their count."""
         found = list(values)
         self.number(len(found))
         for value in found:
             self.text(value)
+        return self
 
     def done(self) -> bytes:
         """All of them, in their order."""
@@ -54,24 +63,43 @@ class FieldReader:
         self._bytes = untrusted
         self._at = 0
 
-    def number(self) -> int:
-        """Take a number of 64 bits."""
-        value: int = _NUMBER.unpack(self._take(_NUMBER.size))[0]
+    def number(self, most: int = _LARGEST) -> int:
+        """Take a number of at most ``most``."""
+        value = self._word(_NUMBER)
+        if value > most:
+            raise Malformed(f"{value} where at most {most} can be")
         return value
 
-    def data(self) -> bytes:
-        """Take bytes."""
-        return self._take(_LENGTH.unpack(self._take(_LENGTH.size))[0])
+    def flag(self) -> bool:
+        """Take a truth value."""
+        return bool(self.number(1))
 
-    def text(self, most: int | None = None) -> str:
+    def numbers(self, count: int, most: int) -> list[int]:
+        """Take at most ``count`` numbers of at most ``most``."""
+        return [self.number(most) for _ in range(self.number(count))]
+
+    def data(self, most: int = _LARGEST, least: int = 0) -> bytes:
+        """Take at least ``least`` and at most ``most`` bytes."""
+        size = self._word(_DATA)
+        if not least <= size <= min(most, len(self._bytes) - self._at):
+            raise Malformed(f"a field of {size} bytes")
+        self._at += size
+        return self._bytes[self._at - size : self._at]
+
+    def text(self, most: int = _LARGEST) -> str:
         """Take a text, of so many characters at most."""
         try:
             value = self.data().decode()
         except UnicodeDecodeError as error:
             raise Malformed("a text is not UTF-8") from error
-        if most is not None and len(value) > most:
+        if len(value) > most:
             raise Malformed(f"a text is longer than {most}")
         return value
+
+    def printable(self, most: int) -> str:
+        """Take a text of at most ``most`` bytes, with "?" for control characters."""
+        text = self.data(most).decode("utf-8", "replace")
+        return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
 
     def texts(self) -> list[str]:
         """Take texts."""
@@ -83,9 +111,9 @@ class FieldReader:
         if self._at != len(self._bytes):
             raise Malformed(f"{len(self._bytes) - self._at} bytes are left")
 
-    def _take(self, size: int) -> bytes:
-        taken = self._bytes[self._at : self._at + size]
-        if len(taken) != size:
-            raise Malformed("the bytes end in the middle of a value")
-        self._at += size
-        return taken
+    def _word(self, kind: bytes) -> int:
+        start = self._at + 1
+        if self._bytes[self._at : start] != kind or len(self._bytes) < start + _SIZE:
+            raise Malformed("another field than was asked for")
+        self._at = start + _SIZE
+        return int.from_bytes(self._bytes[start : self._at], "little")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.fields import FieldReader
 from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Oversized
 from cri.images.kernels import metadata
@@ -15,7 +16,7 @@ from cri.images.settings import KernelSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.store import ImageStore
 from cri.images.worker import jobs
-from cri.images.worker.frames import JobOutcome, WorkerAnswer
+from cri.images.worker.frames import JobOutcome
 from cri.images.worker.kernel import kconfig
 from cri.images.worker.kernel.files import READ, WantedFile
 from cri.images.worker.planning import MOST
@@ -76,7 +77,7 @@ def find(
         WantedFile(CONFIG, kconfig.LIMIT, "", False),
     )
 
-    def decode(answer: WorkerAnswer) -> dict[str, FilePlace]:
+    def decode(answer: FieldReader) -> dict[str, FilePlace]:
         found: dict[str, FilePlace] = {}
         for one in wanted:
             there = answer.flag()

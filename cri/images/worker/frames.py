@@ -1,4 +1,4 @@
-"""Frames and answers of a worker, decoded strictly: each field by its type and its bounds."""
+"""Frames of a worker, taken strictly: each by its kind and its length."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Protocol
 
+from cri.images.bounds.fields import Malformed
+
 HEAD = Struct("<cQ")
 """Kind and length, in bytes, of a frame."""
 ANSWER, FAULT, MOVED = b"A", b"F", b"M"
 FILES = (b"0", b"1", b"2", b"3", b"4")
 """The kinds of pieces of files, by the numbers of the files."""
-_NUMBER, _DATA = b"n", b"d"
-_SIZE = 8
 # As much as a pipe has: a larger buffer would be cut each time, and leave a hole.
 _PIECE = 64 << 10
 # Bytes of an answer beside what a caller expects in it.
@@ -25,85 +25,6 @@ _FREE, _FILE_BYTES, _MOVED_BYTES = 256, 4 << 10, 1 << 20
 
 class Ended(Exception):
     """The other side has gone before a value was whole."""
-
-
-class Garbled(Exception):
-    """A worker answers with what no sound worker says."""
-
-
-class Fields:
-    """The fields of an answer, as the worker states them."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-
-    def number(self, value: int) -> Fields:
-        """Add a number."""
-        self._parts.append(_NUMBER + value.to_bytes(_SIZE, "little"))
-        return self
-
-    def numbers(self, values: Sequence[int]) -> Fields:
-        """Add a few numbers, after their count."""
-        for value in (len(values), *values):
-            self.number(value)
-        return self
-
-    def data(self, value: bytes) -> Fields:
-        """Add bytes."""
-        self._parts.append(_DATA + len(value).to_bytes(_SIZE, "little") + value)
-        return self
-
-    def joined(self) -> bytes:
-        """All of them."""
-        return b"".join(self._parts)
-
-
-class WorkerAnswer:
-    """The fields of an answer, as the daemon takes them: in their order, each once; raises Garbled."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def number(self, most: int) -> int:
-        """A number of at most ``most``."""
-        value = self._word(_NUMBER)
-        if value > most:
-            raise Garbled(f"{value} where at most {most} can be")
-        return value
-
-    def flag(self) -> bool:
-        """A truth value."""
-        return bool(self.number(1))
-
-    def numbers(self, count: int, most: int) -> list[int]:
-        """At most ``count`` numbers of at most ``most``."""
-        return [self.number(most) for _ in range(self.number(count))]
-
-    def data(self, most: int, least: int = 0) -> bytes:
-        """At least ``least`` and at most ``most`` bytes."""
-        size = self._word(_DATA)
-        if not least <= size <= min(most, len(self._data) - self._at):
-            raise Garbled(f"a field of {size} bytes")
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-    def text(self, most: int) -> str:
-        """Text of at most ``most`` bytes, without control characters."""
-        text = self.data(most).decode("utf-8", "replace")
-        return text if text.isprintable() else "".join(one if one.isprintable() else "?" for one in text)
-
-    def end(self) -> None:
-        """Nothing more may come."""
-        if self._at != len(self._data):
-            raise Garbled("more fields than an answer has")
-
-    def _word(self, kind: bytes) -> int:
-        start = self._at + 1
-        if self._data[self._at : start] != kind or len(self._data) < start + _SIZE:
-            raise Garbled("another field than was asked for")
-        self._at = start + _SIZE
-        return int.from_bytes(self._data[start : self._at], "little")
 
 
 class FilledFile(Protocol):
@@ -137,7 +58,7 @@ class JobOutcome:
         self._frames = _FREE
 
     def take(self, handle: int) -> tuple[bytes, bytes] | None:
-        """The kind and the bytes of an answer or a fault; None: the worker has ended; raises Garbled."""
+        """The kind and the bytes of an answer or a fault; None: the worker has ended; raises Malformed."""
         try:
             while True:
                 kind, size = HEAD.unpack(exactly(handle, HEAD.size))
@@ -159,13 +80,13 @@ class JobOutcome:
         most = self._left[kind] + size if kind in self._left else {MOVED: 8}.get(kind, self._most)
         known = kind in self._left or kind in (ANSWER, FAULT, MOVED)
         if not known or size > most or self._frames < 0:
-            raise Garbled(f"a frame of kind {kind!r} with {size} bytes")
+            raise Malformed(f"a frame of kind {kind!r} with {size} bytes")
 
     def _move(self, size: int) -> None:
         self._total -= size
         self._frames += size // _MOVED_BYTES
         if self._total < 0:
-            raise Garbled(f"{size} bytes more were copied than there are")
+            raise Malformed(f"{size} bytes more were copied than there are")
         self._moved(size)
 
 

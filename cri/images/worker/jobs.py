@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import BinaryIO, NamedTuple
 
+from cri.images.bounds.fields import FieldWriter
 from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import oversized
 from cri.images.layer import layer_cache
@@ -26,7 +27,7 @@ from cri.images.rootfs.convert import Accounts
 from cri.images.rootfs.filewriter import FileWriter
 from cri.images.rootfs.stream import StreamPipe, load_contents
 from cri.images.worker import wire
-from cri.images.worker.frames import Ended, Fields
+from cri.images.worker.frames import Ended
 from cri.images.worker.kernel import files as kernels
 from cri.images.worker.planner import Planning
 from cri.images.worker.writer import account_fields, write
@@ -130,7 +131,7 @@ def _read(handles: _Handles, limits: ImageLimits, diff_id: str, size: int, diges
     writer = FileWriter(diff_id, limits, handles.out) if handles.out is not None else None
     reader = writer.take if writer is not None else None
     index = read_layer(wire.chunks(handles.source, CHUNK), size, diff_id, limits, reader)
-    fields = Fields()
+    fields = FieldWriter()
     for number in index.cost:
         fields.number(number)
     if writer is not None:
@@ -210,20 +211,20 @@ def _copy_kernel(
 def _document(handles: _Handles, limits: ImageLimits, subject: str, said: str, wanted: Sequence[str]) -> None:
     """Facts of a manifest or an index."""
     found = reading.read_document(_fed(handles), said, subject, Platform(*wanted), limits.layers)
-    wire.answer(handles.target, Fields().data(pack_document(found)))
+    wire.answer(handles.target, FieldWriter().data(pack_document(found)))
 
 
 def _config(handles: _Handles, limits: ImageLimits, subject: str, layers: int) -> None:
     """Facts of a configuration."""
     found = reading.read_config(_fed(handles), subject, layers)
-    wire.answer(handles.target, Fields().data(pack_config(found)))
+    wire.answer(handles.target, FieldWriter().data(pack_config(found)))
 
 
 def _image(handles: _Handles, limits: ImageLimits, subject: str, manifest_bytes: int) -> None:
     """Facts of a manifest and the configuration that follows it."""
     data = _fed(handles)
     found = reading.read_image(data[:manifest_bytes], data[manifest_bytes:], subject, limits.layers)
-    wire.answer(handles.target, Fields().data(pack_image(found)))
+    wire.answer(handles.target, FieldWriter().data(pack_image(found)))
 
 
 def _fed(handles: _Handles) -> bytes:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.fields import FieldReader
 from cri.images.layer.layers import Cost, file_chunks
 from cri.images.rootfs.begun import BegunFilesystem
 from cri.images.rootfs.filewriter import Written
@@ -17,7 +18,7 @@ from cri.images.rootfs.squash import Squashfs
 from cri.images.rootfs.stream import ACCOUNT_FILES
 from cri.images.settings import ImageSettings
 from cri.images.worker import jobs
-from cri.images.worker.frames import JobOutcome, WorkerAnswer
+from cri.images.worker.frames import JobOutcome
 from cri.images.worker.planning import EMPTY, MOST, StoredPlan, read_cost
 from cri.images.worker.workers import LayerWorkers
 
@@ -52,7 +53,7 @@ def read_layer(
     # The entries packed take less than they do in a tree.
     outcome = JobOutcome([listed], limits.memory_bytes, data)
 
-    def decode(answer: WorkerAnswer) -> tuple[Cost, Written | None]:
+    def decode(answer: FieldReader) -> tuple[Cost, Written | None]:
         cost = read_cost(answer)
         return cost, None if begun is None else _written(answer, limits.account_file_bytes)
 
@@ -127,7 +128,7 @@ def _write(
     most = workers.limits.account_file_bytes
     outcome = JobOutcome((), 0, len(ACCOUNT_FILES) * most, moved, plan.file_bytes)
 
-    def decode(answer: WorkerAnswer) -> tuple[Mapping[str, bytes | None], bool]:
+    def decode(answer: FieldReader) -> tuple[Mapping[str, bytes | None], bool]:
         return _contents(most, answer), answer.flag()
 
     with _opened(plan, blobs) as (numbers, files):
@@ -150,13 +151,13 @@ def _opened(plan: StoredPlan, blobs: Mapping[int, Path]) -> Iterator[tuple[tuple
         yield tuple(blobs), [file.fileno() for file in files]
 
 
-def _written(answer: WorkerAnswer, most: int) -> Written:
+def _written(answer: FieldReader, most: int) -> Written:
     useful, digest, size = answer.flag(), answer.data(_HASH, _HASH), answer.number(MOST)
     count = answer.number(len(ACCOUNT_FILES))
     return Written(useful, digest, {answer.number(MOST): answer.data(most) for _ in range(count)}, size)
 
 
-def _contents(most: int, answer: WorkerAnswer) -> dict[str, bytes | None]:
+def _contents(most: int, answer: FieldReader) -> dict[str, bytes | None]:
     """Contents of account files, of at most ``most`` bytes each."""
     found: dict[str, bytes | None] = {}
     for path in ACCOUNT_FILES:

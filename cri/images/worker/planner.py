@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO
 
+from cri.images.bounds.fields import FieldWriter
 from cri.images.bounds.limits import ImageLimits
 from cri.images.layer import layer_cache
 from cri.images.layer.layers import Cost
@@ -18,7 +19,6 @@ from cri.images.rootfs.plan import FilesystemPlan, Planner
 from cri.images.rootfs.stream import ACCOUNT_FILES, StreamPipe
 from cri.images.rootfs.tree_cache import TreeCache
 from cri.images.worker import wire
-from cri.images.worker.frames import Fields
 from cri.images.worker.writer import write
 
 BEGIN, APPLY, PLAN, WRITE = "begin", "apply", "plan", "write"
@@ -33,7 +33,7 @@ class Planning:
         self._limits = limits
         self._planner = Planner(subject, limits, ())
         self._cost = Cost()
-        self.requests: Mapping[str, Callable[..., Fields]] = {
+        self.requests: Mapping[str, Callable[..., FieldWriter]] = {
             BEGIN: self._begin,
             APPLY: self._apply,
             PLAN: self._plan,
@@ -42,7 +42,7 @@ class Planning:
 
     def _begin(
         self, _: int, files: Sequence[BinaryIO], expected: Sequence[tuple[str, tuple[str, ...]]]
-    ) -> Fields:
+    ) -> FieldWriter:
         """Go on from tree caches; answers how many of them can be used, and the cost of each of these.
 
         expected: chain id and compressed layers of each.
@@ -55,16 +55,16 @@ class Planning:
                 break
             below.append(cache)
         self._planner = Planner(self._subject, self._limits, below)
-        fields = Fields().number(len(below))
+        fields = FieldWriter().number(len(below))
         for cache in below:
             for number in cache.spent[2:]:
                 fields.number(number)
         return fields
 
-    def _apply(self, _: int, files: Sequence[BinaryIO], digest: str, diff_id: str) -> Fields:
+    def _apply(self, _: int, files: Sequence[BinaryIO], digest: str, diff_id: str) -> FieldWriter:
         """Apply a layer's list; answers whether it can be used, and the layer's cost."""
         index = layer_cache.load(files[0], digest, diff_id)
-        fields = Fields().number(index is not None)
+        fields = FieldWriter().number(index is not None)
         cost = Cost() if index is None else index.cost
         if index is not None:
             self._planner.apply(index.entries)
@@ -81,7 +81,7 @@ class Planning:
         layers: tuple[str, ...],
         diff_ids: Sequence[str],
         below: Sequence[str],
-    ) -> Fields:
+    ) -> FieldWriter:
         """Plan a filesystem; its plan and its tree cache are the answer's files, the rest its fields.
 
         layers: its compressed layers; diff_ids: of all layers up to its topmost one; below: see content_id().
@@ -95,7 +95,7 @@ class Planning:
         with wire.file(target, 1) as out:
             out.write(tree_cache.pack(cache))
         self._cost = Cost()
-        fields = Fields().data(bytes.fromhex(content.value.partition(":")[2])).data(content.first)
+        fields = FieldWriter().data(bytes.fromhex(content.value.partition(":")[2])).data(content.first)
         fields.numbers(plan.order).number(plan.file_bytes)
         _state_accounts(plan, fields)
         for name in NAMES.values():
@@ -109,14 +109,14 @@ class Planning:
         layers: Sequence[int],
         numbers: Sequence[int],
         known: Mapping[tuple[int, int], bytes],
-    ) -> Fields:
+    ) -> FieldWriter:
         """See writer.write(). files: the pipe of a tar2sqfs, the plan, and the layers of these numbers."""
         sink, plan, *blobs = files
         given = dict(zip(numbers, blobs, strict=True))
         return write(target, StreamPipe(sink.fileno()), plan, given, self._subject, layers, known)
 
 
-def _state_accounts(plan: FilesystemPlan, fields: Fields) -> None:
+def _state_accounts(plan: FilesystemPlan, fields: FieldWriter) -> None:
     """For each account file whether it is another one now, whether there is one, and its layer, if any."""
     for path in ACCOUNT_FILES:
         node = plan.accounts.get(path)

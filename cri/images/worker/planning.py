@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 
 from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.fields import FieldReader, Malformed
 from cri.images.layer.layers import Cost
 from cri.images.layer.losses import NAMES
 from cri.images.rootfs.content import ContentId
 from cri.images.rootfs.stream import ACCOUNT_FILES
 from cri.images.worker import jobs, planner
-from cri.images.worker.frames import Garbled, JobOutcome, WorkerAnswer
+from cri.images.worker.frames import JobOutcome
 from cri.images.worker.session import Worker
 from cri.images.worker.workers import LayerWorkers
 
@@ -91,7 +92,7 @@ class ImagePlanning:
             if not files:
                 return []
 
-            def costs(answer: WorkerAnswer) -> list[Cost]:
+            def costs(answer: FieldReader) -> list[Cost]:
                 return [read_cost(answer) for _ in range(answer.number(len(files)))]
 
             return self._ask(
@@ -101,7 +102,7 @@ class ImagePlanning:
     def apply(self, listed: Path, digest: str, diff_id: str, token: CancelToken) -> Cost | None:
         """Apply the next layer, by its list; its cost, None: the list cannot be used."""
 
-        def cost(answer: WorkerAnswer) -> Cost | None:
+        def cost(answer: FieldReader) -> Cost | None:
             usable, cost = answer.flag(), read_cost(answer)
             return cost if usable else None
 
@@ -153,7 +154,7 @@ class ImagePlanning:
         arguments: tuple[object, ...],
         files: Sequence[int],
         outcome: JobOutcome,
-        decode: Callable[[WorkerAnswer], T],
+        decode: Callable[[FieldReader], T],
         token: CancelToken,
     ) -> T:
         """Write the topmost filesystem, as the job WRITE; then it ends. files: the sink, too, as the first.
@@ -172,7 +173,7 @@ class ImagePlanning:
         arguments: tuple[object, ...],
         files: Sequence[BinaryIO],
         outcome: JobOutcome,
-        decode: Callable[[WorkerAnswer], T],
+        decode: Callable[[FieldReader], T],
         token: CancelToken,
     ) -> T:
         # The first layer of an image may be long in coming.
@@ -182,14 +183,14 @@ class ImagePlanning:
         return self._worker.ask((request, arguments, len(files)), token, outcome, decode, None, handles)
 
 
-def plan_decoder(stored: BinaryIO, tree: BinaryIO, end: int) -> Callable[[WorkerAnswer], StoredPlan]:
+def plan_decoder(stored: BinaryIO, tree: BinaryIO, end: int) -> Callable[[FieldReader], StoredPlan]:
     """Takes the fields of a plan with these files; end: how many layers there are up to its topmost one."""
 
-    def decode(answer: WorkerAnswer) -> StoredPlan:
+    def decode(answer: FieldReader) -> StoredPlan:
         value, first = answer.data(_HASH, _HASH), answer.data(_HASH)
         order = answer.numbers(end, end - 1)
         if any(upper <= lower for upper, lower in pairwise(order)):
-            raise Garbled("layers in another order than that of the stream")
+            raise Malformed("layers in another order than that of the stream")
         file_bytes = answer.number(MOST)
         accounts: dict[str, int | None] = {}
         for path in ACCOUNT_FILES:
@@ -205,6 +206,6 @@ def plan_decoder(stored: BinaryIO, tree: BinaryIO, end: int) -> Callable[[Worker
     return decode
 
 
-def read_cost(answer: WorkerAnswer) -> Cost:
+def read_cost(answer: FieldReader) -> Cost:
     """A cost in an answer."""
     return Cost(*(answer.number(MOST) for _ in Cost._fields))

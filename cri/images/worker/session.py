@@ -9,8 +9,9 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.fields import FieldReader, Malformed
 from cri.images.worker import wire
-from cri.images.worker.frames import FAULT, Garbled, JobOutcome, WorkerAnswer
+from cri.images.worker.frames import FAULT, JobOutcome
 from daemonkit.faults import Broken, Fault
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ class Worker:
         request: Any,
         token: CancelToken,
         outcome: JobOutcome,
-        decode: Callable[[WorkerAnswer], T],
+        decode: Callable[[FieldReader], T],
         feed: Iterable[bytes] | None = None,
         files: Sequence[int] = (),
     ) -> T:
@@ -83,11 +84,11 @@ class Worker:
             if said is not None and said[0] == FAULT:
                 raise wire.fault(said[1])
             if said is not None:
-                answer = WorkerAnswer(said[1])
+                answer = FieldReader(said[1])
                 result = decode(answer)
                 answer.end()
                 return result
-        except Garbled as error:
+        except Malformed as error:
             self.close()
             cause = f"the process that read it gave a wrong answer: {error}"
             raise Broken(self._job, self._subject, cause, "the image may be an attack") from None

@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from cri.images import errors
+from cri.images.bounds.fields import FieldReader, FieldWriter
 from cri.images.layer.packed import MARSHAL
-from cri.images.worker.frames import ANSWER, FAULT, FILES, HEAD, MOVED, Ended, Fields, WorkerAnswer, exactly
+from cri.images.worker.frames import ANSWER, FAULT, FILES, HEAD, MOVED, Ended, exactly
 from daemonkit import faults
 
 _LENGTH = 8
@@ -119,9 +120,9 @@ def file(handle: int, number: int) -> io.BufferedWriter:
     return io.BufferedWriter(FileFrames(handle, number), _PIECE)
 
 
-def answer(handle: int, fields: Fields) -> None:
+def answer(handle: int, fields: FieldWriter) -> None:
     """Give an answer; raises BrokenPipeError."""
-    data = fields.joined()
+    data = fields.done()
     write(handle, HEAD.pack(ANSWER, len(data)) + data)
 
 
@@ -137,17 +138,17 @@ def complain(handle: int, error: Exception) -> None:
         texts = [error.operation, error.subject, error.cause, error.hint]
     elif isinstance(error, OSError) and error.errno is not None:
         kind, texts = "OSError", [str(error.errno), error.strerror or "", "", ""]
-    fields = Fields()
+    fields = FieldWriter()
     for text in (kind, *texts):
         fields.data(text.encode("utf-8", "replace")[:_TEXT])
-    data = fields.joined()
+    data = fields.done()
     write(handle, HEAD.pack(FAULT, len(data)) + data)
 
 
 def fault(data: bytes) -> Exception:
-    """The error of complain(); Broken for an unexpected one; raises Garbled."""
-    said = WorkerAnswer(data)
-    kind, *texts = (said.text(_TEXT) for _ in range(5))
+    """The error of complain(); Broken for an unexpected one; raises Malformed."""
+    said = FieldReader(data)
+    kind, *texts = (said.printable(_TEXT) for _ in range(5))
     said.end()
     if kind in _FAULTS:
         return _FAULTS[kind](*texts)

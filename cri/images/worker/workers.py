@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 
 import cri
 from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.fields import FieldReader
 from cri.images.bounds.limits import ImageLimits
 from cri.images.worker.ends import end_of
-from cri.images.worker.frames import JobOutcome, WorkerAnswer
+from cri.images.worker.frames import JobOutcome
 from cri.images.worker.handles import ONLINE, PROGRAM, WORKER, send
 from cri.images.worker.jobs import CONVERSE, OWN_BYTES
 from cri.images.worker.session import Pipe, Worker
@@ -66,7 +67,7 @@ class LayerWorkers:
         arguments: Sequence[Any],
         token: CancelToken,
         outcome: JobOutcome,
-        decode: Callable[[WorkerAnswer], T],
+        decode: Callable[[FieldReader], T],
         feed: Iterable[bytes] = (),
         files: Sequence[int] = (),
         sink: int | None = None,

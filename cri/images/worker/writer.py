@@ -7,10 +7,10 @@ from contextlib import suppress
 from functools import partial
 from typing import BinaryIO
 
+from cri.images.bounds.fields import FieldWriter
 from cri.images.rootfs.convert import Accounts, write_stream
 from cri.images.rootfs.stream import ACCOUNT_FILES, StreamPipe, load_contents
 from cri.images.worker import wire
-from cri.images.worker.frames import Fields
 
 # Bytes that are copied between two messages about them.
 _TOLD = 4 << 20
@@ -24,7 +24,7 @@ def write(
     subject: str,
     layers: Sequence[int],
     known: Mapping[tuple[int, int], bytes],
-) -> Fields:
+) -> FieldWriter:
     """Write the rest of a filesystem's stream: the files of some layers, and all that has no data.
 
     Answers with the account files, and whether the tool has read all of it. known: see Accounts.
@@ -39,9 +39,9 @@ def write(
     return account_fields(accounts.contents(blobs, subject)).number(whole)
 
 
-def account_fields(contents: Mapping[str, bytes | None]) -> Fields:
+def account_fields(contents: Mapping[str, bytes | None]) -> FieldWriter:
     """For each account file whether it is another one now, whether there is one, and its contents."""
-    fields = Fields()
+    fields = FieldWriter()
     for path in ACCOUNT_FILES:
         data = contents.get(path)
         fields.number(path in contents).number(data is not None).data(data or b"")

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.fields import FieldReader, FieldWriter
 from cri.images.errors import Corrupt
 from cri.images.layer.layers import Cost
 from cri.images.worker import wire
-from cri.images.worker.frames import ANSWER, FAULT, FILES, HEAD, MOVED, Fields, JobOutcome, WorkerAnswer
+from cri.images.worker.frames import ANSWER, FAULT, FILES, HEAD, MOVED, JobOutcome
 from cri.images.worker.planning import MOST, StoredPlan, plan_decoder, read_cost
 from cri.images.worker.session import Pipe, Worker
 from daemonkit.faults import Broken, Fault
@@ -32,9 +33,9 @@ def _frame(kind: bytes, data: bytes = b"", size: int | None = None) -> bytes:
     return HEAD.pack(kind, len(data) if size is None else size) + data
 
 
-def _planned(order: Sequence[int] = (3, 1), accounts: int = 1) -> Fields:
+def _planned(order: Sequence[int] = (3, 1), accounts: int = 1) -> FieldWriter:
     """The fields of a sound plan."""
-    fields = Fields().data(b"v" * 32).data(b"f" * 32).numbers(order).number(1000)
+    fields = FieldWriter().data(b"v" * 32).data(b"f" * 32).numbers(order).number(1000)
     fields.number(1).number(1).numbers([accounts])
     fields.number(1).number(0).numbers([])
     fields.number(0).number(0).numbers([])
@@ -44,7 +45,7 @@ def _planned(order: Sequence[int] = (3, 1), accounts: int = 1) -> Fields:
 
 
 def _ask(
-    said: bytes, outcome: JobOutcome | None = None, decode: Callable[[WorkerAnswer], object] | None = None
+    said: bytes, outcome: JobOutcome | None = None, decode: Callable[[FieldReader], object] | None = None
 ) -> object:
     """What the daemon makes of it when a worker says this and ends."""
     results, told = os.pipe()
@@ -74,7 +75,7 @@ def _ask(
 
 
 def test_a_sound_plan_is_taken() -> None:
-    plan = _ask(_frame(ANSWER, _planned().joined()))
+    plan = _ask(_frame(ANSWER, _planned().done()))
     assert isinstance(plan, StoredPlan)
     assert (plan.order, plan.file_bytes) == ((3, 1), 1000)
     assert plan.accounts == {"/etc/passwd": 1, "/etc/group": None}
@@ -84,15 +85,15 @@ def test_a_sound_plan_is_taken() -> None:
 @pytest.mark.parametrize(
     ("said", "cause"),
     [
-        (_frame(ANSWER, _planned((4,)).joined()), "4 where at most 3"),
-        (_frame(ANSWER, _planned((1, 3)).joined()), "another order"),
-        (_frame(ANSWER, _planned((1, 1)).joined()), "another order"),
-        (_frame(ANSWER, _planned((3, 2, 1, 0, 0)).joined()), "5 where at most 4"),
-        (_frame(ANSWER, _planned(accounts=4).joined()), "4 where at most 3"),
-        (_frame(ANSWER, _planned().number(1).joined()), "more fields"),
-        (_frame(ANSWER, _planned().joined()[:-1]), "another field"),
-        (_frame(ANSWER, Fields().number(7).joined()), "another field"),
-        (_frame(ANSWER, Fields().data(b"v" * 31).joined()), "a field of 31 bytes"),
+        (_frame(ANSWER, _planned((4,)).done()), "4 where at most 3"),
+        (_frame(ANSWER, _planned((1, 3)).done()), "another order"),
+        (_frame(ANSWER, _planned((1, 1)).done()), "another order"),
+        (_frame(ANSWER, _planned((3, 2, 1, 0, 0)).done()), "5 where at most 4"),
+        (_frame(ANSWER, _planned(accounts=4).done()), "4 where at most 3"),
+        (_frame(ANSWER, _planned().number(1).done()), "bytes are left"),
+        (_frame(ANSWER, _planned().done()[:-1]), "another field"),
+        (_frame(ANSWER, FieldWriter().number(7).done()), "another field"),
+        (_frame(ANSWER, FieldWriter().data(b"v" * 31).done()), "a field of 31 bytes"),
         (_frame(ANSWER, b"d" + (1 << 60).to_bytes(8, "little")), "a field of"),
         (_frame(ANSWER, b""), "another field"),
         (_frame(ANSWER, size=1 << 50), "a frame of kind"),
@@ -149,19 +150,19 @@ def test_words_of_a_fault_are_bounded_and_printable() -> None:
     assert len(str(raised.value)) < 5000
 
 
-def _contents(answer: WorkerAnswer) -> object:
+def _contents(answer: FieldReader) -> object:
     return [answer.flag(), answer.data(100), answer.text(100), answer.numbers(3, 3)]
 
 
-_DECODERS: Sequence[Callable[[WorkerAnswer], object]] = (
+_DECODERS: Sequence[Callable[[FieldReader], object]] = (
     plan_decoder(io.BytesIO(), io.BytesIO(), END),
     read_cost,
     _contents,
 )
 _SOUND = (
-    _frame(FILES[0], b"plan") + _frame(ANSWER, _planned().joined()),
-    _frame(ANSWER, Fields().number(1).number(2).number(3).number(4).joined()),
-    _frame(MOVED, (9).to_bytes(8, "little")) + _frame(FAULT, Fields().data(b"Corrupt").joined()),
+    _frame(FILES[0], b"plan") + _frame(ANSWER, _planned().done()),
+    _frame(ANSWER, FieldWriter().number(1).number(2).number(3).number(4).done()),
+    _frame(MOVED, (9).to_bytes(8, "little")) + _frame(FAULT, FieldWriter().data(b"Corrupt").done()),
 )
 
 

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
+from cri.images.bounds.fields import FieldWriter
 from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Corrupt, Oversized
 from cri.images.layer import compression, tarstream
@@ -18,7 +19,6 @@ from cri.images.layer.layers import LayerBudget, read_chunks, read_layer
 from cri.images.layer.stream import PlainStream
 from cri.images.rootfs.tree import MergedTree
 from cri.images.worker import wire
-from cri.images.worker.frames import Fields
 from cri.images.worker.kernel import kconfig
 from daemonkit.faults import Refused
 
@@ -57,7 +57,7 @@ def find(
     subject: str,
     layers: Sequence[tuple[int, str]],
     wanted: Sequence[tuple[str, int, str, bool]],
-) -> Fields:
+) -> FieldWriter:
     """For each wanted file whether it is there, its layer, offset, and size.
 
     layers: compressed size and plain digest of each; wanted: see WantedFile. Raises Refused, Oversized: it is
@@ -74,8 +74,8 @@ def find(
     return _places(folder.names, list(map(WantedFile._make, wanted)), subject)
 
 
-def _places(names: Mapping[bytes, Inode], wanted: Sequence[WantedFile], subject: str) -> Fields:
-    fields, places, count = Fields(), set[tuple[int, int]](), 0
+def _places(names: Mapping[bytes, Inode], wanted: Sequence[WantedFile], subject: str) -> FieldWriter:
+    fields, places, count = FieldWriter(), set[tuple[int, int]](), 0
     for one in wanted:
         node = names.get(one.name.encode())
         if node is None and one.needed:
@@ -116,7 +116,7 @@ def copy(
     diff_id: str,
     places: Sequence[tuple[int, int, int, bool]],
     extras: Sequence[str],
-) -> Fields:
+) -> FieldWriter:
     """Copy files out of one layer, which is verified again: it may have changed since they were found.
 
     places: see KernelPlace, by their offsets; extras: see kconfig.check(). Corrupt: the layer is damaged;
@@ -141,7 +141,7 @@ def copy(
         raise Corrupt(READ, subject, "a layer of it is damaged", "remove it, and pull it again")
     if config is not None:
         kconfig.check(config, subject, set(extras))
-    return Fields()
+    return FieldWriter()
 
 
 def _hashed(chunks: Iterable[bytes], running: hashlib._Hash) -> Iterator[bytes]:
