@@ -60,7 +60,7 @@ class CallFilter:
 
 
 def namespaces(names: Iterable[str], fill: Callable[[], None]) -> dict[str, int]:
-    """New namespaces as descriptors, by their names; this process visits them to ``fill`` them."""
+    """New namespaces as descriptors, by name; ``fill`` runs inside the namespaces."""
     names = tuple(names)
     root, place = (os.open(one, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for one in ("/", "."))
     home = _opened(names)

@@ -180,6 +180,6 @@ def pull_policy(image: str) -> str:
     """The pull policy of an image: no registry is asked for one that was imported on the nodes.
 
     A kubelet that lacks it would ask whoever serves port 443 or 80 of the node, and run the answer as root.
-    A digest says which bytes these are, whoever sends them.
+    A digest names the bytes, whoever sends them.
     """
     return "Never" if image.startswith(_IMPORTED) and "@" not in image else "IfNotPresent"

@@ -189,7 +189,7 @@ class FilesystemBuilder:
         with closing(planned.plan):
             await self._filesystems.run((planned.plan.content.value, tenant()), work)
             if not self._store.has_filesystem(planned.part.chain_id):
-                # It was made to lie over other ones.
+                # Another caller made the filesystem, over other lower layers.
                 await self._filesystems.run((planned.part.chain_id, tenant()), work)
         await self._threads.run(lambda _: early.close())
 

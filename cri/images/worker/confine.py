@@ -70,8 +70,8 @@ class Confinement:
     def enter(self, given: Sequence[int], parent: int, needs: Needs = NOTHING) -> None:
         """Confine this process for good; call it in a new child, before it reads a byte.
 
-        given: the descriptors that it keeps; parent: the process that forked it, with which it ends. Raises
-        OSError; the process must end then.
+        given: descriptors that stay open; parent: the forking process, whose end is this process's end, too.
+        Raises OSError; the process must end then.
         """
         rights.end_with(parent)
         fresh = _resolver_files() if self._network and self._is_root else {}
@@ -93,7 +93,7 @@ class Confinement:
 
 
 APART = ("mnt", "net")
-"""Namespaces that each child enters; it inherits the others of its parent."""
+"""Namespaces that each child enters; a child inherits the parent's others."""
 
 
 def prepared() -> bool:
@@ -123,7 +123,7 @@ def lock(calls_left: rights.CallFilter, parent: int, is_root: bool) -> None:
 def new_top() -> Path:
     """An empty file system of this mount namespace, in which a root directory is made."""
     rights.keep_mounts()
-    # Any directory would do; this one is always there, and holds nothing that is bound.
+    # Every host has /proc, and nothing below /proc is bound into the new root.
     rights.mount("tmpfs", "/proc", "tmpfs", _PLAIN, f"{_TMPFS}1m")
     return Path("/proc")
 
@@ -135,7 +135,7 @@ def bind(source: str, place: Path, flags: int = _PLAIN) -> None:
 
 
 def close_top(top: Path) -> None:
-    """Make it the root directory, which nobody writes."""
+    """Make ``top`` the root directory, read-only."""
     rights.pivot(str(top))
     rights.mount(None, "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | _PLAIN)
 

@@ -1,6 +1,6 @@
-"""Runs a program of the host, tar2sqfs, in a confined process: it sees itself, its libraries, and its output.
+"""Runs tar2sqfs of the host confined: the program sees its own file, its libraries, and its output.
 
-It reads its standard input and writes one file, which belongs to it while it runs.
+The program reads its standard input and writes one file, which its user owns while the program runs.
 """
 
 from __future__ import annotations

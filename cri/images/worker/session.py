@@ -71,8 +71,8 @@ class Worker:
     ) -> T:
         """The answer to a request; blocks.  Faults: as LayerWorkers.run(), after which it has ended.
 
-        request: None if the job is the only one; decode: takes the answer's fields; feed: bytes that follow
-        the request, the last one then.
+        request: None if the job is the only request; decode: takes the answer's fields; feed: bytes that
+        follow the request, after which no other request may come.
         """
         try:
             with token.unblocking(self._hang_up):

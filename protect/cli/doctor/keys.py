@@ -25,7 +25,7 @@ def _flags(keys: str) -> dict[str, Rule]:
 
 PROTECTD: Rule = rules_of(ProtectdConfig)
 
-# xenpod-cri's own classes cannot be imported here; a test holds this table within what they say.
+# xenpod-cri's classes cannot be imported here; a test compares this table with the classes.
 CRI: Rule = {
     "state_dir": _words("/var/lib/xenpod"),
     "run_dir": _words("/run/xenpod"),

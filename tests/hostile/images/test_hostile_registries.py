@@ -1,4 +1,4 @@
-"""A registry that attacks whoever pulls from it: one pull fails, and everybody else is served.
+"""A hostile registry fails its own pull, and everybody else is served.
 
 Each attack is the registry of a tenant, who names an image there.
 """

@@ -52,7 +52,7 @@ pytestmark = [
 
 @pytest.fixture
 def groups() -> Iterator[tuple[Path, Path]]:
-    """A daemon's groups as systemd makes them: the first one says that they are delegated."""
+    """A daemon's groups as systemd makes them; the first group carries the mark of delegation."""
     made = UNIFIED / f"xenpod-test-{os.getpid()}", MEMORY / f"xenpod-test-{os.getpid()}"
     for one in made:
         one.mkdir()

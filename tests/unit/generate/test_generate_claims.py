@@ -81,7 +81,7 @@ def test_a_claim_counts_as_one_of_a_zone_by_its_class_not_its_name(release: Vers
 
 
 def test_a_claim_whose_class_nobody_sees_is_refused() -> None:
-    """One that the pod names, not a template: it is there before the pod, or after it."""
+    """A claim that the pod names, not a template, may be made before or after the pod."""
     made = policy.claim_policy([NODE], (256,), NEWEST, None)
     [found] = [
         one

@@ -44,7 +44,7 @@ WANTED: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("name", WANTED)
 def test_the_lock_fits_the_project_and_all_that_it_needs(name: str) -> None:
-    """Also of other packages, as those that are installed here say; run ``make lock`` if it does not."""
+    """The dependencies of dependencies, too. If the test fails, run ``make lock``."""
     found = locked(name)
     open_, seen = [Requirement(one) for one in WANTED[name]], set[str]()
     while open_:

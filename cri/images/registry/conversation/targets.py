@@ -103,7 +103,7 @@ def endpoint(scheme: str, netloc: str) -> tuple[str, int | None]:
 
 
 def parsed(address: str) -> _Address:
-    """An address as the system has it; one of IPv6 that stands for one of IPv4 is that one."""
+    """An address as the system has it; an IPv6 address that stands for an IPv4 address becomes the latter."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, IPv4Address):
         return found
