@@ -119,7 +119,7 @@ class Catalogue:
         return None if image_id is None or not self._is_here(image_id) else self.images[image_id]
 
     def _is_here(self, image_id: str) -> bool:
-        """Whether an image is listed: not removed, and its documents read. Without them its user is unknown."""
+        """Whether an image is listed: not removed, and its documents read, which name its user."""
         return not self.rows[image_id].removed and image_id in self.facts
 
     def resolve(self, text: str) -> StoredImage:
