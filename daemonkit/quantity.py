@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from decimal import ROUND_CEILING, Decimal
 
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?\d+))?", re.ASCII)
@@ -18,7 +19,7 @@ _EXPONENTS = 18
 def exact(untrusted_text: object) -> Decimal:
     """The number itself; ValueError for what is no quantity."""
     if not isinstance(untrusted_text, str) or len(untrusted_text) > _LONGEST:
-        raise ValueError(f"{str(untrusted_text)[:_LONGEST]!r} is no quantity such as 512Mi")
+        raise ValueError(f"{reprlib.repr(untrusted_text)} is no quantity such as 512Mi")
     match = _QUANTITY.fullmatch(untrusted_text)
     if match is None:
         raise ValueError(f"{untrusted_text!r} is no quantity such as 512Mi")

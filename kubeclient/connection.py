@@ -34,7 +34,8 @@ async def connected(kubeconfig: Path | None, purpose: Purpose) -> AsyncIterator[
     """An ApiClient; errors in the block are raised as faults.
 
     Credentials are read each time, since they are rotated.  The API server's statuses become Denied (401,
-    403), Missing (404), Exists (409, 412), Invalid (400, 422).  Unreachable: it does not answer, or is busy.
+    403), Missing (404), Exists (409, 412), Invalid (400, 422).  Invalid, too: an object is nested
+    too deeply to be read.  Unreachable: the server does not answer, or is busy.
     """
     import aiohttp
     from kubernetes_asyncio import client
@@ -45,6 +46,9 @@ async def connected(kubeconfig: Path | None, purpose: Purpose) -> AsyncIterator[
             yield link
     except client.ApiException as error:
         raise _refused(error, purpose) from error
+    except RecursionError as error:  # users write parts of objects, which the server keeps as they are
+        cause = "the object is nested too deeply to be read"
+        raise Invalid(purpose.operation, purpose.subject, cause) from error
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, client.OpenApiException) as error:
         # OSError: files that the kubeconfig names.  The last two: an answer that is not the expected object.
         cause = str(error)[:_LONGEST] or "no answer in time"

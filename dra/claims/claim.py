@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from daemonkit.faults import Invalid, Missing, Refused
-from daemonkit.quantity import whole
+from daemonkit.quantity import LARGEST, whole
 from dra.claims.parameters import ClaimParameters
 from dra.config import ClaimSizes
 from dra.model import HOST_DEVICE
@@ -98,7 +98,7 @@ def allocation(wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Alloc
     """
     uid = _dict(untrusted_claim, "metadata").get("uid")
     if uid != wanted.uid:
-        cause = f"the claim has another uid now, {str(uid)[:64]}"
+        cause = f"the claim has another uid now, {_text(uid)[:64]}"
         raise Missing(PREPARE, str(wanted), cause, "the kubelet asks for its pod's own claim")
     status = _dict(untrusted_claim, "status")
     if not isinstance(status.get("allocation"), dict):
@@ -109,6 +109,8 @@ def allocation(wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Alloc
     if not parts:
         cause = f"nothing of driver {wanted.driver} is allocated to it"
         raise Refused(PREPARE, str(wanted), cause)
+    if (total := sum(part.bytes for part in parts)) > LARGEST:
+        raise Invalid(PREPARE, str(wanted), f"its {total} bytes are out of range", "ask for less memory")
     names = sorted({part.device for part in parts if part.bytes})
     if len(names) > 1:
         cause = f"it has memory of {len(names)} devices, {', '.join(names)}"
@@ -125,14 +127,14 @@ def devices_of(wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Itera
     for result in _list(devices, "results", _REQUESTS):
         ours = (result.get("driver"), result.get("pool")) == (wanted.driver, wanted.pool)
         if ours and result.get("adminAccess") is not True:
-            yield str(result.get("device", ""))
+            yield _text(result.get("device"))
 
 
 def consumers(untrusted_claim: Mapping[str, Any]) -> Iterator[Consumer]:
     """The pods that a claim is reserved for."""
     for consumer in _list(_dict(untrusted_claim, "status"), "reservedFor", _PODS):
         if consumer.get("resource") == "pods" and not consumer.get("apiGroup"):
-            yield Consumer(str(consumer.get("name", "")), str(consumer.get("uid", "")))
+            yield Consumer(_text(consumer.get("name")), _text(consumer.get("uid")))
 
 
 def _parts(
@@ -141,17 +143,17 @@ def _parts(
     for result in _list(devices, "results", _REQUESTS):
         if result.get("driver") != wanted.driver:
             continue
-        pool = str(result.get("pool"))
+        pool = _text(result.get("pool"))
         if pool != wanted.pool:
             cause = f"its device is of pool {pool[:64]}, this node's is {wanted.pool}"
             raise Refused(PREPARE, str(wanted), cause, "delete the claim; the scheduler allocates it anew")
-        device, admin = str(result.get("device", "")), result.get("adminAccess") is True
+        device, admin = _text(result.get("device")), result.get("adminAccess") is True
         of_host = device.startswith(HOST_DEVICE)
         yield Allocated(
-            str(result.get("request", "")),
+            _text(result.get("request")),
             pool,
             device,
-            str(result.get("shareID") or ""),
+            _text(result.get("shareID")),
             0 if admin or of_host else _bytes(wanted, result, parameters),
             _host_device(wanted, device) if of_host and not admin else "",
         )
@@ -168,7 +170,7 @@ def _host_device(wanted: WantedClaim, device: str) -> str:
 def _bytes(wanted: WantedClaim, result: Mapping[str, Any], parameters: ClaimParameters) -> int:
     """The size that the scheduler has counted.  Without one the device is the claim's alone, and the claim's
     parameters say how much of it."""
-    asked = parameters.memory(str(result.get("request", "")))
+    asked = parameters.memory(_text(result.get("request")))
     consumed = _dict(result, "consumedCapacity")
     if MEMORY not in consumed:
         return wanted.sizes.rounded(wanted.sizes.default if asked is None else asked)
@@ -187,6 +189,11 @@ def _bytes(wanted: WantedClaim, result: Mapping[str, Any], parameters: ClaimPara
 def _dict(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = value.get(key)
     return found if isinstance(found, dict) else {}
+
+
+def _text(value: object) -> str:
+    """Text that a message can carry; "": it is none."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else ""
 
 
 def _list(value: Mapping[str, Any], key: str, most: int) -> list[Mapping[str, Any]]:

@@ -9,6 +9,7 @@ Source: resource.k8s.io, DeviceAllocationConfiguration.  Of this form, in a clai
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ class ClaimParameters:
             opaque = config.get("opaque")
             if isinstance(opaque, dict) and opaque.get("driver") == driver:
                 requests = config.get("requests")
-                of = frozenset(map(str, requests)) if isinstance(requests, list) else frozenset[str]()
+                of = frozenset(map(_name, requests)) if isinstance(requests, list) else frozenset[str]()
                 self._memory.append((of, self._read(opaque.get("parameters"))))
 
     def memory(self, request: str) -> int | None:
@@ -45,10 +46,10 @@ class ClaimParameters:
         if not isinstance(untrusted_parameters, dict):
             raise self._invalid("parameters are no object")
         if unknown := sorted(map(str, untrusted_parameters.keys() - _KEYS)):
-            raise self._invalid(f"unknown key {unknown[0][:64]!r}")
+            raise self._invalid(f"unknown key {reprlib.repr(unknown[0])}")
         for key, wanted in (("apiVersion", _VERSION), ("kind", _KIND)):
             if (found := untrusted_parameters.get(key)) != wanted:
-                raise self._invalid(f"{key} is {str(found)[:64]!r}, and only {wanted} is known")
+                raise self._invalid(f"{key} is {reprlib.repr(found)}, and only {wanted} is known")
         try:
             size = whole(untrusted_parameters.get("memory"))
         except ValueError as error:
@@ -59,3 +60,7 @@ class ClaimParameters:
 
     def _invalid(self, cause: str) -> Invalid:
         return Invalid(_OPERATION, self._claim, cause, _HINT)
+
+
+def _name(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from daemonkit.faults import Missing, Unsupported
+from daemonkit.faults import Invalid, Missing, Unsupported
 from dra import metrics
 from dra.slices.document import GROUP, Document, NodeSlice, SliceVersion, devices, document
 from kubeclient.connection import TIMEOUT, Purpose, connected
@@ -103,17 +103,20 @@ class ClusterApi:
             )
 
     async def claim(self, namespace: str, name: str) -> Document | None:
-        """A ResourceClaim; None: there is none."""
+        """A ResourceClaim; None: there is none.  Invalid: its JSON cannot be read."""
         version = await self.version()
+        subject = f"{namespace}/{name}"
         try:
-            async with self._objects("read claim", f"{namespace}/{name}") as objects:
-                return _plain(
-                    await objects.get_namespaced_custom_object(
-                        GROUP, version.value, namespace, _CLAIMS, name, _request_timeout=TIMEOUT
-                    )
+            async with self._objects("read claim", subject) as objects:
+                answer = await objects.get_namespaced_custom_object(
+                    GROUP, version.value, namespace, _CLAIMS, name, _request_timeout=TIMEOUT
                 )
         except Missing:
             return None
+        if not isinstance(answer, dict):  # the client returns the text if Python does not read the JSON
+            cause = "its JSON cannot be read: no object, or a number in it has thousands of digits"
+            raise Invalid("read claim", subject, cause, "shorten its parameters")
+        return _plain(answer)
 
     @asynccontextmanager
     async def _objects(self, operation: str, subject: str) -> AsyncIterator[Any]:

@@ -26,7 +26,8 @@ Json = dict[str, Any]
 class Cluster:
     """``versions``: those of resource.k8s.io, none for a cluster without it.  ``writes`` are the slices' own.
 
-    ``refusal``: the status and message of every answer, if any.
+    ``written``: claims as their bytes, which go before ``claims``.  ``refusal``: the status and message of
+    every answer, if any.
     """
 
     versions: tuple[str, ...] = ("v1", "v1beta2", "v1beta1")
@@ -35,6 +36,7 @@ class Cluster:
     taints: bool = True
     slices: dict[str, Json] = field(default_factory=dict)
     claims: dict[str, Json] = field(default_factory=dict)
+    written: dict[str, bytes] = field(default_factory=dict)
     writes: list[tuple[str, Json]] = field(default_factory=list)
     events: list[Json] = field(default_factory=list)
     refusal: tuple[int, str] | None = None
@@ -89,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
         status, answer = self._outcome(body)
         if status >= 400:
             answer = {"kind": "Status", "message": answer, "code": status}
-        content = json.dumps(answer).encode()
+        content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
@@ -116,7 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
             case ["resourceslices", *name]:
                 return self._slice(parts[0], "".join(name), body, "dryRun" in parse_qs(url.query))
             case ["namespaces", namespace, "resourceclaims", name]:
-                found = self.model.claims.get(f"{namespace}/{name}")
+                key = f"{namespace}/{name}"
+                found = self.model.written.get(key) or self.model.claims.get(key)
                 return (200, found) if found else (404, f'resourceclaims "{name}" not found')
         return 404, "no such path"
 

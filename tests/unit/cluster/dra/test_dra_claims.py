@@ -138,7 +138,7 @@ def test_parameters_of_a_class_yield_to_the_claims_and_others_do_not_count() -> 
     [
         ("text", "no object"),
         ([], "no object"),
-        ({}, "apiVersion is 'None'"),
+        ({}, "apiVersion is None"),
         (sized("1Gi", vcpus=2), "unknown key 'vcpus'"),
         (sized("1Gi") | {"kind": "Zone"}, "kind is 'Zone'"),
         (sized("0"), "memory is 0"),
