@@ -23,20 +23,18 @@ from cri.images.pull.kept import ListedLayer
 from cri.images.pull.layers import LayerFetcher, WantedLayer
 from cri.images.pull.progress import Meter, Meters, Progress, Stage
 from cri.images.pull.resolve import ResolvedImage, Resolver
-from cri.images.registry.briefing import brief
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.facts import pack_image
 from cri.images.registry.health import HostHealth
-from cri.images.registry.hosts import RegistryHost
 from cri.images.registry.manifests import Descriptor, Platform
 from cri.images.registry.names import Reference
-from cri.images.registry.sources import ImageSource, pull_hosts, registry_sources
+from cri.images.registry.sources import ImageSource, registry_sources
 from cri.images.rootfs.stack import Part, parts
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageRow, now
 from cri.images.store.store import ImageStore
-from cri.images.worker.conversation import RegistryConversation
+from cri.images.worker.conversation import RegistryConversation, converse
 from cri.images.worker.documents import DocumentReader
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
@@ -100,19 +98,12 @@ class Puller:
         async with AsyncExitStack() as stack:
             if reference is not None:
                 with nullcontext() if first is None else suppress(Refused):
-                    begin = partial(self._converse, reference, credentials)
+                    begin = partial(converse, self._workers, reference, credentials, self._settings)
                     hosts, conversation = await self._threads.run(lambda _: begin())
                     stack.push_async_callback(self._end, conversation)
                     sources += registry_sources(reference, hosts, self._settings, conversation)
             origin = origin_of(host, credentials.fingerprint(), first and first.name)
             yield Candidates(sources, host, self._health, progress, origin)
-
-    def _converse(
-        self, reference: Reference, credentials: Credentials
-    ) -> tuple[tuple[RegistryHost, ...], RegistryConversation]:
-        hosts = pull_hosts(reference, self._settings)
-        told = brief(reference, credentials, hosts, self._settings)
-        return hosts, RegistryConversation(self._workers, told)
 
     async def _end(self, conversation: RegistryConversation) -> None:
         await complete(self._threads.run(lambda _: conversation.close()))

@@ -19,10 +19,10 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, NoReturn
 
-from cri.images.worker.confine import Confinement, Needs
+from cri.images.worker.confinement.confine import Confinement, Needs
+from cri.images.worker.confinement.program import Order, ProgramConfinement
 from cri.images.worker.handles import ONLINE, PROGRAM, Given, receive
 from cri.images.worker.jobs import carry_out, load, prepared, refuse
-from cri.images.worker.program import Order, ProgramConfinement
 
 # Workers and their parent are ended before a daemon or a zone when the host has no memory left.
 _OOM_SCORE = "500"

@@ -6,8 +6,13 @@ import socket
 import threading
 from contextlib import ExitStack, closing, suppress
 
-from cri.images.registry.briefing import Briefing, pack
+from cri.images.registry.briefing import Briefing, brief, pack
+from cri.images.registry.credentials import Credentials
 from cri.images.registry.exchange import Question
+from cri.images.registry.hosts import RegistryHost
+from cri.images.registry.names import Reference
+from cri.images.registry.sources import pull_hosts
+from cri.images.settings import ImageSettings
 from cri.images.worker.session import Worker
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.faults import Fault
@@ -58,3 +63,14 @@ class RegistryConversation:
                 worker = self._workers.converse(pack(self._told), its.fileno())
                 self._worker = self._stack.enter_context(closing(worker))
         return self._control
+
+
+def converse(
+    workers: LayerWorkers, reference: Reference, credentials: Credentials, settings: ImageSettings
+) -> tuple[tuple[RegistryHost, ...], RegistryConversation]:
+    """The hosts of a pull, and a conversation with them; reads the files that hosts.toml names.
+
+    Refused: no host has the name.
+    """
+    hosts = pull_hosts(reference, settings)
+    return hosts, RegistryConversation(workers, brief(reference, credentials, hosts, settings))

@@ -21,12 +21,12 @@ import cri
 from cri.images.bounds.cancel import CancelToken
 from cri.images.bounds.fields import FieldReader
 from cri.images.bounds.limits import ImageLimits
+from cri.images.worker.confinement.tools import ConfinedTool, order
 from cri.images.worker.ends import end_of
 from cri.images.worker.frames import JobOutcome
 from cri.images.worker.handles import ONLINE, PROGRAM, WORKER, send
 from cri.images.worker.jobs import CONVERSE, OWN_BYTES
 from cri.images.worker.session import Pipe, Worker
-from cri.images.worker.tools import ConfinedTool, order
 from daemonkit.host import cgroups
 from daemonkit.host.children import NICER, settle
 

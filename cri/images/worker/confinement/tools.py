@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from cri.images.bounds.limits import ImageLimits
-from cri.images.worker.program import Order
+from cri.images.worker.confinement.program import Order
 from daemonkit.host.children import settle
 
 # Beside what the limits of images allow: the program, and its queues of blocks.

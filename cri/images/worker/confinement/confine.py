@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from cri.images.worker import calls
+from cri.images.worker.confinement import calls
 from daemonkit.host import rights, seccomp
 from daemonkit.host.rights import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REMOUNT
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, NoReturn
 
-from cri.images.worker import calls
-from cri.images.worker.confine import APART, FIRST_ID, bind, close_top, lock, new_top, prepared
+from cri.images.worker.confinement import calls
+from cri.images.worker.confinement.confine import APART, FIRST_ID, bind, close_top, lock, new_top, prepared
 from daemonkit.host import rights, seccomp
 from daemonkit.host.rights import MS_NODEV, MS_NOSUID
 
