@@ -36,9 +36,11 @@ class Client:
         self._logs = logs
         self._timeout = timeout
 
-    async def pull(self, name: str) -> str:
-        """Pull an image: its reference, for ``create``."""
+    async def pull(self, name: str, namespace: str = "") -> str:
+        """Pull an image: its reference, for ``create``; ``namespace``: of the pod that waits for it."""
         request = pb.PullImageRequest(image=pb.ImageSpec(image=name))
+        if namespace:
+            request.sandbox_config.metadata.namespace = namespace
         return (await self.image.PullImage(request, timeout=self._timeout)).image_ref
 
     async def remove_image(self, name: str) -> None:

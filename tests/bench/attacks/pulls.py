@@ -63,7 +63,8 @@ async def _pull(ground: AttackGround, replies: Sequence[Reply], at_once: int = 1
 
 
 async def _once(client: Client, name: str) -> None:
-    await client.pull(name)
+    # As the kubelet asks: the pods of all attackers are of one namespace.
+    await client.pull(name, "hostile")
     with suppress(grpc.aio.AioRpcError):
         await client.remove_image(name)
 
