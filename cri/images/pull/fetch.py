@@ -196,7 +196,7 @@ def _download_rest(
 ) -> Cost:
     verified = VerifiedChunks(layer.digest, layer.size)
     meter.restart()
-    # A try before this one may have filled it.
+    # An earlier try may have filled the list.
     listed.seek(0)
     listed.truncate()
     with ExitStack() as stack:

@@ -27,7 +27,7 @@ class TrustFiles(NamedTuple):
 
 
 class Briefing(NamedTuple):
-    """What is wanted, with what credentials, of which hosts; settings: those that concern a conversation."""
+    """The image, credentials and hosts of one pull; settings: those that concern a conversation."""
 
     reference: Reference
     credentials: Credentials

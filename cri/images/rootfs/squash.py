@@ -47,7 +47,7 @@ class Tools(Protocol):
     ) -> RunningTool:
         """Start a program; source, errors: its standard input and error output.
 
-        out: a file that it is given as its last argument, and that belongs to it from then on.
+        out: the output file, the program's last argument; the program's user owns the file from now on.
         """
 
 

@@ -61,7 +61,7 @@ class _Moved:
             self.tell()
 
     def tell(self) -> None:
-        # It is nobody's loss but that of who has gone.
+        # The daemon has gone, and no longer counts.
         with suppress(BrokenPipeError):
             wire.moved(self._target, self._bytes)
         self._bytes = 0

@@ -64,7 +64,7 @@ async def _copy_input(process: ProcessStreams[Message], command: Command, stdin:
                 for size in sizes.parse(data):
                     last = size
                     await pause()
-                if last:  # of sizes that came at once only this one counts
+                if last:  # the last of the sizes that came at once
                     await process.resize(last.rows, last.columns)
     await asyncio.Event().wait()
     raise AssertionError("an event that nobody sets was set")

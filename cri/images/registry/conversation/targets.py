@@ -36,7 +36,7 @@ class Reach(Enum):
 
 
 _Address = IPv4Address | IPv6Address
-# Networks whose hosts belong together: a registry on one may have its token service there.
+# Networks whose hosts belong together: a registry and its token service may share such a network.
 _NETWORKS = (Reach.PRIVATE, Reach.SHARED)
 
 

@@ -91,7 +91,7 @@ class ProgramConfinement:
     def _enter(self, out: int) -> str:
         mounted = rights.clone(out)
         rights.enter(self._namespaces)
-        # Of this run alone: other ones have other files at the same place.
+        # For this run alone: each run has its own output file at /out.
         rights.unshare(("mnt",))
         rights.attach(mounted, OUT)
         own = FIRST_ID + os.getpid()
