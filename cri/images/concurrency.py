@@ -8,6 +8,7 @@ docs/adr/0017-pull-concurrency.md.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -55,6 +56,7 @@ class WorkerThreads:
             try:
                 result.append(work(token))
             except BaseException as error:
+                forget_frames(error)
                 failure.append(error)
 
         begun = self._pool.submit(carry_out)
@@ -74,6 +76,19 @@ class WorkerThreads:
     def close(self) -> None:
         """Let the threads end; no work may be under way."""
         self._pool.shutdown()
+
+
+def forget_frames(error: BaseException) -> None:
+    """Let go of all variables of the calls that an error has come through, and of the errors before it.
+
+    An error and a call that has it in a variable are a cycle. Both stay until the collector comes by, and
+    with them all that other calls held, such as a document of 4 MiB.
+    """
+    left: list[BaseException | None] = [error]
+    while left:
+        if (one := left.pop()) is not None:
+            traceback.clear_frames(one.__traceback__)
+            left += (one.__cause__, one.__context__)
 
 
 class SingleFlight(Generic[T]):

@@ -7,7 +7,9 @@ image manifest version 2, schema 2.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from cri.images.bounds.digests import is_digest
@@ -31,6 +33,11 @@ _LAYERS = (
 _PACKINGS = ("", "+gzip", ".gzip", "+zstd", ".zstd")
 LAYER_TYPES = frozenset(layer + packing for layer in _LAYERS for packing in _PACKINGS)
 MAX_INDEX = 1000
+MAX_TOKENS = 100_000
+"""Most texts, objects, lists, and commas of a document: 512 layers with annotations have some 20,000."""
+_MARKS = (b'"', b"{", b"[", b",")
+_TOKEN = re.compile(rb'"[^"]*"?|[{\[,]')
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True)
@@ -79,15 +86,27 @@ class ImageConfig:
 
 def parse_json(untrusted_bytes: bytes, subject: str) -> dict[str, Any]:
     """Parse a JSON object whose texts can be sent on as UTF-8; raises Corrupt."""
+    if _has_too_many_tokens(untrusted_bytes):
+        raise Corrupt("read", subject, f"has more than {MAX_TOKENS} values, which no image needs")
     try:
-        document = json.loads(untrusted_bytes)
+        document = json.loads(untrusted_bytes.decode())
         # Half of a surrogate pair is JSON, and no message could carry it.
-        json.dumps(document, ensure_ascii=False).encode()
+        if _SURROGATE.search(untrusted_bytes):
+            json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Corrupt("read", subject, f"is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise Corrupt("read", subject, "is not a JSON object")
     return document
+
+
+def _has_too_many_tokens(untrusted_bytes: bytes) -> bool:
+    """Counts before parsing, which takes 300 ms and 150 MiB for 4 MiB of empty objects."""
+    if sum(map(untrusted_bytes.count, _MARKS)) <= MAX_TOKENS:
+        return False
+    # Marks in texts do not count. Without escapes, a text ends at the next quotation mark.
+    plain = untrusted_bytes.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return next(islice(_TOKEN.finditer(plain), MAX_TOKENS, None), None) is not None
 
 
 def kind_of(document: dict[str, Any], said: str, subject: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -52,6 +53,26 @@ async def test_many_ask_and_one_works() -> None:
     assert work.runs == 1
     assert await shared.run("k", work) == "done"
     assert work.runs == 2
+
+
+async def test_an_error_of_a_thread_does_not_keep_the_variables_of_its_calls(threads: WorkerThreads) -> None:
+    class Document:
+        pass
+
+    left: list[weakref.ref[Document]] = []
+
+    def fails(_: CancelToken) -> None:
+        document = Document()
+        left.append(weakref.ref(document))
+        try:
+            raise ValueError
+        except ValueError as error:
+            raise Broken("read", "x", "it is wrong") from error
+
+    with pytest.raises(Broken) as failed:
+        await threads.run(fails)
+    assert isinstance(failed.value.__cause__, ValueError)
+    assert [one() for one in left] == [None]
 
 
 async def test_keys_do_not_wait_for_each_other() -> None:

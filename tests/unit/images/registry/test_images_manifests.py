@@ -14,6 +14,7 @@ from cri.images.registry import manifests
 from cri.images.registry.manifests import (
     DOCKER_INDEX,
     DOCKER_MANIFEST,
+    MAX_TOKENS,
     OCI_INDEX,
     OCI_MANIFEST,
     Descriptor,
@@ -116,6 +117,33 @@ def _entry(os: str, architecture: str, variant: str = "", media_type: str = OCI_
     return Descriptor(
         media_type, D, 1, Platform(os, architecture, variant), (("n", f"{architecture}{variant}"),)
     )
+
+
+@pytest.mark.parametrize(
+    "untrusted",
+    [
+        b'{"x":[' + b"{}," * MAX_TOKENS + b"{}]}",
+        b'{"x":[' + b'"",' * MAX_TOKENS + b'""]}',
+        b'{"x":"' + b'\\"' * 10 + b'"' + b',"y":1' * MAX_TOKENS + b"}",
+        b'"' * 3 * MAX_TOKENS,
+    ],
+    ids=["objects", "texts", "members", "no JSON"],
+)
+def test_documents_of_more_values_than_an_image_has_are_refused(untrusted: bytes) -> None:
+    with pytest.raises(Corrupt, match=f"more than {MAX_TOKENS} values"):
+        manifests.parse_json(untrusted, "x")
+
+
+@pytest.mark.parametrize("text", ["{[,", '"', "\\", '\\"', "\\\\{"])
+def test_values_of_documents_are_counted_outside_of_texts(text: str) -> None:
+    document = {"label": text * MAX_TOKENS}
+    assert manifests.parse_json(json.dumps(document).encode(), "x") == document
+
+
+@pytest.mark.parametrize("untrusted", [b'{"x": "\\ud800"}', b'{"x": "\\uDFFF"}', b'{"x": "\xed\xa0\x80"}'])
+def test_texts_that_cannot_be_sent_on_are_refused(untrusted: bytes) -> None:
+    with pytest.raises(Corrupt, match="is not JSON"):
+        manifests.parse_json(untrusted, "x")
 
 
 @pytest.mark.parametrize(
