@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -30,6 +31,9 @@ _OOM_SCORE = "500"
 _NEEDS = Needs(handles=32)
 # Connections to registries, and sockets of the daemon for answers.
 _SERVING = Needs(handles=256)
+# Seconds of CPU time after which a child makes way: all of a small image's take less. Children that have not
+# used it up are looked at every tenth of a second.
+_SHORT, _LOOK = 0.1, 0.1
 
 
 class _Worker(NamedTuple):
@@ -50,6 +54,9 @@ class Parent:
         self._confinements: dict[bool, Confinement] = {False: Confinement()}
         self._programs: ProgramConfinement | None = None
         self._workers: dict[int, _Worker] = {}
+        self._settled = False
+        self._short: set[_Worker] = set()
+        self._look = 0.0
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
 
@@ -58,7 +65,8 @@ class Parent:
         while True:
             control = self._control.fileno()
             # A new worker may get a number that another one of these events was for, and so comes last.
-            for handle, _ in sorted(self._poll.poll(), key=lambda event: event[0] == control):
+            events = self._poll.poll(1000 * _LOOK if self._short else None)
+            for handle, _ in sorted(events, key=lambda event: event[0] == control):
                 worker = self._workers.get(handle)
                 if handle == control:
                     if not self._begin():
@@ -70,24 +78,40 @@ class Parent:
                 else:
                     self._poll.unregister(worker.asker)
                     signal.pidfd_send_signal(worker.ended, signal.SIGKILL)
+            self._have_long_ones_make_way()
+
+    def _have_long_ones_make_way(self) -> None:
+        """Else a few large layers would hold up all calls, and the pulls of all small images."""
+        if (now := time.monotonic()) < self._look:
+            return
+        self._look = now + _LOOK
+        # None of them has been waited for: their numbers are still theirs.
+        long = {worker for worker in self._short if _cpu_seconds(worker.pid) >= _SHORT}
+        for worker in long:
+            _make_way(worker.pid)
+        self._short -= long
 
     def _begin(self) -> bool:
         order = receive(self._control)
         if order is None:
             return False
+        if not self._settled:
+            # Again: the daemon may have put its own lower one on this process, before the first order.
+            _expose()
+            self._settled = True
         asker, *given = order.handles
         parent = os.getpid()
         become = self._prepared(order, given, parent)
         # The daemon has settled this process: its forks have its control group.
         pid = os.fork()
         if pid == 0:
-            _expose()
             os.nice(self._nicer)
             become()
         for handle in given:
             os.close(handle)
         worker = _Worker(pid, os.pidfd_open(pid), socket.socket(fileno=asker))
         self._workers |= {worker.ended: worker, asker: worker}
+        self._short.add(worker)
         self._poll.register(worker.ended, select.POLLIN)
         self._poll.register(asker, select.POLLIN)
         return True
@@ -110,6 +134,7 @@ class Parent:
 
     def _reap(self, worker: _Worker) -> None:
         _, status = os.waitpid(worker.pid, 0)
+        self._short.discard(worker)
         for handle in (worker.ended, worker.asker.fileno()):
             del self._workers[handle]
         self._poll.unregister(worker.ended)
@@ -121,6 +146,11 @@ class Parent:
             # Nobody may want to know any more.
             with suppress(BrokenPipeError, ConnectionResetError):
                 worker.asker.send(status.to_bytes(4, "little"))
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Those of all its threads: its clock is made as by clock_getcpuclockid(3)."""
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def _work(confinement: Confinement, network: bool, handles: list[int], parent: int) -> NoReturn:
@@ -138,8 +168,15 @@ def _work(confinement: Confinement, network: bool, handles: list[int], parent: i
         os._exit(status)
 
 
+def _make_way(pid: int) -> None:
+    """Give it the time that nobody else wants, and no moment more: by niceness it would keep its turn."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        # It may have ended since.
+        with suppress(ProcessLookupError):
+            os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
+
+
 def _expose() -> None:
-    # Each worker again: the daemon may have put its own lower one on the parent in the meantime.
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write(_OOM_SCORE)
 

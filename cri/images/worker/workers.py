@@ -35,26 +35,65 @@ log = logging.getLogger(__name__)
 PIPE_BYTES = 1 << 20
 _GROUP = "image-workers"
 _F_SETPIPE_SZ = 1031
+# The environment variables that a worker's parent gets, beside those of proxies.
+_VARIABLES = ("LANG", "LOCALDOMAIN", "PATH", "RES_OPTIONS")
+_PREFIXES = ("LC_", "LD_", "PYTHON", "SSL_CERT_")
 
 
-class LayerWorkers:
-    """One for a daemon. The workers' parent is started with the first job, and stays until close()."""
+class WorkerParent:
+    """The process that forks workers. It is started with the first order, and again if it has ended."""
 
     def __init__(self, limits: ImageLimits) -> None:
         self._limits = limits
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
-        self._parent: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def close(self) -> None:
-        """End the parent, and all workers with it."""
+        """End it, and all its workers."""
         with self._lock:
             if self._control is not None:
                 self._control.close()
-            if self._parent is not None:
+            if self._process is not None:
                 # It ends as soon as it sees that.
-                self._parent.wait()
-            self._control = self._parent = None
+                self._process.wait()
+            self._control = self._process = None
+
+    def send(self, handles: list[int], kind: bytes = WORKER, text: bytes = b"") -> None:
+        """Have it fork; when it cannot, whoever waits for the worker sees that it has ended."""
+        with self._lock:
+            # It may have been killed since, and its workers with it; their pulls failed, the next ones go on.
+            if self._control is None or self._process is None or self._process.poll() is not None:
+                if self._control is not None:
+                    self._control.close()
+                self._control, self._process = _started()
+                _hold(self._process.pid, self._limits)
+            try:
+                send(self._control, handles, kind, text)
+            except (BrokenPipeError, ConnectionResetError):
+                return
+            except BaseException:
+                # The parent may wait for the rest of the handles: it ends, and the next job has a new one.
+                self._control.close()
+                self._process.wait()
+                self._control = None
+                raise
+
+
+class LayerWorkers:
+    """One for a daemon. Their parents are started with the first jobs, and stay until close()."""
+
+    def __init__(self, limits: ImageLimits) -> None:
+        self._limits = limits
+        self._told = asdict(limits)
+        self._offline = WorkerParent(limits)
+        # It has loaded all that speaks to registries, which would double the cost of a fork for the others.
+        self._online = WorkerParent(limits)
+
+    def close(self) -> None:
+        """End the parents, and all workers with them."""
+        self._offline.close()
+        self._online.close()
 
     @property
     def limits(self) -> ImageLimits:
@@ -88,7 +127,7 @@ class LayerWorkers:
         text = json.dumps(order(program, arguments, threads, self._limits)).encode()
         asker, told = socket.socketpair()
         with told:
-            self._send([told.fileno(), source, errors, out], PROGRAM, text)
+            self._offline.send([told.fileno(), source, errors, out], PROGRAM, text)
         return ConfinedTool(asker)
 
     def session(self, job: str, arguments: Sequence[Any]) -> Worker:
@@ -129,33 +168,16 @@ class LayerWorkers:
                 fcntl(source, _F_SETPIPE_SZ, PIPE_BYTES)
             with told:
                 try:
-                    self._send([told.fileno(), given, taken, *([] if sink is None else [sink]), *files], kind)
+                    parent = self._online if kind == ONLINE else self._offline
+                    parent.send(
+                        [told.fileno(), given, taken, *([] if sink is None else [sink]), *files], kind
+                    )
                 finally:
                     os.close(given)
                     os.close(taken)
-            worker.begin((job, asdict(self._limits), len(files), tuple(arguments)))
+            worker.begin((job, self._told, len(files), tuple(arguments)))
             undo.pop_all()
         return worker
-
-    def _send(self, handles: list[int], kind: bytes = WORKER, text: bytes = b"") -> None:
-        """Have the parent fork; when it cannot, whoever waits for the worker sees that it has ended."""
-        with self._lock:
-            # It may have been killed since, and its workers with it; their pulls failed, the next ones go on.
-            if self._control is None or self._parent is None or self._parent.poll() is not None:
-                if self._control is not None:
-                    self._control.close()
-                self._control, self._parent = _parent()
-                _hold(self._parent.pid, self._limits)
-            try:
-                send(self._control, handles, kind, text)
-            except (BrokenPipeError, ConnectionResetError):
-                return
-            except BaseException:
-                # The parent may wait for the rest of the handles: it ends, and the next job has a new one.
-                self._control.close()
-                self._parent.wait()
-                self._control = None
-                raise
 
 
 def _hold(parent: int, limits: ImageLimits) -> None:
@@ -170,13 +192,19 @@ def _hold(parent: int, limits: ImageLimits) -> None:
         log.info("workers of images have no limit of memory together but that of xenpod-cri's own group")
 
 
-def _parent() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _is_for_workers(variable: str) -> bool:
+    # No secret of the daemon's environment; and the fewer there are, the faster are those for proxies found.
+    return variable in _VARIABLES or variable.startswith(_PREFIXES) or variable.lower().endswith("_proxy")
+
+
+def _started() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """A new parent, and the socket that jobs go to; what is sent at once waits until it is up."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     # Without site.py, which takes longer than all that it needs; modules are where this process has them.
     command = [sys.executable, "-P", "-S", "-m", "cri.images.worker", str(NICER)]
     top = str(Path(cri.__file__).parent.parent)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([top, *filter(None, sys.path)])}
+    environment = {name: value for name, value in os.environ.items() if _is_for_workers(name)}
+    environment["PYTHONPATH"] = os.pathsep.join([top, *filter(None, sys.path)])
     try:
         parent = subprocess.Popen(command, stdin=its.fileno(), stdout=subprocess.DEVNULL, env=environment)
     except BaseException:

@@ -27,7 +27,7 @@ workers = LayerWorkers(ImageLimits())
 with tempfile.TemporaryFile() as file:
     # The first job brings their parent.
     workers.start_tool("/bin/true", [], 1, file.fileno(), file.fileno(), file.fileno()).wait()
-print(open(f"/proc/{workers._parent.pid}/cgroup").read())
+print(open(f"/proc/{workers._offline._process.pid}/cgroup").read())
 workers.close()
 """
 GREEDY = """
