@@ -23,7 +23,7 @@ from cri.streaming.transport.wire import READ_SIZE, ClientGone, ClientWire, Pull
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Exhausted
 from daemonkit.logs import fields
-from daemonkit.loop.turns import Turns
+from daemonkit.loop.turns import CARRIED, Turns
 from daemonkit.tasks import Background, race
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,10 @@ PENDING = 256
 URLS = 2048
 """Most URLs that no client has used yet, of all pods."""
 URLS_OF_POD = 128
+OPENING = CARRIED
+"""Seconds of steps that a pod has ahead of others for each stream that a caller of CRI has asked for."""
+_STRANGERS = 8
+"""As how many pods all connections without a token yet count."""
 _URL = 1024
 """Bytes accounted for a URL, beside those of its request."""
 _ACCEPT_PAUSE = 0.1
@@ -101,8 +105,9 @@ class Server:
         self._tasks = Background()
         self._pending: OrderedDict[asyncio.Task[None], None] = OrderedDict()
         self._stopping = asyncio.Event()
-        self._pods = Pods(turns)
-        self._strangers = turns.share()
+        self.pods = Pods(turns)
+        """The part of each pod that has streams."""
+        self._strangers = turns.share(weight=_STRANGERS)
         """The share of all connections without a token yet."""
         limits = ("streaming.connections", "streaming.connections_per_pod")
         self._streams = Slots(config.connections, config.connections_per_pod, "streams", limits)
@@ -117,7 +122,7 @@ class Server:
         Exhausted: the pod has too many that no client has used, or they are too large.
         """
         self._tokens.expire()
-        pod, size = self._pods.part(job.pod, job.namespace), _URL + job.size
+        pod, size = self.pods.part(job.pod, job.namespace), _URL + job.size
         trouble = self._urls.trouble(job.pod, job.namespace)
         if not trouble and pod.quota.half_full:
             trouble = f"the streams and unused URLs of pod {job.pod} take all the memory that a pod may have"
@@ -248,6 +253,8 @@ class Server:
             status = HTTPStatus.SERVICE_UNAVAILABLE if full else HTTPStatus.TOO_MANY_REQUESTS
             raise Bad(status, trouble)
         self._tokens.redeem(token)
+        # Else each step of opening a stream would wait for a turn of all that are open.
+        waiting.pod.share.asked(OPENING)
         return waiting
 
 

@@ -83,12 +83,12 @@ class Turns:
         self._resting = False
         """Whether the next tick comes after a rest."""
 
-    def share(self, carried: float = CARRIED) -> Share:
+    def share(self, carried: float = CARRIED, weight: float = 1.0) -> Share:
         """The share of one more zone, which has used nothing yet.
 
-        ``carried``: seconds of unused time to begin with.
+        ``carried``: seconds of unused time to begin with; ``weight``: as how many zones it counts.
         """
-        return Share(self, self._clock - carried)
+        return Share(self, self._clock - carried, weight)
 
     def free(self, share: Share) -> bool:
         """Whether this zone may go on at once."""
@@ -112,9 +112,9 @@ class Turns:
         self._tick_next()
         return turn
 
-    def asked(self, share: Share) -> None:
-        """Let the zone go ahead for a while: a caller waits for what it does next."""
-        share.used = max(share.used - ASKED, self._clock - CARRIED)
+    def asked(self, share: Share, seconds: float) -> None:
+        """Let the zone go ahead for so many seconds of steps: a caller waits for what it does next."""
+        share.used = max(share.used - seconds, self._clock - CARRIED)
         if share.used < self._clock:
             for turn in share.waiting:
                 if not turn.done():
@@ -124,7 +124,7 @@ class Turns:
     def charge(self, share: Share, seconds: float) -> None:
         """Charge the zone for a step of this many seconds of CPU time."""
         ahead = self._resting and share.used < self._clock
-        share.used += seconds
+        share.used += seconds / share.weight
         share.expected = max(seconds, share.expected * 0.875)
         if not ahead:
             self._spent += seconds
@@ -159,16 +159,18 @@ class Turns:
                 self._clock = max(self._clock, used)
                 room -= max(share.expected, LEAST)
                 turn.set_result(None)
-        if self._waiting:
+        # Else whoever comes after a pause would wait for rests that are long over.
+        if self._waiting or self._spent >= self._slice:
             self._tick_next()
 
 
 class Share:
     """One zone's part of the loop's time."""
 
-    def __init__(self, turns: Turns, used: float) -> None:
+    def __init__(self, turns: Turns, used: float, weight: float) -> None:
         """Use ``Turns.share``."""
         self.turns = turns
+        self.weight = weight
         self.used = used
         """Seconds that the zone has used, on the clock of ``Turns``."""
         self.expected = 0.0
@@ -183,9 +185,9 @@ class Share:
         self._pieces = 0
         self._began = time.perf_counter()
 
-    def asked(self) -> None:
-        """Something is asked of the zone, for which a caller waits."""
-        self.turns.asked(self)
+    def asked(self, seconds: float = ASKED) -> None:
+        """Something is asked of the zone, for which a caller waits; ``seconds``: at most ``CARRIED``."""
+        self.turns.asked(self, seconds)
 
     def enough(self) -> bool:
         """Whether the step should pause now, with ``asyncio.sleep(0)``; ask after each piece of work."""

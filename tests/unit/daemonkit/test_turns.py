@@ -38,8 +38,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 class Hog:
     """A zone that always has more to do; each step takes ``seconds``."""
 
-    def __init__(self, all_turns: Turns, clock: Clock, seconds: float = STEP) -> None:
-        self.share = all_turns.share()
+    def __init__(self, all_turns: Turns, clock: Clock, seconds: float = STEP, weight: float = 1.0) -> None:
+        self.share = all_turns.share(weight=weight)
         self.steps = 0
         self.seconds = seconds
         self._clock = clock
@@ -92,6 +92,16 @@ async def test_time_not_steps_is_what_is_shared(clock: Clock) -> None:
     used = [hog.steps * hog.seconds for hog in hogs]
     assert max(used) - min(used) < 20 * STEP, used
     for hog in hogs:
+        await hog.stop()
+
+
+async def test_a_share_of_more_weight_gets_as_much_time_as_so_many_zones(clock: Clock) -> None:
+    all_turns = Turns()
+    heavy = Hog(all_turns, clock, weight=4)
+    hogs = [Hog(all_turns, clock) for _ in range(16)]
+    await iterations(4000)
+    assert [hog.steps for hog in hogs] == pytest.approx([heavy.steps / 4] * 16, rel=0.05)
+    for hog in (heavy, *hogs):
         await hog.stop()
 
 
@@ -267,6 +277,20 @@ async def test_a_step_that_takes_long_is_followed_by_more_rests(
         assert clock.now - begun <= (80 + 8) * REST_SLICE
     for hog in hogs:
         await hog.stop()
+
+
+async def test_a_zone_that_comes_after_the_rests_of_others_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rests, underway = Rests(monkeypatch), Underway()
+    all_turns = Turns(underway)
+    with underway.call():
+        all_turns.charge(all_turns.share(), 8 * REST_SLICE)
+        late = all_turns.share(carried=0.0)
+        assert not all_turns.free(late), "the rests after a long step are not over"
+        for _ in range(10):
+            await rests.over()
+        assert all_turns.free(late)
 
 
 async def test_what_is_asked_of_a_zone_does_not_wait_for_a_rest(

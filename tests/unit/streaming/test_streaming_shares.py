@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from cri.config import StreamingConfig
 from cri.streaming.pods import Pods, Slots
 from cri.streaming.process.command import Command
 from cri.streaming.process.copy import copy_streams
 from cri.streaming.process.exit_status import ExitStatus
-from cri.streaming.server import URLS_OF_POD
+from cri.streaming.server import URLS_OF_POD, serving
 from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, FrameType, Ping, SynStream
 from cri.streaming.transport.inbox import Inbox
@@ -23,7 +24,7 @@ from cri.streaming.transport.session import SpdySession, SpdyStream
 from cri.streaming.transport.wire import ClientGone
 from daemonkit.faults import Exhausted
 from daemonkit.loop.allowance import Allowance
-from daemonkit.loop.turns import Turns
+from daemonkit.loop.turns import CARRIED, Turns
 from tests.support.cri.hostile_streams import control
 from tests.support.cri.stream_client import WEBSOCKET, Answer, connect, key, path_of, websocket
 from tests.support.cri.stream_jobs import Play, echo, forever, streaming_server
@@ -104,6 +105,24 @@ def test_a_pod_that_comes_again_has_no_time_ahead_of_others() -> None:
     part = pods.part("p", "n")
     assert part is pods.part("p", "n")
     assert part.share.used == 5.0
+
+
+async def test_a_stream_that_was_asked_for_opens_ahead_of_those_that_are_open() -> None:
+    turns = Turns()
+    async with serving(StreamingConfig(), turns=turns) as streaming:
+        busy = turns.share()
+        busy.used = 5.0
+        assert turns.free(busy), "the clock is at its time now"
+        ahead: list[float] = []
+
+        async def look(_: Command) -> ExitStatus:
+            ahead.append(busy.used - streaming.pods.part("honest", "of-honest").share.used)
+            return ExitStatus()
+
+        play = Play()
+        await websocket(streaming.base, streaming.url(play.job(look, pod="honest")))
+        await play.until(lambda: bool(ahead))
+        assert 0 < ahead[0] <= CARRIED
 
 
 async def test_streams_of_one_pod_are_refused_and_those_of_others_are_served() -> None:
