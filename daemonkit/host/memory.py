@@ -51,6 +51,10 @@ async def keep_small() -> None:
     A burst of requests ends with its buffers freed, between blocks that stay: malloc alone keeps them. A trim
     during the burst finds them in use, and the size does not grow when they are freed; so there is another
     trim later, whether the size has changed or not.
+
+    Objects that refer to each other keep buffers as well, such as an error and the calls that the error came
+    through. Python collects such objects once there are very many new ones, which an idle node never has: so
+    they are collected here when a trim is of no use.
     """
     least, pause = resident(), _LOOK
     while True:
@@ -61,4 +65,6 @@ async def keep_small() -> None:
             pause = _LOOK
             continue
         await asyncio.to_thread(trim)
+        if before - resident() < _USEFUL:
+            await asyncio.to_thread(give_back)
         pause = _LOOK if before - resident() >= _USEFUL else min(2 * pause, _LONGEST)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
+from collections.abc import Callable
 
 import pytest
 
 from daemonkit.host import memory
 
 MIB = 1 << 20
+
+
+class Holder:
+    """Refers to itself, and holds a buffer that malloc gives back once it is gone."""
+
+    def __init__(self, gone: Callable[[], None]) -> None:
+        self.itself = self
+        weakref.finalize(self, gone)
 
 
 class Malloc:
@@ -26,6 +36,9 @@ class Malloc:
         self.trims += 1
         if not self.in_use:
             self.size = 100 * MIB
+
+    def leave(self) -> None:
+        self.in_use = False
 
     async def next_trim(self) -> None:
         """Wait for one more trim."""
@@ -50,6 +63,16 @@ async def test_memory_in_use_during_one_trim_is_given_back_by_a_later_one(malloc
     malloc.size, malloc.in_use = 150 * MIB, True
     await malloc.next_trim()
     malloc.in_use = False
+    while malloc.size > 100 * MIB:
+        await malloc.next_trim()
+    keeping.cancel()
+
+
+async def test_memory_that_garbage_which_refers_to_itself_holds_is_given_back(malloc: Malloc) -> None:
+    keeping = asyncio.create_task(memory.keep_small())
+    await asyncio.sleep(0)
+    malloc.size, malloc.in_use = 150 * MIB, True
+    Holder(malloc.leave)
     while malloc.size > 100 * MIB:
         await malloc.next_trim()
     keeping.cancel()
