@@ -12,14 +12,15 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from cri.config import StreamingConfig, TlsConfig
 from cri.streaming.http.handshake import Bad, Handshake, Request
 from cri.streaming.http.negotiate import Chosen
 from cri.streaming.http.tokens import LENGTH, Tokens
+from cri.streaming.job import StreamJob
 from cri.streaming.pods import Pods, PodStreams, Slots
-from cri.streaming.transport.wire import READ_SIZE, ClientGone, ClientWire, Pulled, SocketWire
+from cri.streaming.transport.wire import READ_SIZE, ClientGone, Pulled, SocketWire
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Exhausted
 from daemonkit.logs import fields
@@ -43,45 +44,6 @@ _ACCEPT_PAUSE = 0.1
 _REFUSE = 5.0
 GOODBYE = 2.0
 """Seconds that all clients together have to read that the server stops."""
-
-
-class StreamJob(Protocol):
-    """The job behind a URL, which is served when its client comes."""
-
-    @property
-    def kind(self) -> str:
-        """The first part of the URL's path."""
-        ...
-
-    @property
-    def subject(self) -> str:
-        """The container's or sandbox's id, for the log."""
-        ...
-
-    @property
-    def pod(self) -> str:
-        """The id of the sandbox, whose share it uses."""
-        ...
-
-    @property
-    def namespace(self) -> str:
-        """The pod's namespace, whose share of pools it uses."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Bytes of the request, which wait with the job."""
-        ...
-
-    def negotiate(self, request: Request) -> Chosen[Any]:
-        """Choose a transport and sub-protocol; Bad when there is none in common."""
-        ...
-
-    async def serve(
-        self, wire: ClientWire, chosen: Chosen[Any], stream_timeout: float, stopping: asyncio.Event
-    ) -> None:
-        """Serve the client until the job has ended, or the client is gone or told that the server stops."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

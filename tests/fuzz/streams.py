@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from cri.streaming.forwarding.portforward import Style
 from cri.streaming.http.negotiate import Chosen
+from cri.streaming.job import StreamJob
 from cri.streaming.process.command import Command
 from cri.streaming.process.copy import copy_streams
 from cri.streaming.process.exit_status import ExitStatus
-from cri.streaming.server import StreamJob
 from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, Frame, GoAway, MoreHeaders, Ping, Reset, SynReply, SynStream
 from cri.streaming.transport.channels import PROTOCOLS, SubProtocol

@@ -1,0 +1,49 @@
+"""The jobs of the streaming server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from cri.streaming.http.handshake import Request
+from cri.streaming.http.negotiate import Chosen
+from cri.streaming.transport.wire import ClientWire
+
+
+class StreamJob(Protocol):
+    """The job behind a URL, which is served when its client comes."""
+
+    @property
+    def kind(self) -> str:
+        """The first part of the URL's path."""
+        ...
+
+    @property
+    def subject(self) -> str:
+        """The container's or sandbox's id, for the log."""
+        ...
+
+    @property
+    def pod(self) -> str:
+        """The id of the sandbox, whose share it uses."""
+        ...
+
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace, whose share of pools it uses."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes of the request, which wait with the job."""
+        ...
+
+    def negotiate(self, request: Request) -> Chosen[Any]:
+        """Choose a transport and sub-protocol; Bad when there is none in common."""
+        ...
+
+    async def serve(
+        self, wire: ClientWire, chosen: Chosen[Any], stream_timeout: float, stopping: asyncio.Event
+    ) -> None:
+        """Serve the client until the job has ended, or the client is gone or told that the server stops."""
+        ...
