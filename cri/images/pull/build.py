@@ -164,12 +164,15 @@ class FilesystemBuilder:
         return await self._threads.run(partial(state.planning.apply, listed, digest, diff_id))
 
     @asynccontextmanager
-    async def early(self, parts: Sequence[Part]) -> AsyncIterator[Mapping[int, EarlyBuild]]:
+    async def early(
+        self, image: LayeredImage, parts: Sequence[Part]
+    ) -> AsyncIterator[Mapping[int, EarlyBuild]]:
         """Places for the filesystems of parts, by the numbers of their topmost layers."""
-        files, settings, workers = self._store.files, self._settings, self._workers
-        places = {
-            part.end - 1: EarlyBuild(files, part.chain_id, settings, self._slots, workers) for part in parts
-        }
+        places, files, settings, workers = {}, self._store.files, self._settings, self._workers
+        for part in parts:
+            # An image may have no layer at all.
+            size = sum(layer.size for layer in image.layers[part.end - 1 : part.end])
+            places[part.end - 1] = EarlyBuild(files, part.chain_id, size, settings, self._slots, workers)
 
         def close(_: CancelToken) -> None:
             for place in places.values():

@@ -24,10 +24,18 @@ class EarlyBuild:
     """A place for one filesystem that is begun early, or not at all; used by one thread at a time."""
 
     def __init__(
-        self, files: StoreFiles, chain_id: str, settings: ImageSettings, slots: Shares, tools: Tools
+        self,
+        files: StoreFiles,
+        chain_id: str,
+        size: int,
+        settings: ImageSettings,
+        slots: Shares,
+        tools: Tools,
     ) -> None:
+        """size: of the topmost layer, compressed."""
         self._files = files
         self._stem = chain_id.partition(":")[2]
+        self._size = size
         self._settings = settings
         self._slots = slots
         self._tenant = tenant()
@@ -55,7 +63,8 @@ class EarlyBuild:
         self._undo.callback(self._slots.give, self._tenant)
         out = self._undo.enter_context(self._files.work_file(self._stem))
         try:
-            return self._undo.enter_context(closing(BegunFilesystem(out, self._settings, self._tools)))
+            begun = BegunFilesystem(out, self._size, self._settings, self._tools)
+            return self._undo.enter_context(closing(begun))
         except (OSError, Fault):
             # It will be told when the filesystem is built.
             self._undo.close()

@@ -189,7 +189,7 @@ class Puller:
             _skip(meters[:start])
             for cost in state.below:
                 budget.spend(cost)
-            async with self._builder.early(parts) as early, task_group() as group:
+            async with self._builder.early(layered, parts) as early, task_group() as group:
                 wanted = self._wanted(layered, meters, candidates, early)
                 coming = {n: group.create_task(self._layer(wanted[n], slots, budget)) for n in state.order}
 

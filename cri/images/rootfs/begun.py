@@ -13,11 +13,11 @@ from cri.images.settings import ImageSettings
 class BegunFilesystem:
     """A filesystem of which a FileWriter writes the beginning; written: what that was, once it is known."""
 
-    def __init__(self, out: Path, settings: ImageSettings, tools: Tools) -> None:
-        """Raises Refused; close() it in any case."""
+    def __init__(self, out: Path, size: int, settings: ImageSettings, tools: Tools) -> None:
+        """size: see Squashfs. Raises Refused; close() it in any case."""
         self.out = out
         self.written: Written | None = None
-        self.squashfs = Squashfs(out, settings, tools)
+        self.squashfs = Squashfs(out, size, settings, tools)
 
     def fits(self, content: ContentId) -> bool:
         """Whether what is written is what a plan begins with."""

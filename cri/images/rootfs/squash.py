@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 TOOL = "tar2sqfs"
 BLOCK_BYTES = 128 << 10
+_THREAD_BYTES = 4 << 20
+"""Bytes of a filesystem for each thread that compresses, at least."""
 _F_SETPIPE_SZ = 1031
 _BUILD = "build filesystem image"
 _LEVELLED = ("zstd", "gzip")
@@ -57,8 +59,8 @@ class Squashfs:
     Both block; they may be called in one thread after the other.
     """
 
-    def __init__(self, out: Path, settings: ImageSettings, tools: Tools) -> None:
-        """Start the tool, which is to make ``out``; raises Refused when it is not installed."""
+    def __init__(self, out: Path, size: int, settings: ImageSettings, tools: Tools) -> None:
+        """Start the tool, which makes ``out``, of about ``size`` bytes; raises Refused without a tool."""
         self.out = out
         self._cpu_seconds = settings.limits.cpu_seconds
         self._finished = False
@@ -70,7 +72,7 @@ class Squashfs:
             source, self._sink = os.pipe()
             undo.callback(self._end_stream)
             try:
-                self._tool = _start(tools, settings, source, self._errors.fileno(), self._file.fileno())
+                self._tool = _start(tools, size, settings, source, self._errors.fileno(), self._file.fileno())
             finally:
                 os.close(source)
             undo.pop_all()
@@ -134,13 +136,16 @@ class Squashfs:
         return Broken(_BUILD, name, f"{TOOL} ended with {status}: {said or 'no message'}")
 
 
-def _start(tools: Tools, settings: ImageSettings, source: int, errors: int, out: int) -> RunningTool:
+def _start(
+    tools: Tools, size: int, settings: ImageSettings, source: int, errors: int, out: int
+) -> RunningTool:
     program = shutil.which(TOOL)
     if program is None:
         raise Refused(_BUILD, "", f"no {TOOL} on the PATH", "install squashfs-tools-ng")
     kind = settings.compression
     level = ["-X", f"level={settings.compression_level}"] if kind in _LEVELLED else []
-    threads = max(1, len(os.sched_getaffinity(0)))
+    # Each takes memory, and time to begin: of a small filesystem a third of all.
+    threads = min(1 + size // _THREAD_BYTES, len(os.sched_getaffinity(0)))
     # Without SOURCE_DATE_EPOCH the file's own times are 0, whatever the daemon's environment.
     arguments = ["--quiet", "--force", "--no-skip", "-c", kind, *level]
     arguments += ["-b", str(BLOCK_BYTES), "-j", str(threads)]

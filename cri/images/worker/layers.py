@@ -79,7 +79,7 @@ def convert(
     moved: is told of the bytes of files that were copied, plan.file_bytes in all.
     Raises Unpackable, Exhausted (disk, limits), Cancelled; then nothing is left of out.
     """
-    with closing(Squashfs(out, settings, workers)) as squashfs:
+    with closing(Squashfs(out, plan.file_bytes, settings, workers)) as squashfs:
         accounts = _write(workers, squashfs, blobs, plan, plan.order, {}, token, moved)
     return BuiltFilesystem(_digest(out, token), accounts)
 

@@ -363,7 +363,7 @@ def test_what_is_begun_early_becomes_what_is_built_afterwards(tmp_path: Path, se
     diff_ids = [layer.diff_id for layer in layers]
     settings = ImageSettings(tmp_path)
     workers = LayerWorkers(settings.limits)
-    begun = BegunFilesystem(tmp_path / "early", settings, workers)
+    begun = BegunFilesystem(tmp_path / "early", 0, settings, workers)
     with closing(workers), closing(begun):
         shelf = Shelf(tmp_path, workers)
         with closing(shelf.planning([])) as planning:
