@@ -37,6 +37,7 @@ from tests.soak.chaos import Chaos
 from tests.support.cri.cri_daemons import CriNode, in_step, pulled
 from tests.xen import nested
 from tests.xen.qemu import Size
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _SCRIPTS = (
     "exit 0",
@@ -120,6 +121,15 @@ class Soak:
             self.outcomes[f"ended at {step}: {error.code().name}"] += 1
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 await self._served_again()
+            # Else the addresses of the node would be used up; what is left all the same goes in the end.
+            with suppress(grpc.aio.AioRpcError):
+                await self._remove(f"soak-{number}")
+
+    async def _remove(self, name: str) -> None:
+        """A call that has failed may have made the pod all the same."""
+        for pod in (await self.client.runtime.ListPodSandbox(cri.ListPodSandboxRequest())).items:
+            if pod.metadata.name == name:
+                await self.client.remove_pod(pod.id)
 
     async def _served_again(self) -> None:
         """Wait until both daemons answer; they may be killed again meanwhile."""
