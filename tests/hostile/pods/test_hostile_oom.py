@@ -137,10 +137,11 @@ async def test_programs_of_images_and_networks(
     held.let_go("verifier")
     await pulling
     assert node.daemon.process is not None
-    # The parent of workers and tar2sqfs, which inherit what it has.
+    # The parents of workers and tar2sqfs, which inherit what these have.
     below = _below(node.daemon.process.pid)
-    (parent,) = [pid for pid in below if b"cri.images.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    await _ordinary([parent], group)
+    parents = [pid for pid in below if b"cri.images.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(parents) == 2
+    await _ordinary(parents, group)
     async with node.client() as client:
         running = asyncio.create_task(client.run_pod("a"))
         await _ordinary(await held.pids("bridge"), group)
