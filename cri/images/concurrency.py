@@ -81,8 +81,8 @@ class WorkerThreads:
 def forget_frames(error: BaseException) -> None:
     """Let go of all variables of the calls that an error has come through, and of the errors before it.
 
-    An error and a call that has it in a variable are a cycle. Both stay until the collector comes by, and
-    with them all that other calls held, such as a document of 4 MiB.
+    An error and a call with this error in a variable are a cycle. The collector frees cycles late, and until
+    then the variables of all calls stay: for example, a document of 4 MiB.
     """
     left: list[BaseException | None] = [error]
     while left:

@@ -35,7 +35,7 @@ URLS = 2048
 """Most URLs that no client has used yet, of all pods."""
 URLS_OF_POD = 128
 OPENING = CARRIED
-"""Seconds of steps that a pod has ahead of others for each stream that a caller of CRI has asked for."""
+"""Seconds of steps ahead of other pods, for each stream that a caller of CRI has asked for."""
 _STRANGERS = 8
 """As how many pods all connections without a token yet count."""
 _URL = 1024

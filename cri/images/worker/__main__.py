@@ -96,7 +96,7 @@ class Parent:
         if order is None:
             return False
         if not self._settled:
-            # Again: the daemon may have put its own lower one on this process, before the first order.
+            # Again: the daemon may have lowered the score of this process, but only before the first order.
             _expose()
             self._settled = True
         asker, *given = order.handles
@@ -169,7 +169,7 @@ def _work(confinement: Confinement, network: bool, handles: list[int], parent: i
 
 
 def _make_way(pid: int) -> None:
-    """Give it the time that nobody else wants, and no moment more: by niceness it would keep its turn."""
+    """Give a child idle time only. With niceness alone the child would keep a turn that it has begun."""
     for thread in os.listdir(f"/proc/{pid}/task"):
         # It may have ended since.
         with suppress(ProcessLookupError):

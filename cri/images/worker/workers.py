@@ -60,9 +60,9 @@ class WorkerParent:
             self._control = self._process = None
 
     def send(self, handles: list[int], kind: bytes = WORKER, text: bytes = b"") -> None:
-        """Have it fork; when it cannot, whoever waits for the worker sees that it has ended."""
+        """Have the process fork. If the fork fails, the worker's reader sees an ended worker."""
         with self._lock:
-            # It may have been killed since, and its workers with it; their pulls failed, the next ones go on.
+            # A killed parent took its workers along: their pulls have failed, and the next pulls go on.
             if self._control is None or self._process is None or self._process.poll() is not None:
                 if self._control is not None:
                     self._control.close()
@@ -87,7 +87,7 @@ class LayerWorkers:
         self._limits = limits
         self._told = asdict(limits)
         self._offline = WorkerParent(limits)
-        # It has loaded all that speaks to registries, which would double the cost of a fork for the others.
+        # This parent has loaded the code for registries. Its forks cost twice as much.
         self._online = WorkerParent(limits)
 
     def close(self) -> None:

@@ -137,7 +137,7 @@ async def test_programs_of_images_and_networks(
     held.let_go("verifier")
     await pulling
     assert node.daemon.process is not None
-    # The parents of workers and tar2sqfs, which inherit what these have.
+    # Workers and tar2sqfs inherit the score and the group of their parents.
     below = _below(node.daemon.process.pid)
     parents = [pid for pid in below if b"cri.images.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert len(parents) == 2

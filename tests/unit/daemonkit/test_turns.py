@@ -95,7 +95,7 @@ async def test_time_not_steps_is_what_is_shared(clock: Clock) -> None:
         await hog.stop()
 
 
-async def test_a_share_of_more_weight_gets_as_much_time_as_so_many_zones(clock: Clock) -> None:
+async def test_a_share_of_weight_four_gets_the_time_of_four_zones(clock: Clock) -> None:
     all_turns = Turns()
     heavy = Hog(all_turns, clock, weight=4)
     hogs = [Hog(all_turns, clock) for _ in range(16)]
@@ -279,7 +279,7 @@ async def test_a_step_that_takes_long_is_followed_by_more_rests(
         await hog.stop()
 
 
-async def test_a_zone_that_comes_after_the_rests_of_others_does_not_wait(
+async def test_a_zone_does_not_wait_once_the_rests_are_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rests, underway = Rests(monkeypatch), Underway()

@@ -107,7 +107,7 @@ def test_a_pod_that_comes_again_has_no_time_ahead_of_others() -> None:
     assert part.share.used == 5.0
 
 
-async def test_a_stream_that_was_asked_for_opens_ahead_of_those_that_are_open() -> None:
+async def test_a_new_stream_opens_ahead_of_open_streams() -> None:
     turns = Turns()
     async with serving(StreamingConfig(), turns=turns) as streaming:
         busy = turns.share()

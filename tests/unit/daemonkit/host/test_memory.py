@@ -68,7 +68,7 @@ async def test_memory_in_use_during_one_trim_is_given_back_by_a_later_one(malloc
     keeping.cancel()
 
 
-async def test_memory_that_garbage_which_refers_to_itself_holds_is_given_back(malloc: Malloc) -> None:
+async def test_memory_held_by_cyclic_garbage_is_given_back(malloc: Malloc) -> None:
     keeping = asyncio.create_task(memory.keep_small())
     await asyncio.sleep(0)
     malloc.size, malloc.in_use = 150 * MIB, True

@@ -141,7 +141,7 @@ def test_values_of_documents_are_counted_outside_of_texts(text: str) -> None:
 
 
 @pytest.mark.parametrize("untrusted", [b'{"x": "\\ud800"}', b'{"x": "\\uDFFF"}', b'{"x": "\xed\xa0\x80"}'])
-def test_texts_that_cannot_be_sent_on_are_refused(untrusted: bytes) -> None:
+def test_texts_with_half_a_surrogate_pair_are_refused(untrusted: bytes) -> None:
     with pytest.raises(Corrupt, match="is not JSON"):
         manifests.parse_json(untrusted, "x")
 
