@@ -18,6 +18,7 @@ from cri.images.rpc.service import add_image_services
 from cri.rpc.runtime import RuntimeService
 from cri.stats.figures import DaemonFigures
 from cri.stats.sampler import sampling
+from cri.streaming.ends import end_with_pods
 from cri.streaming.server import serving
 from daemonkit import daemon, lifecycle
 from daemonkit.loop.turns import Turns
@@ -60,6 +61,7 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
         underway = Underway()
         turns = Turns(underway)
         streaming = await stack.enter_async_context(serving(config.streaming, turns=turns))
+        end_with_pods(runtime.sandboxes, streaming.pods)
         rates = await stack.enter_async_context(sampling(runtime))
 
         service = RuntimeService(runtime, streaming, rates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ class PodStreams:
     id: str
     share: Share
     quota: PodQuota
+    ended: asyncio.Event
+    """Set once the pod's zone has ended."""
 
 
 class Pods:
@@ -38,8 +41,14 @@ class Pods:
                 pod,
                 self._turns.share(carried=0.0),
                 PodQuota(POD_LIMIT, self._memory, namespace),
+                asyncio.Event(),
             )
         return found
+
+    def end(self, pod: str) -> None:
+        """Let the streams of a pod end soon: its zone has ended."""
+        if (found := self._pods.get(pod)) is not None:
+            found.ended.set()
 
 
 class Slots:

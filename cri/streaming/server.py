@@ -20,7 +20,7 @@ from cri.streaming.http.negotiate import Chosen
 from cri.streaming.http.tokens import LENGTH, Tokens
 from cri.streaming.job import StreamJob
 from cri.streaming.pods import Pods, PodStreams, Slots
-from cri.streaming.transport.wire import READ_SIZE, ClientGone, Pulled, SocketWire
+from cri.streaming.transport.wire import LINGER, READ_SIZE, ClientGone, Pulled, SocketWire
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Exhausted
 from daemonkit.logs import fields
@@ -164,7 +164,7 @@ class Server:
         assert task is not None
         self._pending.pop(task, None)
         try:
-            await waiting.pod.share.pay(lambda: self._serve(wire, waiting.job, chosen))
+            await waiting.pod.share.pay(lambda: self._serve(wire, waiting, chosen))
         finally:
             wire.quota.close()
             slot()
@@ -194,12 +194,14 @@ class Server:
             raise
         return waiting, chosen, slot
 
-    async def _serve(self, wire: SocketWire, job: StreamJob, chosen: Chosen[Any]) -> None:
+    async def _serve(self, wire: SocketWire, waiting: Waiting, chosen: Chosen[Any]) -> None:
+        job = waiting.job
         known = fields(kind=job.kind, id=job.subject)
         try:
             serve = job.serve(wire, chosen, self._config.stream_timeout, self._stopping)
-            if await race(serve, wire.activity.idle(self._config.idle_timeout)):
-                log.info("stream ended: nothing came or went for too long", extra=known)
+            idle = wire.activity.idle(self._config.idle_timeout)
+            if why := await race(serve, race(idle, _outlived(waiting.pod.ended))):
+                log.info("stream ended: %s", why, extra=known)
             await wire.close()
         except ClientGone as gone:
             log.info("stream ended: the client is gone: %s", gone, extra=known)
@@ -218,6 +220,13 @@ class Server:
         # Else each step of opening a stream would wait for a turn of all that are open.
         waiting.pod.share.asked(OPENING)
         return waiting
+
+
+async def _outlived(ended: asyncio.Event) -> str:
+    """Wait until a pod has ended, and until its processes' last output had time to go out; the reason."""
+    await ended.wait()
+    await asyncio.sleep(LINGER)
+    return "its pod has ended"
 
 
 @contextlib.asynccontextmanager

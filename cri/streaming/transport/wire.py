@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import select
-from typing import Literal, Protocol, cast
+from typing import Protocol, cast
 
 from cri.streaming.transport.quota import BufferQuota, PodQuota
 from daemonkit.tasks import race
@@ -63,13 +63,13 @@ class Activity:
     def touch(self) -> None:
         self.at = asyncio.get_running_loop().time()
 
-    async def idle(self, seconds: float) -> Literal[True]:
-        """Wait until nothing has happened for so long, then return True."""
+    async def idle(self, seconds: float) -> str:
+        """Wait until nothing has happened for so long, then return the reason."""
         loop = asyncio.get_running_loop()
         while True:
             left = self.at + seconds - loop.time()
             if left <= 0:
-                return True
+                return "nothing came or went for too long"
             await asyncio.sleep(left)
 
 

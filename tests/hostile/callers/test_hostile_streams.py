@@ -94,6 +94,20 @@ async def test_idle_streams_of_one_pod_refuse_its_own_and_nobody_elses(stage: Wa
         line.abort()
 
 
+@pytest.mark.parametrize("kind", ["settings", "pings"])
+async def test_port_forwards_end_with_their_pod_however_much_waits_to_be_read(
+    stage: Watched, kind: str
+) -> None:
+    """A client whose frames are read slowly kept its connection for half an hour, even if it had gone."""
+    pod = await stage.client.run_pod("hostile")
+    line, sent = await begin(stage.client, pod.id, "", FLOODS[kind]), asyncio.Event()
+    attacking = asyncio.ensure_future(attack(line, FLOODS[kind], sent.set))
+    await sent.wait()
+    await stage.client.remove_pod(pod.id)
+    async with asyncio.timeout(SECONDS):
+        await attacking
+
+
 async def test_unused_urls_of_one_pod_end_nobody_elses(stage: Watched) -> None:
     hostile, honest = await stage.client.run_pod("hostile"), await stage.client.run_pod("honest")
     container = await stage.started(honest, "sleep 36000")

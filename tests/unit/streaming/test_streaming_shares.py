@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cri.config import StreamingConfig
+from cri.streaming import server
 from cri.streaming.pods import Pods, Slots
 from cri.streaming.process.command import Command
 from cri.streaming.process.copy import copy_streams
@@ -123,6 +124,18 @@ async def test_a_new_stream_opens_ahead_of_open_streams() -> None:
         await websocket(streaming.base, streaming.url(play.job(look, pod="honest")))
         await play.until(lambda: bool(ahead))
         assert 0 < ahead[0] <= CARRIED
+
+
+async def test_streams_end_once_the_zone_of_their_pod_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LINGER", 0.0)
+    async with streaming_server() as streaming:
+        play = Play()
+        for pod in ("removed", "other"):
+            await websocket(streaming.base, streaming.url(play.job(forever, pod=pod)))
+        await play.until(lambda: play.begun == 2)
+        streaming.pods.end("removed")
+        await play.until(lambda: play.cancelled == 1)
+        streaming.pods.end("unknown")
 
 
 async def test_streams_of_one_pod_are_refused_and_those_of_others_are_served() -> None:
