@@ -85,8 +85,12 @@ def forget_frames(error: BaseException) -> None:
     then the variables of all calls stay: for example, a document of 4 MiB.
     """
     left: list[BaseException | None] = [error]
+    # A cause is mostly the context, too, and ``raise from`` can make a circle.
+    seen = set[int]()
     while left:
-        if (one := left.pop()) is not None:
+        one = left.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
             traceback.clear_frames(one.__traceback__)
             left += (one.__cause__, one.__context__)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cri.state.container import Container, ContainerExit, ContainerPhase
 from cri.state.records import Records
-from cri.state.sandbox import Sandbox, SandboxPhase
+from cri.state.sandbox import HAS_ZONE, Sandbox, SandboxPhase
 from daemonkit.logs import fields
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -27,7 +27,6 @@ _MARKED: Mapping[SandboxPhase, SandboxPhase] = {
     SandboxPhase.CREATING: SandboxPhase.CREATING,  # RunPodSandbox checks death_reason before READY
     SandboxPhase.READY: SandboxPhase.DEAD,
 }
-_HAS_ZONE = frozenset({SandboxPhase.READY, SandboxPhase.STOPPING})
 
 
 class StateChanges:
@@ -44,7 +43,7 @@ class StateChanges:
         self._now = now
 
     def known(self) -> tuple[frozenset[str], frozenset[str]]:
-        zones = frozenset(s.id for s in self._sandboxes.all() if s.phase in _HAS_ZONE)
+        zones = frozenset(s.id for s in self._sandboxes.all() if s.phase in HAS_ZONE)
         return zones, frozenset(c.id for c in self._containers.all() if c.live)
 
     async def zone(self, zone: pb.Zone) -> None:

@@ -54,6 +54,10 @@ HIDDEN = frozenset({SandboxPhase.CREATING, SandboxPhase.UNDOING})
 """Phases in which callers do not see the sandbox, yet or ever."""
 
 
+HAS_ZONE = frozenset({SandboxPhase.READY, SandboxPhase.STOPPING})
+"""Phases in which protectd has the sandbox's zone, as far as we know."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sandbox:
     """One pod sandbox; its id is also its zone's.  ``config`` is never changed."""

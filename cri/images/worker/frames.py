@@ -18,8 +18,8 @@ FILES = (b"0", b"1", b"2", b"3", b"4")
 _PIECE = 64 << 10
 # Bytes of an answer beside what a caller expects in it.
 _FIELDS_BYTES = 64 << 10
-# The thread that takes frames holds the daemon's interpreter, so frames have a budget: a free number, and one
-# more for each so many bytes that they carry. A sound worker fills its frames.
+# The thread that takes frames holds the daemon's interpreter. Frames therefore have a budget: _FREE of them,
+# and one more for each _FILE_BYTES or _MOVED_BYTES of their content. A sound worker fills its frames.
 _FREE, _FILE_BYTES, _MOVED_BYTES = 256, 4 << 10, 1 << 20
 
 

@@ -98,7 +98,7 @@ async def test_idle_streams_of_one_pod_refuse_its_own_and_nobody_elses(stage: Wa
 async def test_port_forwards_end_with_their_pod_however_much_waits_to_be_read(
     stage: Watched, kind: str
 ) -> None:
-    """A client whose frames are read slowly kept its connection for half an hour, even if it had gone."""
+    """The server reads this client slowly. Before, the connection stayed for half an hour."""
     pod = await stage.client.run_pod("hostile")
     line, sent = await begin(stage.client, pod.id, "", FLOODS[kind]), asyncio.Event()
     attacking = asyncio.ensure_future(attack(line, FLOODS[kind], sent.set))

@@ -75,6 +75,17 @@ async def test_an_error_of_a_thread_does_not_keep_the_variables_of_its_calls(thr
     assert [one() for one in left] == [None]
 
 
+async def test_an_error_that_is_its_own_cause_is_raised_like_any_other(threads: WorkerThreads) -> None:
+    def fails(_: CancelToken) -> None:
+        first, second = ValueError("first"), ValueError("second")
+        first.__cause__, second.__cause__ = second, first
+        raise first
+
+    async with asyncio.timeout(60):
+        with pytest.raises(ValueError, match="first"):
+            await threads.run(fails)
+
+
 async def test_keys_do_not_wait_for_each_other() -> None:
     shared: SingleFlight[str] = SingleFlight()
     slow, quick = _Work(), _Work()
