@@ -19,6 +19,7 @@ from cri.images.bounds.cancel import CancelToken
 from cri.images.bounds.digests import is_digest
 from cri.images.errors import Corrupt, Stalled
 from cri.images.registry.manifests import Descriptor
+from cri.images.registry.sources import GivenManifest
 from daemonkit.faults import Missing
 from daemonkit.rpc.interceptors import fault_of
 from xenpod_proto.containerd import content_pb2, content_pb2_grpc, images_pb2, images_pb2_grpc
@@ -67,7 +68,7 @@ class ContentSource:
         self._stall = stall
         self._loop = asyncio.get_running_loop()
 
-    def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
+    def manifest(self, target: str, most: int, token: CancelToken) -> GivenManifest:
         """See ImageSource; target: a digest."""
         data = bytearray()
         with self._reading(target, 0, token) as chunks:
@@ -77,7 +78,7 @@ class ContentSource:
                     hint = "images.limits.manifest_bytes in cri.toml is the limit"
                     subject = f"{target} at {self.name}"
                     raise Corrupt("pull", subject, f"the manifest is larger than {most} bytes", hint)
-        return bytes(data), ""
+        return GivenManifest(bytes(data))
 
     @contextmanager
     def blob(self, descriptor: Descriptor, token: CancelToken, begin: int = 0) -> Iterator[Iterator[bytes]]:

@@ -23,6 +23,7 @@ from cri.images.errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpack
 from cri.images.layer.layers import Cost, file_chunks
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.progress import Meter
+from cri.images.registry import claims
 from cri.images.registry.facts import IndexFacts, ManifestFacts
 from cri.images.registry.manifests import Descriptor, ImageConfig
 from cri.images.registry.names import Reference
@@ -94,12 +95,15 @@ def read_tagged(
     token: CancelToken,
 ) -> Document:
     """What a name stands for at a source: a manifest or an index."""
-    data, said = source.manifest(reference.target, limits.manifest_bytes, token)
+    given = source.manifest(reference.target, limits.manifest_bytes, token)
+    data = given.data
     subject = f"{reference} at {source.name}"
     if reference.digest is not None and not matches(data, reference.digest):
         raise Corrupt("pull", subject, "the manifest has another digest")
     # A source that answers with a login page instead of a manifest does not have the image.
-    facts = reader.document(data, said, str(reference), token)
+    facts = claims.borne_out(data, given.claims, limits.layers)
+    if facts is None:
+        facts = reader.document(data, given.media_type, str(reference), token)
     return Document(reference.digest or digest_of(data), data, facts)
 
 
@@ -111,11 +115,15 @@ def read_manifest(
     token: CancelToken,
 ) -> Document:
     """The manifest or index that a descriptor promises."""
-    data, _ = source.manifest(descriptor.digest, limits.manifest_bytes, token)
+    given = source.manifest(descriptor.digest, limits.manifest_bytes, token)
+    data = given.data
     if len(data) != descriptor.size or not matches(data, descriptor.digest):
         subject = f"{descriptor.digest} at {source.name}"
         raise Corrupt("pull", subject, "the manifest has another digest or size")
-    facts = reader.document(data, descriptor.media_type, descriptor.digest, token)
+    facts = claims.borne_out(data, given.claims, limits.layers)
+    # The index has the last word on a document that does not say its own type.
+    if facts is None or facts.kind != descriptor.media_type:
+        facts = reader.document(data, descriptor.media_type, descriptor.digest, token)
     return Document(descriptor.digest, data, facts)
 
 

@@ -98,7 +98,8 @@ class Puller:
         async with AsyncExitStack() as stack:
             if reference is not None:
                 with nullcontext() if first is None else suppress(Refused):
-                    begin = partial(converse, self._workers, reference, credentials, self._settings)
+                    settings, platform = self._settings, self.resolver.platform
+                    begin = partial(converse, self._workers, reference, credentials, settings, platform)
                     hosts, conversation = await self._threads.run(lambda _: begin())
                     stack.push_async_callback(self._end, conversation)
                     sources += registry_sources(reference, hosts, self._settings, conversation)

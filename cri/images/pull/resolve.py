@@ -51,13 +51,13 @@ class Resolver:
 
     def __init__(self, reader: DocumentReader, limits: ImageLimits, threads: WorkerThreads) -> None:
         self._reader = reader
-        self._platform = reader.platform
+        self.platform = reader.platform
         self._limits = limits
         self._threads = threads
 
     def fits(self, platform: Platform | None) -> bool:
         """Whether something for this platform (None: not said) may run here."""
-        return platform is None or manifests.rank(platform, self._platform) is not None
+        return platform is None or manifests.rank(platform, self.platform) is not None
 
     async def find(self, reference: Reference, candidates: Candidates) -> tuple[Descriptor, Document]:
         """What a name stands for: a manifest or an index."""
@@ -93,5 +93,5 @@ class Resolver:
         read = partial(read_config, facts.manifest.config, layers, self._limits, self._reader)
         data, config = await read_first(self._threads, candidates, read)
         if config.platform.os and not self.fits(config.platform):
-            raise Missing("find platform", subject, f"it is for {config.platform}, not {self._platform}")
+            raise Missing("find platform", subject, f"it is for {config.platform}, not {self.platform}")
         return ResolvedImage(document.digest, document.data, data, ImageFacts(facts, config))

@@ -20,6 +20,7 @@ from cri.images.errors import Corrupt, oversized
 from cri.images.registry import manifests
 from cri.images.registry.archive_files import DirectoryFiles, Files, archive_files
 from cri.images.registry.manifests import Descriptor
+from cri.images.registry.sources import GivenManifest
 from daemonkit.faults import Invalid, Missing
 
 
@@ -64,11 +65,11 @@ class ImageLayout:
             raise oversized("import", self.name, cause, "manifest_bytes")
         return b"".join(self._files.chunks(name))
 
-    def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
+    def manifest(self, target: str, most: int, token: CancelToken) -> GivenManifest:
         """See ImageSource."""
         if target in self._made:
-            return self._made[target], manifests.DOCKER_MANIFEST
-        return self.read(self._path(target)), ""
+            return GivenManifest(self._made[target], manifests.DOCKER_MANIFEST)
+        return GivenManifest(self.read(self._path(target)))
 
     @contextmanager
     def blob(self, descriptor: Descriptor, token: CancelToken, begin: int = 0) -> Iterator[Iterator[bytes]]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from cri.images.bounds.fields import FieldReader, FieldWriter
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.hosts import RegistryHost
+from cri.images.registry.manifests import Platform
 from cri.images.registry.names import Reference
 from cri.images.settings import ImageSettings
 
@@ -27,19 +28,29 @@ class TrustFiles(NamedTuple):
 
 
 class Briefing(NamedTuple):
-    """The image, credentials and hosts of one pull; settings: those that concern a conversation."""
+    """The image, credentials and hosts of one pull; settings: those that concern a conversation.
+
+    platform: what is wanted of an index; layers: the most that an image may have.
+    """
 
     reference: Reference
     credentials: Credentials
     hosts: tuple[tuple[RegistryHost, TrustFiles], ...]
     settings: ImageSettings
+    platform: Platform
+    layers: int
 
 
 def brief(
-    reference: Reference, credentials: Credentials, hosts: tuple[RegistryHost, ...], settings: ImageSettings
+    reference: Reference,
+    credentials: Credentials,
+    hosts: tuple[RegistryHost, ...],
+    settings: ImageSettings,
+    platform: Platform,
 ) -> Briefing:
     """Read the files of hosts; if they cannot be read, only that host is of no use."""
-    return Briefing(reference, credentials, tuple((host, _trust(host)) for host in hosts), settings)
+    trusted = tuple((host, _trust(host)) for host in hosts)
+    return Briefing(reference, credentials, trusted, settings, platform, settings.limits.layers)
 
 
 def _trust(host: RegistryHost) -> TrustFiles:
@@ -71,6 +82,7 @@ def pack(briefing: Briefing) -> bytes:
     """A briefing as bytes, which hold secrets."""
     out = FieldWriter()
     reference, secret, settings = briefing.reference, briefing.credentials, briefing.settings
+    wanted = briefing.platform
     for text in (reference.host, reference.repository, reference.tag or "", reference.digest or ""):
         out.text(text)
     out.texts([secret.username, secret.password, secret.identity_token, secret.registry_token, secret.server])
@@ -85,6 +97,8 @@ def pack(briefing: Briefing) -> bytes:
         settings.retry_most_seconds,
     ):
         out.text(repr(seconds))
+    out.texts([wanted.os, wanted.architecture, wanted.variant])
+    out.number(briefing.layers)
     out.number(len(briefing.hosts))
     for host, trust in briefing.hosts:
         _put_host(out, host, trust)
@@ -107,9 +121,10 @@ def unpack(data: bytes) -> Briefing:
         retry_seconds=float(fields.text()),
         retry_most_seconds=float(fields.text()),
     )
+    platform, layers = Platform(*fields.texts()), fields.number()
     hosts = tuple(_take_host(fields) for _ in range(fields.number()))
     fields.end()
-    return Briefing(reference, credentials, hosts, settings)
+    return Briefing(reference, credentials, hosts, settings, platform, layers)
 
 
 def _put_host(out: FieldWriter, host: RegistryHost, trust: TrustFiles) -> None:

@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 from cri.images import errors
 from cri.images.bounds.fields import FieldReader, FieldWriter, Malformed
+from cri.images.registry.claims import MAX_CLAIMS
 from daemonkit import faults
 
 MAX_QUESTION = 4096
 _END, _FAULT = 1, 2
-_MAX_TEXT = 3000
-# A fault's four texts.
+_MAX_TEXT, _MAX_TYPE = 3000, 255
+# A fault's four texts, or claims.
 _MAX_OUTCOME = 64 << 10
 _CODES: tuple[type[faults.Fault], ...] = (
     faults.Broken,
@@ -67,9 +68,17 @@ def unpack_question(data: bytes) -> Question:
     return Question(host, fields.text(), most, begin, bool(is_blob))
 
 
-def send_end(out: socket.socket, media_type: str) -> None:
-    """Tell that the document is whole; raises BrokenPipeError when nobody wants to know any more."""
-    out.send(bytes([_END]) + media_type.encode(errors="replace"))
+class Ending(NamedTuple):
+    """How a whole answer ended: its media type, and what the worker states of it (see claims.borne_out())."""
+
+    media_type: str = ""
+    claims: bytes = b""
+
+
+def send_end(out: socket.socket, ending: Ending) -> None:
+    """Tell that the answer is whole; raises BrokenPipeError when nobody wants to know any more."""
+    media_type = ending.media_type.encode(errors="replace")[:_MAX_TYPE]
+    out.send(bytes([_END]) + FieldWriter().data(media_type).data(ending.claims).done())
 
 
 def send_fault(out: socket.socket, fault: faults.Fault) -> None:
@@ -86,8 +95,8 @@ def send_fault(out: socket.socket, fault: faults.Fault) -> None:
     out.send(bytes([_FAULT]) + fields.done())
 
 
-def outcome(untrusted: socket.socket) -> str:
-    """The media type that came with a document, "" if none did.
+def outcome(untrusted: socket.socket) -> Ending:
+    """How an answer ended.
 
     Raises the worker's fault, Malformed, and EOFError if the worker has ended without a word.
     """
@@ -99,8 +108,10 @@ def outcome(untrusted: socket.socket) -> str:
         raise fault_of(data)
     if kind != _END:
         raise Malformed(f"an outcome of kind {kind}")
-    text = data.decode(errors="replace")
-    return text[:255] if text.isprintable() else ""
+    fields = FieldReader(data)
+    media_type, claims = fields.data(_MAX_TYPE).decode(errors="replace"), fields.data(MAX_CLAIMS)
+    fields.end()
+    return Ending(media_type if media_type.isprintable() else "", claims)
 
 
 def fault_of(untrusted: bytes) -> faults.Fault:

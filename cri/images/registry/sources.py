@@ -10,12 +10,12 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cri.images.bounds.cancel import CancelToken
 from cri.images.bounds.fields import Malformed
 from cri.images.errors import Corrupt, Stalled
-from cri.images.registry.exchange import Question, outcome
+from cri.images.registry.exchange import Ending, Question, outcome
 from cri.images.registry.hosts import PULL, RESOLVE, RegistryHost, hosts_for
 from cri.images.registry.manifests import DOCKER_CONFIG, OCI_CONFIG, Descriptor
 from cri.images.registry.names import Reference
@@ -28,6 +28,17 @@ _PIECE = 1 << 20
 _SMALL, _FEW, _PAUSE = 16 << 10, 8, 0.005
 
 
+class GivenManifest(NamedTuple):
+    """A manifest or an index as a source gave it, all of it untrusted.
+
+    media_type: "" if the source does not say; claims: see claims.borne_out().
+    """
+
+    data: bytes
+    media_type: str = ""
+    claims: bytes = b""
+
+
 class ImageSource(Protocol):
     """A source that may have an image.  Its bytes are untrusted until their digest has been checked.
 
@@ -37,8 +48,8 @@ class ImageSource(Protocol):
     name: str
     resolves: bool
 
-    def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
-        """Read a manifest of limited size by tag or digest, and its media type ("" if not known)."""
+    def manifest(self, target: str, most: int, token: CancelToken) -> GivenManifest:
+        """Read a manifest of limited size by tag or digest."""
 
     def blob(
         self, descriptor: Descriptor, token: CancelToken, begin: int = 0
@@ -94,17 +105,17 @@ class RegistrySource:
         self._settings = settings
         self._conversation = conversation
 
-    def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
+    def manifest(self, target: str, most: int, token: CancelToken) -> GivenManifest:
         """See ImageSource."""
         request = Question(self._number, target, most, 0, False)
-        said: list[str] = []
-        with self._asking(request, token, said, self._settings.document_seconds) as pieces:
+        ended: list[Ending] = []
+        with self._asking(request, token, ended, self._settings.document_seconds) as pieces:
             data = bytearray()
             for piece in pieces:
                 data += piece
                 if len(data) > most:
                     raise Corrupt("pull", self._subject, f"the manifest is larger than {most} bytes")
-        return bytes(data), said[0]
+        return GivenManifest(bytes(data), *ended[0])
 
     @contextmanager
     def blob(self, descriptor: Descriptor, token: CancelToken, begin: int = 0) -> Iterator[Iterator[bytes]]:
@@ -117,9 +128,9 @@ class RegistrySource:
 
     @contextmanager
     def _asking(
-        self, request: Question, token: CancelToken, said: list[str], seconds: float | None
+        self, request: Question, token: CancelToken, ended: list[Ending], seconds: float | None
     ) -> Iterator[Iterator[bytes]]:
-        """The bytes of an answer; said: gets the media type at their end. seconds: for all of it."""
+        """The bytes of an answer; ended: gets how it ended. seconds: for all of it."""
         stream, ending = self._conversation.ask(request)
 
         def hang_up() -> None:
@@ -128,13 +139,13 @@ class RegistrySource:
                     link.shutdown(socket.SHUT_RDWR)
 
         with stream, ending, token.unblocking(hang_up):
-            yield self._pieces(stream, ending, said, token, seconds)
+            yield self._pieces(stream, ending, ended, token, seconds)
 
     def _pieces(
         self,
         stream: socket.socket,
         ending: socket.socket,
-        said: list[str],
+        ended: list[Ending],
         token: CancelToken,
         seconds: float | None,
     ) -> Iterator[bytes]:
@@ -147,7 +158,7 @@ class RegistrySource:
                     token.sleep(_PAUSE)
             token.check()
             _limit(ending, until)
-            said.append(outcome(ending))
+            ended.append(outcome(ending))
         except TimeoutError:
             cause = f"the registry gave no whole answer in {seconds:.0f} s"
             raise Stalled("pull", self._subject, cause) from None

@@ -10,6 +10,7 @@ from cri.images.registry.briefing import Briefing, brief, pack
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.exchange import Question
 from cri.images.registry.hosts import RegistryHost
+from cri.images.registry.manifests import Platform
 from cri.images.registry.names import Reference
 from cri.images.registry.sources import pull_hosts
 from cri.images.settings import ImageSettings
@@ -66,11 +67,15 @@ class RegistryConversation:
 
 
 def converse(
-    workers: LayerWorkers, reference: Reference, credentials: Credentials, settings: ImageSettings
+    workers: LayerWorkers,
+    reference: Reference,
+    credentials: Credentials,
+    settings: ImageSettings,
+    platform: Platform,
 ) -> tuple[tuple[RegistryHost, ...], RegistryConversation]:
     """The hosts of a pull, and a conversation with them; reads the files that hosts.toml names.
 
     Refused: no host has the name.
     """
     hosts = pull_hosts(reference, settings)
-    return hosts, RegistryConversation(workers, brief(reference, credentials, hosts, settings))
+    return hosts, RegistryConversation(workers, brief(reference, credentials, hosts, settings, platform))

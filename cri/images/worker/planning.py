@@ -60,7 +60,7 @@ class StoredPlan(NamedTuple):
 
 
 class ImagePlanning:
-    """The planning of one image; blocks, and is used by one thread at a time.  close() ends its worker."""
+    """The planning of one image; blocks, and is used by one thread at a time; to be closed."""
 
     def __init__(self, workers: LayerWorkers, subject: str, folder: Path) -> None:
         """folder: for the files of plans, which have no names."""
@@ -69,9 +69,16 @@ class ImagePlanning:
         self._folder = folder
         self._worker: Worker | None = None
         self._memory = 0
+        self._plans: list[StoredPlan] = []
 
     def close(self) -> None:
-        """End the worker, and with it all that it has in memory; it may be closed twice."""
+        """End the worker, and remove the files of all plans: a failed pull builds only some of them."""
+        self._end_worker()
+        for plan in self._plans:
+            plan.close()
+
+    def _end_worker(self) -> None:
+        """Give back all that it has in memory."""
         if self._worker is not None:
             self._worker.close()
 
@@ -138,6 +145,7 @@ class ImagePlanning:
             for file in (stored, tree):
                 file.flush()
             undo.pop_all()
+        self._plans.append(plan)
         return plan
 
     def finished(self, plan: StoredPlan) -> StoredPlan:
@@ -146,7 +154,7 @@ class ImagePlanning:
             # Another worker would take longer to begin than this one to write.
             return plan._replace(writer=self)
         # It holds all entries in memory, and the last builds do not need it.
-        self.close()
+        self._end_worker()
         return plan
 
     def write(
@@ -162,7 +170,7 @@ class ImagePlanning:
         Its worker has read no layer that this filesystem is not made of.
         """
         assert self._worker is not None
-        with closing(self):
+        with closing(self._worker):
             return self._worker.ask(
                 (planner.WRITE, arguments, len(files)), token, outcome, decode, None, files
             )

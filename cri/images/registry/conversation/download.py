@@ -18,7 +18,7 @@ from cri.images.registry.conversation.retry import RetryPolicy
 from cri.images.registry.manifests import Descriptor
 from cri.images.settings import ImageSettings
 
-CHUNK = 1 << 20
+CHUNK = 120 << 10
 SLOWEST = 1024
 """Bytes a second; a host that sends less over the whole stall time counts as stalled."""
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-[0-9]{1,19}/(?:[0-9]{1,19}|\*)\Z")

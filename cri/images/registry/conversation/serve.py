@@ -14,12 +14,22 @@ from cri.images.bounds.cancel import CancelToken
 from cri.images.errors import Cancelled
 from cri.images.registry import briefing
 from cri.images.registry.briefing import Briefing
+from cri.images.registry.claims import MAX_CLAIMS, MAX_DOCUMENT
 from cri.images.registry.conversation import download
 from cri.images.registry.conversation.client import RegistryClient
 from cri.images.registry.conversation.retry import RetryPolicy, with_retries
 from cri.images.registry.conversation.transport import early_context, tls_context
-from cri.images.registry.exchange import MAX_QUESTION, Question, send_end, send_fault, unpack_question
+from cri.images.registry.exchange import (
+    MAX_QUESTION,
+    Ending,
+    Question,
+    send_end,
+    send_fault,
+    unpack_question,
+)
+from cri.images.registry.facts import pack_document
 from cri.images.registry.manifests import Descriptor
+from cri.images.registry.reading import read_document
 from daemonkit.faults import Broken, Fault
 
 _STACK = 1 << 20
@@ -32,6 +42,7 @@ class HostSource:
         host, trust = told.hosts[number]
         tls = early_context(host, trust) if trust.clients else partial(tls_context, host, trust)
         self._settings = told.settings
+        self._wanted, self._layers = told.platform, told.layers
         self._policy = partial(RetryPolicy, told.settings, number == len(told.hosts) - 1)
         self._connect = partial(RegistryClient, host, tls, told.reference, told.credentials, told.settings)
         self._connected: RegistryClient | None = None
@@ -43,6 +54,19 @@ class HostSource:
             if self._connected is None:
                 self._connected = self._connect()
             return self._connected
+
+    def claims(self, data: bytes, said: str) -> bytes:
+        """Packed facts of a manifest or an index, b"" if there are none; said: its media type.
+
+        A document that cannot be read has none: an independent process says what is wrong.
+        """
+        if len(data) > MAX_DOCUMENT:
+            return b""
+        try:
+            packed = pack_document(read_document(data, said, "", self._wanted, self._layers))
+        except Fault:
+            return b""
+        return packed if len(packed) <= MAX_CLAIMS else b""
 
     def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
         """A manifest by tag or digest, and its media type."""
@@ -99,7 +123,7 @@ def _answer(source: HostSource, question: Question, stream: socket.socket, outco
     # The daemon looks for the outcome when the stream has ended, and closes both when it gives up.
     with outcome, stream, suppress(BrokenPipeError, ConnectionResetError, Cancelled):
         try:
-            media_type = _transfer(source, question, stream)
+            ending = _transfer(source, question, stream)
         except (BrokenPipeError, ConnectionResetError, Cancelled):
             raise
         except Fault as fault:
@@ -109,16 +133,16 @@ def _answer(source: HostSource, question: Question, stream: socket.socket, outco
             cause = f"the process that talks to the registry failed with {type(error).__name__}"
             send_fault(outcome, Broken("pull", question.target, cause))
         else:
-            send_end(outcome, media_type)
+            send_end(outcome, ending)
 
 
-def _transfer(source: HostSource, question: Question, stream: socket.socket) -> str:
+def _transfer(source: HostSource, question: Question, stream: socket.socket) -> Ending:
     token = HangUp(stream)
     if not question.is_blob:
         data, media_type = source.manifest(question.target, question.most, token)
         stream.sendall(data)
-        return media_type
+        return Ending(media_type, source.claims(data, media_type))
     with source.blob(question.target, question.most, question.begin, token) as chunks:
         for chunk in chunks:
             stream.sendall(chunk)
-    return ""
+    return Ending()

@@ -355,6 +355,18 @@ async def test_a_cancelled_pull_leaves_nothing_of_what_it_began(
         assert await _sound(manager, image)
 
 
+def test_the_files_of_plans_that_were_not_built_are_closed_with_the_planning(tmp_path: Path) -> None:
+    workers = LayerWorkers(ImageSettings(tmp_path).limits)
+    layer = packed(Layer().file("f", b"f").tar(), "")
+    with closing(workers):
+        shelf = Shelf(tmp_path, workers)
+        with closing(shelf.planning([])) as planning:
+            shelf.apply(planning, layer)
+            plan = planning.finished(shelf.plan(planning, ("1", ()), [layer.diff_id]))
+            assert not plan.stored.closed
+        assert plan.stored.closed and plan.tree.closed
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_what_is_begun_early_becomes_what_is_built_afterwards(tmp_path: Path, seed: int) -> None:
     """Or it does not fit, and is of no use."""
@@ -375,7 +387,6 @@ def test_what_is_begun_early_becomes_what_is_built_afterwards(tmp_path: Path, se
             except Fault:
                 return
             plan, token = shelf.plan(planning, ("2", ()), diff_ids), CancelToken()
-        with closing(plan):
             blobs = dict(enumerate(shelf.blobs))
             built = convert(blobs, plan, tmp_path / "late", settings, workers, token, lambda _: None)
             if begun.fits(plan.content):

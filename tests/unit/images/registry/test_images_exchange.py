@@ -16,8 +16,17 @@ from cri.images.bounds.fields import FieldReader, FieldWriter, Malformed
 from cri.images.errors import Busy, Cancelled, Interrupted, Stalled
 from cri.images.registry import briefing, facts, reading
 from cri.images.registry.briefing import Briefing, TrustFiles
+from cri.images.registry.claims import MAX_CLAIMS
 from cri.images.registry.credentials import Credentials
-from cri.images.registry.exchange import Question, fault_of, outcome, send_fault, unpack_question
+from cri.images.registry.exchange import (
+    Ending,
+    Question,
+    fault_of,
+    outcome,
+    send_end,
+    send_fault,
+    unpack_question,
+)
 from cri.images.registry.hosts import RegistryHost
 from cri.images.registry.manifests import OCI_CONFIG, Descriptor, Platform
 from cri.images.registry.names import Reference
@@ -65,10 +74,18 @@ def test_whatever_a_worker_answers_is_a_value_or_a_fault(message: bytes) -> None
         its.send(message)
         its.shutdown(socket.SHUT_WR)
         try:
-            text = outcome(mine)
+            ending = outcome(mine)
         except (Fault, Malformed, EOFError):
             return
-    assert len(text) <= 255 and text.isprintable()
+    assert len(ending.media_type) <= 255 and ending.media_type.isprintable()
+
+
+def test_an_ending_arrives_as_it_was() -> None:
+    mine, its = _pair()
+    ending = Ending("application/json", b"c" * MAX_CLAIMS)
+    with mine, its:
+        send_end(its, ending)
+        assert outcome(mine) == ending
 
 
 @given(st.binary(max_size=200))
@@ -112,10 +129,10 @@ def _source(told: _Told, seconds: float = 60.0) -> RegistrySource:
 @given(st.binary(max_size=300), st.none() | st.binary(max_size=100))
 def test_any_answer_to_a_question_is_bytes_or_a_fault(data: bytes, message: bytes | None) -> None:
     try:
-        found, said = _source(_Told(data, message or None)).manifest("1", 200, CancelToken())
+        found = _source(_Told(data, message or None)).manifest("1", 200, CancelToken())
     except Fault:
         return
-    assert found == data and len(found) <= 200 and said.isprintable()
+    assert found.data == data and len(data) <= 200 and found.media_type.isprintable()
 
 
 @pytest.mark.parametrize("kind", ["manifest", "configuration"])
@@ -152,9 +169,8 @@ def test_a_question_and_a_briefing_arrive_as_they_were() -> None:
     trust = TrustFiles(b"anchors", (b"one",), ((b"cert", b""), (b"cert", b"key")), "a fault")
     reference = Reference("r.example", "app", None, DIGEST)
     secret = Credentials("me", "secret", server="r.example")
-    told = Briefing(
-        reference, secret, ((host, trust), (RegistryHost("http", "m"), TrustFiles())), _settings()
-    )
+    hosts = ((host, trust), (RegistryHost("http", "m"), TrustFiles()))
+    told = Briefing(reference, secret, hosts, _settings(), Platform("linux", "arm", "v7"), 17)
     assert briefing.unpack(briefing.pack(told)) == told
 
 
