@@ -38,8 +38,9 @@ $(BIN)/.installed: pyproject.toml | debian
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
 	@touch $@
 
-zone: debian  ## build the guest side: the agent, the fake's launcher, the zone's root tree
+zone: debian  ## build the C: the agent and its root tree, the file server, the fake's launcher
 	@$(MAKE) --silent --jobs=$(shell nproc) -C zone
+	@$(MAKE) --silent --jobs=$(shell nproc) -C hostc
 
 xenbind: $(BIN)/.xenbind  ## build the libxl binding
 
@@ -49,17 +50,17 @@ $(BIN)/.xenbind: $(BIN)/.installed $(filter-out xenbind/_libxl%,$(wildcard xenbi
 
 # Daemons start in half the time; in an environment where Python writes no bytecode itself, too.
 compiled: $(BIN)/.installed
-	@$(PY) -m compileall -q cri protect daemonkit xenbind localnode labeller nodesetup proto
+	@$(PY) -m compileall -q cri images protect protectctl hostsetup cluster daemonkit xenbind tools proto
 
 check: parts  ## linters, types, import rules, the order of the C, stub drift, sizes: all of them tests
-	$(PYTEST) -q tests/unit/tree
+	$(PYTEST) -q tests/checks
 
 test: root-test setup  ## every tier; of nested Xen what is not slow (all of it: test-xen)
 	$(PYTEST_AGAIN) $(TWO) tests/integration tests/hostile tests/zone tests/contract tests/conformance tests/cluster tests/unit
 	$(PYTEST_AGAIN) --xen=quick tests/xen
 
 test-unit: $(BIN)/.installed  ## needs no more than a C compiler: pure logic, checks
-	@$(MAKE) --silent -C zone build/lookup
+	@$(MAKE) --silent -C hostc ../zone/build/lookup
 	$(PYTEST) tests/unit
 
 test-fake: root-test-fake setup  ## needs root: real daemons, agent, images, CNI on the fake toolstack
@@ -93,13 +94,13 @@ lock: $(BIN)/.installed  ## choose anew which Python packages the Debian package
 	@sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(LOCK) --upgrade - --output-file $(LOCKED)/build.txt
 
 demo: root-demo parts  ## needs root: a real image runs as a pod, step by step, on the fake toolstack
-	@$(PY) -m localnode.demo --toolstack fake
+	@$(PY) -m tools.localnode.demo --toolstack fake
 
 demo-xen: root-demo-xen setup  ## needs root: the same on Xen, in QEMU
 	@$(PY) -m tests.xen.demo
 
 run: folder root-run parts  ## needs root: both daemons in the foreground; DIR=<folder> holds all of their files
-	@exec $(PY) -m localnode.run "$(DIR)"
+	@exec $(PY) -m tools.localnode.run "$(DIR)"
 
 folder:
 	@test -n "$(DIR)" || { echo "usage: make run DIR=<folder>" >&2; exit 2; }
@@ -117,7 +118,7 @@ proto: $(BIN)/.installed  ## regenerate the stubs from the contracts
 	  $$(find xenpod_proto -name '*.proto' | sort)
 
 # For the configuration that is shipped, which is also what the chart's defaults are.
-MANIFESTS := $(PY) -m protect.cli generate --config packaging/cri.toml
+MANIFESTS := $(PY) -m protectctl generate --config packaging/cri.toml
 
 manifests: $(BIN)/.installed  ## write deploy/kustomize anew, as "protect generate" makes it
 	$(MANIFESTS) classes assign-class keep-off-host keep-off-delegate labeller --to deploy/kustomize/base
@@ -127,7 +128,7 @@ manifests: $(BIN)/.installed  ## write deploy/kustomize anew, as "protect genera
 	$(MANIFESTS) claim-templates --to deploy/kustomize/claim-templates
 
 reference: $(BIN)/.installed  ## write docs/configuration.md anew, from the code and the examples
-	@$(PY) -m docgen.configuration
+	@$(PY) -m tools.docgen.configuration
 
 docs: $(BIN)/.installed  ## the documentation's site, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet

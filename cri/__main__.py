@@ -13,8 +13,6 @@ import grpc.aio
 from cri.config import CriConfig
 from cri.container.images import StoredImages
 from cri.daemon import check_host, check_kernels, check_profiles, cni, delegation, mixed_images, running
-from cri.images.manager import ImageManager
-from cri.images.rpc.service import add_image_services
 from cri.rpc.runtime import RuntimeService
 from cri.stats.figures import DaemonFigures
 from cri.stats.sampler import sampling
@@ -27,6 +25,8 @@ from daemonkit.observe.audit.log import auditing
 from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.traces import tracing
 from daemonkit.rpc.server import serve_unix
+from images.manager import ImageManager
+from images.rpc.service import add_image_services
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 _DEFAULT_CONFIG = Path("/etc/xenpod/cri.toml")

@@ -17,8 +17,6 @@ from cri.cni.plugin import Plugins
 from cri.config import CriConfig
 from cri.delegate.images import assembly
 from cri.delegate.service import Delegation, delegating
-from cri.images.manager import ImageManager
-from cri.images.registry import names
 from cri.rpc import handlers
 from cri.runtime import Images, PodNetwork, Runtime, now_ns
 from cri.sandbox import kernel
@@ -42,6 +40,8 @@ from daemonkit.host.paths import HostPaths
 from daemonkit.logs import fields
 from daemonkit.observe import traces
 from daemonkit.rpc.client import channel
+from images.manager import ImageManager
+from images.registry import names
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 

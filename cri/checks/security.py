@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from cri.checks.fields import CREATE, ELSEWHERE, RUN, check_path
 from cri.checks.userns import container_userns, pod_userns
-from cri.images.bounds.identity import MAX_ID, is_id
 from daemonkit.faults import Invalid, Refused
+from images.bounds.identity import MAX_ID, is_id
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _OWN_KERNEL = "this node runs a pod in a virtual machine with a kernel of its own"

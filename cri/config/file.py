@@ -10,10 +10,6 @@ from pathlib import Path
 
 from cri.config.handlers import DEFAULT_HANDLER, HandlerConfig
 from cri.delegate.config import DelegateConfig
-from cri.images.bounds.limits import ImageLimits
-from cri.images.globs import patterns
-from cri.images.registry import names
-from cri.images.settings import LEVELS, ImageSettings, KernelSettings, PolicySettings
 from daemonkit.checkpoints import FaultInjection
 from daemonkit.config import (
     Bytes,
@@ -27,6 +23,10 @@ from daemonkit.config import (
 )
 from daemonkit.convert import WrongKey
 from daemonkit.observe.settings import AuditConfig, MetricsConfig, TracesConfig
+from images.bounds.limits import ImageLimits
+from images.globs import patterns
+from images.registry import names
+from images.settings import LEVELS, ImageSettings, KernelSettings, PolicySettings
 
 _HANDLER = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # of a RuntimeClass: a DNS label (RFC 1123)
 _FILES = 1 << 20  # fs.nr_open of Linux, unless it is raised

@@ -9,10 +9,10 @@ from enum import Enum
 from typing import ClassVar
 
 from cri.config.requirements import Requirement, RequirementKind, requirement
-from cri.images.registry import names
 from daemonkit.config import Bytes, at_least, at_most
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
+from images.registry import names
 
 DEFAULT_HANDLER = "xenpod"
 MEMORY = "xenpod.dev/memory"

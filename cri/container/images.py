@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from cri.images.manager import ImageManager
-from cri.images.store.catalogue import StoredImage
 from cri.oci.values import RootImage
 from daemonkit.faults import Invalid, Missing
+from images.manager import ImageManager
+from images.store.catalogue import StoredImage
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _ACCOUNTS = 1024 * 1024

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cri.checks.fields import CREATE
-from cri.images.bounds.identity import (
+from cri.oci.values import RootImage
+from daemonkit.faults import Invalid
+from images.bounds.identity import (
     MAX_ID,
     Gid,
     GroupName,
@@ -17,8 +19,6 @@ from cri.images.bounds.identity import (
     is_id,
     user_of,
 )
-from cri.oci.values import RootImage
-from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _LINES = 100_000

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from cri.checks.fields import RUN
 from cri.config import KERNEL, HandlerConfig
-from cri.images.globs import Globs
-from cri.images.kernels.images import ZONE
-from cri.images.registry import names
-from cri.images.settings import KernelSettings
 from cri.runtime import Runtime
 from daemonkit.faults import Denied, Invalid, Missing
+from images.globs import Globs
+from images.kernels.images import ZONE
+from images.registry import names
+from images.settings import KernelSettings
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 

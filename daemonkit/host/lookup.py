@@ -1,7 +1,7 @@
 """What is at paths of the host, found by a process that can be left behind.
 
 A file server that does not answer holds whoever asks it: a thread of ours for good, and with it the end of
-a daemon.  So another process asks (``zone/lookup``), and hands back a descriptor (O_PATH) of what it found;
+a daemon.  So another process asks (``hostc/lookup``), and hands back a descriptor (O_PATH) of what it found;
 whatever is done with that asks no file server any more.  One that is late is killed.  It may stay all the
 same, for as long as its file server keeps it, and counts for its owner until it is gone.
 
@@ -33,11 +33,11 @@ from daemonkit.tasks import complete
 _ANSWER = struct.Struct("=II")
 _STATUS = struct.Struct("=IIIIQ")
 READ_MAX = 1 << 20
-"""Bytes of a file that is read, as zone/lookup has it."""
+"""Bytes of a file that is read, as hostc/lookup has it."""
 _LONGEST = 4095
 """Longest path in bytes (PATH_MAX)."""
 _REQUEST = 65_536
-"""Largest request in bytes; zone/lookup has the same limit."""
+"""Largest request in bytes; hostc/lookup has the same limit."""
 TenantOf = Callable[[str], str]
 
 
@@ -157,7 +157,7 @@ class Lookup:
 class Lookups:
     """Starts them, so many at once for each owner and in all; those that were killed and are not gone count.
 
-    ``program``: zone/lookup.  An owner who has as many as it may waits for one of its own to go, or for one
+    ``program``: hostc/lookup.  An owner who has as many as it may waits for one of its own to go, or for one
     of its tenant's, which has a share of ``most``.  ``spare``: one that has answered is kept until ``close``.
     """
 
@@ -222,7 +222,7 @@ class Lookups:
         try:
             await complete(asyncio.to_thread(_start, self._program, started))
         except OSError as error:
-            hint = "build the guest parts: make -C zone" if isinstance(error, FileNotFoundError) else ""
+            hint = "build the guest parts: make zone" if isinstance(error, FileNotFoundError) else ""
             raise Broken("start", str(self._program), error.strerror or str(error), hint) from error
 
     def _leave_behind(self, owner: str, tenant: str, started: _Started) -> None:

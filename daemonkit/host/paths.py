@@ -25,7 +25,7 @@ class HostPaths:
     """
 
     def __init__(self, program: Path, seconds: float = 10.0) -> None:
-        """``program``: zone/lookup; ``seconds``: how long to wait for each call."""
+        """``program``: hostc/lookup; ``seconds``: how long to wait for each call."""
         self._lookups = Lookups(program, lambda owner: owner.partition("/")[0], spare=True)
         self._seconds = seconds
 

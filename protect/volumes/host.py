@@ -37,7 +37,7 @@ each time."""
 class HostVolumes:
     """``protect.model.ports.ZoneVolumes``; the areas are ``<root>/<zone>``.
 
-    ``program``: ``zone/lookup``; ``tenant_of``: a zone's, see Lookups.
+    ``program``: ``hostc/lookup``; ``tenant_of``: a zone's, see Lookups.
     """
 
     def __init__(self, root: Path, program: Path, tenant_of: TenantOf = str) -> None:

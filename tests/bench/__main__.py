@@ -14,7 +14,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from localnode import images, layers, registry
 from tests.bench import (
     growth,
     memory,
@@ -32,6 +31,7 @@ from tests.bench.measure import Burst, Crowd, Samples, one_pod
 from tests.bench.neighbours import zones
 from tests.bench.sides import Side
 from tests.support.delegate.containerd import version
+from tools.localnode import images, layers, registry
 
 HOST = "bench.example"
 IMAGE = f"{HOST}/debian/busybox:1"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sized
 
-from localnode.client import Client
 from tests.bench.measure import Crowd, Samples, one_pod
 from tests.bench.reading import READS
 from tests.bench.sides import Side
+from tools.localnode.client import Client
 
 THROUGH, DIRECT = "through xenpod-cri", "direct"
 LISTS: Mapping[str, str] = {"ListPodSandbox": "items", "ListContainers": "containers"}

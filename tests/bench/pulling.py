@@ -18,11 +18,11 @@ from pathlib import Path
 
 from isal import igzip
 
-from localnode import images
-from localnode.images import digest
 from tests.bench.measure import Samples
 from tests.bench.memory import Peak
 from tests.bench.sides import Side
+from tools.localnode import images
+from tools.localnode.images import digest
 
 MIB = 1 << 20
 FIRST = "pull"

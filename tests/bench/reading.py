@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import uuid4
 
-from localnode.client import Client
 from tests.bench.measure import Crowd, Samples
 from tests.bench.sides import Side
+from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as pb
 
 _ROUNDS = 300

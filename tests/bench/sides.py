@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from localnode import network, node
-from localnode.client import Client, connect
-from localnode.registry import mirror
 from tests.bench import memory
 from tests.support.delegate.containerd import Containerd, Surroundings, containerd
+from tools.localnode import network, node
+from tools.localnode.client import Client, connect
+from tools.localnode.registry import mirror
 
 WORKLOAD = "sleep"
 ON_FAKE = '[fake]\nmemory = "512GiB"\n'

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 
 from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, SynStream
-from localnode.client import Client, Pod
 from tests.bench.measure import Samples
 from tests.bench.sides import Side
 from tests.support.cri.stream_client import connect, path_of
+from tools.localnode.client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as pb
 
 MIB = 1 << 20

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from cluster.labeller.node import NodeLabels
 from daemonkit.faults import Denied
-from labeller.node import NodeLabels
 from tests.support.cluster.api import PATIENCE, Api, ApiRefused, Object
 from tests.support.cluster.control_plane import Serving, api_server
 from tests.support.cluster.programs import needs_kubernetes

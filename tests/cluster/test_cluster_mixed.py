@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from protect.cli.__main__ import parser
-from protect.cli.cluster.generate import generate
+from protectctl.__main__ import parser
+from protectctl.cluster.generate import generate
 from tests.support.cluster import mixed as support
 from tests.support.cluster.api import PATIENCE, ApiRefused
 from tests.support.cluster.cluster import CLASSES, NODE, NODES, PODS, Cluster, pod

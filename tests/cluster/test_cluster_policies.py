@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 from ruamel.yaml import YAML
 
-from protect.cli.__main__ import parser
-from protect.cli.cluster.generate import generate
+from protectctl.__main__ import parser
+from protectctl.cluster.generate import generate
 from tests.support.cluster.api import PATIENCE, Api, ApiRefused, Object
 from tests.support.cluster.cluster import pod
 from tests.support.cluster.control_plane import api_server

@@ -17,9 +17,9 @@ import pytest
 import pytest_asyncio
 from ruamel.yaml import YAML
 
-from protect.generate.manifests import folder as manifests
-from protect.generate.manifests.critical import Critical
-from protect.generate.manifests.fill import fill
+from cluster.objects.manifests import folder as manifests
+from cluster.objects.manifests.critical import Critical
+from cluster.objects.manifests.fill import fill
 from tests.support.cluster.api import PATIENCE, Api, Object
 from tests.support.cluster.cluster import PODS
 from tests.support.cluster.control_plane import Serving, api_server

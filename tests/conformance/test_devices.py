@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from localnode.client import Pod
 from tests.support.cri.conformance import Stage, refused
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.protect.block_device import block_device, is_free, written
+from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]

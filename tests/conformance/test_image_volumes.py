@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 
-from localnode import images, layers, registry
-from localnode.client import Pod
-from localnode.images import PushedImage
-from localnode.layers import LayerEntry
 from tests.support.cri.conformance import PATIENCE, Stage, refused
 from tests.support.cri.cri_daemons import needs_node
+from tools.localnode import images, layers, registry
+from tools.localnode.client import Pod
+from tools.localnode.images import PushedImage
+from tools.localnode.layers import LayerEntry
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]

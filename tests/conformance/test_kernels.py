@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from protect.cli.__main__ import main
+from protectctl.__main__ import main
 from tests.support.agent.zone import ZONE
 from tests.support.cri.conformance import Stage, refused
 from tests.support.cri.cri_daemons import needs_node

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from localnode.client import Pod
 from protect.host import mounts as host
 from tests.support.cri.conformance import PATIENCE, Stage, refused, until
 from tests.support.cri.cri_daemons import needs_node
+from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from localnode.client import Pod
 from tests.support.cri.conformance import FOREVER, PATIENCE, Stage, refused
 from tests.support.cri.cri_daemons import IMAGE, needs_node
+from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from localnode.client import Pod
 from tests.support.cri.conformance import Stage, linux, refused
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.protect.disk_source import DiskSource
+from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]

@@ -29,7 +29,7 @@ async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     else:
         stage = FakeStage(tmp_path)
     if not (stage.guest_dir / "root/init").exists():
-        pytest.skip("needs the guest parts (make -C zone)")
+        pytest.skip("needs the guest parts (make zone)")
     await stage.open()
     try:
         yield stage

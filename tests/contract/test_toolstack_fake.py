@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(
         os.geteuid() != 0 or not (GUEST / "fakedom").exists(),
-        reason="needs root and the guest parts (make -C zone)",
+        reason="needs root and the guest parts (make zone)",
     ),
 ]
 
@@ -106,7 +106,7 @@ async def test_without_the_guest_parts(tmp_path: Path) -> None:
     stage = FakeStage(tmp_path)
     stage.guest_dir = tmp_path / "nothing"
     await stage.open()
-    with pytest.raises(ToolstackError, match="make -C zone"):
+    with pytest.raises(ToolstackError, match="make zone"):
         await stage.create()
     await stage.close()
 

@@ -17,14 +17,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.dra.claims.claim import Consumer, WantedClaim
+from cluster.dra.claims.prepare import Claims
+from cluster.dra.claims.turns import ClaimTurns
+from cluster.dra.config import DraConfig
+from cluster.dra.kubelet.plugin import PluginV1
+from cluster.dra.model import HOST_DEVICE
+from cluster.dra.reservations import ProtectdReservations
 from daemonkit.quantity import LARGEST
-from dra.claims.claim import Consumer, WantedClaim
-from dra.claims.prepare import Claims
-from dra.claims.turns import ClaimTurns
-from dra.config import DraConfig
-from dra.kubelet.plugin import PluginV1
-from dra.model import HOST_DEVICE
-from dra.reservations import ProtectdReservations
 from tests.support.dra.claims import DRIVER, PARAMETERS, allocated
 from tests.support.labels.api_server import NAME
 from xenpod_proto.kubelet import dra_v1_pb2 as kubelet

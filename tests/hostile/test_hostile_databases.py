@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.store.db import ImageDb
 from cri.state.database import Database
+from images.store.db import ImageDb
 from protect.state.store import SqliteStore
 
 

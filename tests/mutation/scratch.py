@@ -20,7 +20,7 @@ _NOT_COPIED = (".venv", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache", "
 _FAILED, _NO_TESTS = 1, 5
 """Exit codes of pytest: some failed, there were none."""
 TOO_LONG = -1000
-INSTRUMENTED_CHECKS = "tests/unit/tree/test_checks.py"
+INSTRUMENTED_CHECKS = "tests/checks/test_checks.py"
 """Of the source itself, which a probe changes."""
 
 

@@ -27,8 +27,6 @@ from random import Random
 
 import grpc.aio
 
-from localnode import registry
-from localnode.client import Client
 from tests.bench.attacks.attackers import push_honest, tenants
 from tests.bench.attacks.ground import AttackGround
 from tests.bench.attacks.kinds import KINDS
@@ -37,6 +35,8 @@ from tests.soak.chaos import Chaos
 from tests.support.cri.cri_daemons import CriNode, in_step, pulled
 from tests.xen import nested
 from tests.xen.qemu import Size
+from tools.localnode import registry
+from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _SCRIPTS = (

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from localnode import network
-from localnode.client import Client, connect
-from localnode.processes import Output, background
+from tools.localnode import network
+from tools.localnode.client import Client, connect
+from tools.localnode.processes import Output, background
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = (sys.executable, "-m", "localnode.run")
+PROGRAM = (sys.executable, "-m", "tools.localnode.run")
 READY = 120.0
 
 
@@ -37,7 +37,7 @@ class Run:
 
 @contextlib.asynccontextmanager
 async def running(folder: Path, name: str, *command: str) -> AsyncIterator[Run]:
-    """The daemons of a folder, by ``command`` or ``localnode.run`` itself."""
+    """The daemons of a folder, by ``command`` or ``tools.localnode.run`` itself."""
     output = Output(folder.parent / f"{name}.log")
     async with background(*(command or (*PROGRAM, str(folder))), output=output, folder=ROOT) as process:
         await output.line_with("CRI endpoint: unix://", READY)

@@ -33,7 +33,7 @@ def main() -> int:
         try:
             prepare.guest_parts()
             outcome = machine.run(
-                [sys.executable, "-m", "localnode.demo", "--toolstack", "libxl", *drawn],
+                [sys.executable, "-m", "tools.localnode.demo", "--toolstack", "libxl", *drawn],
                 folder=Path(folder),
                 deadline=_DEADLINE,
                 environment={**colour, **columns},

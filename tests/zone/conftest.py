@@ -17,11 +17,11 @@ from tests.support.agent.zone_client import Client
 from tests.support.agent.zone_image import busybox_squashfs
 
 
-def _make(*targets: str) -> None:
+def _make(folder: Path, *targets: str) -> None:
     BUILD.mkdir(exist_ok=True)
     with (BUILD / "tests.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = subprocess.run(["make", "-s", "-C", str(ZONE), *targets], capture_output=True, text=True)
+        done = subprocess.run(["make", "-s", "-C", str(folder), *targets], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -31,7 +31,8 @@ def parts() -> Path:
     for tool in ("protoc-c", "crun", "mksquashfs"):
         if shutil.which(tool) is None:
             pytest.skip(f"needs {tool}")
-    _make("all", "sanitized", "check-tools")
+    _make(ZONE, "all", "sanitized", "check-tools")
+    _make(ZONE.parent / "hostc", "all", "check-tools")
     return BUILD
 
 

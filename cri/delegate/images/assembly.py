@@ -15,9 +15,9 @@ from cri.delegate.images.theirs import DelegateImages
 from cri.delegate.images.transfer import ImageTransfer
 from cri.delegate.link import Delegate
 from cri.delegate.owners import Ensure, Owner
-from cri.images.manager import ImageManager
-from cri.images.rpc.service import ImageService
 from daemonkit.rpc.client import channel
+from images.manager import ImageManager
+from images.rpc.service import ImageService
 
 
 @asynccontextmanager

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from cri.images.bounds.cancel import CancelToken
-from cri.images.bounds.digests import is_digest
-from cri.images.errors import Corrupt, Stalled
-from cri.images.registry.manifests import Descriptor
-from cri.images.registry.sources import GivenManifest
 from daemonkit.faults import Missing
 from daemonkit.rpc.interceptors import fault_of
+from images.bounds.cancel import CancelToken
+from images.bounds.digests import is_digest
+from images.errors import Corrupt, Stalled
+from images.registry.manifests import Descriptor
+from images.registry.sources import GivenManifest
 from xenpod_proto.containerd import content_pb2, content_pb2_grpc, images_pb2, images_pb2_grpc
 
 NAMESPACE = (("containerd-namespace", "k8s.io"),)

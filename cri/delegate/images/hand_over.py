@@ -21,12 +21,12 @@ import grpc.aio
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from cri.delegate.images.content import ANSWER, CHUNK, NAMESPACE
-from cri.images.registry.manifests import Descriptor
-from cri.images.store.lending import LentImage
 from cri.state.names import new_id
 from daemonkit.faults import Broken, TooLate
 from daemonkit.rpc.interceptors import fault_of
 from daemonkit.tasks import complete
+from images.registry.manifests import Descriptor
+from images.store.lending import LentImage
 from xenpod_proto.containerd import (
     content_pb2,
     content_pb2_grpc,

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from cri.delegate.owners import Owner
-from cri.images.registry import names
-from cri.images.registry.names import Reference
 from daemonkit.faults import Invalid
+from images.registry import names
+from images.registry.names import Reference
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 SECRETS = 256

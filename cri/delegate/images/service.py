@@ -18,12 +18,12 @@ from cri.delegate.kinds import parsed
 from cri.delegate.link import IMAGES, Metadata, error_text, passed_on, remaining
 from cri.delegate.owners import Owner
 from cri.delegate.routes import Answer, Behaviour, end_with, unary
-from cri.images.bounds.digests import is_digest
-from cri.images.rpc.service import ImageService
 from daemonkit.faults import Broken, Fault, Invalid, TooLate, Unreachable
 from daemonkit.logs import fields
 from daemonkit.rpc.client import MESSAGE_LIMIT
 from daemonkit.rpc.server import batches
+from images.bounds.digests import is_digest
+from images.rpc.service import ImageService
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)

@@ -20,16 +20,16 @@ from cri.delegate.images.memory import PullMemory
 from cri.delegate.images.theirs import DelegateImages, parsed_answer
 from cri.delegate.link import error_text
 from cri.delegate.owners import Owner
-from cri.images.manager import ImageManager
-from cri.images.pull.taking import OfferedImage
-from cri.images.registry import names
-from cri.images.registry.credentials import ANONYMOUS, Credentials
-from cri.images.registry.names import Reference
-from cri.images.rpc.cri_messages import credentials_from
-from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Fault, Invalid, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import Background, join
+from images.manager import ImageManager
+from images.pull.taking import OfferedImage
+from images.registry import names
+from images.registry.credentials import ANONYMOUS, Credentials
+from images.registry.names import Reference
+from images.rpc.cri_messages import credentials_from
+from images.store.catalogue import StoredImage
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)

@@ -55,7 +55,7 @@ async def launch(request: Launch, timeout: float) -> None:
         try:
             child = await asyncio.to_thread(_spawn, request, stderr)
         except OSError as error:
-            hint = "build the guest parts: make -C zone" if isinstance(error, FileNotFoundError) else ""
+            hint = "build the guest parts: make zone" if isinstance(error, FileNotFoundError) else ""
             raise ToolstackError("start zone", name, f"{request.fakedom}: {error.strerror}", hint) from error
         code = await _wait(child, timeout)
         complaint = os.pread(stderr, _STDERR_LIMIT, 0).decode(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""How domains share directories with dom0: each by a file server of its own (``zone/share``), over a vchan.
+"""How domains share directories with dom0: each by a file server (``hostc/fileserver``), over a vchan.
 
 A server is no child of ours to wait for, and outlives us.  ``<folder>/<domain's uuid>/`` has what is known
 of it: ``namespace``, written before the domain is made, says what the domain shares; ``pid`` which process
@@ -64,7 +64,7 @@ async def _ended(process: PidfdProcess) -> None:
 
 @dataclass(slots=True)
 class Sharing:
-    """``launcher`` is ``zone/share``; ``folder`` knows its servers, which may use ``memory`` bytes each."""
+    """launcher: ``hostc/fileserver``; folder: knows the servers; memory: bytes that each may use."""
 
     launcher: Path
     folder: Path
@@ -116,7 +116,7 @@ class Sharing:
             raise Missing("create domain", domain, f"there is no mount namespace {namespace} to share")
         if not self.launcher.is_file():
             cause = f"no {self.launcher}, which volumes need"
-            raise Missing("create domain", domain, cause, "make -C zone")
+            raise Missing("create domain", domain, cause, "make zone")
         place = self._place(uuid)
         try:
             place.mkdir(mode=0o700)

@@ -27,10 +27,9 @@ from typing import Any
 
 from rich.console import Console
 
-from daemonkit.faults import Unreachable
-from dra.config import DraConfig, SliceMode
-from dra.model import HostDevice, Promise, ZoneMemory
-from dra.slices.document import (
+from cluster.dra.config import DraConfig, SliceMode
+from cluster.dra.model import HostDevice, Promise, ZoneMemory
+from cluster.dra.slices.document import (
     Document,
     NodeSlice,
     SliceVersion,
@@ -38,7 +37,8 @@ from dra.slices.document import (
     shared_device,
     unclaimed_device,
 )
-from dra.slices.keeper import SliceKeeper
+from cluster.dra.slices.keeper import SliceKeeper
+from daemonkit.faults import Unreachable
 
 GIB = 1 << 30
 _NODE = 256 * GIB

@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.request import urlopen
 
-from localnode import images, registry
 from tests.bench import memory, sides
 from tests.bench.measure import Crowd
 from tests.bench.sides import Side
 from tests.support.observe.prometheus import metrics_address
+from tools.localnode import images, registry
 
 _HOST = "bench.example"
 _IMAGE = f"{_HOST}/debian/busybox:1"
@@ -68,7 +68,7 @@ async def _measure(side: Side, node: Path, pods: int, seconds: float) -> None:
 
 def _questions(node: Path) -> Mapping[str, Callable[[], float]]:
     socket = str(node / "run/protect/protect.sock")
-    command = [sys.executable, "-m", "protect.cli"]
+    command = [sys.executable, "-m", "protectctl"]
     top = ["--interval", str(_INTERVAL), "--count", "1"]
     logs = sorted(path for path in (node / "log").iterdir() if "serving metrics" in path.read_text())
     return {

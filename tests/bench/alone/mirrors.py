@@ -23,11 +23,11 @@ import grpc
 from rich.console import Console
 from rich.table import Table
 
-from localnode import images, layers, registry
-from localnode.layers import LayerEntry
 from tests.bench import report, sides
 from tests.bench.sides import Side
 from tests.support.images.http_server import HttpServer, dropping_connections
+from tools.localnode import images, layers, registry
+from tools.localnode.layers import LayerEntry
 
 HOST = "bench.test"
 PAUSE = f"{HOST}/pause:1"

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.request import urlopen
 
-from localnode import images, registry
 from tests.bench import memory, sides
 from tests.bench.sides import Side
 from tests.support.observe.collector import collecting
 from tests.support.observe.prometheus import metrics_address
 from tests.xen import nested
+from tools.localnode import images, registry
 
 _HOST = "bench.example"
 _IMAGE = f"{_HOST}/debian/busybox:1"

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import grpc.aio
 
-from localnode import images, layers
-from localnode.client import Client
 from tests.bench import memory
 from tests.bench.attacks.ground import EACH, AttackGround
 from tests.bench.attacks.kinds import KINDS
+from tools.localnode import images, layers
+from tools.localnode.client import Client
 
 ROOT = Path(__file__).parents[3]
 SHARES = 2

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from daemonkit.rpc.client import channel
-from localnode.client import Client
+from tools.localnode.client import Client
 
 EACH = 8
 """Attackers of a kind."""

@@ -12,12 +12,12 @@ from contextlib import AsyncExitStack, suppress
 import grpc.aio
 import requests
 
-from localnode.client import Client
-from localnode.images import MANIFEST
 from tests.bench.attacks import entries, registries
 from tests.bench.attacks.again import again
 from tests.bench.attacks.ground import EACH, AttackGround
 from tests.bench.attacks.registries import Reply, ServedImage
+from tools.localnode.client import Client
+from tools.localnode.images import MANIFEST
 
 ENTRIES = 900_000
 _SLOW_AT_ONCE = 5

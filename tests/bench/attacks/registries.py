@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from localnode.images import CONFIG, LAYER, MANIFEST, digest
+from tools.localnode.images import CONFIG, LAYER, MANIFEST, digest
 
 Reply = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
 """Answers a GET of this path."""
@@ -23,7 +23,7 @@ _CONTINUES, _CONTINUE_PAUSE = 400, 0.04
 """Together 250 kB each second."""
 _TRICKLE_PAUSE = 5.0
 _BLOB_BYTES = 2048
-"""Bytes a second of a layer, above the least rate of a download (cri/images/registry/download.py)."""
+"""Bytes a second of a layer, above the least rate of a download (images/registry/download.py)."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 

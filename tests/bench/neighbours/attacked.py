@@ -14,8 +14,6 @@ from pathlib import Path
 
 import grpc.aio
 
-from localnode import images, registry
-from localnode.processes import ProgramFailed
 from tests.bench import memory, sides
 from tests.bench.attacks.attackers import push_honest, tenants
 from tests.bench.attacks.ground import AttackGround
@@ -23,6 +21,8 @@ from tests.bench.attacks.kinds import KINDS
 from tests.bench.neighbours import hostile
 from tests.bench.neighbours.honest import Answers, honest_tenant
 from tests.support.session import leaving
+from tools.localnode import images, registry
+from tools.localnode.processes import ProgramFailed
 
 HOST = "registry.bench"
 ALL = "all kinds at once"

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import grpc.aio
 
-from localnode.client import Client
 from tests.bench.attacks.streams import base_of
 from tests.support.cri.stream_client import spdy
+from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 T = TypeVar("T")

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from cluster.dra.config import ClaimSizes
+from cluster.dra.slices.document import devices
 from daemonkit.quantity import whole
-from dra.config import ClaimSizes
-from dra.slices.document import devices
 from tests.support.cluster.api import ApiRefused
 from tests.support.cluster.claims import (
     CLAIMS,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from dra.slices.document import devices
+from cluster.dra.slices.document import devices
 from tests.support.cluster import mixed as support
 from tests.support.cluster.api import PATIENCE, Object
 from tests.support.cluster.claims import (

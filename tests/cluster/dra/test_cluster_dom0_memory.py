@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from cluster.dra.config import ClaimSizes
+from cluster.dra.slices.document import NodeSlice, SliceVersion, document
+from cluster.dra.slices.offer import MemoryDevice
 from daemonkit.quantity import whole
-from dra.config import ClaimSizes
-from dra.slices.document import NodeSlice, SliceVersion, document
-from dra.slices.offer import MemoryDevice
 from tests.support.cluster.api import Api, Object
 from tests.support.cluster.claims import CLAIMS, CLASS, DEVICE_CLASSES, DRIVER, SLICES, claim, request
 from tests.support.cluster.cluster import NODE, NODES, PODS, pod

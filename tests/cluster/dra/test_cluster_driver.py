@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from dra.slices.document import devices
+from cluster.dra.slices.document import devices
 from tests.support.cluster.api import PATIENCE
 from tests.support.cluster.claims import (
     CLAIMS,

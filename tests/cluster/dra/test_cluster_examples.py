@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from dra.config import ClaimSizes
-from dra.slices.document import devices
+from cluster.dra.config import ClaimSizes
+from cluster.dra.slices.document import devices
 from tests.support.cluster.claims import (
     CLAIMS,
     CLASS,

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from localnode import toml
-from protect.cli.__main__ import parser
-from protect.cli.cluster.generate import generate
+from protectctl.__main__ import parser
+from protectctl.cluster.generate import generate
 from tests.support.cluster.api import PATIENCE, Object
 from tests.support.cluster.claims import unscheduled
 from tests.support.cluster.cluster import NODE, NODE_MEMORY, NODES, PODS, Cluster, pod
@@ -22,6 +21,7 @@ from tests.support.cri.cri_daemons import needs_node
 from tests.support.manifests.applied import applied
 from tests.support.manifests.sources import read
 from tests.support.protect.daemons import Daemon
+from tools.localnode import toml
 
 pytestmark = [pytest.mark.root, needs_node, needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from protect.cli.__main__ import parser
-from protect.cli.cluster.generate import generate
+from protectctl.__main__ import parser
+from protectctl.cluster.generate import generate
 from tests.support.cluster.api import PATIENCE, ApiRefused, Object
 from tests.support.cluster.claims import CLAIMS, RETRIED, Driver, driving, unscheduled
 from tests.support.cluster.cluster import NODE_MEMORY, PODS, Cluster, pod

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from cluster.dra.slices.document import Document, devices
 from daemonkit.quantity import whole
-from dra.slices.document import Document, devices
 from tests.support.cluster.claims import CLAIMS, DRIVER, TEMPLATES, Driver, driving, request
 from tests.support.cluster.cluster import NODE_MEMORY, PODS, Cluster
 from tests.support.cluster.programs import needs_kubernetes

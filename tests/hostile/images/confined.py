@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from cri.images.worker.confinement.confine import FIRST_ID
 from daemonkit.host import seccomp
+from images.worker.confinement.confine import FIRST_ID
 
 _PROGRAM = """
 import ctypes, encodings.idna, errno, hashlib, json, mmap, os, signal, socket, ssl, sys, threading
-from cri.images.worker.confinement.confine import Confinement
+from images.worker.confinement.confine import Confinement
 
 network, code = json.loads(sys.argv[1])
 libc = ctypes.CDLL(None, use_errno=True)

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cri.images.bounds.limits import ImageLimits
-from cri.images.layer import compression
-from cri.images.layer.layers import CHUNK, read_layer
-from cri.images.rootfs.plan import Planner
 from daemonkit.faults import Fault
+from images.bounds.limits import ImageLimits
+from images.layer import compression
+from images.layer.layers import CHUNK, read_layer
+from images.rootfs.plan import Planner
 
 ROOT = Path(__file__).parents[3]
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from cri.images.bounds.cancel import CancelToken
-from cri.images.bounds.limits import ImageLimits
-from cri.images.errors import Cancelled
-from cri.images.layer import compression, tarstream
-from cri.images.layer.layers import read_layer
-from cri.images.layer.stream import PlainStream
-from cri.images.rootfs.plan import Planner
-from cri.images.rootfs.tree import MergedTree
+from images.bounds.cancel import CancelToken
+from images.bounds.limits import ImageLimits
+from images.errors import Cancelled
+from images.layer import compression, tarstream
+from images.layer.layers import read_layer
+from images.layer.stream import PlainStream
+from images.rootfs.plan import Planner
+from images.rootfs.tree import MergedTree
 from tests.hostile.images.lone_reader import Reading, Task, read_alone
 from tests.support.images.images import Layer, digest, packed
 

@@ -172,7 +172,7 @@ async def test_a_layer_that_comes_byte_by_byte_takes_the_time_of_its_worker(stag
         pull = asyncio.create_task(_pull(stage, f"{registry.netloc}/app:1"))
         await asyncio.to_thread(begun.wait, SECONDS)
         daemon = _daemon(stage)
-        parents = [one for one in _children(daemon) if b"cri.images.worker" in _cmdline(one)]
+        parents = [one for one in _children(daemon) if b"images.worker" in _cmdline(one)]
         workers = {one: _ticks(one) for parent in parents for one in _children(parent)}
         before = _ticks(daemon)
         await _until(lambda: max(_ticks(one) - at for one, at in workers.items()) > 100)

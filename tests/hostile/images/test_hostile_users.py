@@ -11,11 +11,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from localnode import images, layers, registry
-from localnode.client import Client
-from localnode.images import PushedImage
-from localnode.layers import LayerEntry
 from tests.support.cri.cri_daemons import CriNode, container_status, needs_node
+from tools.localnode import images, layers, registry
+from tools.localnode.client import Client
+from tools.localnode.images import PushedImage
+from tools.localnode.layers import LayerEntry
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.bounds.limits import ImageLimits
-from cri.images.worker.jobs import OWN_BYTES
+from images.bounds.limits import ImageLimits
+from images.worker.jobs import OWN_BYTES
 
 MEMORY = Path("/sys/fs/cgroup/memory")
 UNIFIED = Path("/sys/fs/cgroup/unified")
 BECOME = 'for at in "$0" "$1"; do echo $$ >"$at/cgroup.procs"; done; shift; exec "$@"'
 PULLING = """
 import logging, tempfile
-from cri.images.bounds.limits import ImageLimits
-from cri.images.worker.workers import LayerWorkers
+from images.bounds.limits import ImageLimits
+from images.worker.workers import LayerWorkers
 
 logging.basicConfig(level=logging.INFO)
 workers = LayerWorkers(ImageLimits())

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.bounds.limits import ImageLimits
-from cri.images.errors import Oversized
-from cri.images.manager import ImageManager
-from cri.images.settings import ImageSettings
 from daemonkit.faults import Broken, TooLate
 from daemonkit.host.children import NICER
+from images.bounds.limits import ImageLimits
+from images.errors import Oversized
+from images.manager import ImageManager
+from images.settings import ImageSettings
 from tests.hostile.images.confined import assert_apart, assert_without_rights
 from tests.support.images.image_manager import running
 from tests.support.images.images import Blob, Layer, build, digest, write_layout
@@ -46,8 +46,8 @@ ENDLESS = build([_endless()])
 DAEMON = """
 import asyncio, sys
 from pathlib import Path
-from cri.images.manager import ImageManager
-from cri.images.settings import ImageSettings
+from images.manager import ImageManager
+from images.settings import ImageSettings
 
 async def pull():
     state = Path(sys.argv[1])
@@ -77,7 +77,7 @@ def _children(parent: int) -> dict[int, str]:
 
 def _parents(daemon: int | None = None) -> list[int]:
     found = _children(daemon or os.getpid())
-    return [pid for pid, command in found.items() if "cri.images.worker" in command]
+    return [pid for pid, command in found.items() if "images.worker" in command]
 
 
 def _workers(daemon: int | None = None) -> list[int]:

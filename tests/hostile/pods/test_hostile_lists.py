@@ -9,8 +9,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from localnode.client import Client
 from tests.support.cri.cri_daemons import CriNode, needs_node
+from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]

@@ -11,9 +11,9 @@ import pytest
 
 from cri.runtime import MEMORY_BUDGET
 from daemonkit.rpc.client import channel
-from localnode.client import Client
 from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
 from tests.support.protect.daemons import Daemon
+from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1.runtime_pb2_grpc import RuntimeServiceStub
 

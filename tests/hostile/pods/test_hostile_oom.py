@@ -139,7 +139,7 @@ async def test_programs_of_images_and_networks(
     assert node.daemon.process is not None
     # Workers and tar2sqfs inherit the score and the group of their parents.
     below = _below(node.daemon.process.pid)
-    parents = [pid for pid in below if b"cri.images.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    parents = [pid for pid in below if b"images.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert len(parents) == 2
     await _ordinary(parents, group)
     async with node.client() as client:

@@ -17,10 +17,10 @@ from cri.container import host_files
 from daemonkit.faults import Broken, Invalid, Refused, TooLate
 from daemonkit.host.lookup import READ_MAX
 from daemonkit.host.paths import HostPaths
-from localnode.client import Client
 from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
 from tests.support.protect.daemons import GUEST
 from tests.support.protect.silent_server import SilentServer
+from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]

@@ -26,7 +26,7 @@ __all__ = ["area", "shown", "source"]
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.skipif(not (GUEST / "share").exists(), reason="needs the guest parts (make -C zone)"),
+    pytest.mark.skipif(not (GUEST / "share").exists(), reason="needs the guest parts (make zone)"),
 ]
 
 KEPT = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "FSETID": 4, "SETGID": 6, "SETUID": 7}
@@ -352,7 +352,7 @@ def test_random_messages_break_nothing(tmp_path: Path) -> None:
     """On the parser and the handlers as the sanitizers see them."""
     checker = GUEST / "sharecheck"
     if not checker.exists():
-        pytest.skip("needs make -C zone check-tools")
+        pytest.skip("needs make -C hostc check-tools")
     for seed in range(int(os.environ.get("XENPOD_FUZZ", "300"))):
         directory = tmp_path / str(seed % 16)
         directory.mkdir(exist_ok=True)

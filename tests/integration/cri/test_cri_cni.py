@@ -21,8 +21,8 @@ from cri.cni.plugin import Plugins
 from cri.state.attachment import Attachment
 from cri.state.names import new_id
 from daemonkit.faults import Broken, Exhausted, Fault, Refused, TooLate
-from localnode import network as bridges
 from tests.support.cri.cri_node import pod_config, until
+from tools.localnode import network as bridges
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 CNI_BIN = Path("/usr/lib/cni")

@@ -14,10 +14,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from localnode.client import Client
-from protect.cli.__main__ import main
+from protectctl.__main__ import main
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.protect.daemons import DaemonFailed
+from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -85,7 +85,7 @@ async def _handlers(node: CriNode) -> dict[str, str]:
     """What ``protect host`` says of each."""
     sockets = ["--socket", str(node.protectd.daemon.socket), "--cri-socket", str(node.daemon.socket)]
     shown = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "protect.cli", "host", *sockets, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "protectctl", "host", *sockets, stdout=asyncio.subprocess.PIPE
     )
     output, _ = await shown.communicate()
     assert shown.returncode == 0

@@ -16,9 +16,9 @@ import pytest
 import pytest_asyncio
 
 from cri.cni import netns
-from localnode.client import Client, Pod
 from tests.support.cri.cri_daemons import CriNode, container_status, in_step, needs_node, pulled
 from tests.support.protect.daemons import ROOT, Daemon
+from tools.localnode.client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2
 

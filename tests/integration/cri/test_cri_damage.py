@@ -12,11 +12,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from localnode import images, registry
-from localnode.client import Client, Pod
-from protect.cli.__main__ import main
+from protectctl.__main__ import main
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.images.images import Layer
+from tools.localnode import images, registry
+from tools.localnode.client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]

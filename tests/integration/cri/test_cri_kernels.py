@@ -11,11 +11,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from localnode.client import Client
-from protect.cli.__main__ import main
+from protectctl.__main__ import main
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.images.images import write_layout
 from tests.support.images.kernel_images import kernel_image
+from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]

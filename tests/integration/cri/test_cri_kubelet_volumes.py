@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from localnode.client import Pod
 from tests.support.cri.cri_daemons import container_status, in_step, needs_node
 from tests.support.cri.cri_watch import Watched, watched
 from tests.support.cri.kubelet_files import PodFiles, pod_files
+from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]

@@ -15,8 +15,8 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from localnode.client import Client, Pod
 from tests.support.cri.cri_daemons import CriNode, container_status, needs_node, pulled
+from tools.localnode.client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]

@@ -12,13 +12,13 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from localnode import layers
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.delegate.containerd import needs_containerd
 from tests.support.delegate.mixed import HOST, PATIENCE, ZONE, Mixed
 from tests.support.images import registry as registries
 from tests.support.images.images import BuiltImage, Layer, build, packed
 from tests.support.images.registry import Registry
+from tools.localnode import layers
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, needs_containerd, pytest.mark.asyncio(loop_scope="module")]

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cluster.dra import metrics
+from cluster.dra.config import DraConfig
+from cluster.dra.model import ZoneMemory
+from cluster.dra.slices.document import devices
 from daemonkit.config import load
 from daemonkit.faults import Exhausted
 from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.settings import MetricsConfig
-from dra import metrics
-from dra.config import DraConfig
-from dra.model import ZoneMemory
-from dra.slices.document import devices
 from tests.support.cluster.programs import free_ports
 from tests.support.dra.api_server import Cluster
 from tests.support.dra.api_server import serving as api

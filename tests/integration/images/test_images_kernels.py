@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from cri.container.images import StoredImages
-from cri.images.kernels.metadata import Metadata
-from cri.images.manager import ImageManager
-from cri.images.pull.repair import Outcome
-from cri.images.registry.credentials import ANONYMOUS
-from cri.images.settings import ImageSettings, KernelSettings
 from daemonkit.config import Bytes
 from daemonkit.faults import Broken, Exhausted, Fault, Refused
+from images.kernels.metadata import Metadata
+from images.manager import ImageManager
+from images.pull.repair import Outcome
+from images.registry.credentials import ANONYMOUS
+from images.settings import ImageSettings, KernelSettings
 from tests.support.images.image_victim import ROOT, Order, Victims
 from tests.support.images.images import BuiltImage, Layer, build, write_layout
 from tests.support.images.kernel_images import kernel_files, kernel_image, layer

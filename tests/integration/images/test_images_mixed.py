@@ -14,10 +14,10 @@ import pytest
 
 from cri.delegate.config import Unnamed
 from cri.delegate.owners import Owner
-from cri.images.registry import names
-from cri.images.registry.credentials import ANONYMOUS
-from cri.images.settings import ImageSettings
 from daemonkit.faults import Refused, Unreachable
+from images.registry import names
+from images.registry.credentials import ANONYMOUS
+from images.settings import ImageSettings
 from tests.support.images import registry as registries
 from tests.support.images.images import BuiltImage, Layer, build, digest, write_layout
 from tests.support.images.mixed_node import MixedNode, mixed_node

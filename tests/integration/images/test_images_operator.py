@@ -15,17 +15,17 @@ import pytest
 from rich.console import Console
 
 from cri.container.images import StoredImages
-from cri.images.manager import ImageManager
-from cri.images.rpc.cri_messages import verbose_info
-from cri.images.rpc.service import add_image_services
-from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import StoredImage
-from cri.images.store.db import ImageDb
-from cri.images.verify import Verification
 from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
-from protect.cli.__main__ import main
-from protect.cli.image.bars import Bars
+from images.manager import ImageManager
+from images.rpc.cri_messages import verbose_info
+from images.rpc.service import add_image_services
+from images.settings import ImageSettings
+from images.store.catalogue import StoredImage
+from images.store.db import ImageDb
+from images.verify import Verification
+from protectctl.__main__ import main
+from protectctl.image.bars import Bars
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed, write_layout
 from tests.support.images.registry import Answer, LyingRegistry
@@ -175,9 +175,9 @@ async def test_a_pull_that_stands_still_is_called_off(tmp_path: Path) -> None:
     try:
         with LyingRegistry("app", "1", IMAGE) as registry:
             registry.answers[f"/v2/app/blobs/{digest(BASE.data)}"] = _in_steps(BASE.data, [never])
-            from cri.images.registry import names
-            from cri.images.registry.credentials import ANONYMOUS
             from daemonkit.faults import TooLate
+            from images.registry import names
+            from images.registry.credentials import ANONYMOUS
 
             with pytest.raises(TooLate, match="nothing of it moved"):
                 await asyncio.wait_for(manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS), 60)

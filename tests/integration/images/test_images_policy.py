@@ -12,17 +12,17 @@ from pathlib import Path
 import grpc
 import pytest
 
-from cri.images.errors import Rejected
-from cri.images.manager import ImageManager
-from cri.images.policy.verifiers import MOST
-from cri.images.registry import names
-from cri.images.registry.credentials import ANONYMOUS
-from cri.images.rpc.service import add_image_services
-from cri.images.settings import ImageSettings, PolicySettings
 from daemonkit.config import Seconds
 from daemonkit.faults import Denied, Refused
 from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
+from images.errors import Rejected
+from images.manager import ImageManager
+from images.policy.verifiers import MOST
+from images.registry import names
+from images.registry.credentials import ANONYMOUS
+from images.rpc.service import add_image_services
+from images.settings import ImageSettings, PolicySettings
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest, index_of, packed
 from tests.support.images.registry import INDEX, LyingRegistry, content

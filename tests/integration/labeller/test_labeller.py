@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from localnode.processes import Output, background
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.labels.api_server import NAME, OneNode, kubeconfig, serving
 from tests.support.protect.daemons import ROOT
+from tools.localnode.processes import Output, background
 
 pytestmark = [pytest.mark.root, needs_node]
 

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from protect.cli.__main__ import main
+from protectctl.__main__ import main
 from tests.support.protect.agent_crash import crash_agent
 from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd, serving
 from xenpod_proto.protect.v1 import protect_pb2 as pb

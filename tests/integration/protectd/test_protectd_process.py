@@ -148,15 +148,15 @@ async def test_the_command(zones: Zones) -> None:
     await zones.create_zone(hostname="alpha")
     await zones.run("/bin/sleep", "100")
     socket = ("--socket", str(zones.protectd.daemon.socket))
-    status, out, _ = await program("protect.cli", "zone", "inspect", "z1", *socket)
+    status, out, _ = await program("protectctl", "zone", "inspect", "z1", *socket)
     assert status == 0 and "alpha" in out and "init" in out
-    status, out, _ = await program("protect.cli", "workload", "list", *socket, "--output", "json")
+    status, out, _ = await program("protectctl", "workload", "list", *socket, "--output", "json")
     assert json.loads(out)["workloads"][0]["state"] == "WORKLOAD_STATE_RUNNING"
-    status, out, _ = await program("protect.cli", "host", *socket)
+    status, out, _ = await program("protectctl", "host", *socket)
     assert status == 0 and "NO SECURITY BOUNDARY" in out
-    status, _, error = await program("protect.cli", "zone", "inspect", "nobody", *socket)
+    status, _, error = await program("protectctl", "zone", "inspect", "nobody", *socket)
     assert status == 1 and "NOT_FOUND" in error
-    status, _, _ = await program("protect.cli", "zone", "destroy", "z1", *socket)
+    status, _, _ = await program("protectctl", "zone", "destroy", "z1", *socket)
     assert status == 0
     await zones.nothing_left()
 

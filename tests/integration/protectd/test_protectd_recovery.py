@@ -31,7 +31,7 @@ async def command(zones: Zones, *words: str) -> str:
     """What ``protect`` prints."""
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "protect.cli", *words, "--socket", str(zones.protectd.daemon.socket)],
+        [sys.executable, "-m", "protectctl", *words, "--socket", str(zones.protectd.daemon.socket)],
         cwd=ROOT,
         capture_output=True,
         text=True,

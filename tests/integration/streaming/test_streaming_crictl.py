@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 
-from localnode.client import Client, Pod
 from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
+from tools.localnode.client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [

@@ -12,9 +12,9 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from localnode.client import Client, Pod
 from tests.support.cri.conformance import crash_zone
 from tests.support.cri.cri_daemons import CriNode, in_step, needs_node, pulled
+from tools.localnode.client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [

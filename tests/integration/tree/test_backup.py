@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from docgen.blocks import blocks
 from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
 from tests.support.local_run import ROOT
 from tests.support.protect.daemons import DaemonFailed
+from tools.docgen.blocks import blocks
 
 pytestmark = [pytest.mark.root, needs_node]
 

@@ -10,15 +10,15 @@ import pytest
 from ruamel.yaml import YAML
 
 from cri.config import CriConfig
-from docgen.blocks import blocks
-from protect.cli.__main__ import main
-from protect.cli.doctor.kubelet import kubelet as doctor
-from protect.cli.doctor.machine import CheckedMachine, CheckVerdict
-from protect.cli.doctor.settings import DoctorSettings
+from hostsetup.doctor.kubelet import kubelet as doctor
+from hostsetup.doctor.machine import CheckedMachine, CheckVerdict
+from hostsetup.doctor.settings import DoctorSettings
+from protectctl.__main__ import main
 from tests.support.cri.cri_daemons import IMAGE, needs_node
 from tests.support.cri.cri_watch import watched
 from tests.support.cri.kubelet import SHIPPED, kubelet, needs_kubelet
 from tests.support.local_run import ROOT
+from tools.docgen.blocks import blocks
 
 EXAMPLES = ROOT / "docs/examples"
 CONFIG = str(ROOT / "packaging/cri.toml")

@@ -22,9 +22,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from localnode import images, network, registry
-from localnode.client import Client
 from tests.support.local_run import ROOT, nothing_left, processes_of, remove_pods, running
+from tools.localnode import images, network, registry
+from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = pytest.mark.root
@@ -37,7 +37,7 @@ COLUMNS = 80
 async def protect(folder: Path, *words: str, stdin: bytes = b"") -> tuple[int, str]:
     """Status and output of the protect command on the node in the folder."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "protect.cli", *words, cwd=ROOT, stdin=asyncio.subprocess.PIPE,
+        sys.executable, "-m", "protectctl", *words, cwd=ROOT, stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     out, _ = await asyncio.wait_for(process.communicate(stdin), 120)
@@ -72,7 +72,7 @@ async def operate(folder: Path, pod: str, container: str) -> None:
     assert status == 7 and sorted(said.splitlines()) == ["hello from here", "oops"]
     assert await protect(folder, "workload", "exec", *sockets, container[:8], "--", "id", "-u") == (0, "0\n")
     words = [*sockets, "-i", "-t", name, "--", "sh", "-c", "test -t 0 && echo $TERM here; exit 4"]
-    on_terminal = " ".join(map(shlex.quote, [sys.executable, "-m", "protect.cli", "zone", "exec", *words]))
+    on_terminal = " ".join(map(shlex.quote, [sys.executable, "-m", "protectctl", "zone", "exec", *words]))
     typed = await asyncio.create_subprocess_exec(
         "script", "--quiet", "--return", "--command", f"TERM=vt52 {on_terminal}", "/dev/null",
         cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -114,7 +114,7 @@ async def fit(folder: Path, pod: str, container: str) -> None:
         words = verb.split()
         words += [] if "--help" in verb else cri_socket if words[0] == "image" else socket
         words += cri_socket if verb in ("host", "host info") else []
-        said = await asyncio.to_thread(_on_terminal, [sys.executable, "-m", "protect.cli", *words])
+        said = await asyncio.to_thread(_on_terminal, [sys.executable, "-m", "protectctl", *words])
         assert text in said, verb
         assert not [line for line in said.splitlines() if len(line) > COLUMNS], verb
 
@@ -143,7 +143,7 @@ async def following(folder: Path, client: Client) -> None:
     made = await client.create(pod, IMAGE, ["sh", "-c", "echo begins; exec sleep 1000"])
     await client.start(made)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "protect.cli", "zone", "logs", pod.id[:12], "-f", *both, cwd=ROOT,
+        sys.executable, "-m", "protectctl", "zone", "logs", pod.id[:12], "-f", *both, cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
@@ -228,7 +228,7 @@ async def test_a_daemon_that_cannot_start_is_said_with_its_own_words(short_path:
     (folder / "cri.toml").write_text("colour = 1\n")
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "localnode.run", str(folder)],
+        [sys.executable, "-m", "tools.localnode.run", str(folder)],
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 1
@@ -252,7 +252,10 @@ async def test_the_demo_tells_its_story_and_leaves_nothing(short_path: Path) -> 
     folder.mkdir()
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "localnode.demo", "--folder", str(folder), "--picture", str(folder / "x.svg")],
+        [
+            sys.executable, "-m", "tools.localnode.demo", "--folder", str(folder),
+            "--picture", str(folder / "x.svg"),
+        ],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -272,7 +275,7 @@ async def test_a_demo_that_fails_says_so_and_leaves_nothing(short_path: Path) ->
     (folder / "protectd.toml").write_text(f'guest_dir = "{short_path}/none"\n')
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "localnode.demo", "--folder", str(folder)],
+        [sys.executable, "-m", "tools.localnode.demo", "--folder", str(folder)],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 1

@@ -17,12 +17,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from localnode import images, layers, registry
-from localnode.client import Pod
-from localnode.images import PushedImage
 from tests.support.cri.conformance import Ends, Stage, crash_zone, linux, zone_folder
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.local_run import ROOT
+from tools.localnode import images, layers, registry
+from tools.localnode.client import Pod
+from tools.localnode.images import PushedImage
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]
@@ -98,7 +98,7 @@ async def of_a_later_version(folder: Path) -> str:
 
 
 async def command_without_daemon(folder: Path) -> str:
-    status, said = await said_by("protect.cli", "zone", "list", "--socket", str(folder / "none.sock"))
+    status, said = await said_by("protectctl", "zone", "list", "--socket", str(folder / "none.sock"))
     assert status == 3
     return said
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from localnode import images, registry
-from localnode.client import Client
 from tests.support.cri import stored_state as stored
 from tests.support.cri.cri_daemons import CriNode, container_status, needs_node
 from tests.support.protect.daemons import ROOT
+from tools.localnode import images, registry
+from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as protect
 

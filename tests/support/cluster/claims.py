@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cluster.dra.slices.document import devices
 from daemonkit.quantity import whole
-from dra.slices.document import devices
-from localnode import toml
 from tests.support.cluster.api import PATIENCE
 from tests.support.cluster.cluster import NODE, Cluster
 from tests.support.protect.daemons import Daemon
+from tools.localnode import toml
 from xenpod_proto.protect.v1 import reservations_pb2
 
 DRIVER = "zones.xenpod.dev"

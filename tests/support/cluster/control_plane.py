@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from localnode.processes import Output, ProgramFailed, background
 from tests.support.cluster.api import PATIENCE, Api, ApiRefused
 from tests.support.cluster.programs import etcd, free_ports, program
+from tools.localnode.processes import Output, ProgramFailed, background
 
 
 @dataclass

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localnode import images, layers
-from localnode.images import PushedImage
-from localnode.layers import LayerEntry
 from tests.support.cluster.api import PATIENCE, ApiRefused, Object
 from tests.support.cluster.cluster import CLASSES, PODS, Cluster, controlled, pod
 from tests.support.cri.cri_daemons import CriNode
 from tests.support.delegate.containerd import Containerd
 from tests.support.delegate.mixed import ZONE, two_runtimes
+from tools.localnode import images, layers
+from tools.localnode.images import PushedImage
+from tools.localnode.layers import LayerEntry
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 DAEMONS = "/apis/apps/v1/namespaces/default/daemonsets"

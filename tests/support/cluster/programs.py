@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localnode.processes import ProgramFailed
+from tools.localnode.processes import ProgramFailed
 
 VARIABLE = "XENPOD_KUBERNETES"
 

@@ -15,14 +15,14 @@ import grpc
 import grpc.aio
 import pytest
 
-from localnode import images, layers, registry
-from localnode.client import Client, Pod
-from localnode.images import PushedImage
-from localnode.layers import LayerEntry
 from tests.support.cri.cri_daemons import IMAGE, CriNode
 from tests.support.observe import audited
 from tests.support.observe.call_record import PLANTED, PULLED_AS
 from tests.support.protect.agent_crash import crash_agent
+from tools.localnode import images, layers, registry
+from tools.localnode.client import Client, Pod
+from tools.localnode.images import PushedImage
+from tools.localnode.layers import LayerEntry
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 PATIENCE = 300.0

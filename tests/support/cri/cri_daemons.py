@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from localnode import images, network, registry
-from localnode.client import Client
 from protect.host import mounts
 from tests.support.protect.daemons import GUEST, ROOT, Daemon, Protectd, toml
+from tools.localnode import images, network, registry
+from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 CNI_BIN = Path("/usr/lib/cni")
@@ -29,7 +29,7 @@ needs_node = pytest.mark.skipif(
     or not (GUEST / "fakedom").exists()
     or not (CNI_BIN / "bridge").exists()
     or shutil.which("docker-registry") is None,
-    reason="needs root, the guest parts (make -C zone), the CNI plugins and docker-registry",
+    reason="needs root, the guest parts (make zone), the CNI plugins and docker-registry",
 )
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localnode.client import Client, Pod
 from tests.support.cri.cri_daemons import CriNode, pulled
+from tools.localnode.client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 DEADLINE = 60.0

@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from localnode import layers
-from localnode.images import PushedImage
-from localnode.layers import LayerEntry
+from tools.localnode import layers
+from tools.localnode.images import PushedImage
+from tools.localnode.layers import LayerEntry
 
 HOSTS = ("registry.k8s.io", "k8s.gcr.io", "gcr.io", "public.ecr.aws")
 """The registries that the suite names; a mirror has their images by path alone."""

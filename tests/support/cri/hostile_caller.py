@@ -17,7 +17,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from localnode.client import Client, Pod, connect
+from tools.localnode.client import Client, Pod, connect
 from xenpod_proto.cri.v1 import runtime_pb2 as pb
 
 _AT_ONCE = 4

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from localnode.processes import Output, background
 from tests.support.cri.cri_daemons import CriNode
 from tests.support.protect.daemons import ROOT
+from tools.localnode.processes import Output, background
 
 needs_kubelet = pytest.mark.skipif(shutil.which("kubelet") is None, reason="kubelet is not on PATH")
 SHIPPED = ROOT / "packaging" / "kubelet" / "10-xenpod.conf"

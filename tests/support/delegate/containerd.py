@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from localnode import toml
-from localnode.client import Client
 from protect.host import mounts
 from tests.support.protect.daemons import Daemon
+from tools.localnode import toml
+from tools.localnode.client import Client
 
 needs_containerd = pytest.mark.skipif(
     shutil.which("containerd") is None or shutil.which("runc") is None,

@@ -13,11 +13,11 @@ from uuid import uuid4
 
 import grpc.aio
 
-from localnode import images, layers, registry
-from localnode.client import Client, Pod
 from tests.support.cluster.cgroups import control_group
 from tests.support.cri.cri_daemons import IMAGE, CriNode
 from tests.support.delegate.containerd import Containerd, Surroundings, containerd
+from tools.localnode import images, layers, registry
+from tools.localnode.client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 PAUSE = "registry.test/pause:1"

@@ -8,8 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
-from localnode import network
 from tests.support.delegate.containerd import Surroundings, containerd
+from tools.localnode import network
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dra.model import HostDevice, Promise
+from cluster.dra.model import HostDevice, Promise
 
 
 @dataclass

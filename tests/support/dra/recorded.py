@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
+from cluster.dra.claims.claim import Allocation, WantedClaim, allocation
+from cluster.dra.config import DraConfig
+from cluster.dra.kube.api import ClusterApi
+from cluster.dra.model import HostDevice, Promise, ZoneMemory
+from cluster.dra.slices.document import devices, shared_device, unclaimed_device
+from cluster.dra.slices.keeper import SliceKeeper
 from daemonkit.config import Bytes
-from dra.claims.claim import Allocation, WantedClaim, allocation
-from dra.config import DraConfig
-from dra.kube.api import ClusterApi
-from dra.model import HostDevice, Promise, ZoneMemory
-from dra.slices.document import devices, shared_device, unclaimed_device
-from dra.slices.keeper import SliceKeeper
 from tests.support.cluster.api import Api
 from tests.support.cluster.control_plane import api_server
 from tests.support.cluster.programs import program

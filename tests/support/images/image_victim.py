@@ -18,11 +18,11 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cri.images.manager import ImageManager
-from cri.images.registry import names
-from cri.images.registry.credentials import ANONYMOUS
-from cri.images.settings import ImageSettings
 from daemonkit import checkpoints
+from images.manager import ImageManager
+from images.registry import names
+from images.registry.credentials import ANONYMOUS
+from images.settings import ImageSettings
 
 ROOT = Path(__file__).parents[3]
 # Each layer becomes a filesystem of its own.

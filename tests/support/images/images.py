@@ -19,8 +19,8 @@ from typing import Any
 
 import zstandard
 
-from cri.images.registry.facts import ImageFacts, ManifestFacts, document, known_part, pack_image
-from cri.images.registry.manifests import (
+from images.registry.facts import ImageFacts, ManifestFacts, document, known_part, pack_image
+from images.registry.manifests import (
     OCI_CONFIG,
     OCI_MANIFEST,
     Descriptor,

@@ -6,7 +6,7 @@ import gzip
 import platform
 from collections.abc import Mapping
 
-from cri.images.worker.kernel.kconfig import NEEDED
+from images.worker.kernel.kconfig import NEEDED
 from tests.support.images.images import BuiltImage, Layer, build
 
 METADATA = (

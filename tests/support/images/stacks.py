@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from cri.images.bounds.cancel import CancelToken
-from cri.images.rootfs.begun import BegunFilesystem
-from cri.images.settings import ImageSettings
-from cri.images.worker.layers import BuiltFilesystem, convert, read_layer
-from cri.images.worker.planning import ImagePlanning, StoredPlan
-from cri.images.worker.workers import LayerWorkers
+from images.bounds.cancel import CancelToken
+from images.rootfs.begun import BegunFilesystem
+from images.settings import ImageSettings
+from images.worker.layers import BuiltFilesystem, convert, read_layer
+from images.worker.planning import ImagePlanning, StoredPlan
+from images.worker.workers import LayerWorkers
 from tests.support.images.images import Blob, BuiltImage, digest
 
 

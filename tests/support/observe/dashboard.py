@@ -19,9 +19,9 @@ from typing import Any
 
 import grpc.aio
 
-from docgen.dashboard import PanelSeries, draw, key, legend
 from tests.support.cri.cri_watch import Watched, watched
 from tests.support.observe.prometheus import Prometheus, metrics_address, prometheus
+from tools.docgen.dashboard import PanelSeries, draw, key, legend
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.faults import Broken, Missing
-from protect.cli.doctor import checks
-from protect.cli.doctor.machine import CheckedMachine, CheckResult
-from protect.cli.doctor.settings import DoctorSettings
+from hostsetup.doctor import checks
+from hostsetup.doctor.machine import CheckedMachine, CheckResult
+from hostsetup.doctor.settings import DoctorSettings
 
 RELEASE = "6.1.0-test"
 MODULES = ("xen_gntdev", "xen_evtchn", "xen_blkback", "xen_netback")

@@ -21,7 +21,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 needs_protectd = pytest.mark.skipif(
     os.geteuid() != 0 or not (GUEST / "fakedom").exists() or not (GUEST / "root/init").exists(),
-    reason="needs root and the guest parts (make -C zone)",
+    reason="needs root and the guest parts (make zone)",
 )
 TIMEOUT = 60.0
 Output = tuple[bytes, bytes, int]

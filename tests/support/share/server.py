@@ -1,4 +1,4 @@
-"""A zone's file server (zone/share) on a socket."""
+"""A zone's file server (hostc/fileserver) on a socket."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from docgen.dashboard import PanelSeries, draw, key, legend, queries
-from docgen.scales import ticks, written
+from tools.docgen.dashboard import PanelSeries, draw, key, legend, queries
+from tools.docgen.scales import ticks, written
 
 ROOT = Path(__file__).parents[3]
 PICTURE = ROOT / "docs" / "examples" / "dashboard.svg"

@@ -6,10 +6,10 @@ import tomllib
 
 import pytest
 
+from cluster.dra.config import DraConfig
+from cluster.objects.driver import driver
+from cluster.objects.platforms import NodeFile
 from daemonkit.config import parse
-from dra.config import DraConfig
-from protect.generate.driver import driver
-from protect.generate.platforms import NodeFile
 from tests.support.cluster.api import Object
 
 PLATFORM = NodeFile().platform(["xenpod"])

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from labeller.__main__ import parser
+from cluster.labeller.__main__ import parser
+from tests.checks.packages import PACKAGES, STUBS
 from tests.support.manifests.sources import BASE, kustomized
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -77,17 +78,7 @@ def test_the_recipe_copies_what_the_project_is_made_of() -> None:
 def test_the_wheel_has_our_packages_and_nothing_else(built: Path) -> None:
     with zipfile.ZipFile(wheel(built)) as found:
         names = {name for name in found.namelist() if ".dist-info/" not in name}
-    ours = {
-        "cri",
-        "daemonkit",
-        "dra",
-        "kubeclient",
-        "labeller",
-        "nodesetup",
-        "protect",
-        "xenbind",
-        "xenpod_proto",
-    }
+    ours = {*PACKAGES, STUBS} - {"tools"}
     assert {name.partition("/")[0] for name in names} == ours
     known = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.py"],

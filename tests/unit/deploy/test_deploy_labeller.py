@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cluster.labeller import labels
+from cluster.objects import platforms
+from cluster.objects.labeller import OWN_LABELS, labeller
 from daemonkit.faults import Invalid
-from labeller import labels
-from protect.generate import platforms
-from protect.generate.labeller import OWN_LABELS, labeller
 from tests.support.cluster.api import Object
 
 TWO = """

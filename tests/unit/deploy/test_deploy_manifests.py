@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from labeller.features import DIRECTORY
-from protect.cli.__main__ import main
+from cluster.labeller.features import DIRECTORY
+from protectctl.__main__ import main
 from tests.support.cluster.api import Object
 from tests.support.manifests import schemas
 from tests.support.manifests.sources import (

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.images.bounds.cancel import CancelToken
-from cri.images.bounds.fields import FieldReader, FieldWriter
-from cri.images.errors import Corrupt
-from cri.images.layer.layers import Cost
-from cri.images.worker import wire
-from cri.images.worker.frames import ANSWER, FAULT, FILES, HEAD, MOVED, JobOutcome
-from cri.images.worker.planning import MOST, StoredPlan, plan_decoder, read_cost
-from cri.images.worker.session import Pipe, Worker
 from daemonkit.faults import Broken, Fault
+from images.bounds.cancel import CancelToken
+from images.bounds.fields import FieldReader, FieldWriter
+from images.errors import Corrupt
+from images.layer.layers import Cost
+from images.worker import wire
+from images.worker.frames import ANSWER, FAULT, FILES, HEAD, MOVED, JobOutcome
+from images.worker.planning import MOST, StoredPlan, plan_decoder, read_cost
+from images.worker.session import Pipe, Worker
 
 MIB = 1 << 20
 END = 4

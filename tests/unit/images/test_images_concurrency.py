@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from cri.images.bounds.cancel import CancelToken
-from cri.images.concurrency import SingleFlight, WorkerThreads, task_group
-from cri.images.errors import Cancelled
 from daemonkit.faults import Broken
+from images.bounds.cancel import CancelToken
+from images.concurrency import SingleFlight, WorkerThreads, task_group
+from images.errors import Cancelled
 
 
 class _Work:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.images.bounds.limits import ImageLimits
-from cri.images.errors import Unpackable
-from cri.images.layer.layers import LayerIndex, read_layer
-from cri.images.rootfs import tarwrite
-from cri.images.rootfs.content import content_id
-from cri.images.rootfs.plan import FilesystemPlan, Planner
+from images.bounds.limits import ImageLimits
+from images.errors import Unpackable
+from images.layer.layers import LayerIndex, read_layer
+from images.rootfs import tarwrite
+from images.rootfs.content import content_id
+from images.rootfs.plan import FilesystemPlan, Planner
 from tests.support.images.images import Layer, digest
 
 

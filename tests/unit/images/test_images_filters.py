@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cri.images.store.catalogue import StoredImage
-from cri.images.store.filters import MAX_FILTERS, Filters
 from daemonkit.faults import Invalid
+from images.store.catalogue import StoredImage
+from images.store.filters import MAX_FILTERS, Filters
 
 HOUR = 3600 * 10**9
 NOW = 1_800_000_000 * 10**9

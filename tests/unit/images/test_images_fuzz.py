@@ -14,23 +14,23 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cri.container.images import StoredImages
-from cri.images.bounds.cancel import CancelToken
-from cri.images.bounds.limits import ImageLimits
-from cri.images.errors import Corrupt, Oversized
-from cri.images.globs import Globs
-from cri.images.layer import compression, tarstream
-from cri.images.layer.layers import read_layer
-from cri.images.layer.stream import PlainStream
-from cri.images.registry import manifests, reading
-from cri.images.registry.archives import open_layout
-from cri.images.registry.conversation.auth import _token
-from cri.images.registry.facts import ImageFacts, ManifestFacts, pack_config, pack_image, unpack_config
-from cri.images.registry.hosts import hosts_for
-from cri.images.registry.manifests import OCI_MANIFEST, Manifest, Platform
-from cri.images.rpc.cri_messages import image_message, verbose_info
-from cri.images.store.catalogue import Catalogue, StoredImage
-from cri.images.store.db import FilesystemRow, ImageRow
 from daemonkit.faults import Fault, Refused
+from images.bounds.cancel import CancelToken
+from images.bounds.limits import ImageLimits
+from images.errors import Corrupt, Oversized
+from images.globs import Globs
+from images.layer import compression, tarstream
+from images.layer.layers import read_layer
+from images.layer.stream import PlainStream
+from images.registry import manifests, reading
+from images.registry.archives import open_layout
+from images.registry.conversation.auth import _token
+from images.registry.facts import ImageFacts, ManifestFacts, pack_config, pack_image, unpack_config
+from images.registry.hosts import hosts_for
+from images.registry.manifests import OCI_MANIFEST, Manifest, Platform
+from images.rpc.cri_messages import image_message, verbose_info
+from images.store.catalogue import Catalogue, StoredImage
+from images.store.db import FilesystemRow, ImageRow
 from tests.support.images.images import Layer, build, digest, packed, write_layout
 
 AMD64 = Platform("linux", "amd64")
@@ -235,8 +235,8 @@ def test_mangled_hosts_files(tmp_path: Path, data: st.DataObject) -> None:
 @example("..")
 @example("a/../../b")
 def test_whatever_a_registry_is_called_its_file_is_within_the_folder(tmp_path: Path, registry: str) -> None:
-    from cri.images.registry import names
-    from cri.images.registry.hosts import _directories
+    from images.registry import names
+    from images.registry.hosts import _directories
 
     try:
         host = names.parse(f"{registry}/app").host

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.bounds.cancel import CancelToken
-from cri.images.bounds.limits import ImageLimits
-from cri.images.errors import Damaged
-from cri.images.pull.kept import check_kept, read_kept
-from cri.images.registry.manifests import Descriptor
-from cri.images.store.files import StoreFiles
-from cri.images.worker.workers import LayerWorkers
+from images.bounds.cancel import CancelToken
+from images.bounds.limits import ImageLimits
+from images.errors import Damaged
+from images.pull.kept import check_kept, read_kept
+from images.registry.manifests import Descriptor
+from images.store.files import StoreFiles
+from images.worker.workers import LayerWorkers
 from tests.support.images.images import digest
 
 DATA = b"a layer's bytes"

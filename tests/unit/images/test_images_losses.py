@@ -6,10 +6,10 @@ from struct import pack
 
 import pytest
 
-from cri.images.bounds.limits import ImageLimits
-from cri.images.layer import losses, tarstream
-from cri.images.layer.stream import PlainStream
-from cri.images.rootfs.plan import FilesystemPlan, Planner
+from images.bounds.limits import ImageLimits
+from images.layer import losses, tarstream
+from images.layer.stream import PlainStream
+from images.rootfs.plan import FilesystemPlan, Planner
 from tests.support.images.images import Layer
 
 USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER = 1, 2, 4, 8, 16, 32

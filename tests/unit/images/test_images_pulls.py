@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.pull.progress import Progress
-from cri.images.pull.pulls import MAX_PULLS, Pulls
-from cri.images.settings import ImageSettings
 from daemonkit.faults import Broken, Exhausted, TooLate, Unreachable
+from images.pull.progress import Progress
+from images.pull.pulls import MAX_PULLS, Pulls
+from images.settings import ImageSettings
 
 
 @pytest.fixture

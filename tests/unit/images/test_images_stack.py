@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.images.rootfs.stack import MAX_PARTS, chain, parts
+from images.rootfs.stack import MAX_PARTS, chain, parts
 
 _LAYERS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12)), max_size=30)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.rootfs.stack import parts
-from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import StoredImage
-from cri.images.store.db import FilesystemRow, ImageRow
-from cri.images.store.store import ImageStore
 from daemonkit.faults import Broken, Exhausted, Invalid, Missing, Refused
+from images.rootfs.stack import parts
+from images.settings import ImageSettings
+from images.store.catalogue import StoredImage
+from images.store.db import FilesystemRow, ImageRow
+from images.store.store import ImageStore
 from tests.support.images.images import facts_of
 
 # What version 3 has beside version 2, taken away again.

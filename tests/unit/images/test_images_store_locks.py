@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from cri.images.settings import ImageSettings
-from cri.images.store.db import FilesystemRow, ImageDb, ImageRow
-from cri.images.store.store import ImageStore
 from daemonkit.faults import Missing
+from images.settings import ImageSettings
+from images.store.db import FilesystemRow, ImageDb, ImageRow
+from images.store.store import ImageStore
 from tests.support.images.images import facts_of
 
 CHAIN = "sha256:" + "c" * 64

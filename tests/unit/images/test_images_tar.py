@@ -14,14 +14,14 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cri.images.bounds.limits import ImageLimits
-from cri.images.errors import Corrupt, Oversized, Unpackable
-from cri.images.layer import compression, tarstream
-from cri.images.layer.layers import read_layer
-from cri.images.layer.stream import PlainStream
-from cri.images.layer.tarsparse import MAX_EXTENTS
-from cri.images.layer.tarstream import TarEntry
 from daemonkit.faults import Fault
+from images.bounds.limits import ImageLimits
+from images.errors import Corrupt, Oversized, Unpackable
+from images.layer import compression, tarstream
+from images.layer.layers import read_layer
+from images.layer.stream import PlainStream
+from images.layer.tarsparse import MAX_EXTENTS
+from images.layer.tarstream import TarEntry
 from tests.support.images.images import Layer, digest, packed
 
 SPARSE = ((0, 512), (1 << 20, 512))

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cri.images.bounds.limits import ImageLimits
-from cri.images.errors import Oversized, Unpackable
-from cri.images.layer import tarstream
-from cri.images.layer.stream import PlainStream
-from cri.images.rootfs.plan import Planner
-from cri.images.rootfs.tree import MergedTree
+from images.bounds.limits import ImageLimits
+from images.errors import Oversized, Unpackable
+from images.layer import tarstream
+from images.layer.stream import PlainStream
+from images.rootfs.plan import Planner
+from images.rootfs.tree import MergedTree
 from tests.support.images.images import Layer
 
 

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cri.config import KERNEL, CriConfig, HandlerConfig
-from cri.images.kernels import metadata
-from cri.images.kernels.metadata import Metadata
-from cri.images.settings import KernelSettings
-from cri.images.worker.kernel import kconfig
 from cri.sandbox.kernel import chosen
 from daemonkit.faults import Denied, Invalid, Refused
+from images.kernels import metadata
+from images.kernels.metadata import Metadata
+from images.settings import KernelSettings
+from images.worker.kernel import kconfig
 from tests.support.images.kernel_images import METADATA, config
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 

@@ -14,11 +14,11 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from localnode.client import Client, Pod
 from tests.support.cri.cri_daemons import CriNode, broken, container_status, pulled
 from tests.support.protect.daemons import Daemon
 from tests.xen import machine
 from tests.xen.inside.conftest import until
+from tools.localnode.client import Client, Pod
 from xenbind import domain
 from xenbind.context import Context
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

@@ -14,14 +14,14 @@ from pathlib import Path
 import grpc
 import pytest
 
-from cri.images.manager import ImageManager
-from cri.images.registry import names
-from cri.images.registry.credentials import ANONYMOUS
-from cri.images.rpc.service import add_image_services
-from cri.images.settings import ImageSettings
 from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
-from protect.cli.__main__ import main
+from images.manager import ImageManager
+from images.registry import names
+from images.registry.credentials import ANONYMOUS
+from images.rpc.service import add_image_services
+from images.settings import ImageSettings
+from protectctl.__main__ import main
 from tests.support.images.image_manager import running
 from tests.support.images.images import Blob, BuiltImage, Layer, build, digest, packed, write_layout
 from tests.support.images.registry import LyingRegistry, content

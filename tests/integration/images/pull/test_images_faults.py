@@ -22,14 +22,14 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import zstandard
 
-from cri.images.bounds.limits import ImageLimits
-from cri.images.errors import Corrupt, Oversized, Unpackable
-from cri.images.manager import ImageManager
-from cri.images.registry import names
-from cri.images.registry.credentials import ANONYMOUS, Credentials
-from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Denied, Exhausted, Fault, Missing, TooLate, Unreachable
+from images.bounds.limits import ImageLimits
+from images.errors import Corrupt, Oversized, Unpackable
+from images.manager import ImageManager
+from images.registry import names
+from images.registry.credentials import ANONYMOUS, Credentials
+from images.settings import ImageSettings
+from images.store.catalogue import StoredImage
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest, packed
 from tests.support.images.registry import Answer, LyingRegistry, content, stalling, status
@@ -342,10 +342,10 @@ async def test_a_disk_that_is_full_for_the_filesystem_only(tmp_path: Path) -> No
 PULL = """
 import asyncio, sys
 from pathlib import Path
-from cri.images.registry import names
-from cri.images.registry.credentials import ANONYMOUS
-from cri.images.manager import ImageManager
-from cri.images.settings import ImageSettings
+from images.registry import names
+from images.registry.credentials import ANONYMOUS
+from images.manager import ImageManager
+from images.settings import ImageSettings
 async def main():
     manager = ImageManager(ImageSettings(Path(sys.argv[1]), Path(sys.argv[1]) / "certs.d"))
     await manager.start()

@@ -14,13 +14,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from cri.images.manager import ImageManager
-from cri.images.registry import names
-from cri.images.registry.credentials import ANONYMOUS, Credentials
-from cri.images.rpc.service import ImageService, add_image_services
-from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Denied, Invalid, Missing, Unreachable
+from images.manager import ImageManager
+from images.registry import names
+from images.registry.credentials import ANONYMOUS, Credentials
+from images.rpc.service import ImageService, add_image_services
+from images.settings import ImageSettings
+from images.store.catalogue import StoredImage
 from tests.support.images import registry as registries
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, busybox, digest, index_of, packed

@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cri.images.errors import Corrupt, Interrupted, Stalled
-from cri.images.manager import ImageManager
-from cri.images.registry import names
-from cri.images.registry.credentials import ANONYMOUS
-from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Fault
+from images.errors import Corrupt, Interrupted, Stalled
+from images.manager import ImageManager
+from images.registry import names
+from images.registry.credentials import ANONYMOUS
+from images.settings import ImageSettings
+from images.store.catalogue import StoredImage
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest, packed
 from tests.support.images.registry import Answer, LyingRegistry, content, status

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.registry import names
-from cri.images.registry.credentials import ANONYMOUS
-from cri.images.settings import ImageSettings
 from daemonkit.faults import Unreachable
+from images.registry import names
+from images.registry.credentials import ANONYMOUS
+from images.settings import ImageSettings
 from tests.support.images import registry as registries
 from tests.support.images.http_server import HttpServer
 from tests.support.images.image_manager import running

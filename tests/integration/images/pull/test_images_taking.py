@@ -14,17 +14,17 @@ import grpc.aio
 import pytest
 
 from cri.delegate.images.content import ContentSource, target_of
-from cri.images.bounds.limits import ImageLimits
-from cri.images.errors import Rejected
-from cri.images.manager import ImageManager
-from cri.images.pull.taking import OfferedImage
-from cri.images.registry import names
-from cri.images.registry.credentials import ANONYMOUS
-from cri.images.registry.manifests import Descriptor
-from cri.images.settings import ImageSettings, PolicySettings
-from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Denied, Exhausted, Fault, Missing, Refused
 from daemonkit.rpc.client import channel
+from images.bounds.limits import ImageLimits
+from images.errors import Rejected
+from images.manager import ImageManager
+from images.pull.taking import OfferedImage
+from images.registry import names
+from images.registry.credentials import ANONYMOUS
+from images.registry.manifests import Descriptor
+from images.settings import ImageSettings, PolicySettings
+from images.store.catalogue import StoredImage
 from tests.support.images import registry as registries
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, index_of

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.errors import DiskFull
-from cri.images.manager import ImageManager
-from cri.images.registry import names
-from cri.images.registry.credentials import ANONYMOUS
-from cri.images.rpc.service import add_image_services
-from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Fault, Missing
 from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
+from images.errors import DiskFull
+from images.manager import ImageManager
+from images.registry import names
+from images.registry.credentials import ANONYMOUS
+from images.rpc.service import add_image_services
+from images.settings import ImageSettings
+from images.store.catalogue import StoredImage
 from tests.support.cri.cri_node import until
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed

@@ -14,21 +14,21 @@ from pathlib import Path
 import pytest
 
 from cri.container.images import StoredImages
-from cri.images.bounds.cancel import CancelToken
-from cri.images.errors import Corrupt
-from cri.images.layer.layers import file_chunks
-from cri.images.manager import ImageManager
-from cri.images.pull import kept
-from cri.images.pull.repair import Outcome, Repair
-from cri.images.registry import names
-from cri.images.registry.credentials import ANONYMOUS, Credentials
-from cri.images.rpc.service import add_image_services
-from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Broken, Fault, Refused
 from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
-from protect.cli.__main__ import main
+from images.bounds.cancel import CancelToken
+from images.errors import Corrupt
+from images.layer.layers import file_chunks
+from images.manager import ImageManager
+from images.pull import kept
+from images.pull.repair import Outcome, Repair
+from images.registry import names
+from images.registry.credentials import ANONYMOUS, Credentials
+from images.rpc.service import add_image_services
+from images.settings import ImageSettings
+from images.store.catalogue import StoredImage
+from protectctl.__main__ import main
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed, write_layout
 from tests.support.images.registry import MANIFEST, LyingRegistry, content, status

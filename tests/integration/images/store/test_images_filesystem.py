@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.errors import Unpackable
-from cri.images.rootfs.plan import MAX_OWNERS
-from cri.images.worker.layers import BuiltFilesystem
 from daemonkit.faults import Fault
+from images.errors import Unpackable
+from images.rootfs.plan import MAX_OWNERS
+from images.worker.layers import BuiltFilesystem
 from tests.support.images.images import BuiltImage, Layer, Seen, build, digest, packed, seen, write_layout
 from tests.support.images.random_layers import random_layer, timeless
 from tests.support.images.stacks import built, mounted

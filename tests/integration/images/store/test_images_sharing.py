@@ -14,21 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.bounds.cancel import CancelToken
-from cri.images.manager import ImageManager
-from cri.images.pull import build as building
-from cri.images.pull.kept import NewList, check_kept
-from cri.images.pull.progress import State
-from cri.images.registry import names
-from cri.images.registry.credentials import ANONYMOUS
-from cri.images.rootfs.begun import BegunFilesystem
-from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import StoredImage
-from cri.images.worker import jobs
-from cri.images.worker.layers import account_files, convert, convert_rest
-from cri.images.worker.planning import ImagePlanning
-from cri.images.worker.workers import LayerWorkers
 from daemonkit.faults import Fault
+from images.bounds.cancel import CancelToken
+from images.manager import ImageManager
+from images.pull import build as building
+from images.pull.kept import NewList, check_kept
+from images.pull.progress import State
+from images.registry import names
+from images.registry.credentials import ANONYMOUS
+from images.rootfs.begun import BegunFilesystem
+from images.settings import ImageSettings
+from images.store.catalogue import StoredImage
+from images.worker import jobs
+from images.worker.layers import account_files, convert, convert_rest
+from images.worker.planning import ImagePlanning
+from images.worker.workers import LayerWorkers
 from tests.support.images.image_victim import PART_BYTES, Order, Victims
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed, seen, write_layout
 from tests.support.images.random_layers import random_layer, timeless

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.manager import ImageManager
-from cri.images.registry import names
-from cri.images.registry.credentials import ANONYMOUS
-from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import StoredImage
-from cri.images.worker.layers import convert, convert_rest
 from daemonkit.faults import Fault
+from images.manager import ImageManager
+from images.registry import names
+from images.registry.credentials import ANONYMOUS
+from images.settings import ImageSettings
+from images.store.catalogue import StoredImage
+from images.worker.layers import convert, convert_rest
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed
 from tests.support.images.registry import LyingRegistry, content
 
@@ -81,7 +81,7 @@ async def test_several_at_once_build_what_they_share_once(
 ) -> None:
     """However they come to wait for each other."""
     built: list[str] = []
-    from cri.images.pull import build as building
+    from images.pull import build as building
 
     def counted(blobs, plan, out, *more):  # type: ignore[no-untyped-def]
         built.append(out.name.partition(".")[0])

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from cluster.dra.claims.claim import Consumer, WantedClaim, allocation
+from cluster.dra.claims.prepare import Claims
+from cluster.dra.claims.turns import ClaimTurns, claim_turns
+from cluster.dra.config import DraConfig
+from cluster.dra.model import HostDevice, Promise
 from daemonkit.faults import Exhausted, Fault, Invalid, Missing, Refused
-from dra.claims.claim import Consumer, WantedClaim, allocation
-from dra.claims.prepare import Claims
-from dra.claims.turns import ClaimTurns, claim_turns
-from dra.config import DraConfig
-from dra.model import HostDevice, Promise
 
 DRIVER, NODE = "zones.xenpod.dev", "node-1"
 CONFIG = DraConfig(node=NODE)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cluster.dra.config import DraConfig
 from daemonkit.config import load
 from daemonkit.faults import Invalid
-from dra.config import DraConfig
 
 PATH = ("'relative'", "''", "3")
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from cluster.dra.config import DraConfig
+from cluster.dra.daemon import serve
+from cluster.dra.slices.document import devices
 from daemonkit.config import Seconds
 from daemonkit.quantity import whole
-from dra.config import DraConfig
-from dra.daemon import serve
-from dra.slices.document import devices
 from protect.config import HostConfig, NamedDevice
 from protect.model.room.host import Capabilities
 from tests.support.dra.api_server import Cluster, serving

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dra.claims.claim import Consumer, WantedClaim
-from dra.config import ClaimSizes
-from dra.kube.events import RefusalEvents
+from cluster.dra.claims.claim import Consumer, WantedClaim
+from cluster.dra.config import ClaimSizes
+from cluster.dra.kube.events import RefusalEvents
 from tests.support.dra.api_server import Cluster, serving
 from tests.support.labels.api_server import NAME, kubeconfig
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from cluster.dra.kube.api import ClusterApi
 from daemonkit.faults import Invalid
 from daemonkit.quantity import LARGEST
-from dra.kube.api import ClusterApi
 from tests.fuzz.dra import UID, claims, deep, prepare
 from tests.support.dra.api_server import Cluster, serving
 from tests.support.dra.claims import DRIVER, PARAMETERS, allocated

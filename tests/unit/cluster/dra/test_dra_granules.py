@@ -12,11 +12,11 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from cluster.dra.config import DraConfig, GranulesConfig
+from cluster.dra.daemon import serve
 from daemonkit.config import Bytes
 from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
-from dra.config import DraConfig, GranulesConfig
-from dra.daemon import serve
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import Served, served
 from xenpod_proto.kubelet import deviceplugin_pb2 as pb

@@ -13,18 +13,18 @@ import grpc.aio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.dra.claims.claim import Consumer, WantedClaim
+from cluster.dra.claims.prepare import Claims
+from cluster.dra.claims.turns import claim_turns
+from cluster.dra.config import DraConfig
+from cluster.dra.model import ZoneMemory
+from cluster.dra.reservations import ProtectdReservations
+from cluster.dra.slices.document import Document, NodeSlice, SliceVersion, devices, document
+from cluster.dra.slices.keeper import SliceKeeper
 from daemonkit.config import Seconds
 from daemonkit.faults import Exhausted, Fault, Unreachable
 from daemonkit.quantity import text, whole
 from daemonkit.rpc.client import channel
-from dra.claims.claim import Consumer, WantedClaim
-from dra.claims.prepare import Claims
-from dra.claims.turns import claim_turns
-from dra.config import DraConfig
-from dra.model import ZoneMemory
-from dra.reservations import ProtectdReservations
-from dra.slices.document import Document, NodeSlice, SliceVersion, devices, document
-from dra.slices.keeper import SliceKeeper
 from tests.support.dra.claims import allocated
 from tests.support.labels.api_server import NAME
 from tests.support.protect.memory_toolstack import MemoryToolstack
@@ -175,7 +175,7 @@ class Node:
         """Events are not what this is about."""
 
     async def _keep(self, protectd: ProtectdReservations, keeper: SliceKeeper) -> None:
-        """What ``dra.daemon`` does, without its sockets and its pauses."""
+        """What ``cluster.dra.daemon`` does, without its sockets and its pauses."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(keeper.keep())
             while True:

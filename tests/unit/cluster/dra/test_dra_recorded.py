@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster.dra.config import DraConfig
 from daemonkit.quantity import whole
-from dra.config import DraConfig
 from tests.support.dra.recorded import DOM0_MEMORY, Recording, Story, served
 from tests.support.labels.api_server import NAME
 

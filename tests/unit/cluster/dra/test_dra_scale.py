@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra.config import DraConfig, SliceMode
+from cluster.dra.config import DraConfig, SliceMode
 from tests.bench.alone.dra_scale import Load, Scenario, simulate
 
 NODES = 60

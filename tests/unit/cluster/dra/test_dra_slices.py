@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from cluster.dra.config import ClaimSizes, DraConfig, SliceMode
+from cluster.dra.kube.api import ClusterApi
+from cluster.dra.model import ZoneMemory
+from cluster.dra.slices import keeper as module
+from cluster.dra.slices.document import NodeSlice, SliceVersion, devices, document
+from cluster.dra.slices.keeper import SliceKeeper
+from cluster.dra.slices.offer import MemoryDevice
 from daemonkit.config import Bytes
 from daemonkit.faults import Denied, Unreachable, Unsupported
 from daemonkit.quantity import whole
-from dra.config import ClaimSizes, DraConfig, SliceMode
-from dra.kube.api import ClusterApi
-from dra.model import ZoneMemory
-from dra.slices import keeper as module
-from dra.slices.document import NodeSlice, SliceVersion, devices, document
-from dra.slices.keeper import SliceKeeper
-from dra.slices.offer import MemoryDevice
 from tests.support.dra.api_server import NODE_UID, Cluster, serving
 from tests.support.dra.host import HeldHost
 from tests.support.labels.api_server import NAME, kubeconfig

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from cluster.dra.config import ClaimSizes, DraConfig, SliceMode
+from cluster.dra.kube.api import ClusterApi
+from cluster.dra.model import HostDevice, Promise, ZoneMemory
+from cluster.dra.slices.document import devices
+from cluster.dra.slices.keeper import SliceKeeper
 from daemonkit.faults import Exists
 from daemonkit.quantity import whole
-from dra.config import ClaimSizes, DraConfig, SliceMode
-from dra.kube.api import ClusterApi
-from dra.model import HostDevice, Promise, ZoneMemory
-from dra.slices.document import devices
-from dra.slices.keeper import SliceKeeper
 from tests.support.dra.api_server import Cluster, serving
 from tests.support.dra.host import HeldHost
 from tests.support.labels.api_server import NAME, kubeconfig

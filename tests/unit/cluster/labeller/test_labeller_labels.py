@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.labeller.features import FeatureFile
+from cluster.labeller.labels import is_ours, labels_of
+from cluster.labeller.node import difference
 from daemonkit.faults import Refused, Unreachable
-from labeller.features import FeatureFile
-from labeller.labels import is_ours, labels_of
-from labeller.node import difference
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 XEN = {

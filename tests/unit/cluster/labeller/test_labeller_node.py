@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cluster.labeller import keeper, node
+from cluster.labeller.labels import Labels
+from cluster.labeller.node import NodeLabels
 from daemonkit.faults import Broken, Denied, Fault, Invalid, Missing, Unreachable
-from labeller import keeper, node
-from labeller.labels import Labels
-from labeller.node import NodeLabels
 from tests.support.labels.api_server import NAME, OneNode, kubeconfig, serving
 
 HERE = {"xenpod.dev/toolstack": "fake", "xenpod.dev/handler.xenpod": "true"}

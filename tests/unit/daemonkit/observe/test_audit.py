@@ -33,7 +33,7 @@ from daemonkit.observe.settings import AuditConfig, AuditDestination
 from daemonkit.rpc.client import channel
 from daemonkit.rpc.interceptors import read_only
 from daemonkit.rpc.server import serve_unix
-from protect.cli.__main__ import main
+from protectctl.__main__ import main
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.bounds.cancel import CancelToken
-from cri.images.bounds.limits import ImageLimits
-from cri.images.errors import Unpackable
-from cri.images.registry.archive_files import MAX_MEMBERS
-from cri.images.registry.archives import ImageLayout, open_layout
 from daemonkit.faults import Invalid, Missing
+from images.bounds.cancel import CancelToken
+from images.bounds.limits import ImageLimits
+from images.errors import Unpackable
+from images.registry.archive_files import MAX_MEMBERS
+from images.registry.archives import ImageLayout, open_layout
 
 
 def _open(path: Path, work: Path, **limits: int) -> ImageLayout:

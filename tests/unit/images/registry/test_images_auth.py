@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import requests
 
-from cri.images.registry.conversation.auth import MAX_TOKEN_ANSWER, Authority
-from cri.images.registry.credentials import ANONYMOUS, Credentials
-from cri.images.registry.hosts import RegistryHost
 from daemonkit.faults import Denied, Unreachable
+from images.registry.conversation.auth import MAX_TOKEN_ANSWER, Authority
+from images.registry.credentials import ANONYMOUS, Credentials
+from images.registry.hosts import RegistryHost
 
 PASSWORD = Credentials("user", "se:cret")
 REGISTRY = "registry.example"

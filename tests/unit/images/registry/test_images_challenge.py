@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.images.registry.conversation import challenge
-from cri.images.registry.conversation.challenge import MAX_CHALLENGE, challenges
+from images.registry.conversation import challenge
+from images.registry.conversation.challenge import MAX_CHALLENGE, challenges
 
 
 @pytest.mark.parametrize(

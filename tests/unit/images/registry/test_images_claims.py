@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.images.bounds.cancel import CancelToken
-from cri.images.bounds.digests import digest_of
-from cri.images.bounds.limits import ImageLimits
-from cri.images.pull.fetch import Document, read_manifest, read_tagged
-from cri.images.registry import claims, reading
-from cri.images.registry.facts import IndexFacts, ManifestFacts, pack_document
-from cri.images.registry.manifests import (
+from images.bounds.cancel import CancelToken
+from images.bounds.digests import digest_of
+from images.bounds.limits import ImageLimits
+from images.pull.fetch import Document, read_manifest, read_tagged
+from images.registry import claims, reading
+from images.registry.facts import IndexFacts, ManifestFacts, pack_document
+from images.registry.manifests import (
     DOCKER_MANIFEST,
     OCI_INDEX,
     OCI_MANIFEST,
@@ -24,10 +24,10 @@ from cri.images.registry.manifests import (
     Manifest,
     Platform,
 )
-from cri.images.registry.names import parse
-from cri.images.registry.sources import GivenManifest
-from cri.images.worker.documents import DocumentReader
-from cri.images.worker.workers import LayerWorkers
+from images.registry.names import parse
+from images.registry.sources import GivenManifest
+from images.worker.documents import DocumentReader
+from images.worker.workers import LayerWorkers
 from tests.support.images.images import Layer, build, index_of
 
 AMD64 = Platform("linux", "amd64")

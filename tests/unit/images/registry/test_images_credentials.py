@@ -6,9 +6,9 @@ import base64
 
 import pytest
 
-from cri.images.registry.credentials import ANONYMOUS, Credentials
-from cri.images.rpc.cri_messages import credentials_from
 from daemonkit.faults import Invalid
+from images.registry.credentials import ANONYMOUS, Credentials
+from images.rpc.cri_messages import credentials_from
 from xenpod_proto.cri.v1.runtime_pb2 import AuthConfig
 
 

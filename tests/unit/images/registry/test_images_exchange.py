@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.images import errors
-from cri.images.bounds.cancel import CancelToken
-from cri.images.bounds.fields import FieldReader, FieldWriter, Malformed
-from cri.images.errors import Busy, Cancelled, Interrupted, Stalled
-from cri.images.registry import briefing, facts, reading
-from cri.images.registry.briefing import Briefing, TrustFiles
-from cri.images.registry.claims import MAX_CLAIMS
-from cri.images.registry.credentials import Credentials
-from cri.images.registry.exchange import (
+from daemonkit import faults
+from daemonkit.faults import Broken, Fault
+from images import errors
+from images.bounds.cancel import CancelToken
+from images.bounds.fields import FieldReader, FieldWriter, Malformed
+from images.errors import Busy, Cancelled, Interrupted, Stalled
+from images.registry import briefing, facts, reading
+from images.registry.briefing import Briefing, TrustFiles
+from images.registry.claims import MAX_CLAIMS
+from images.registry.credentials import Credentials
+from images.registry.exchange import (
     Ending,
     Question,
     fault_of,
@@ -27,13 +29,11 @@ from cri.images.registry.exchange import (
     send_fault,
     unpack_question,
 )
-from cri.images.registry.hosts import RegistryHost
-from cri.images.registry.manifests import OCI_CONFIG, Descriptor, Platform
-from cri.images.registry.names import Reference
-from cri.images.registry.sources import RegistrySource
-from cri.images.settings import ImageSettings
-from daemonkit import faults
-from daemonkit.faults import Broken, Fault
+from images.registry.hosts import RegistryHost
+from images.registry.manifests import OCI_CONFIG, Descriptor, Platform
+from images.registry.names import Reference
+from images.registry.sources import RegistrySource
+from images.settings import ImageSettings
 from tests.support.images.images import Layer, build
 
 DIGEST = "sha256:" + "0" * 64

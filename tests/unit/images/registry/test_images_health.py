@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cri.images.errors import Busy, Corrupt, Interrupted, Stalled, Unconnected
-from cri.images.pull.candidates import Candidates
-from cri.images.pull.progress import Progress
-from cri.images.registry import health
-from cri.images.registry.health import SECONDS, HostHealth
 from daemonkit.faults import Denied, Fault, Missing
+from images.errors import Busy, Corrupt, Interrupted, Stalled, Unconnected
+from images.pull.candidates import Candidates
+from images.pull.progress import Progress
+from images.registry import health
+from images.registry.health import SECONDS, HostHealth
 
 DEAD = Unconnected("pull", "x", "Connection refused")
 WRONG = Busy("pull", "x", "the registry answers 502")

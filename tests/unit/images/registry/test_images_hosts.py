@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cri.images.registry.hosts import RegistryHost, hosts_for
 from daemonkit.faults import Refused
+from images.registry.hosts import RegistryHost, hosts_for
 
 
 def _write(certs: Path, name: str, text: str) -> None:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cri.images.errors import Corrupt, Oversized
-from cri.images.registry import manifests
-from cri.images.registry.manifests import (
+from daemonkit.faults import Fault, Invalid, Missing
+from images.errors import Corrupt, Oversized
+from images.registry import manifests
+from images.registry.manifests import (
     DOCKER_INDEX,
     DOCKER_MANIFEST,
     MAX_TOKENS,
@@ -20,7 +21,6 @@ from cri.images.registry.manifests import (
     Descriptor,
     Platform,
 )
-from daemonkit.faults import Fault, Invalid, Missing
 from tests.support.images.images import Layer, build
 
 D = "sha256:" + "0" * 64

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.images.registry import names
 from daemonkit.faults import Invalid
+from images.registry import names
 
 D = "sha256:" + "a1" * 32
 

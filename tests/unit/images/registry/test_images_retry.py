@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.images.bounds.cancel import CancelToken
-from cri.images.concurrency import WorkerThreads
-from cri.images.errors import Busy, Cancelled, Interrupted, Stalled, Unpackable
-from cri.images.pull.candidates import Candidates
-from cri.images.pull.fetch import read_first
-from cri.images.pull.progress import Progress
-from cri.images.registry.conversation.retry import PROGRESS, RetryPolicy, retry_after, with_retries
-from cri.images.registry.health import HostHealth
-from cri.images.settings import ImageSettings
 from daemonkit.faults import Fault
+from images.bounds.cancel import CancelToken
+from images.concurrency import WorkerThreads
+from images.errors import Busy, Cancelled, Interrupted, Stalled, Unpackable
+from images.pull.candidates import Candidates
+from images.pull.fetch import read_first
+from images.pull.progress import Progress
+from images.registry.conversation.retry import PROGRESS, RetryPolicy, retry_after, with_retries
+from images.registry.health import HostHealth
+from images.settings import ImageSettings
 
 BROKEN = Interrupted("pull", "x", "the connection broke off")
 SETTINGS = ImageSettings(Path("/nowhere"), tries_per_host=3, retry_seconds=0.001, retry_most_seconds=0.002)

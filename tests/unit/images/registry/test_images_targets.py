@@ -12,11 +12,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from cri.images.registry.conversation.connections import MAX_INTERIM, BoundedResponse, pools
-from cri.images.registry.conversation.targets import Reach, Targets, parsed, reach_of
-from cri.images.registry.conversation.transport import HostSession
-from cri.images.registry.hosts import RegistryHost
 from daemonkit.faults import Denied
+from images.registry.conversation.connections import MAX_INTERIM, BoundedResponse, pools
+from images.registry.conversation.targets import Reach, Targets, parsed, reach_of
+from images.registry.conversation.transport import HostSession
+from images.registry.hosts import RegistryHost
 
 HOST = RegistryHost("https", "registry.example")
 
@@ -156,7 +156,7 @@ def test_interim_responses_have_a_bound() -> None:
 
 
 def test_the_daemon_imports_nothing_that_talks_to_registries() -> None:
-    names = ("requests", "urllib3", "oras", "cri.images.registry.conversation.serve")
+    names = ("requests", "urllib3", "oras", "images.registry.conversation.serve")
     code = f"import sys, cri.daemon; print([one for one in {names} if one in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

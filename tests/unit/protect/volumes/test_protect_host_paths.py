@@ -147,7 +147,7 @@ async def test_what_is_left_of_forgotten_zones_goes_at_the_start(
 
 
 def program(folder: Path, does: str) -> Path:
-    """A program in place of zone/lookup, whose socket is descriptor 0."""
+    """A program in place of hostc/lookup, whose socket is descriptor 0."""
     made = folder / "lookup"
     made.write_text(f"#!/bin/sh\n{does}\n")
     made.chmod(0o755)
@@ -209,7 +209,7 @@ async def test_zones_of_one_tenant_leave_look_ups_to_the_others(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("does", "said"), [("exit 1", "has ended"), ("exec 0>&-; exit", "has ended"), (None, "make -C zone")]
+    ("does", "said"), [("exit 1", "has ended"), ("exec 0>&-; exit", "has ended"), (None, "make zone")]
 )
 async def test_one_who_looks_that_cannot(tmp_path: Path, does: str | None, said: str) -> None:
     volumes = HostVolumes(tmp_path, program(tmp_path, does) if does else tmp_path / "nothing")

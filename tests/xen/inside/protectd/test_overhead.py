@@ -15,7 +15,7 @@ from tests.support.protect.zones import Zones
 from tests.xen.inside.protectd.zones import MEMORY, PATIENCE, nothing_left, on_xen
 
 MIB = 1 << 20
-COMMAND = (sys.executable, "-m", "protect.cli", "host", "overhead", "--zones", "2", "--idle", "20")
+COMMAND = (sys.executable, "-m", "protectctl", "host", "overhead", "--zones", "2", "--idle", "20")
 
 
 @pytest.fixture

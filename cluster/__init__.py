@@ -1,0 +1,1 @@
+"""What speaks to the cluster: the DRA driver, the node labeller, their client, and objects to apply."""

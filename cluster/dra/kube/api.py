@@ -1,0 +1,144 @@
+"""The objects of resource.k8s.io that the driver reads and writes, in the version that the cluster serves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from cluster.client.connection import TIMEOUT, Purpose, connected
+from cluster.dra import metrics
+from cluster.dra.slices.document import GROUP, Document, NodeSlice, SliceVersion, devices, document
+from daemonkit.faults import Invalid, Missing, Unsupported
+
+_SLICES, _CLAIMS = "resourceslices", "resourceclaims"
+_RIGHTS = "it needs the rights that protect generate driver lists"
+
+
+class ClusterApi:
+    """The API server.  All methods raise what ``cluster.client.connection.connected`` does."""
+
+    def __init__(self, kubeconfig: Path | None) -> None:
+        self._kubeconfig = kubeconfig
+        self._version: SliceVersion | None = None
+
+    async def version(self) -> SliceVersion:
+        """The newest version that both sides know.  Unsupported: the cluster has none."""
+        if self._version is None:
+            from kubernetes_asyncio import client
+
+            async with self._link("ask for versions of", GROUP) as link:
+                try:
+                    group = await client.ResourceApi(link).get_api_group(_request_timeout=TIMEOUT)
+                except client.ApiException as error:
+                    if error.status != 404:
+                        raise
+                    served: set[str] = set()
+                else:
+                    served = {one.version for one in group.versions or ()}
+            found = next((version for version in SliceVersion if version.value in served), None)
+            if found is None:
+                known = ", ".join(sorted(served)) or "none"
+                cause = f"the cluster serves {known}, and the driver needs v1beta1 or newer"
+                raise Unsupported("use", GROUP, cause, "Kubernetes 1.32 with DynamicResourceAllocation")
+            self._version = found
+        return self._version
+
+    async def shares_capacity(self, trial: NodeSlice) -> bool:
+        """Whether several claims can consume a device's capacity here (DRAConsumableCapacity).
+
+        Found by a creation that is only tried: without the feature the API server drops its fields.
+        """
+        version = await self.version()
+        body = document(trial, version)
+        body["metadata"]["name"] += "-trial"
+        async with self._objects("try slice", trial.name) as objects:
+            answer = await objects.create_cluster_custom_object(
+                GROUP, version.value, _SLICES, body, dry_run="All", _request_timeout=TIMEOUT
+            )
+        return any(device.get("allowMultipleAllocations") for device in devices(answer))
+
+    async def node_uid(self, node: str) -> str:
+        """The uid of the Node object, which owns the slice."""
+        from kubernetes_asyncio import client
+
+        async with self._link("read node", node) as link:
+            found = await client.CoreV1Api(link).read_node(node, _request_timeout=TIMEOUT)
+        return str(found.metadata.uid)
+
+    async def slice(self, name: str) -> Document | None:
+        """A ResourceSlice; None: there is none."""
+        version = await self.version()
+        try:
+            async with self._objects("read slice", name) as objects:
+                return _plain(
+                    await objects.get_cluster_custom_object(
+                        GROUP, version.value, _SLICES, name, _request_timeout=TIMEOUT
+                    )
+                )
+        except Missing:
+            return None
+
+    async def create(self, wanted: NodeSlice) -> Document:
+        """Create the slice.  Exists: there is one."""
+        version = await self.version()
+        async with self._objects("create slice", wanted.name) as objects:
+            return _plain(
+                await objects.create_cluster_custom_object(
+                    GROUP, version.value, _SLICES, document(wanted, version), _request_timeout=TIMEOUT
+                )
+            )
+
+    async def replace(self, wanted: NodeSlice, there: Document) -> Document:
+        """Put the slice in the place of what was read.  Exists: somebody else has changed it since."""
+        version = await self.version()
+        body = document(wanted, version)
+        body["metadata"]["resourceVersion"] = there.get("metadata", {}).get("resourceVersion")
+        async with self._objects("write slice", wanted.name) as objects:
+            return _plain(
+                await objects.replace_cluster_custom_object(
+                    GROUP, version.value, _SLICES, wanted.name, body, _request_timeout=TIMEOUT
+                )
+            )
+
+    async def claim(self, namespace: str, name: str) -> Document | None:
+        """A ResourceClaim; None: there is none.  Invalid: its JSON cannot be read."""
+        version = await self.version()
+        subject = f"{namespace}/{name}"
+        try:
+            async with self._objects("read claim", subject) as objects:
+                answer = await objects.get_namespaced_custom_object(
+                    GROUP, version.value, namespace, _CLAIMS, name, _request_timeout=TIMEOUT
+                )
+        except Missing:
+            return None
+        if not isinstance(answer, dict):  # the client returns the text if Python does not read the JSON
+            cause = "its JSON cannot be read: no object, or a number in it has thousands of digits"
+            raise Invalid("read claim", subject, cause, "shorten its parameters")
+        return _plain(answer)
+
+    @asynccontextmanager
+    async def _objects(self, operation: str, subject: str) -> AsyncIterator[Any]:
+        from kubernetes_asyncio import client
+
+        try:
+            async with self._link(operation, subject) as link:
+                yield client.CustomObjectsApi(link)
+        except Missing:
+            self._version = None  # perhaps the cluster has been upgraded, and does not serve it any more
+            raise
+
+    @asynccontextmanager
+    async def _link(self, operation: str, subject: str) -> AsyncIterator[Any]:
+        with metrics.request(operation):
+            async with connected(self._kubeconfig, Purpose(operation, subject, _hint)) as link:
+                yield link
+
+
+def _hint(status: int) -> str:
+    return _RIGHTS if status in (401, 403) else ""
+
+
+def _plain(answer: Mapping[str, Any]) -> Document:
+    return dict(answer)

@@ -1,0 +1,60 @@
+"""Writes a feature file of Node Feature Discovery, whose worker makes labels from it.
+
+Format: Node Feature Discovery, "Local feature source": lines ``name=value`` in a file of features.d.  A file
+whose name begins with a dot is ignored; renaming one is how to change a file at once.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cluster.labeller.labels import Labels
+from daemonkit.faults import Refused
+
+DIRECTORY = Path("/etc/kubernetes/node-feature-discovery/features.d")
+
+_NAME = "xenpod"
+_HEAD = "# Made by xenpod-labels; changes are overwritten.\n"
+
+
+class FeatureFile:
+    """The file ``xenpod`` in a folder, which is made if it does not exist."""
+
+    def __init__(self, directory: Path = DIRECTORY) -> None:
+        self._path = directory / _NAME
+        self._new = directory / f".{_NAME}.new"
+
+    async def put(self, labels: Labels) -> bool:
+        """Write the labels; returns whether the file has changed.  Refused: it cannot be written."""
+        content = (_HEAD + "".join(f"{key}={value}\n" for key, value in sorted(labels.items()))).encode()
+        try:
+            if self._content() == content:
+                return False
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._new.unlink(missing_ok=True)
+            with self._new.open("xb") as file:
+                os.fchmod(file.fileno(), 0o644)
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            self._new.replace(self._path)
+        except OSError as error:
+            raise Refused("write features to", str(self._path), error.strerror or str(error)) from error
+        return True
+
+    async def remove(self) -> bool:
+        """Remove the file; returns whether it existed.  Node Feature Discovery then removes the labels."""
+        try:
+            self._path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise Refused("remove", str(self._path), error.strerror or str(error)) from error
+        return True
+
+    def _content(self) -> bytes:
+        try:
+            return self._path.read_bytes()
+        except FileNotFoundError:
+            return b""

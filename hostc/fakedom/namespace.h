@@ -1,0 +1,10 @@
+#ifndef NAMESPACE_H
+#define NAMESPACE_H
+
+#include "common/reason.h"
+
+/* Enters a mount namespace by its path, and opens its mounts as one tree for move_mount.  What is mounted there later
+ * appears in the tree too, and never the other way round.  The caller must have a single thread. */
+int namespace_enter(const char *shared, int *tree, struct reason *reason);
+
+#endif

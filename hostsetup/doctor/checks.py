@@ -1,0 +1,73 @@
+"""All checks, in the order in which they are mended: what comes first is needed by what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hostsetup.doctor import host, hypervisor, kubelet, networks
+from hostsetup.doctor.machine import Check, CheckedMachine, CheckResult, CheckVerdict
+from hostsetup.doctor.settings import DoctorSettings
+from protect.config import ProtectdConfig, ToolstackKind
+from protect.host.devices import is_pci
+from protect.model.room.host import HostNotice, HostWants
+from protect.toolstack.libxl.room import preflight
+from protect.toolstack.libxl.room.preflight import HostFacts
+
+Checks = Sequence[Callable[[CheckedMachine, DoctorSettings], Check]]
+
+OF_TOOLSTACK: dict[ToolstackKind, Checks] = {
+    ToolstackKind.LIBXL: (hypervisor.xen, hypervisor.daemons, hypervisor.modules, hypervisor.preflight),
+    ToolstackKind.FAKE: (),
+}
+"""Like ``protect.__main__.build_toolstack`` this table knows which toolstacks exist."""
+OF_HOST: Checks = (
+    host.configuration,
+    host.permissions,
+    host.control_groups,
+    host.disk,
+    host.clock,
+    host.forwarding,
+    host.tools,
+    networks.networks,
+    host.sockets,
+    kubelet.kubelet,
+)
+
+
+def run(machine: CheckedMachine, settings: DoctorSettings) -> list[CheckResult]:
+    """Look at everything.  Blocks: files, a socket's answer, a few programs."""
+    checks = (*OF_TOOLSTACK[settings.protectd.toolstack], *OF_HOST)
+    return [result for check in checks for result in check(machine, settings)]
+
+
+def is_healthy(results: Sequence[CheckResult]) -> bool:
+    """Whether nothing keeps pods from running."""
+    return all(result.verdict is not CheckVerdict.FAILED for result in results)
+
+
+def notices_by_xl(machine: CheckedMachine, config: ProtectdConfig) -> Sequence[HostNotice] | None:
+    """What protectd's preflight would find, by ``xl info``, for while it does not run; None: xl says nothing.
+
+    The kernel of zones is not looked at: protectd does that at its start, and ends with what it lacks.
+    """
+    if config.toolstack is not ToolstackKind.LIBXL:
+        return ()
+    said = machine.says("xl", "info")
+    if said is None:
+        return None
+    pairs = (line.partition(":") for line in said.splitlines())
+    info = {key.strip(): value.strip() for key, _, value in pairs}
+    target = machine.text("/sys/devices/system/xen_memory/xen_memory0/target_kb").strip()
+    facts = HostFacts(
+        xen=preflight.settings(info.get("xen_commandline", "")),
+        dom0_bytes=int(target or 0) << 10,
+        iommu="directio" in info.get("virt_caps", ""),
+        volumes=True,
+        launcher=config.guest_dir / "share",
+    )
+    wants = HostWants(
+        zones=config.limits.zones,
+        disks_per_zone=config.limits.disks_per_zone,
+        pci=any(is_pci(device.place) for device in config.host.devices.values()),
+    )
+    return preflight.check(facts, wants)

@@ -1,0 +1,130 @@
+"""Concurrency of pulls: asyncio orders the steps, threads do what blocks or uses much CPU.
+
+``WorkerThreads.run`` alone starts threads.  Its caller is cancelled like any other coroutine: the thread is
+then told to stop by its ``CancelToken``, and the caller waits until it has.  The reasons:
+docs/adr/0017-pull-concurrency.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar
+
+from daemonkit.tasks import complete
+from images.bounds.cancel import CancelToken
+
+T = TypeVar("T")
+# A variable of the context, since all steps of a pull need it: each inherits it from the pull's task.
+_tenant: ContextVar[str] = ContextVar("tenant", default="")
+
+
+@contextmanager
+def on_behalf_of(tenant: str) -> Iterator[None]:
+    """The work of the body, and of the tasks that it starts, counts as this tenant's."""
+    before = _tenant.set(tenant)
+    try:
+        yield
+    finally:
+        _tenant.reset(before)
+
+
+def tenant() -> str:
+    """The tenant whose work this is: the registry of a pull's image; "": the operator, or this host."""
+    return _tenant.get()
+
+
+class WorkerThreads:
+    """A bounded pool of threads whose work can be cancelled."""
+
+    def __init__(self, most: int) -> None:
+        self._pool = ThreadPoolExecutor(most, "image")
+
+    async def run(self, work: Callable[[CancelToken], T]) -> T:
+        """Run blocking work; when this raises CancelledError, the thread has stopped."""
+        token = CancelToken()
+        # Futures that wrap each other are cycles: a result in one would stay until the collector comes by,
+        # and some take 100 MiB.
+        result: list[T] = []
+        failure: list[BaseException] = []
+
+        def carry_out() -> None:
+            try:
+                result.append(work(token))
+            except BaseException as error:
+                forget_frames(error)
+                failure.append(error)
+
+        begun = self._pool.submit(carry_out)
+        ended = asyncio.wrap_future(begun)
+        try:
+            await asyncio.wait([ended])
+        except asyncio.CancelledError:
+            token.cancel()
+            # Work that still waits for a thread never begins.
+            begun.cancel()
+            await complete(asyncio.wait([ended]))
+            raise
+        if failure:
+            raise failure.pop()
+        return result.pop()
+
+    def close(self) -> None:
+        """Let the threads end; no work may be under way."""
+        self._pool.shutdown()
+
+
+def forget_frames(error: BaseException) -> None:
+    """Let go of all variables of the calls that an error has come through, and of the errors before it.
+
+    An error and a call with this error in a variable are a cycle. The collector frees cycles late, and until
+    then the variables of all calls stay: for example, a document of 4 MiB.
+    """
+    left: list[BaseException | None] = [error]
+    # A cause is mostly the context, too, and ``raise from`` can make a circle.
+    seen = set[int]()
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            left += (one.__cause__, one.__context__)
+
+
+class SingleFlight(Generic[T]):
+    """Concurrent callers for one key share the result of the first.
+
+    The work never outlives the caller that began it, since it uses what that caller holds (leases,
+    credentials): when the caller is cancelled, the next one begins anew.  A failure is not shared, since that
+    caller may be hostile: the others then do the work themselves, side by side, and no caller waits twice.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[Hashable, asyncio.Task[T]] = {}
+
+    async def run(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of the work for this key, from whoever does it; the failure of no other caller."""
+        while (running := self._running.get(key)) is not None:
+            await asyncio.wait([running])
+            if running.cancelled():
+                continue
+            if running.exception() is not None:
+                return await work()
+            return running.result()
+        task = self._running[key] = asyncio.create_task(work())
+        task.add_done_callback(lambda _: self._running.pop(key))
+        return await task
+
+
+@asynccontextmanager
+async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
+    """asyncio's TaskGroup that raises what failed first as it is, not in an ExceptionGroup."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from failed.exceptions[0].__cause__

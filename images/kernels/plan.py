@@ -1,0 +1,129 @@
+"""Finds the files of a kernel image in its layers, which a worker reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from daemonkit.faults import Broken, Refused
+from images.bounds.cancel import CancelToken
+from images.bounds.fields import FieldReader
+from images.bounds.limits import ImageLimits
+from images.errors import Oversized
+from images.kernels import metadata
+from images.settings import KernelSettings
+from images.store.catalogue import StoredImage
+from images.store.store import ImageStore
+from images.worker import jobs
+from images.worker.frames import JobOutcome
+from images.worker.kernel import kconfig
+from images.worker.kernel.files import READ, WantedFile
+from images.worker.planning import MOST
+from images.worker.workers import LayerWorkers
+
+KERNEL, ADDONS, INITRAMFS = "image", "addons.squashfs", "initramfs"
+METADATA, CONFIG = "metadata", "config.gz"
+_ENTRIES = 50_000
+"""Limit on an image's entries: few are needed, and a pod waits while they are read."""
+
+
+class FilePlace(NamedTuple):
+    """Where a file's data is: in which layer's plain stream, from where, how many bytes."""
+
+    layer: int
+    offset: int
+    stored: int
+
+
+class LayerFile(NamedTuple):
+    """A kept layer: its compressed bytes, how many, and the digest of the plain ones."""
+
+    path: Path
+    size: int
+    diff_id: str
+
+
+class KernelPlan(NamedTuple):
+    """files: where the data of each wanted file of /kernel is, by its name there."""
+
+    subject: str
+    layers: tuple[LayerFile, ...]
+    files: Mapping[str, FilePlace]
+
+
+def find(
+    store: ImageStore,
+    image: StoredImage,
+    settings: KernelSettings,
+    limits: ImageLimits,
+    workers: LayerWorkers,
+    token: CancelToken,
+) -> KernelPlan:
+    """Read all layers.  Refused, Oversized: it is no kernel image; Corrupt, Broken: the store is damaged."""
+    subject = name_of(image)
+    layers = _layers(store, image, subject)
+    whole = 2 * (settings.image_bytes + settings.addons_bytes + settings.initramfs_bytes)
+    bounds = {
+        "unpacked_bytes": min(limits.unpacked_bytes, whole),
+        "entries": min(limits.entries or _ENTRIES, _ENTRIES),
+    }
+    wanted = (
+        WantedFile(KERNEL, settings.image_bytes, "image_bytes", True),
+        WantedFile(ADDONS, settings.addons_bytes, "addons_bytes", False),
+        WantedFile(INITRAMFS, settings.initramfs_bytes, "initramfs_bytes", False),
+        WantedFile(METADATA, metadata.LIMIT, "", True),
+        WantedFile(CONFIG, kconfig.LIMIT, "", False),
+    )
+
+    def decode(answer: FieldReader) -> dict[str, FilePlace]:
+        found: dict[str, FilePlace] = {}
+        for one in wanted:
+            there = answer.flag()
+            place = FilePlace(answer.number(len(layers) - 1), answer.number(MOST), answer.number(one.most))
+            if there:
+                found[one.name] = place
+        return found
+
+    stated = [(layer.size, layer.diff_id) for layer in layers], [tuple(one) for one in wanted]
+    try:
+        with opened(layers, subject) as files:
+            handles = [file.fileno() for file in files]
+            given = (subject, bounds, *stated)
+            found = workers.run(jobs.FIND_KERNEL, given, token, JobOutcome(), decode, (), handles)
+    except Oversized as fault:
+        if fault.operation == READ:
+            raise
+        hint = f"a kernel image has at most {_ENTRIES} entries, and twice the bytes of all sizes in [kernels]"
+        raise Oversized(READ, subject, fault.cause, f"{hint} in cri.toml") from fault
+    return KernelPlan(subject, layers, found)
+
+
+def name_of(image: StoredImage) -> str:
+    """The name of an image for messages."""
+    return next(iter((*image.repo_tags, *image.repo_digests)), image.id)
+
+
+@contextmanager
+def opened(layers: Sequence[LayerFile], subject: str) -> Iterator[list[BinaryIO]]:
+    """Kept layers, open; Broken when one is gone."""
+    with ExitStack() as stack:
+        files: list[BinaryIO] = []
+        for layer in layers:
+            try:
+                files.append(stack.enter_context(layer.path.open("rb")))
+            except FileNotFoundError:
+                hint = "remove it, and pull it again"
+                raise Broken(READ, subject, f"its layer {layer.path.name} is gone", hint) from None
+        yield files
+
+
+def _layers(store: ImageStore, image: StoredImage, subject: str) -> tuple[LayerFile, ...]:
+    row = store.stored(image)[0]
+    diff_ids = store.facts(image).config.diff_ids
+    if len(diff_ids) != len(row.layers) or not diff_ids:
+        cause = "not all of its layers are kept"
+        raise Refused(READ, subject, cause, "remove it, and pull it again")
+    found = zip(row.layers, diff_ids, strict=True)
+    return tuple(LayerFile(store.files.blob_path(digest), size, diff_id) for (digest, size), diff_id in found)

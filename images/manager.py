@@ -1,0 +1,251 @@
+"""The image part of the daemon, used on its event loop; blocking work runs in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform as machine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from daemonkit.faults import Fault
+from daemonkit.tasks import Background, complete
+from images.concurrency import WorkerThreads
+from images.kernels.images import KernelImages
+from images.pull.importing import Importer
+from images.pull.progress import Progress
+from images.pull.pull import Puller
+from images.pull.pulls import MAX_PULLS, Pulls
+from images.pull.repair import Outcome, Repair, Repairer, name_of
+from images.pull.taking import OfferedImage, Taker
+from images.registry import names
+from images.registry.credentials import Credentials
+from images.registry.facts import pack_image
+from images.registry.manifests import Descriptor, Platform
+from images.registry.names import Reference
+from images.rootfs.stack import MAX_PARTS
+from images.settings import ImageSettings
+from images.store.catalogue import StoredImage
+from images.store.export import Piece, Wanted, pieces
+from images.store.files import Usage
+from images.store.lending import LentImage, lent
+from images.store.store import ImageStore
+from images.verify import Verification, verify
+from images.worker.documents import DocumentReader
+from images.worker.workers import LayerWorkers
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+# Seconds between two looks at how full the disk is, while layers of unfinished pulls are kept.
+_LOOK = 60.0
+PULLS_PER_NAMESPACE = MAX_PULLS // 2
+"""Most pulls that pods of one namespace wait for at once; the kubelet names the namespace."""
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
+
+
+def this_platform() -> Platform:
+    """The platform zones on this host run."""
+    return Platform("linux", _MACHINES.get(machine.machine(), machine.machine()))
+
+
+class ImageManager:
+    """Everything about images.  Call start(), which sweeps, before serving, and stop() at the end."""
+
+    def __init__(self, settings: ImageSettings) -> None:
+        self.settings = settings
+        self.store = ImageStore(settings)
+        # The semaphores let in no more work than there are threads, so that none of it waits for another's:
+        # each pull has its downloads, a plan, and the filesystems that are shared or built.
+        self._threads = WorkerThreads(MAX_PULLS * (settings.downloads_per_image + 1 + MAX_PARTS))
+        self.pulls = Pulls(settings)
+        self._workers = LayerWorkers(settings.limits)
+        self.kernels = KernelImages(
+            self.store, settings.kernels, settings.limits, self._threads, self._workers
+        )
+        self._puller = Puller(self.store, settings, this_platform(), self._threads, self._workers)
+        self._reader = DocumentReader(self._workers, this_platform())
+        self._importer = Importer(self._puller, self.store.files, settings.limits, self._threads)
+        self._taker = Taker(self._puller, self.store)
+        self._repairer = Repairer(self.store, self._puller, self._threads)
+        self._namespaces: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._tasks = Background()
+        self.on_named: Callable[[Reference], None] = lambda _: None
+        """Called after each pull, import or tag that gives a name its image."""
+
+    async def start(self) -> None:
+        """Sweep what a killed daemon left."""
+        await self._read_again()
+        await self.run(self.store.open)
+        self._tasks.spawn(self._expire(), "remove layers of unfinished pulls")
+
+    async def stop(self) -> None:
+        """Cancel all pulls and wait until nothing of them is left."""
+        await self.pulls.stop()
+        await self._tasks.close(0)
+        await self.run(self._workers.close)
+        await self.run(self._threads.close)
+        self.store.close()
+
+    async def _read_again(self) -> None:
+        """Read the documents of images that were stored by a version before their facts were.
+
+        An image whose documents cannot be read is not there for anybody until it is pulled again.
+        """
+        for row in self.store.unread():
+            read = partial(self._reader.image, row.manifest, row.config, row.id)
+            try:
+                found = await self._threads.run(read)
+            except Fault as fault:
+                log.warning("the stored image %s must be pulled again: %s", row.id, fault)
+            else:
+                await self.run(partial(self.store.add_facts, replace(row, facts=pack_image(found))))
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is being pulled or imported, or cleaned up after that."""
+        return self.pulls.busy
+
+    async def drain(self) -> None:
+        """Wait until all pulls have ended, the cancelled ones too."""
+        await self.pulls.drain()
+
+    async def pull(
+        self,
+        reference: Reference,
+        credentials: Credentials,
+        watch: Callable[[Progress], None] = lambda _: None,
+        namespace: str | None = None,
+    ) -> StoredImage:
+        """The image a name stands for at its registry now, ready to run.
+
+        namespace: of the pod; its pods wait for PULLS_PER_NAMESPACE at once, of whichever registries.
+        """
+        # Callers with different credentials must not share a pull: one of them may not be allowed to.
+        key = (str(reference), credentials.fingerprint())
+        work = partial(self._puller.pull, reference, credentials)
+        turn = nullcontext() if namespace is None else self._turn_of(namespace)
+        async with turn:
+            image = await self.pulls.run(key, str(reference), work, watch, reference.host)
+        self.on_named(reference)
+        return image
+
+    async def import_layout(self, path: Path, name: Reference | None) -> list[tuple[StoredImage, str]]:
+        """The images of a layout on this host, each with the name it got ("": none); see Importer.run."""
+        images = await self.pulls.run(object(), str(path), partial(self._importer.run, path, name))
+        for _, given in images:
+            if given:
+                self.on_named(names.parse(given))
+        return images
+
+    async def take(self, offered: OfferedImage) -> StoredImage:
+        """Take an image over from another store on this host; see Taker.run."""
+        secrets = tuple(offered.credentials(name).fingerprint() for name in offered.names)
+        key = ("take", offered.id, offered.names, secrets)
+        name = str(offered.names[0]) if offered.names else offered.id
+        registry = offered.names[0].host if offered.names else ""
+        return await self.pulls.run(key, name, partial(self._taker.run, offered), registry=registry)
+
+    async def verify(self, image: StoredImage) -> Verification:
+        """Check what is stored of an image against its digests; Missing when it was removed meanwhile."""
+        return await self._threads.run(partial(verify, self.store, image))
+
+    async def repair(
+        self, image: StoredImage, found: Verification, credentials: Credentials
+    ) -> tuple[list[Repair], Verification]:
+        """Repair what verify() has found: what was done, and how the image is now."""
+        work = partial(self._repairer.run, image, found.damage, credentials)
+        repairs = await self.pulls.run(object(), f"repair of {name_of(image)}", work)
+        if found.kernel:
+            repairs.append(await self._take_again(image))
+        return repairs, await self.verify(self.store.get(image.id))
+
+    async def mend(self, image: StoredImage) -> None:
+        """Rebuild the filesystems of an image that were found damaged; none is fine.
+
+        Refused when that takes a pull.
+        """
+        if image.damaged:
+            work = partial(self._repairer.rebuild, image)
+            await self.pulls.run(("mend", image.id), f"rebuild of {name_of(image)}", work)
+
+    def _turn_of(self, namespace: str) -> asyncio.Semaphore:
+        # Before the caller joins a pull: who waits here holds nothing that another namespace may want.
+        return self._namespaces.setdefault(namespace, asyncio.Semaphore(PULLS_PER_NAMESPACE))
+
+    async def _take_again(self, image: StoredImage) -> Repair:
+        what = "the kernel's files"
+        try:
+            await self.kernels.take_again(image.id)
+        except Fault as fault:
+            return Repair(what, Outcome.FAILED, str(fault))
+        return Repair(what, Outcome.REBUILT, "of the layers kept here")
+
+    async def _expire(self) -> None:
+        """Remove layers of unfinished pulls when their time is over, or the disk is full."""
+        unfinished, kept = self.store.unfinished, self._puller.unfinished
+        while True:
+            kept.clear()
+            left = await self._threads.run(lambda _: unfinished.trim())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if left is None else min(left, _LOOK)):
+                    await kept.wait()
+                    continue
+            await self._threads.run(lambda _: unfinished.relieve())
+
+    async def tag(self, image: StoredImage, reference: Reference) -> str:
+        """Give an image one more name, if the policy allows it; the id of the image that had it, "": none.
+
+        Verifiers are asked about the image's manifest, as if that had been pulled by the name.
+        """
+        policy, manifest = self._puller.policy, self.store.manifest(image)
+        policy.check_name(reference, "tag")
+        kind = self.store.facts(image).manifest.kind
+        await policy.check_content(reference, Descriptor(kind, image.manifest_digest, len(manifest)), "tag")
+        before = await self.run(lambda: self.store.tag(image.id, str(reference)))
+        self.on_named(reference)
+        log.info(
+            "%s is now a name of %s%s", reference, image.id, f", no longer of {before}" if before else ""
+        )
+        return before
+
+    async def untag(self, reference: Reference) -> StoredImage:
+        """Remove a name from its image, which stays.  Missing: no image has it."""
+        image = await self.run(lambda: self.store.untag(str(reference)))
+        log.info("%s is no longer a name of %s", reference, image.id)
+        return image
+
+    async def export(self, wanted: Sequence[Wanted]) -> AsyncGenerator[Piece, None]:
+        """An OCI image layout with the images: each file, followed by its data; see export.pieces."""
+        found = pieces(self.store, wanted)
+        try:
+            while (piece := await self._threads.run(lambda _: next(found, None))) is not None:
+                yield piece
+        finally:
+            await complete(self._threads.run(lambda _: found.close()))
+
+    @asynccontextmanager
+    async def lend(self, image: StoredImage) -> AsyncIterator[LentImage]:
+        """What an image consists of while the block runs; see lending.lent."""
+        lending = lent(self.store, image)
+        out = await complete(self.run(lending.__enter__))
+        try:
+            yield out
+        finally:
+            await complete(self.run(lambda: lending.__exit__(None, None, None)))
+
+    async def remove(self, name_or_id: str) -> None:
+        """Remove an image with all its names."""
+        await self.run(lambda: self.store.remove(name_or_id))
+
+    async def usage(self) -> Usage:
+        """What the store takes on the disk."""
+        return await self.run(self.store.files.usage)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run short blocking work in a thread."""
+        return await asyncio.to_thread(work)

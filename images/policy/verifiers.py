@@ -1,0 +1,158 @@
+"""The only caller of image verifiers: executables that decide whether an image may be pulled.
+
+The contract is containerd's (docs/image-verification.md, its "bindir" plugin): every file of a directory, in
+the order of their names, is run as ``<file> -name <name> -digest <digest> -stdin-media-type <type>`` with an
+OCI descriptor as JSON on its standard input; status 0 allows; its standard output is the reason.
+
+Stricter than there: a configured directory that is missing, and one with too many files, allow nothing
+(there they are overlooked).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from daemonkit.faults import Refused
+from daemonkit.host.children import settle
+from daemonkit.logs import fields
+from images.bounds.cancel import CancelToken
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/vnd.oci.descriptor.v1+json"
+MOST = 32
+# Of a verifier's output; whatever it writes beyond that is ignored.
+MOST_OUTPUT = 32 << 10
+_MOST_REASON = 1000
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verifier's decision; reason: one line for whoever asked for the image."""
+
+    allowed: bool
+    reason: str
+
+
+def verifiers_in(directory: Path) -> list[Path]:
+    """The directory's files by name; raises Refused when it cannot be read, or has too many."""
+    hint = "see images.policy.verifier_dir"
+    try:
+        found = sorted(path for path in directory.iterdir() if not path.is_dir())
+    except OSError as error:
+        raise Refused("list image verifiers", str(directory), error.strerror or str(error), hint) from error
+    if len(found) > MOST:
+        raise Refused("list image verifiers", str(directory), f"{len(found)} files, more than {MOST}", hint)
+    return found
+
+
+def judge(
+    program: Path, arguments: Sequence[str], payload: bytes, seconds: float, token: CancelToken
+) -> Verdict:
+    """Run one verifier to its end or its deadline.  Any failure of it rejects the image."""
+    with tempfile.TemporaryFile() as stdin:
+        stdin.write(payload)
+        stdin.seek(0)
+        command = [str(program), *arguments, "-stdin-media-type", MEDIA_TYPE]
+        try:
+            process = _start(command, stdin)
+        except OSError as error:
+            return Verdict(False, f"cannot be run: {error.strerror}")
+        try:
+            with token.unblocking(lambda: _end(process)):
+                said, heard = _listen(process, time.monotonic() + seconds)
+        finally:
+            _end(process)
+            process.wait()
+            assert process.stdout is not None and process.stderr is not None
+            process.stdout.close()
+            process.stderr.close()
+    token.check()
+    if said is None:
+        return Verdict(False, f"did not answer within {seconds:.0f} s")
+    log.debug("image verifier", extra=fields(program=str(program), code=process.returncode, stderr=heard))
+    reason = said or ("allowed" if process.returncode == 0 else "no reason given")
+    if process.returncode < 0:
+        reason = f"ended by signal {-process.returncode}: {reason}"
+    return Verdict(process.returncode == 0, reason)
+
+
+def _start(command: Sequence[str], stdin: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start it in a process group of its own, so that it can be killed with all its children."""
+    process = subprocess.Popen(
+        command,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd="/",
+        env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"},
+        start_new_session=True,
+        bufsize=0,
+    )
+    settle(process.pid)
+    return process
+
+
+def _listen(process: subprocess.Popen[bytes], deadline: float) -> tuple[str | None, str]:
+    """Read both streams until the process ends; None: it had not ended by the deadline."""
+    assert process.stdout is not None and process.stderr is not None
+    ended = os.pidfd_open(process.pid)
+    kept = {stream.fileno(): bytearray() for stream in (process.stdout, process.stderr)}
+    try:
+        poll = select.poll()
+        for descriptor in (ended, *kept):
+            os.set_blocking(descriptor, False)
+            poll.register(descriptor, select.POLLIN)
+        done = False
+        while not done:
+            left = deadline - time.monotonic()
+            ready = {descriptor for descriptor, _ in poll.poll(max(0.0, left) * 1000)} if left > 0 else set()
+            if not ready:
+                return None, ""
+            done = ended in ready
+            for descriptor in kept if done else ready:
+                # Once it has ended, take what is left in the pipes, even if a child still holds them open.
+                while not _take(descriptor, kept[descriptor], poll) and done:
+                    pass
+    finally:
+        os.close(ended)
+    first, second = (_line(data) for data in kept.values())
+    return first, second
+
+
+def _take(descriptor: int, kept: bytearray, poll: select.poll) -> bool:
+    """Read once, up to the limit on output; returns whether nothing more is there now."""
+    try:
+        data = os.read(descriptor, MOST_OUTPUT)
+    except BlockingIOError:
+        return True
+    if not data:
+        with suppress(KeyError):
+            poll.unregister(descriptor)
+        return True
+    kept += data[: MOST_OUTPUT - len(kept)]
+    # After the limit, no more is waited for than the process itself.
+    return len(kept) >= MOST_OUTPUT
+
+
+def _line(untrusted: bytes | bytearray) -> str:
+    text = bytes(untrusted).decode("utf-8", "replace")
+    words = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return words if len(words) <= _MOST_REASON else words[:_MOST_REASON] + "..."
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill the verifier and its children, which may have outlived it."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,269 @@
+"""Manifests, configurations and layers, verified, from the first source that can give them.
+
+``read_first`` asks the sources in turn; the other functions read one source, block, and run in a thread.
+Nothing leaves this module under a digest that it does not have.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, TypeVar
+
+from daemonkit.faults import Fault
+from daemonkit.host.disk_space import is_full
+from images.bounds.cancel import CancelToken
+from images.bounds.digests import VerifiedChunks, digest_of, matches
+from images.bounds.limits import ImageLimits
+from images.concurrency import WorkerThreads
+from images.errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpackable, disk_full, oversized
+from images.layer.layers import Cost, file_chunks
+from images.pull.candidates import Candidates
+from images.pull.progress import Meter
+from images.registry import claims
+from images.registry.facts import IndexFacts, ManifestFacts
+from images.registry.manifests import Descriptor, ImageConfig
+from images.registry.names import Reference
+from images.registry.sources import ImageSource
+from images.rootfs.begun import BegunFilesystem
+from images.worker.documents import DocumentReader
+from images.worker.layers import read_layer
+from images.worker.workers import LayerWorkers
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Reading = Callable[[], AbstractContextManager[BegunFilesystem | None]]
+# The image itself is at fault, or this host, whichever source it comes from.
+_FINAL = (Unpackable, Oversized, DiskFull)
+
+
+class Document(NamedTuple):
+    """A manifest or index: verified, and read once."""
+
+    digest: str
+    data: bytes
+    facts: IndexFacts | ManifestFacts
+
+
+def _any(_: ImageSource) -> bool:
+    return True
+
+
+async def read_first(
+    threads: WorkerThreads,
+    candidates: Candidates,
+    read: Callable[[ImageSource, CancelToken], T],
+    may: Callable[[ImageSource], bool] = _any,
+) -> T:
+    """The result of ``read`` from the first source that can give it, each tried in a thread.
+
+    may: which sources may be asked, at least one.  When none can give it, the fault of the registry itself,
+    which is the source that is configured last, is raised with what the others said.
+    """
+    faults: list[Fault] = []
+    asked = candidates.in_order(may)
+    for source in asked:
+        try:
+            result = await threads.run(partial(read, source))
+        except _FINAL:
+            raise
+        except Fault as fault:
+            candidates.failed(source, fault)
+            faults.append(fault)
+        else:
+            candidates.answered(source)
+            return result
+    final = faults[asked.index(candidates.registry(may))]
+    # A mirror that is the server too, as some files have it, is named once.
+    others = "; ".join(dict.fromkeys(str(fault) for fault in faults if str(fault) != str(final)))
+    if not others:
+        raise final
+    cause = f"{final.cause}; tried too: {others}"[:2000]
+    raise type(final)(final.operation, final.subject, cause, final.hint) from final
+
+
+def read_tagged(
+    reference: Reference,
+    limits: ImageLimits,
+    reader: DocumentReader,
+    source: ImageSource,
+    token: CancelToken,
+) -> Document:
+    """What a name stands for at a source: a manifest or an index."""
+    given = source.manifest(reference.target, limits.manifest_bytes, token)
+    data = given.data
+    subject = f"{reference} at {source.name}"
+    if reference.digest is not None and not matches(data, reference.digest):
+        raise Corrupt("pull", subject, "the manifest has another digest")
+    # A source that answers with a login page instead of a manifest does not have the image.
+    facts = claims.borne_out(data, given.claims, limits.layers)
+    if facts is None:
+        facts = reader.document(data, given.media_type, str(reference), token)
+    return Document(reference.digest or digest_of(data), data, facts)
+
+
+def read_manifest(
+    descriptor: Descriptor,
+    limits: ImageLimits,
+    reader: DocumentReader,
+    source: ImageSource,
+    token: CancelToken,
+) -> Document:
+    """The manifest or index that a descriptor promises."""
+    given = source.manifest(descriptor.digest, limits.manifest_bytes, token)
+    data = given.data
+    if len(data) != descriptor.size or not matches(data, descriptor.digest):
+        subject = f"{descriptor.digest} at {source.name}"
+        raise Corrupt("pull", subject, "the manifest has another digest or size")
+    facts = claims.borne_out(data, given.claims, limits.layers)
+    # The index has the last word on a document that does not say its own type.
+    if facts is None or facts.kind != descriptor.media_type:
+        facts = reader.document(data, descriptor.media_type, descriptor.digest, token)
+    return Document(descriptor.digest, data, facts)
+
+
+def read_config(
+    descriptor: Descriptor,
+    layers: int,
+    limits: ImageLimits,
+    reader: DocumentReader,
+    source: ImageSource,
+    token: CancelToken,
+) -> tuple[bytes, ImageConfig]:
+    """An image's configuration, as it is and read; layers: how many the manifest has."""
+    most = limits.config_bytes
+    if descriptor.size > most:
+        raise oversized(
+            "pull", descriptor.digest, f"{descriptor.size} bytes, more than {most}", "config_bytes"
+        )
+    verified = VerifiedChunks(descriptor.digest, descriptor.size)
+    with source.blob(descriptor, token) as chunks:
+        data = b"".join(verified.passing(chunks))
+    verified.finish(source.name)
+    return data, reader.config(data, descriptor.digest, layers, token)
+
+
+def download_layer(
+    layer: Descriptor,
+    diff_id: str,
+    out: Path,
+    listed: BinaryIO,
+    limits: ImageLimits,
+    meter: Meter,
+    source: ImageSource,
+    workers: LayerWorkers,
+    token: CancelToken,
+    reading: Reading = nullcontext,
+) -> Cost:
+    """A layer into a file, read on the way; synced when this returns.  The result is its cost.
+
+    listed: a file for the list of its entries.
+
+    Bytes of the layer that the file has already are not fetched again.  They are read, and count as verified
+    no more than those that come: when the whole is wrong, all of it is fetched.  reading: is entered for each
+    try, and gives the filesystem that the layer's files are written into, if any.
+    """
+    if layer.size > limits.layer_bytes:
+        cause = f"{layer.size} bytes, more than {limits.layer_bytes}"
+        raise oversized("pull", layer.digest, cause, "layer_bytes")
+    fetch = partial(_download_rest, layer, diff_id, out, listed, meter, source, workers, token, reading)
+    begin = out.stat().st_size if out.exists() else 0
+    if begin:
+        try:
+            return fetch(begin)
+        except (Corrupt, Unpackable, Oversized) as fault:
+            log.info("the part of layer %s that was kept is of no use: %s", layer.digest, fault)
+            out.unlink()
+    try:
+        return fetch(0)
+    except Unpackable as fault:
+        if not isinstance(fault.__cause__, Corrupt):
+            raise
+        # The bytes are those that the registry promised.  Before the image is blamed they are read again:
+        # a process of ours said so, and what it read may have been spoilt on this host.
+        log.warning("layer %s is read once more: %s", layer.digest, fault)
+        return fetch(layer.size)
+
+
+def _download_rest(
+    layer: Descriptor,
+    diff_id: str,
+    out: Path,
+    listed: BinaryIO,
+    meter: Meter,
+    source: ImageSource,
+    workers: LayerWorkers,
+    token: CancelToken,
+    reading: Reading,
+    begin: int,
+) -> Cost:
+    verified = VerifiedChunks(layer.digest, layer.size)
+    meter.restart()
+    # An earlier try may have filled the list.
+    listed.seek(0)
+    listed.truncate()
+    with ExitStack() as stack:
+        file = stack.enter_context(_appending(out))
+        # A host has nothing to give from the end on.
+        rest = stack.enter_context(source.blob(layer, token, begin)) if begin < layer.size else iter(())
+        before = _counted(file_chunks(out, token), meter) if begin else iter(())
+        chunks = verified.passing(chain(before, _stored(rest, file, meter, token)))
+        begun = stack.enter_context(reading())
+        named = (layer.digest, layer.size)
+        read = partial(read_layer, workers, chunks, named, diff_id, listed, token, begun)
+        cost = _indexed(chunks, verified, read, source.name)
+        file.flush()
+        os.fsync(file.fileno())
+    return cost
+
+
+def _indexed(
+    chunks: Iterator[bytes], verified: VerifiedChunks, read: Callable[[], Cost], source: str
+) -> Cost:
+    """Have a layer read.  If it is broken, a wrong digest blames the transfer, a right one the image."""
+    try:
+        cost = read()
+    except Misdelivered:
+        raise
+    except (Corrupt, Unpackable) as fault:
+        _drain(chunks)
+        verified.finish(source)
+        raise Unpackable(fault.operation, fault.subject, fault.cause) from fault
+    _drain(chunks)
+    verified.finish(source)
+    return cost
+
+
+def _drain(chunks: Iterator[bytes]) -> None:
+    for _ in chunks:
+        pass
+
+
+@contextmanager
+def _appending(out: Path) -> Iterator[BinaryIO]:
+    try:
+        with out.open("ab") as file:
+            yield file
+    except OSError as error:
+        if is_full(error):
+            raise disk_full("store blob", out.name) from error
+        raise
+
+
+def _stored(chunks: Iterator[bytes], file: BinaryIO, meter: Meter, token: CancelToken) -> Iterator[bytes]:
+    for chunk in chunks:
+        token.check()
+        file.write(chunk)
+        meter.add(len(chunk))
+        yield chunk
+
+
+def _counted(chunks: Iterator[bytes], meter: Meter) -> Iterator[bytes]:
+    for chunk in chunks:
+        meter.add(len(chunk))
+        yield chunk

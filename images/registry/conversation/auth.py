@@ -1,0 +1,125 @@
+"""Answers a registry's challenges: oras' token backend, with the credentials of a CRI call and no others.
+
+What oras lacks for us: it reads credentials from Docker's files and helpers, answers a Basic challenge as if
+it were a Bearer one, has no identity tokens, and follows a realm to wherever it points. Source:
+distribution's spec/auth (token.md, oauth.md), RFC 7235.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from oras.auth.token import TokenAuth
+
+from daemonkit.faults import Denied, Unreachable
+from images.errors import Interrupted
+from images.registry.conversation.challenge import challenges
+from images.registry.conversation.retry import retry_after
+from images.registry.credentials import Credentials
+from images.registry.hosts import RegistryHost
+
+MAX_TOKEN_ANSWER = 1 << 20
+
+
+class Authority(TokenAuth):  # type: ignore[misc]
+    """The credentials of one pull at one host. oras asks it before and after each request."""
+
+    def __init__(self, session: requests.Session, credentials: Credentials, host: RegistryHost) -> None:
+        super().__init__()
+        self.session = session
+        self._credentials = credentials
+        self._host = host
+        self._lock = threading.Lock()
+        self._header = f"Bearer {credentials.registry_token}" if credentials.registry_token else ""
+        # oras only asks for the header when this is set.
+        self.token = self._header or None
+
+    def load_configs(self, container: Any, configs: Any = None) -> None:
+        """Do nothing: the files of the daemon's user are not the caller's credentials."""
+
+    def get_auth_header(self) -> dict[str, str]:
+        """The headers to send before any challenge."""
+        return {"Authorization": self._header} if self._header else {}
+
+    def authenticate_request(
+        self, original: requests.Response, headers: dict[str, str], refresh: bool = False
+    ) -> tuple[dict[str, str], bool]:
+        """Answer a challenge; False when there is nothing (more) to answer it with."""
+        challenge = original.headers.get("Www-Authenticate", "")
+        shown = original.request.headers.get("Authorization", "")
+        original.close()
+        asking = urlsplit(original.url)
+        if (asking.scheme, asking.netloc) != (self._host.scheme, self._host.netloc):
+            # A redirect led here: the registry's credentials are not for other hosts.
+            return headers, False
+        with self._lock:
+            if self._header and self._header != shown:
+                # Another thread has answered the challenge meanwhile.
+                return headers | self.get_auth_header(), True
+            if self._credentials.registry_token or (refresh and not challenge):
+                return headers, False
+            self._header = self._answer(challenge)
+            self.token = self._header or None
+            return headers | self.get_auth_header(), bool(self._header) and self._header != shown
+
+    def _answer(self, untrusted_header: str) -> str:
+        found = {one.scheme: one.parameters for one in reversed(challenges(untrusted_header))}
+        if "bearer" in found:
+            return self._bearer(found["bearer"])
+        if "basic" in found and self._credentials.username:
+            return f"Basic {self._credentials.basic()}"
+        return ""
+
+    def _bearer(self, fields: Mapping[str, str]) -> str:
+        try:
+            realm = urlsplit(fields.get("realm", ""))
+        except ValueError:
+            return ""
+        if realm.scheme not in ("http", "https") or not realm.hostname:
+            return ""
+        if self._host.scheme == "https" and realm.scheme == "http":
+            # A token is a secret too, and who answers http can be anybody.
+            raise Denied("authenticate", realm.netloc, "the registry would have us authenticate unencrypted")
+        query = {key: fields[key] for key in ("service", "scope") if fields.get(key)}
+        try:
+            response = self._ask(realm.geturl(), query)
+        except requests.RequestException as error:
+            raise Unreachable("authenticate", realm.netloc, type(error).__name__) from error
+        with response:
+            if response.status_code in (400, 401, 403):
+                raise Denied(
+                    "authenticate", realm.netloc, f"the token service answers {response.status_code}"
+                )
+            if response.status_code != 200:
+                cause = f"the token service answers {response.status_code}"
+                after = retry_after(response.headers.get("Retry-After", ""), time.time())
+                raise Interrupted("authenticate", realm.netloc, cause, after=after)
+            return f"Bearer {_token(response, realm.netloc)}"
+
+    def _ask(self, realm: str, query: dict[str, str]) -> requests.Response:
+        credentials = self._credentials
+        if credentials.identity_token:
+            form = {"grant_type": "refresh_token", "refresh_token": credentials.identity_token}
+            return self.session.post(realm, data=form | query | {"client_id": "xenpod"}, stream=True)
+        headers = {"Authorization": f"Basic {credentials.basic()}"} if credentials.username else {}
+        return self.session.get(realm, params=query, headers=headers, stream=True)
+
+
+def _token(response: requests.Response, netloc: str) -> str:
+    try:
+        body = response.raw.read(MAX_TOKEN_ANSWER + 1, decode_content=True)
+        if len(body) > MAX_TOKEN_ANSWER:
+            raise ValueError("too long")
+        answer = json.loads(body)
+        token = answer.get("token") or answer.get("access_token")
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise Unreachable("authenticate", netloc, "the token service's answer is not JSON") from error
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+        raise Unreachable("authenticate", netloc, "the token service gives no token")
+    return token

@@ -1,0 +1,205 @@
+"""The client of one registry host, built on oras.
+
+Taken from oras: the session, challenges and repeats of ``Registry.do_request``, and the URLs of
+``Container``. Set aside: its retry decorator (it sleeps for minutes, where the next host should be tried),
+``get_blob`` (which knows no ranges), its ``get_manifest`` (which gives parsed JSON, so that no digest could
+be held against the bytes) and ``download_blob`` (which neither verifies nor bounds).
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import oras.container
+import oras.provider
+import requests
+import urllib3
+
+from daemonkit.faults import Denied, Fault, Missing, Unreachable
+from images.errors import Busy, Corrupt, Interrupted, NoRanges, Stalled, Unconnected
+from images.registry.conversation.auth import Authority
+from images.registry.conversation.retry import retry_after
+from images.registry.conversation.scheme import met_plain_http, speaks_tls
+from images.registry.conversation.targets import Targets
+from images.registry.conversation.transport import HostSession, causes
+from images.registry.credentials import ANONYMOUS, Credentials
+from images.registry.hosts import RegistryHost
+from images.registry.manifests import ACCEPTED
+from images.registry.names import Reference
+from images.settings import ImageSettings
+
+_FOUND = frozenset({200, 206})
+# Timeout, too many requests, and errors of gateways and overloaded servers: a retry may succeed.
+_OVERLOADED = frozenset({408, 429})
+_PASSING = _OVERLOADED | {500, 502, 503, 504}
+_BAD_REQUEST = 400
+_NO_RANGE = 416
+
+
+class Repository(oras.container.Container):  # type: ignore[misc]
+    """A repository at a host: oras' URLs with the host's path, and the registry it stands in for."""
+
+    def __init__(self, host: RegistryHost, reference: Reference) -> None:
+        self.registry = host.netloc
+        self.namespace = None
+        self.repository = reference.repository
+        self.tag, self.digest = reference.tag, reference.digest
+        self._base = f"{host.netloc}{host.path}/{reference.repository}"
+        self._query = f"?ns={reference.host}" if host.mirror else ""
+
+    def manifest_url(self, tag: str | None = None) -> str:
+        """The URL without its scheme, as oras wants it."""
+        return f"{self._base}/manifests/{tag or self.digest or self.tag}{self._query}"
+
+    def get_blob_url(self, digest: str) -> str:
+        """The URL without its scheme, as oras wants it."""
+        return f"{self._base}/blobs/{digest}{self._query}"
+
+
+class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
+    """A host of a repository. Every failure of it is a Fault: Missing, Denied, Unreachable, TooLate.
+
+    Interrupted and Stalled are worth a retry, Unconnected is not.
+    """
+
+    def __init__(
+        self,
+        host: RegistryHost,
+        tls: Callable[[], ssl.SSLContext],
+        reference: Reference,
+        credentials: Credentials,
+        settings: ImageSettings,
+    ) -> None:
+        super().__init__(hostname=host.netloc, insecure=host.scheme == "http", tls_verify=True)
+        self.host = host
+        self._repository = Repository(host, reference)
+        self._subject = f"{reference} at {host}"
+        self._settings, self._registry = settings, reference.host
+        self._answered = False
+        timeouts = (host.dial_seconds or settings.connect_seconds, settings.stall_seconds)
+        targets = Targets(host, settings.private_targets)
+        self.session = HostSession(host, tls, timeouts, settings.downloads_per_image, targets)
+        self.headers = dict(host.headers)
+        shown = credentials if credentials.serve(reference.host, host.netloc) else ANONYMOUS
+        self.auth = Authority(self.session, shown, host)
+
+    def do_request(self, url: str, method: str = "GET", *args: Any, **kwargs: Any) -> requests.Response:
+        """Send a request as oras does, but without its retries; only a success is returned."""
+        kwargs["headers"] = {**self.headers, **(kwargs.get("headers") or {})}
+        with self._failures("pull"):
+            try:
+                response: requests.Response = oras.provider.Registry.do_request.__wrapped__(
+                    self, url, method, *args, **kwargs
+                )
+            except requests.RequestException:
+                raise
+            except ValueError as error:
+                # oras raises this for a challenge that its backend had no answer to.
+                raise Denied("pull", self._subject, "access is denied", "check the credentials") from error
+        # Servers of TLS answer http with this status, if at all.
+        self._answered = self._answered or response.status_code != _BAD_REQUEST
+        if response.status_code not in _FOUND:
+            with response:
+                raise self._refusal(response)
+        return response
+
+    def manifest(self, target: str, most: int) -> tuple[bytes, str]:
+        """The bytes of a manifest by tag or digest, unverified, and the media type the host says."""
+        url = f"{self.prefix}://{self._repository.manifest_url(target)}"
+        with self._failures("pull"):
+            with self.do_request(url, headers={"Accept": ", ".join(ACCEPTED)}, stream=True) as response:
+                body = response.raw.read(most + 1, decode_content=True)
+        if len(body) > most:
+            hint = "images.limits.manifest_bytes in cri.toml is the limit"
+            raise Corrupt("pull", self._subject, f"the manifest is larger than {most} bytes", hint)
+        return body, response.headers.get("Content-Type", "")
+
+    @contextmanager
+    def blob(self, digest: str, start: int) -> Iterator[requests.Response]:
+        """An open download from a byte on; what fails while the body reads from it becomes a Fault too.
+
+        A host may answer with the whole blob all the same (200 instead of 206).
+        """
+        url = f"{self.prefix}://{self._repository.get_blob_url(digest)}"
+        headers = {"Range": f"bytes={start}-"} if start else {}
+        with self._failures("pull"), self.do_request(url, headers=headers, stream=True) as response:
+            yield response
+
+    @contextmanager
+    def _failures(self, operation: str) -> Iterator[None]:
+        """Map foreign errors to Faults, by their kind alone: their texts may hold URLs with tokens."""
+        try:
+            yield
+        except Fault:
+            raise
+        except (
+            requests.ConnectTimeout,
+            requests.ConnectionError,
+            urllib3.exceptions.NewConnectionError,
+        ) as error:
+            if _timed_out(error):
+                raise Stalled(operation, self._subject, "the registry stopped answering") from error
+            if met_plain_http(error, self.host) or (_broke_off(error) and self._meets_tls()):
+                raise self._wrong_scheme(operation) from error
+            kind = Interrupted if _broke_off(error) else Unconnected
+            raise kind(operation, self._subject, _root_cause(error)) from error
+        except (requests.Timeout, urllib3.exceptions.TimeoutError) as error:
+            raise Stalled(operation, self._subject, "the registry stopped answering") from error
+        except urllib3.exceptions.ProtocolError as error:
+            raise Interrupted(
+                operation, self._subject, f"the connection broke off: {_root_cause(error)}"
+            ) from error
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise Unreachable(operation, self._subject, type(error).__name__) from error
+
+    def _meets_tls(self) -> bool:
+        """Whether http was spoken to a TLS port; not checked again once the port has answered http."""
+        if self.host.scheme != "http" or self._answered:
+            return False
+        return speaks_tls(self.host, self._settings.connect_seconds)
+
+    def _wrong_scheme(self, operation: str) -> Unconnected:
+        file = self._settings.certs_dir / self._registry / "hosts.toml"
+        if self.host.scheme == "http":
+            cause, hint = "http was spoken to a port of TLS", f"name https://{self.host.netloc} in {file}"
+        else:
+            cause = "https was spoken to a port that does not speak TLS"
+            hint = f"if it has none, name http://{self.host.netloc} in {file}"
+        return Unconnected(operation, self._subject, cause, hint)
+
+    def _refusal(self, response: requests.Response) -> Fault:
+        status = response.status_code
+        if status == 404:
+            return Missing("pull", self._subject, "no such image")
+        if status in (401, 403):
+            return Denied("pull", self._subject, f"access is denied ({status})", "check the credentials")
+        if status == _NO_RANGE:
+            return NoRanges("pull", self._subject, "the registry gives no part of a blob")
+        if status == _BAD_REQUEST and self._meets_tls():
+            return self._wrong_scheme("pull")
+        cause = f"the registry answers {status} {response.reason}"[:200]
+        if status in _PASSING:
+            after = retry_after(response.headers.get("Retry-After", ""), time.time())
+            return Busy("pull", self._subject, cause, after=after, overloaded=status in _OVERLOADED)
+        return Unreachable("pull", self._subject, cause)
+
+
+def _broke_off(error: BaseException) -> bool:
+    """Whether there was a connection: a host that refused one will refuse the next, too."""
+    return any(isinstance(arg, urllib3.exceptions.ProtocolError) for arg in error.args)
+
+
+def _timed_out(error: BaseException) -> bool:
+    return any(isinstance(arg, urllib3.exceptions.ReadTimeoutError) for arg in error.args)
+
+
+def _root_cause(error: BaseException) -> str:
+    """The innermost system error, such as "[Errno 111] Connection refused", which a user can act on."""
+    for one in causes(error):
+        if isinstance(one, OSError) and one.strerror and not isinstance(one, requests.RequestException):
+            return one.strerror
+    return type(error).__name__

@@ -1,0 +1,28 @@
+"""A filesystem that is begun while its topmost layer arrives, so that the layer is inflated only once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from images.rootfs.content import ContentId
+from images.rootfs.filewriter import Written
+from images.rootfs.squash import Squashfs, Tools
+from images.settings import ImageSettings
+
+
+class BegunFilesystem:
+    """A filesystem of which a FileWriter writes the beginning; written: what that was, once it is known."""
+
+    def __init__(self, out: Path, size: int, settings: ImageSettings, tools: Tools) -> None:
+        """size: see Squashfs. Raises Refused; close() it in any case."""
+        self.out = out
+        self.written: Written | None = None
+        self.squashfs = Squashfs(out, size, settings, tools)
+
+    def fits(self, content: ContentId) -> bool:
+        """Whether what is written is what a plan begins with."""
+        return self.written is not None and self.written[:2] == (True, content.first)
+
+    def close(self) -> None:
+        """Remove the file, unless the filesystem is finished."""
+        self.squashfs.close()

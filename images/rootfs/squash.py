@@ -1,0 +1,162 @@
+"""The only caller of tar2sqfs (squashfs-tools-ng): a tar stream in, one squashfs file out."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, Protocol
+
+from daemonkit.faults import Broken, Refused
+from daemonkit.host.disk_space import is_full
+from images.bounds.cancel import CancelToken
+from images.errors import disk_full, oversized
+from images.rootfs.stream import PIPE_BYTES
+from images.settings import ImageSettings
+
+log = logging.getLogger(__name__)
+
+TOOL = "tar2sqfs"
+BLOCK_BYTES = 128 << 10
+_THREAD_BYTES = 4 << 20
+"""Bytes of a filesystem for each thread that compresses, at least."""
+_F_SETPIPE_SZ = 1031
+_BUILD = "build filesystem image"
+_LEVELLED = ("zstd", "gzip")
+
+
+class RunningTool(Protocol):
+    """A program that runs in a process of its own."""
+
+    def wait(self) -> int | None:
+        """The exit status, negative for a signal; None: nobody knows. May be repeated."""
+
+    def kill(self) -> None:
+        """End it at once, from any thread; it may have ended."""
+
+
+class Tools(Protocol):
+    """Starts programs that read hostile bytes, without any rights."""
+
+    def start_tool(
+        self, program: str, arguments: Sequence[str], threads: int, source: int, errors: int, out: int
+    ) -> RunningTool:
+        """Start a program; source, errors: its standard input and error output.
+
+        out: the output file, the program's last argument; the program's user owns the file from now on.
+        """
+
+
+class Squashfs:
+    """A squashfs file in the making: others write into ``sink``; finish() once, close() in any case.
+
+    Both block; they may be called in one thread after the other.
+    """
+
+    def __init__(self, out: Path, size: int, settings: ImageSettings, tools: Tools) -> None:
+        """Start the tool, which makes ``out``, of about ``size`` bytes; raises Refused without a tool."""
+        self.out = out
+        self._cpu_seconds = settings.limits.cpu_seconds
+        self._finished = False
+        with ExitStack() as undo:
+            self._errors = undo.enter_context(tempfile.TemporaryFile())
+            # The tool gets an open file, which it cannot remove: a failure can be looked into.
+            self._file = undo.enter_context(out.open("x+b"))
+            undo.callback(out.unlink, missing_ok=True)
+            source, self._sink = os.pipe()
+            undo.callback(self._end_stream)
+            try:
+                self._tool = _start(tools, size, settings, source, self._errors.fileno(), self._file.fileno())
+            finally:
+                os.close(source)
+            undo.pop_all()
+        # The pipe quota of the user may be used up; a small pipe works too.
+        with suppress(PermissionError):
+            fcntl.fcntl(self.sink, _F_SETPIPE_SZ, PIPE_BYTES)
+
+    @property
+    def sink(self) -> int:
+        """The handle of the tool's pipe."""
+        return self._sink
+
+    def finish(self, whole: bool, token: CancelToken) -> None:
+        """Have a synced, read-only file; raises Exhausted for a full disk, Broken, Cancelled.
+
+        whole: whether the tool took all of the stream; if not, its status and message say why.
+        """
+        with token.unblocking(self.kill):
+            self._end_stream()
+            status = self._tool.wait()
+        token.check()
+        if status != 0 or not whole:
+            raise self._failure(status)
+        os.fchown(self._file.fileno(), os.geteuid(), os.getegid())
+        os.fchmod(self._file.fileno(), 0o444)
+        os.fsync(self._file.fileno())
+        self._finished = True
+
+    def kill(self) -> None:
+        """End the tool at once, from any thread; the others' calls then fail."""
+        self._tool.kill()
+
+    def close(self) -> None:
+        """End the tool; the file is removed unless it is finished."""
+        self._tool.kill()
+        self._end_stream()
+        self._tool.wait()
+        self._file.close()
+        self._errors.close()
+        if not self._finished:
+            self.out.unlink(missing_ok=True)
+
+    def _end_stream(self) -> None:
+        if self._sink >= 0:
+            os.close(self._sink)
+            self._sink = -1
+
+    def _failure(self, status: int | None) -> Exception:
+        name = self.out.name
+        if status == -signal.SIGXCPU:
+            cause = f"{TOOL} takes more than {self._cpu_seconds} s of CPU time in each of its threads"
+            return oversized(_BUILD, name, cause, "cpu_seconds")
+        if status == -signal.SIGSYS:
+            cause = f"{TOOL} made a system call that it may not make, and was killed"
+            log.error("%s %s: %s; the image may attack this host", _BUILD, name, cause)
+            return Broken(_BUILD, name, cause, "the image may attack this host")
+        self._errors.seek(0)
+        said = self._errors.read(4096).decode("utf-8", "replace").strip().replace("\n", "; ")
+        if _disk_full(self._file):
+            return disk_full(_BUILD, name)
+        return Broken(_BUILD, name, f"{TOOL} ended with {status}: {said or 'no message'}")
+
+
+def _start(
+    tools: Tools, size: int, settings: ImageSettings, source: int, errors: int, out: int
+) -> RunningTool:
+    program = shutil.which(TOOL)
+    if program is None:
+        raise Refused(_BUILD, "", f"no {TOOL} on the PATH", "install squashfs-tools-ng")
+    kind = settings.compression
+    level = ["-X", f"level={settings.compression_level}"] if kind in _LEVELLED else []
+    # Each takes memory, and time to begin: of a small filesystem a third of all.
+    threads = min(1 + size // _THREAD_BYTES, len(os.sched_getaffinity(0)))
+    # Without SOURCE_DATE_EPOCH the file's own times are 0, whatever the daemon's environment.
+    arguments = ["--quiet", "--force", "--no-skip", "-c", kind, *level]
+    arguments += ["-b", str(BLOCK_BYTES), "-j", str(threads)]
+    return tools.start_tool(os.path.abspath(program), arguments, threads, source, errors, out)
+
+
+def _disk_full(file: IO[bytes]) -> bool:
+    """Whether the unfinished file cannot grow: the tool itself only says "I/O error"."""
+    try:
+        os.pwrite(file.fileno(), bytes(8 * BLOCK_BYTES), os.fstat(file.fileno()).st_size)
+        os.fsync(file.fileno())
+    except OSError as error:
+        return is_full(error)
+    return False

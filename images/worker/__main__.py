@@ -1,0 +1,202 @@
+"""The parent of all workers: forks one for each job, tells how it ended, and ends with the daemon.
+
+A fresh interpreter takes 60 ms of CPU time, a fork of this one 2 ms. It has one thread, so that a fork is a
+whole copy, and never sees a byte of an image. Jobs come from its standard input, a socket: see workers.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, NoReturn
+
+from images.worker.confinement.confine import Confinement, Needs
+from images.worker.confinement.program import Order, ProgramConfinement
+from images.worker.handles import ONLINE, PROGRAM, Given, receive
+from images.worker.jobs import carry_out, load, prepared, refuse
+
+# Workers and their parent are ended before a daemon or a zone when the host has no memory left.
+_OOM_SCORE = "500"
+# Files that come with a request, and copies of the socket that they come by.
+_NEEDS = Needs(handles=32)
+# Connections to registries, and sockets of the daemon for answers.
+_SERVING = Needs(handles=256)
+# Seconds of CPU time after which a child makes way: all of a small image's take less. Children that have not
+# used it up are looked at every tenth of a second.
+_SHORT, _LOOK = 0.1, 0.1
+
+
+class _Worker(NamedTuple):
+    """ended: a pidfd; asker: a socket that is told its status, and whose other end is shut to kill it."""
+
+    pid: int
+    ended: int
+    asker: socket.socket
+
+
+class Parent:
+    """The loop that forks and reaps."""
+
+    def __init__(self, control: socket.socket, nicer: int) -> None:
+        """nicer: what is added to the niceness of children. The parent only forks, and keeps the daemon's."""
+        self._control = control
+        self._nicer = nicer
+        self._confinements: dict[bool, Confinement] = {False: Confinement()}
+        self._programs: ProgramConfinement | None = None
+        self._workers: dict[int, _Worker] = {}
+        self._settled = False
+        self._short: set[_Worker] = set()
+        self._look = 0.0
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
+
+    def run(self) -> None:
+        """Until the daemon hangs up; then all workers are killed."""
+        while True:
+            control = self._control.fileno()
+            # A new worker may get a number that another one of these events was for, and so comes last.
+            events = self._poll.poll(1000 * _LOOK if self._short else None)
+            for handle, _ in sorted(events, key=lambda event: event[0] == control):
+                worker = self._workers.get(handle)
+                if handle == control:
+                    if not self._begin():
+                        return
+                elif worker is None:
+                    continue
+                elif handle == worker.ended:
+                    self._reap(worker)
+                else:
+                    self._poll.unregister(worker.asker)
+                    signal.pidfd_send_signal(worker.ended, signal.SIGKILL)
+            self._have_long_ones_make_way()
+
+    def _have_long_ones_make_way(self) -> None:
+        """Else a few large layers would hold up all calls, and the pulls of all small images."""
+        if (now := time.monotonic()) < self._look:
+            return
+        self._look = now + _LOOK
+        # None of them has been waited for: their numbers are still theirs.
+        long = {worker for worker in self._short if _cpu_seconds(worker.pid) >= _SHORT}
+        for worker in long:
+            _make_way(worker.pid)
+        self._short -= long
+
+    def _begin(self) -> bool:
+        order = receive(self._control)
+        if order is None:
+            return False
+        if not self._settled:
+            # Again: the daemon may have lowered the score of this process, but only before the first order.
+            _expose()
+            self._settled = True
+        asker, *given = order.handles
+        parent = os.getpid()
+        become = self._prepared(order, given, parent)
+        # The daemon has settled this process: its forks have its control group.
+        pid = os.fork()
+        if pid == 0:
+            os.nice(self._nicer)
+            become()
+        for handle in given:
+            os.close(handle)
+        worker = _Worker(pid, os.pidfd_open(pid), socket.socket(fileno=asker))
+        self._workers |= {worker.ended: worker, asker: worker}
+        self._short.add(worker)
+        self._poll.register(worker.ended, select.POLLIN)
+        self._poll.register(asker, select.POLLIN)
+        return True
+
+    def _prepared(self, order: Given, given: list[int], parent: int) -> Callable[[], NoReturn]:
+        """The life of a new child. Confinements are made once, before the first child that needs them."""
+        if order.kind == PROGRAM:
+            if self._programs is None:
+                self._programs = ProgramConfinement()
+            return self._programs.prepared(Order(*json.loads(order.text)), parent, *given)
+        network = order.kind == ONLINE
+        if network not in self._confinements:
+            if network:
+                load()
+                # Else a collection in a child would write to, and so copy, all of these pages.
+                gc.collect()
+                gc.freeze()
+            self._confinements[network] = Confinement(network)
+        return partial(_work, self._confinements[network], network, given, parent)
+
+    def _reap(self, worker: _Worker) -> None:
+        _, status = os.waitpid(worker.pid, 0)
+        self._short.discard(worker)
+        for handle in (worker.ended, worker.asker.fileno()):
+            del self._workers[handle]
+        self._poll.unregister(worker.ended)
+        os.close(worker.ended)
+        with worker.asker:
+            # It is not there any more once it has been killed.
+            with suppress(KeyError):
+                self._poll.unregister(worker.asker)
+            # Nobody may want to know any more.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                worker.asker.send(status.to_bytes(4, "little"))
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Those of all its threads: its clock is made as by clock_getcpuclockid(3)."""
+    return time.clock_gettime(~pid << 3 | 2)
+
+
+def _work(confinement: Confinement, network: bool, handles: list[int], parent: int) -> NoReturn:
+    status = 1
+    try:
+        life = prepared(*handles) if network else partial(carry_out, *handles)
+        try:
+            confinement.enter(handles, parent, _SERVING if network else _NEEDS)
+        except OSError as error:
+            refuse(handles[1], error)
+        else:
+            life()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _make_way(pid: int) -> None:
+    """Give a child idle time only. With niceness alone the child would keep a turn that it has begun."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        # It may have ended since.
+        with suppress(ProcessLookupError):
+            os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
+
+
+def _expose() -> None:
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write(_OOM_SCORE)
+
+
+def main() -> None:
+    """Serve the daemon at the other end of the standard input."""
+    # A terminal's Ctrl-C is the daemon's to act on.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _expose()
+    # The library reads its configuration with the first digest.
+    hashlib.new("sha256")
+    with socket.socket(fileno=os.dup(0)) as control:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        parent = Parent(control, int(sys.argv[1]))
+        gc.collect()
+        gc.freeze()
+        parent.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Manifests and configurations read in workers, one for each document.
+
+The process that talks to a registry does not read them: if it is taken over, it could tell lies about a
+document whose digest is right, and that other tenants use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from images.bounds.cancel import CancelToken
+from images.bounds.fields import FieldReader, Malformed
+from images.registry import facts
+from images.registry.facts import ImageFacts, IndexFacts, ManifestFacts
+from images.registry.manifests import ImageConfig, Platform
+from images.registry.reading import MAX_CONFIG_FACTS
+from images.worker import jobs
+from images.worker.frames import JobOutcome
+from images.worker.workers import LayerWorkers
+
+T = TypeVar("T")
+# Those of a configuration, and as many of a manifest: 512 layers take less.
+_FACTS_BYTES = 2 * MAX_CONFIG_FACTS
+
+
+class DocumentReader:
+    """Reads documents for one platform."""
+
+    def __init__(self, workers: LayerWorkers, platform: Platform) -> None:
+        self._workers = workers
+        self.platform = platform
+
+    def document(
+        self, data: bytes, said: str, subject: str, token: CancelToken
+    ) -> IndexFacts | ManifestFacts:
+        """See registry.reading.read_document()."""
+        wanted = (self.platform.os, self.platform.architecture, self.platform.variant)
+        return self._read(jobs.DOCUMENT, (subject, said, wanted), token, data, facts.unpack_document)
+
+    def config(self, data: bytes, subject: str, layers: int, token: CancelToken) -> ImageConfig:
+        """See registry.reading.read_config()."""
+
+        def unpack(untrusted: bytes) -> ImageConfig:
+            config = facts.unpack_config(untrusted)
+            if len(config.diff_ids) != layers:
+                raise Malformed(f"{len(config.diff_ids)} diff ids of {layers} layers")
+            return config
+
+        return self._read(jobs.CONFIG, (subject, layers), token, data, unpack)
+
+    def image(self, manifest: bytes, config: bytes, subject: str, token: CancelToken) -> ImageFacts:
+        """See registry.reading.read_image()."""
+        arguments = (subject, len(manifest))
+        return self._read(jobs.IMAGE, arguments, token, manifest + config, facts.unpack_image)
+
+    def _read(
+        self,
+        job: str,
+        arguments: Sequence[Any],
+        token: CancelToken,
+        data: bytes,
+        unpack: Callable[[bytes], T],
+    ) -> T:
+        def decode(answer: FieldReader) -> T:
+            return unpack(answer.data(_FACTS_BYTES))
+
+        return self._workers.run(job, arguments, token, JobOutcome(data=_FACTS_BYTES), decode, [data])

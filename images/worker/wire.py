@@ -1,0 +1,157 @@
+"""The bytes between the daemon and its workers.
+
+To a worker go the daemon's own values, marshalled, and open files. A worker has read bytes of strangers, so
+whatever comes from one is hostile: frames of a kind and a length, files that the daemon copies and does not
+look into, and answers, whose fields are decoded one by one, each within its bounds.
+"""
+
+from __future__ import annotations
+
+import array
+import io
+import marshal
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from daemonkit import faults
+from images import errors
+from images.bounds.fields import FieldReader, FieldWriter
+from images.layer.packed import MARSHAL
+from images.worker.frames import ANSWER, FAULT, FILES, HEAD, MOVED, Ended, exactly
+
+_LENGTH = 8
+# Linux passes 253 at once (SCM_MAX_FD).
+_TOGETHER = 128
+# Messages of a fault are shorter, and what a worker says of itself is cut.
+_TEXT = 4096
+_PIECE = 1 << 20
+_FAULTS: dict[str, type[faults.Fault]] = {
+    kind.__name__: kind
+    for kind in (
+        errors.Corrupt,
+        errors.Unpackable,
+        errors.Oversized,
+        errors.DiskFull,
+        faults.Refused,
+        faults.Broken,
+        faults.Exhausted,
+        faults.Invalid,
+        faults.Missing,
+    )
+}
+
+
+# To a worker.
+
+
+def put(handle: int, value: Any, files: Sequence[int] = ()) -> None:
+    """Write a value, and then open files; raises BrokenPipeError, ConnectionResetError.
+
+    files: handles; the handle is a socket's then. take() does not say how many come.
+    """
+    data = marshal.dumps(value, MARSHAL)
+    write(handle, len(data).to_bytes(_LENGTH, "little"))
+    write(handle, data)
+    for start in range(0, len(files), _TOGETHER):
+        with socket.socket(fileno=os.dup(handle)) as sender:
+            socket.send_fds(sender, [b"f"], list(files[start : start + _TOGETHER]))
+
+
+def write(handle: int, data: bytes | memoryview) -> None:
+    """Write all of some bytes; raises BrokenPipeError, ConnectionResetError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def take(handle: int) -> Any:
+    """The daemon's next value; raises Ended."""
+    return marshal.loads(exactly(handle, int.from_bytes(exactly(handle, _LENGTH), "little")))
+
+
+def take_files(handle: int, count: int) -> list[io.BufferedReader]:
+    """The next open files; raises Ended."""
+    found = array.array("i")
+    # Its kind is stated, since a worker may not ask for it.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(handle)) as receiver:
+        while len(found) < count:
+            data, handles, _, _ = socket.recv_fds(receiver, 1, _TOGETHER)
+            if not data:
+                raise Ended
+            found.extend(handles)
+    return [open(one, "rb") for one in found]
+
+
+def chunks(handle: int, size: int) -> Iterator[bytes]:
+    """What comes after the values, to its end."""
+    while chunk := os.read(handle, size):
+        yield chunk
+
+
+# From a worker.
+
+
+class FileFrames(io.RawIOBase):
+    """A file as a worker writes it: it is the daemon's."""
+
+    def __init__(self, handle: int, number: int) -> None:
+        """number: which of the files of this answer."""
+        self._handle = handle
+        self._kind = FILES[number]
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Write all of it."""
+        view = memoryview(data)
+        for start in range(0, len(view), _PIECE):
+            piece = view[start : start + _PIECE]
+            write(self._handle, HEAD.pack(self._kind, len(piece)))
+            write(self._handle, piece)
+        return len(view)
+
+
+def file(handle: int, number: int) -> io.BufferedWriter:
+    """A buffered file of an answer; close it before the answer is given."""
+    return io.BufferedWriter(FileFrames(handle, number), _PIECE)
+
+
+def answer(handle: int, fields: FieldWriter) -> None:
+    """Give an answer; raises BrokenPipeError."""
+    data = fields.done()
+    write(handle, HEAD.pack(ANSWER, len(data)) + data)
+
+
+def moved(handle: int, size: int) -> None:
+    """Tell that so many more bytes have been copied; raises BrokenPipeError."""
+    write(handle, HEAD.pack(MOVED, 8) + size.to_bytes(8, "little"))
+
+
+def complain(handle: int, error: Exception) -> None:
+    """Give a fault instead of an answer; raises BrokenPipeError."""
+    kind, texts = type(error).__name__, [str(error), "", "", ""]
+    if isinstance(error, faults.Fault) and kind in _FAULTS:
+        texts = [error.operation, error.subject, error.cause, error.hint]
+    elif isinstance(error, OSError) and error.errno is not None:
+        kind, texts = "OSError", [str(error.errno), error.strerror or "", "", ""]
+    fields = FieldWriter()
+    for text in (kind, *texts):
+        fields.data(text.encode("utf-8", "replace")[:_TEXT])
+    data = fields.done()
+    write(handle, HEAD.pack(FAULT, len(data)) + data)
+
+
+def fault(data: bytes) -> Exception:
+    """The error of complain(); Broken for an unexpected one; raises Malformed."""
+    said = FieldReader(data)
+    kind, *texts = (said.printable(_TEXT) for _ in range(5))
+    said.end()
+    if kind in _FAULTS:
+        return _FAULTS[kind](*texts)
+    if kind == "OSError" and texts[0].isascii() and texts[0].isdecimal() and len(texts[0]) < 5:
+        return OSError(int(texts[0]), texts[1])
+    return faults.Broken("read image", "", f"a worker failed with {kind}: {texts[0]}")

@@ -1,0 +1,25 @@
+"""``protect audit``: checks audit logs, which needs no daemon."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping
+
+from daemonkit.observe.audit import command
+from protectctl.errors import CheckFailed, Command
+from protectctl.usage.verbs import add_verb, verbs_of
+
+
+def add_arguments(noun: argparse.ArgumentParser) -> None:
+    text = "check that nothing of an audit log was changed, moved or cut out"
+    command.add_arguments(add_verb(verbs_of(noun), "audit verify", text))
+
+
+async def audit_verify(options: argparse.Namespace) -> None:
+    """CheckFailed: something is wrong, and has been shown."""
+    if not await asyncio.to_thread(command.run, options):
+        raise CheckFailed
+
+
+COMMANDS: Mapping[str, Command] = {"audit verify": audit_verify}

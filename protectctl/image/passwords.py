@@ -1,0 +1,25 @@
+"""Reads passwords: from a terminal, without echo, or from standard input."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+import warnings
+
+from protectctl.errors import CommandFailed
+
+_MOST = 1 << 16
+
+
+def read(prompt: str) -> str:
+    """Read a password, which is one line.  CommandFailed: nothing was typed, or it would be echoed."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline(_MOST).rstrip("\r\n")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", getpass.GetPassWarning)
+            return getpass.getpass(prompt)
+    except EOFError:
+        raise CommandFailed("no password was typed") from None
+    except getpass.GetPassWarning:
+        raise CommandFailed("the terminal would show the password: give it on standard input") from None

@@ -1,0 +1,48 @@
+"""What runs in nested Xen: no test is in no suite, and the quick ones are quick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.xen.suites import SUITES, Suite
+from tests.xen.test_nested import shared_out
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = 6 * 60.0
+"""Seconds for the quick ones, so that the whole of ``make test`` ends within 20 minutes."""
+
+
+def chosen(suite: Suite) -> str:
+    """What its ``-k`` says."""
+    arguments = [*suite.arguments, "", ""]
+    return arguments[arguments.index("-k") + 1] if "-k" in arguments else ""
+
+
+def test_what_one_suite_leaves_out_another_has() -> None:
+    """Of each file and environment: everything in one suite, or one half and the other."""
+    left_out = {"contract-pvh", "fake-on-v2", "sizes-pvh"}  # other runs of tests that have one
+    halves: dict[tuple[str, ...], set[str]] = {}
+    for suite in SUITES:
+        if suite.name not in left_out:
+            files = tuple(one for one in suite.arguments if one.startswith("tests/"))
+            halves.setdefault(files, set()).add(chosen(suite))
+    for files, words in halves.items():
+        first = min(words, key=len)
+        assert words in ({""}, {first, f"not ({first})"}, {first, f"not {first}"}), files
+
+
+def test_every_file_in_dom0_is_in_a_suite() -> None:
+    named = {one for suite in SUITES for one in suite.arguments}
+    inside = {str(path.relative_to(ROOT)) for path in (ROOT / "tests/xen/inside").rglob("test_*.py")}
+    assert inside <= named
+    assert all((ROOT / one).exists() for one in named if one.startswith("tests/"))
+
+
+def test_the_quick_ones_are_quick() -> None:
+    shares = shared_out([suite for suite in SUITES if "quick" in suite.tiers])
+    assert max(sum(suite.seconds for suite in share) for share in shares) <= QUICK
+    assert all("full" in suite.tiers for suite in SUITES)
+
+
+def test_each_suite_has_a_name_of_its_own() -> None:
+    assert len({suite.name for suite in SUITES}) == len(SUITES)

@@ -1,0 +1,174 @@
+"""The systemd units: what they say is valid, both daemons see the host's mounts, and the host sees theirs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cri import runtime
+from protect.state import manager
+
+ROOT = Path(__file__).parents[2]
+UNITS = ROOT / "packaging/systemd"
+
+# systemd.exec(5): each of these gives the unit a mount namespace of its own.
+APART = {
+    "BindPaths",
+    "BindReadOnlyPaths",
+    "DynamicUser",
+    "ExecPaths",
+    "InaccessiblePaths",
+    "MountAPIVFS",
+    "MountFlags",
+    "NoExecPaths",
+    "PrivateDevices",
+    "PrivateIPC",
+    "PrivateMounts",
+    "PrivateTmp",
+    "ProcSubset",
+    "ProtectControlGroups",
+    "ProtectHome",
+    "ProtectKernelLogs",
+    "ProtectKernelModules",
+    "ProtectKernelTunables",
+    "ProtectProc",
+    "ProtectSystem",
+    "ReadOnlyPaths",
+    "ReadWritePaths",
+    "RootDirectory",
+    "RootImage",
+    "TemporaryFileSystem",
+}
+
+DAEMONS = ("protectd", "xenpod-cri")
+EXPOSURE = {
+    "protectd": 81,
+    "xenpod-cri": 86,
+    "xenpod-dra": 41,
+    "xenpod-labels": 41,
+    "xenpod-libxl": 24,
+    "xenpod-zones": 40,
+}
+"""The most that ``systemd-analyze security`` may find, times ten.  docs/operations.md has the reasons."""
+
+SYSTEMD = Path("/lib/systemd/system")
+
+
+def sections(unit: Path) -> dict[str, dict[str, list[str]]]:
+    """What a unit says: the values of each key, by section."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for line in unit.read_text().splitlines():
+        if heading := re.fullmatch(r"\[(\w+)\]", line):
+            keys = found.setdefault(heading[1], {})
+        elif line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            keys.setdefault(key, []).append(value)
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with the units as they are installed, the targets of systemd, and programs that do nothing."""
+    root = tmp_path_factory.mktemp("root")
+    command = ["make", "-s", "-f", "packaging/Makefile", "units", f"DESTDIR={root}", "PREFIX=/usr"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    units = root / "usr/lib/systemd/system"
+    for target in SYSTEMD.glob("*.target"):
+        (units / target.name).write_bytes(target.read_bytes())
+    text = "".join(unit.read_text() for unit in units.glob("*.service"))
+    for program in {"/bin/sh", *re.findall(r"(?:/usr|/bin)/[\w/-]+", text)}:
+        path = root / program.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_dir():
+            path.write_text("#!/bin/sh\n")
+            path.chmod(0o755)
+    return root
+
+
+@pytest.mark.parametrize("unit", [*DAEMONS, "xenpod-dra", "xenpod-labels", "xenpod-zones"])
+def test_no_daemon_has_mounts_of_its_own(unit: str) -> None:
+    """It would see other volumes than the kubelet, and lose what it has mounted when it is restarted."""
+    for path in (UNITS / f"{unit}.service", *UNITS.glob(f"{unit}.service.d/*")):
+        assert not sections(path)["Service"].keys() & APART, path
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_a_daemon_that_hangs_is_ended_and_one_whose_child_the_kernel_ends_is_not(daemon: str) -> None:
+    lines = (UNITS / f"{daemon}.service").read_text().splitlines()
+    assert {"Type=notify", "NotifyAccess=main", "WatchdogSec=60", "Restart=always"} <= set(lines)
+    # Else systemd stops the daemon when the kernel has ended one of its converters.
+    assert {"OOMScoreAdjust=-999", "OOMPolicy=continue", "Delegate=yes"} <= set(lines)
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_a_daemon_has_a_bound_of_memory_that_it_reaches_after_its_children(daemon: str) -> None:
+    said = sections(UNITS / f"{daemon}.service")["Service"]
+    # MemoryHigh would slow the daemon for what its children take.
+    assert said["MemoryMax"] == ["2G"] and "MemoryHigh" not in said
+    # Four times what tenants may make both daemons keep, beside their own size of some 70 MiB each.
+    assert runtime.MEMORY_BUDGET + manager.MEMORY_BUDGET <= (512 << 20) - 2 * (128 << 20)
+
+
+def test_units_leave_the_rights_that_workers_are_confined_with() -> None:
+    """A new namespace, root directory and user for a worker need rights of the daemon that gives them up."""
+    said = sections(UNITS / "xenpod-cri.service")["Service"]
+    assert said["NoNewPrivileges"] == ["yes"]
+    assert not said.keys() & {"User", "PrivateUsers", "RestrictNamespaces", "SystemCallFilter"}
+    taken = said["CapabilityBoundingSet"]
+    assert all(value.startswith("~") for value in taken)
+    needed = {
+        f"CAP_{name}" for name in ("CHOWN", "KILL", "SETGID", "SETPCAP", "SETUID", "SYS_ADMIN", "SYS_CHROOT")
+    }
+    assert not needed & set(" ".join(taken).replace("~", "").split())
+
+
+@pytest.mark.parametrize("unit", [*DAEMONS, "xenpod-dra", "xenpod-labels"])
+def test_no_daemon_is_given_up(unit: str) -> None:
+    """systemd's default is five starts within ten seconds, which what is missing at a boot outlasts."""
+    said = sections(UNITS / f"{unit}.service")
+    assert said["Unit"]["StartLimitIntervalSec"] == ["0"] and said["Service"]["Restart"] == ["always"]
+
+
+def test_zones_end_with_the_host_and_not_with_their_daemon() -> None:
+    """systemd stops units in the reverse of their order: zones while protectd and all it needs still run."""
+    lines = (UNITS / "xenpod-zones.service").read_text().splitlines()
+    keys = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    assert {"protectd.service", "xendomains.service", "xenstored.service"} <= set(keys["After"].split())
+    assert not keys.keys() & {"Requires", "PartOf", "BindsTo", "Requisite", "Upholds"}
+    assert "is-system-running" in keys["ExecStop"] and "protect zone shutdown" in keys["ExecStop"]
+    deadline = float(keys["ExecStop"].rstrip("'").split()[-1])
+    assert float(keys["TimeoutStopSec"]) > deadline + 15
+    assert "DefaultDependencies" not in keys, "the conflict with shutdown.target is what stops it"
+
+
+@pytest.mark.parametrize("unit", ["protectd", "xenpod-zones"])
+def test_what_needs_xen_comes_after_it_by_every_name(unit: str) -> None:
+    """Debian 12 and 13 have xen.service, of an init script or for it; Xen's own units are two."""
+    after = " ".join(sections(UNITS / f"{unit}.service")["Unit"]["After"]).split()
+    assert {"xen.service", "xenstored.service", "xenconsoled.service"} <= set(after)
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_no_daemon_ends_zones_when_it_is_stopped(daemon: str) -> None:
+    text = (UNITS / f"{daemon}.service").read_text()
+    assert "KillMode=process" in text and "ExecStop" not in text
+
+
+def test_systemd_finds_nothing_wrong(installed: Path) -> None:
+    units = sorted(UNITS.glob("*.service"))
+    command = ["systemd-analyze", "verify", f"--root={installed}", "--man=no", *(unit.name for unit in units)]
+    done = subprocess.run(command, cwd=installed / "usr/lib/systemd/system", capture_output=True, text=True)
+    # Of units that are not there, which is no fault, it says nothing.
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_systemd_finds_no_more_exposed_than_is_said(installed: Path) -> None:
+    assert EXPOSURE.keys() == {unit.stem for unit in UNITS.glob("*.service")}
+    for unit, most in EXPOSURE.items():
+        command = ["systemd-analyze", "security", "--offline=true", f"--root={installed}"]
+        command += [f"--threshold={most}", f"{unit}.service"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{unit}: {done.stdout.splitlines()[-1]}"
