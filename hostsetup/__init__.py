@@ -1,1 +1,1 @@
-"""What an operator runs on a host before and beside the daemons: its set-up, and the doctor."""
+"""Programs that an operator runs on a host before and beside the daemons: set-up and doctor."""

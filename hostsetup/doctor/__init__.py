@@ -1,1 +1,1 @@
-"""``protect doctor``: what zones need of a host, whether it is there, and the commands that mend it."""
+"""``protect doctor``: checks each need of zones on this host, and prints the commands that mend the host."""

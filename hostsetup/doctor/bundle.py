@@ -1,7 +1,7 @@
-"""The file that ``protect doctor --bundle`` writes: for somebody far away, redacted, each part bounded.
+"""The archive that ``protect doctor --bundle`` writes for remote support: redacted, each part bounded.
 
-Of configuration files stays what ``keys`` lists.  Logs and what programs say are text, from which everything
-goes that looks like a secret.
+Configuration files keep the keys that ``keys`` lists.  Logs and output of programs lose all text that looks
+like a secret.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hostsetup.doctor.machine import CheckedMachine
 from hostsetup.doctor.settings import DoctorSettings
 
 LIMIT = 1 << 20
-"""Bytes of one member: of what is longer the end is kept, where the newest is."""
+"""Maximum bytes of a member; a longer text keeps its end, with the newest lines."""
 _MEMBERS = 600
 _FILES = 64
 _WORDS = (
@@ -67,7 +67,7 @@ _TEXTS = (
 
 
 def redact(untrusted: str) -> str:
-    """The text without what opens something: values of keys that sound so, private keys, users in URLs."""
+    """The text without secrets: values of keys that sound secret, private keys, users in URLs."""
     text = _PEM.sub(GONE, untrusted)
     text = _URL.sub(rf"\1{GONE}@", text)
     text = _BEARER.sub(rf"\1 {GONE}", text)
@@ -80,9 +80,9 @@ _CNI_FILES = (".conf", ".conflist", ".json")
 
 
 def shown(untrusted: str, language: str, rule: Rule) -> bytes | str:
-    """A configuration file as JSON, with the keys and values that ``rule`` lets stay; a text is why not.
+    """A configuration file as JSON, with the keys and values that ``rule`` allows; a text says why not.
 
-    A file that cannot be read as its language is left out: nobody can tell a key from a value there.
+    A file with a syntax error is left out: its keys cannot be told from its values.
     """
     try:
         found = _READERS[language](untrusted)
@@ -92,9 +92,9 @@ def shown(untrusted: str, language: str, rule: Rule) -> bytes | str:
 
 
 def of_status(status: Mapping[str, Any]) -> dict[str, Any]:
-    """xenpod-cri's verbose Status, with its configuration as ``shown`` has the file, and its own details.
+    """xenpod-cri's verbose Status: the configuration redacted by ``shown``, and xenpod-cri's own details.
 
-    Another runtime's details have its configuration, with passwords of registries.
+    Details of another runtime are left out: they contain its configuration with passwords of registries.
     """
     info: Mapping[str, str] = status.get("info", {})
     own: dict[str, object] = {name: info[name] for name in _OWN_DETAILS if name in info}
@@ -112,7 +112,7 @@ _READERS: Mapping[str, Callable[[str], object]] = {_TOML: tomllib.loads, _YAML: 
 
 
 def _files(machine: CheckedMachine, settings: DoctorSettings) -> Iterator[tuple[Path, str, Rule]]:
-    """Configuration files with their languages and rules; "" is the language of one that is not known."""
+    """Configuration files with their languages and rules; "" is an unknown language."""
     yield settings.protectd_file, _TOML, keys.PROTECTD
     yield settings.cri_file, _TOML, keys.CRI
     yield settings.kubelet_file, _YAML, keys.KUBELET
@@ -130,7 +130,7 @@ def _files(machine: CheckedMachine, settings: DoctorSettings) -> Iterator[tuple[
 
 
 def collect(machine: CheckedMachine, settings: DoctorSettings) -> Iterator[tuple[str, bytes | str]]:
-    """Name and content of each part; a text is why there is none."""
+    """Name and content of each part; a text says why the content is missing."""
     for name, command in COMMANDS.items():
         try:
             yield name, machine.run(command)
@@ -149,9 +149,9 @@ def collect(machine: CheckedMachine, settings: DoctorSettings) -> Iterator[tuple
 
 
 def write(path: Path, parts: Iterator[tuple[str, bytes | str]]) -> list[str]:
-    """Write the archive, readable by its owner alone; the parts that are missing, with why.  OSError.
+    """Write the archive, readable by its owner alone; returns the missing parts with reasons.
 
-    A file that exists is not replaced.
+    OSError, also if the file exists.
     """
     missing: list[str] = []
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -172,7 +172,7 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     kept = content[-LIMIT:]
     text = redact(kept.decode(errors="replace"))
     if len(content) > LIMIT:
-        # What is cut may be the middle of a line whose beginning said that it is a secret.
+        # The cut may split a line whose beginning marks the rest as a secret.
         text = f"[the first {len(content) - LIMIT} bytes are left out]\n" + text.partition("\n")[2]
     data = text.encode()
     member = tarfile.TarInfo(f"xenpod-doctor/{name.lstrip('/')}")

@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are mended: what comes first is needed by what follows."""
+"""All checks, in the order of mending: later checks need the earlier ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OF_TOOLSTACK: dict[ToolstackKind, Checks] = {
     ToolstackKind.LIBXL: (hypervisor.xen, hypervisor.daemons, hypervisor.modules, hypervisor.preflight),
     ToolstackKind.FAKE: (),
 }
-"""Like ``protect.__main__.build_toolstack`` this table knows which toolstacks exist."""
+"""The known toolstacks, as in ``protect.__main__.build_toolstack``."""
 OF_HOST: Checks = (
     host.configuration,
     host.permissions,
@@ -35,20 +35,20 @@ OF_HOST: Checks = (
 
 
 def run(machine: CheckedMachine, settings: DoctorSettings) -> list[CheckResult]:
-    """Look at everything.  Blocks: files, a socket's answer, a few programs."""
+    """Run all checks.  Blocks: reads files, asks a socket, runs a few programs."""
     checks = (*OF_TOOLSTACK[settings.protectd.toolstack], *OF_HOST)
     return [result for check in checks for result in check(machine, settings)]
 
 
 def is_healthy(results: Sequence[CheckResult]) -> bool:
-    """Whether nothing keeps pods from running."""
+    """Whether pods can run."""
     return all(result.verdict is not CheckVerdict.FAILED for result in results)
 
 
 def notices_by_xl(machine: CheckedMachine, config: ProtectdConfig) -> Sequence[HostNotice] | None:
-    """What protectd's preflight would find, by ``xl info``, for while it does not run; None: xl says nothing.
+    """Notices of protectd's preflight while protectd is down, from ``xl info``; None: xl does not answer.
 
-    The kernel of zones is not looked at: protectd does that at its start, and ends with what it lacks.
+    The kernel of zones is left to protectd: protectd checks the kernel at its start, and names a missing one.
     """
     if config.toolstack is not ToolstackKind.LIBXL:
         return ()

@@ -27,7 +27,7 @@ _TOOLS = {"tar2sqfs": "squashfs-tools-ng"}
 
 
 def configuration(machine: CheckedMachine, settings: DoctorSettings) -> Check:
-    """Both files can be read; every value of protectd.toml can be."""
+    """Both configuration files are readable, and protectd.toml has valid values."""
     files = (
         ("protectd.toml", settings.protectd_file, ProtectdConfig, False),
         ("cri.toml", settings.cri_file, CriFolders, True),
@@ -46,7 +46,7 @@ def configuration(machine: CheckedMachine, settings: DoctorSettings) -> Check:
 
 
 def permissions(machine: CheckedMachine, settings: DoctorSettings) -> Check:
-    """Nobody but root changes what the daemons go by, or sees what they keep."""
+    """Only root can write the daemons' configuration, or read their state."""
     places = (
         (settings.protectd_file, 0o022),
         (settings.cri_file, 0o022),
@@ -88,7 +88,7 @@ def control_groups(machine: CheckedMachine, settings: DoctorSettings) -> Check:
 
 
 def disk(machine: CheckedMachine, settings: DoctorSettings) -> Check:
-    """Room for state, images and scratch disks."""
+    """Free space for state, images and scratch disks."""
     seen = set[int]()
     for place in (settings.protectd.state_dir, settings.cri.state_dir, settings.protectd.scratch_dir):
         found = machine.path(place)
@@ -132,7 +132,7 @@ def forwarding(machine: CheckedMachine, settings: DoctorSettings) -> Check:
 
 
 def tools(machine: CheckedMachine, settings: DoctorSettings) -> Check:
-    """What makes images, and what a zone has inside."""
+    """Programs that build images, and the parts of the guest."""
     for program, package in _TOOLS.items():
         if machine.which(program):
             yield ok(program, "it is installed")

@@ -1,4 +1,4 @@
-"""Xen and dom0: what they are, and their settings, which the preflight knows."""
+"""Xen and dom0: their versions, and the settings that the preflight checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LATER = "/etc/modules-load.d/xenpod.conf"
 
 
 def xen(machine: CheckedMachine, settings: DoctorSettings) -> Check:
-    """Whether this is a dom0 of a Xen that is new enough."""
+    """Whether this host is the dom0 of a supported Xen."""
     if machine.text("/sys/hypervisor/type").strip() != "xen":
         install = "apt-get install --yes xen-system-amd64 && reboot"
         yield failed("xen", "this machine has not booted under Xen", install)
@@ -35,7 +35,7 @@ def xen(machine: CheckedMachine, settings: DoctorSettings) -> Check:
 
 
 def daemons(machine: CheckedMachine, settings: DoctorSettings) -> Check:
-    """xenstored, which domains are found by, and xenconsoled, which keeps what they say."""
+    """xenstored, the registry of domains, and xenconsoled, the keeper of their console logs."""
     running = machine.processes()
     for name, others in (("xenstored", {"xenstored", "oxenstored"}), ("xenconsoled", {"xenconsoled"})):
         if running & others:
@@ -59,7 +59,7 @@ def modules(machine: CheckedMachine, settings: DoctorSettings) -> Check:
 
 
 def preflight(machine: CheckedMachine, settings: DoctorSettings) -> Check:
-    """Settings of Xen and dom0 that are not as zones need them."""
+    """Settings of Xen and dom0 that do not suit zones."""
     if settings.notices is None:
         yield unknown("settings of Xen", "neither protectd nor xl says what they are")
         return
@@ -70,7 +70,7 @@ def preflight(machine: CheckedMachine, settings: DoctorSettings) -> Check:
 
 
 def fix(machine: CheckedMachine, notice: HostNotice) -> str:
-    """Commands that set what a notice wants."""
+    """Commands that mend the subject of a notice."""
     if "GRUB_CMDLINE_XEN" in notice.place:
         file = machine.path("/etc/default/grub.d/xenpod.cfg")
         setting = f'GRUB_CMDLINE_XEN="$GRUB_CMDLINE_XEN {notice.setting}={notice.wanted}"'
@@ -84,7 +84,7 @@ def fix(machine: CheckedMachine, notice: HostNotice) -> str:
     if notice.setting == "XENDOMAINS_SAVE":
         return f"echo 'XENDOMAINS_SAVE=\"\"' >>{machine.path(notice.place)}"
     if notice.setting == "quota-maxentity":
-        restart = "reboot"  # a xenstored that is restarted knows no domain any more
+        restart = "reboot"  # a restarted xenstored has lost all domains
         return f"echo 'quota-maxentity = {notice.wanted}' >>{machine.path(notice.place)} && {restart}"
     if notice.setting in ("--entry-nb", "-E"):
         line = f'XENSTORED_ARGS="$XENSTORED_ARGS {notice.setting} {notice.wanted}"'

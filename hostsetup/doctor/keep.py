@@ -1,7 +1,7 @@
-"""Values of configuration files that may stay in a bundle: a list of keys and of kinds; everything else goes.
+"""Values of configuration files that may stay in a bundle, by key and kind; all others are removed.
 
-A list of what has to go cannot be complete.  A text stays only if it is one of a few known words, or has a
-form that carries nothing: a size, a duration, an address, a version.
+A list of secrets could not be complete.  A text stays only if the text is a known word, or has a form that
+carries no secret: a size, a duration, an address, a version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 GONE = "[redacted]"
 ANY = "*"
-"""In a table of rules: any key that is a short plain name, such as the name of a handler."""
+"""In a table of rules: any short plain name, for example of a handler."""
 
 _UNITS = "B|kB|MB|GB|TB|[KMGT]iB|[KMGT]i|[kMGT]|m|ms|s|h|%"
 _AMOUNT = re.compile(rf"\d{{1,19}}(\.\d{{1,9}})?({_UNITS})")
@@ -28,7 +28,7 @@ _PLAIN = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
 
 class Form(Enum):
-    """Forms of values that tell nothing but themselves."""
+    """Forms of values that carry no secret."""
 
     NUMBER = "a number, a size or a duration"
     FLAG = "true or false"
@@ -38,11 +38,11 @@ class Form(Enum):
 
 
 Rule: TypeAlias = "Form | frozenset[str] | Mapping[str, Rule]"
-"""What a value may be: of a form, one of some words, or a table.  For a list it holds for each item."""
+"""Allowed values: a form, a set of words, or a table.  The rule of a list applies to each item."""
 
 
 def kept(untrusted: object, rule: Rule) -> object:
-    """The value without everything that the rule does not name; as plain dicts, lists and scalars."""
+    """The allowed part of the value, as plain dicts, lists and scalars."""
     if isinstance(untrusted, list):
         return [kept(one, rule) for one in untrusted]
     if isinstance(rule, Mapping):

@@ -1,6 +1,6 @@
-"""The keys of configuration files whose values may stay in a bundle; ``keep`` says what their values may be.
+"""The keys of configuration files whose values may stay in a bundle; ``keep`` has the rules for the values.
 
-A key that is not here is left out, so one that is new costs a line of the bundle and no secret.
+A bundle leaves out keys that this table lacks: a new key costs a line of the bundle, and no secret.
 """
 
 from __future__ import annotations

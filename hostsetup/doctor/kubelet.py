@@ -1,7 +1,7 @@
-"""Checks the kubelet's configuration: some settings a node needs to work, others to show statistics.
+"""Checks the kubelet's configuration: a node needs some settings to work, and others to show statistics.
 
-The kubelet reads its file, then the drop-ins (``*.conf``) of its ``--config-dir`` by name; the last one that
-has a key counts.  Source: kubernetes.io, "Set Kubelet Parameters Via A Configuration File".
+The kubelet reads its file, then the drop-ins (``*.conf``) of its ``--config-dir`` by name; the last file with
+a key counts.  Source: kubernetes.io, "Set Kubelet Parameters Via A Configuration File".
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _RESTART = "systemctl restart kubelet.service"
 
 @dataclass(frozen=True, slots=True)
 class KubeletSettings:
-    """The keys of all files, and whether there are drop-ins to put another one beside."""
+    """The keys of all files, and whether the kubelet reads a folder of drop-ins."""
 
     keys: Mapping[str, Any]
     file: Path
     drop_ins: Path
 
     def fix(self, yaml: str) -> str:
-        """Commands that set a key for good, whatever the other files say."""
+        """Commands that set a key for good, in a file that overrides the others."""
         place = self.drop_ins / _DROP_IN
         head = f"mkdir -p {self.drop_ins} && {{ test -e {place} || printf '{_HEAD}' >{place}; }}"
         return f"{head} && printf '{yaml}\\n' >>{place} && {_RESTART}  # with --config-dir {self.drop_ins}"
@@ -83,7 +83,7 @@ def _endpoint(found: KubeletSettings, wanted: Path) -> CheckResult:
 
 
 def _driver(found: KubeletSettings, machine: CheckedMachine) -> CheckResult:
-    """xenpod-cri says "systemd" where systemd runs; a kubelet that asks it needs no key."""
+    """xenpod-cri answers "systemd" if systemd runs; a kubelet that asks the runtime needs no key."""
     wanted = "systemd" if machine.path("/run/systemd/system").is_dir() else "cgroupfs"
     driver = found.keys.get("cgroupDriver", wanted)
     if driver == wanted:
@@ -93,7 +93,7 @@ def _driver(found: KubeletSettings, machine: CheckedMachine) -> CheckResult:
 
 
 def _flags(machine: CheckedMachine) -> list[str]:
-    """Of the kubelet that runs; none where none does."""
+    """Arguments of the running kubelet; empty if none runs."""
     for process in machine.path("/proc").glob("[0-9]*"):
         if machine.text(f"/proc/{process.name}/comm").strip() == "kubelet":
             return machine.text(f"/proc/{process.name}/cmdline").split("\0")

@@ -1,4 +1,4 @@
-"""The machine that is looked at, and what is found."""
+"""The machine under examination, and findings about it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEXT_LIMIT = 1 << 20
 
 
 class CheckVerdict(Enum):
-    """What a check found.  A warning does not keep pods from running; unknown: it could not be told."""
+    """Result of a check.  Pods run in spite of a warning; unknown: the check could not tell."""
 
     OK = "ok"
     WARNING = "warning"
@@ -26,7 +26,7 @@ class CheckVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """``fix``: shell commands, for root, after which the check is healthy; "" if it is healthy already."""
+    """``fix``: shell commands for root that make the check healthy; "" for a healthy check."""
 
     check: str
     verdict: CheckVerdict
@@ -64,19 +64,19 @@ class CheckedMachine:
 
     root: Path = Path("/")
     release: str = os.uname().release
-    """Of the kernel that runs."""
+    """Release of the running kernel."""
     run: Callable[[Sequence[str]], bytes] = programs.run
     room: Callable[[Path], tuple[int, int]] = _room
-    """Bytes of a file system: all of it, and what is free."""
+    """Total and free bytes of a file system."""
     owner: int = 0
-    """The user that the daemons run as."""
+    """User of the daemons."""
     which: Callable[[str], str | None] = shutil.which
 
     def path(self, absolute: str | Path) -> Path:
         return self.root / str(absolute).lstrip("/")
 
     def text(self, absolute: str | Path) -> str:
-        """What a file says, as far as 1 MiB; "" where there is none, or it cannot be read."""
+        """The first 1 MiB of a file; "" if the file is missing or unreadable."""
         try:
             with self.path(absolute).open("rb") as file:
                 return file.read(_TEXT_LIMIT).decode(errors="replace")
@@ -84,12 +84,12 @@ class CheckedMachine:
             return ""
 
     def says(self, *command: str) -> str | None:
-        """What a program says, without blanks around it; None: it is not there, or failed."""
+        """Standard output of a program, stripped; None if the program is missing or failed."""
         try:
             return self.run(command).decode(errors="replace").strip()
         except Fault:
             return None
 
     def processes(self) -> set[str]:
-        """The names of what runs."""
+        """Names of running processes."""
         return {self.text(f"/proc/{found.name}/comm").strip() for found in self.path("/proc").glob("[0-9]*")}

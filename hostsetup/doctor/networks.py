@@ -1,6 +1,6 @@
-"""CNI: a configuration that can be read, and its plugins.
+"""CNI: a readable configuration, and its plugins.
 
-As libcni does it: of the files ``*.conf``, ``*.conflist`` and ``*.json`` the first by name counts.
+As in libcni, the first file by name of ``*.conf``, ``*.conflist`` and ``*.json`` counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EXAMPLE = {
         }
     ],
 }
-"""For a node without a cluster's own network."""
+"""A configuration for a node without a network of the cluster."""
 
 
 def networks(machine: CheckedMachine, settings: DoctorSettings) -> Check:

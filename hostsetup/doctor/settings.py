@@ -1,4 +1,4 @@
-"""What the configuration says, as far as checks go by it."""
+"""The part of the configuration that checks read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CniFolders:
 
 @dataclass(frozen=True, slots=True)
 class CriFolders:
-    """The keys of cri.toml that matter here; the others are xenpod-cri's own."""
+    """The keys of cri.toml that checks read."""
 
     state_dir: Path = Path("/var/lib/xenpod")
     run_dir: Path = Path("/run/xenpod")
@@ -35,7 +35,7 @@ class CriFolders:
 
 @dataclass(frozen=True, slots=True)
 class DoctorSettings:
-    """``notices``: what the preflight found, protectd's own where it answers; None: nobody could tell."""
+    """``notices``: findings of the preflight, by protectd if protectd answers; None: unknown."""
 
     protectd: ProtectdConfig = field(default_factory=ProtectdConfig)
     cri: CriFolders = CriFolders()

@@ -1,1 +1,1 @@
-"""``xenpod-setup``: makes a Debian machine a node, says first what it will do, and can undo it."""
+"""``xenpod-setup``: makes a Debian machine a node, after showing a plan, and can undo the changes."""

@@ -1,6 +1,6 @@
 """``xenpod-setup``: makes a Debian machine a node that runs xenpod.
 
-Exit status: 0 done, or nothing to do; 1 refused, failed, or something was left as it is; 2 wrong usage.
+Exit status: 0 done, or nothing to do; 1 refused, failed, or partly left undone; 2 wrong usage.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Carries out a plan, and undoes it.  The former state is recorded first, durably.
+"""Carries out a plan, and undoes a set-up.  A durable record of the former state comes first.
 
-The next run finishes a set-up that was interrupted anywhere, or undoes it: the record names every file that
-may have been written, with its content before and after.
+The record names every file to be written, with its content before and after.  The next run can therefore
+finish or undo a set-up that was interrupted at any step.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from hostsetup.setup.plan import CONSOLES, FORWARDING, GRUB
 RECORD = "/var/lib/xenpod-setup/done.json"
 _VERSION = 1
 _SYSCTL = "/usr/lib/systemd/systemd-sysctl"
-"""What reads these files at a boot; it is there without procps."""
+"""The program that reads these files at boot; present without procps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What all runs have done: files as the first found and the last left them, and enabled units."""
+    """Record of all runs: files before the first and after the last run, and enabled units."""
 
     files: tuple[FileChange, ...] = ()
     units: tuple[str, ...] = ()
 
 
 def recorded(host: Host) -> Done:
-    """Return what has been done; Broken: the record cannot be read."""
+    """Return the record; Broken: the file cannot be read."""
     text = host.read(RECORD)
     if text is None:
         return Done()
@@ -48,7 +48,7 @@ def recorded(host: Host) -> Done:
 
 
 def apply(host: Host, plan: Plan) -> None:
-    """Carry out a plan.  Refused, OSError: the changes made until then stay, and are recorded."""
+    """Carry out a plan.  Refused, OSError: earlier changes stay, and are recorded."""
     _record(host, _joined(recorded(host), plan))
     for change in plan.files:
         host.write(change.path, change.after)
@@ -59,7 +59,7 @@ def apply(host: Host, plan: Plan) -> None:
 
 
 def undo(host: Host, say: Callable[[str], None]) -> bool:
-    """Undo all set-ups; False: files that somebody else has changed since stay as they are, and recorded."""
+    """Undo all set-ups; False: files that others have changed since keep their content and their record."""
     done = recorded(host)
     for unit in done.units:
         if host.is_enabled(unit):
@@ -89,7 +89,7 @@ def _joined(before: Done, plan: Plan) -> Done:
     files = {change.path: change for change in before.files}
     for change in plan.files:
         first = files.get(change.path)
-        # If somebody has changed the file since, an undo restores what is there now.
+        # If others have changed the file since, an undo restores their content.
         if first is not None and change.before in (first.before, first.after):
             change = FileChange(change.path, first.before, change.after, change.why)
         files[change.path] = change
@@ -105,7 +105,7 @@ def _record(host: Host, done: Done) -> None:
 
 
 def _follow(host: Host, paths: set[str]) -> None:
-    """Make the running host take over files that it does not read by itself."""
+    """Apply those files to the running host that are only read at boot."""
     if GRUB in paths:
         host.run("update-grub")
     if CONSOLES in paths and host.read(CONSOLES) is not None:

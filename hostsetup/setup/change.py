@@ -30,11 +30,11 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All changes of a set-up, and what remains for the operator to do (``notes``)."""
+    """All changes of a set-up; ``notes``: remaining work for the operator."""
 
     files: tuple[FileChange, ...]
     units: tuple[str, ...]
-    """Units to enable that are not."""
+    """Units that have to be enabled."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -43,9 +43,9 @@ class Plan:
 
 
 def with_variable(text: str, name: str, value: str) -> str:
-    """Set a variable in a file of shell assignments: replaces its last assignment, or adds one at the end.
+    """Set a variable in a file of shell assignments: replace its last assignment, or append a new line.
 
-    Commented-out assignments stay.  Source: Debian's /etc/default files, which scripts read with ``.``.
+    Commented-out assignments stay.  Source: Debian's /etc/default files; scripts read them with ``.``.
     """
     line = f"{name}={value}"
     lines = text.splitlines()
@@ -58,6 +58,6 @@ def with_variable(text: str, name: str, value: str) -> str:
 
 
 def variable(text: str, name: str) -> str | None:
-    """Return a variable's value as it is written, without quotes; None: it is not set."""
+    """Return a variable's literal value without quotes; None: unset."""
     values = [line.partition("=")[2].strip() for line in text.splitlines() if line.startswith(f"{name}=")]
     return values[-1].strip("\"'") if values else None

@@ -1,4 +1,4 @@
-"""The host that is set up: its files below a root, its memory and CPUs, its units."""
+"""The host under set-up: files below a root, memory, CPUs, units."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from daemonkit.faults import Refused
 
 MIB = 1 << 20
 _TIMEOUT = 600.0
-"""update-grub asks every disk for other systems."""
+"""update-grub searches every disk for other systems."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineSize:
-    """What there is to divide: bytes of memory and CPUs, all of the machine's."""
+    """Memory in bytes and CPUs of the whole machine."""
 
     memory: int
     cpus: int
 
 
 class Host:
-    """A host, the running one if ``root`` is "/"; else a tree, in which nothing is run."""
+    """The running host if ``root`` is "/"; else a tree of files, without programs to run."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -34,14 +34,14 @@ class Host:
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str | None:
-        """Return a file's text; None: it is not there."""
+        """Return a file's text; None: no file."""
         try:
             return self.at(path).read_text()
         except FileNotFoundError:
             return None
 
     def write(self, path: str, text: str | None) -> None:
-        """Give a file this content, at once, and durably; None: remove it.  Its mode stays."""
+        """Replace a file's content atomically and durably, keeping its mode; None: remove the file."""
         file = self.at(path)
         if text is None:
             file.unlink(missing_ok=True)
@@ -64,21 +64,21 @@ class Host:
         return self._systemctl("is-enabled", "--quiet", unit).returncode == 0
 
     def enable(self, unit: str) -> None:
-        """Have a unit started at boots; Refused."""
+        """Enable a unit at boot; Refused."""
         self._checked("enable", unit)
 
     def disable(self, unit: str) -> None:
         self._checked("disable", unit)
 
     def run(self, *command: str) -> None:
-        """Run a program of the running host; Refused: it failed."""
+        """Run a program of the running host; Refused: the program failed."""
         assert self.live
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
         if done.returncode:
             raise Refused("run", " ".join(command), f"status {done.returncode}: {done.stderr.strip()[-500:]}")
 
     def machine(self) -> MachineSize:
-        """Return what the running machine has: under Xen by Xen's count, since dom0 has a part alone."""
+        """Return the machine's resources, under Xen from Xen: dom0 sees only its own part."""
         if self.live and (self.read("/sys/hypervisor/type") or "").strip() == "xen":
             told = subprocess.run(
                 ["xl", "info"], capture_output=True, text=True, timeout=_TIMEOUT, check=False

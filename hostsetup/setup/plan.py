@@ -1,4 +1,4 @@
-"""What a node needs that Debian does not set by itself: the difference between that and a host, as a plan.
+"""A plan: the settings that a node needs, that Debian does not make, and that a host lacks.
 
 Sources: xen-command-line(7), Debian's /etc/default/grub.d/xen.cfg, /etc/init.d/xen, /etc/default/xendomains.
 """
@@ -31,7 +31,7 @@ _PROTECTD = "/etc/protect/protectd.toml"
 _LEAST = 1024 * MIB
 _SHARE_OF_CPUS, _LEAST_CPUS = 4, 2
 _ENDPOINT = "unix:///run/xenpod/cri.sock"
-# Where the drop-in is: beside an installed environment, or in a checkout.
+# Places of the drop-in: beside an installed environment, or in a checkout.
 _DROP_INS = (
     Path(sys.prefix, "../../../share/xenpod/kubelet.conf"),
     Path(__file__).parents[2] / "packaging" / "kubelet" / "10-xenpod.conf",
@@ -40,7 +40,7 @@ _DROP_INS = (
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the operator says of dom0; None: what is set already stays, else the default."""
+    """The operator's choices for dom0; None: the present setting, else the default."""
 
     dom0_memory: str | None = None
     """A part of the machine's memory, as "35%" (the default), or a size, as "8GiB"."""
@@ -49,7 +49,7 @@ class Wishes:
 
 
 def plan(host: Host, machine: MachineSize, wishes: Wishes) -> Plan:
-    """Return what is to be done on the host; Refused: it lacks what has to be there before."""
+    """Return the changes to make on the host; Refused: the host lacks a prerequisite."""
     files = [
         _change(
             host, GRUB, grub(host, machine, wishes), "Xen boots by default, dom0's share, room for zones"
@@ -67,7 +67,7 @@ def plan(host: Host, machine: MachineSize, wishes: Wishes) -> Plan:
 
 
 def grub(host: Host, machine: MachineSize, wishes: Wishes) -> str:
-    """Return our part of GRUB's settings, which comes after Debian's for Xen."""
+    """Return our part of GRUB's settings, read after Debian's part for Xen."""
     if host.read("/etc/default/grub") is None:
         raise _not_there("/etc/default/grub", "grub-pc or grub-efi-amd64")
     before = _settings(host.read(GRUB) or "")
@@ -93,7 +93,7 @@ def grub(host: Host, machine: MachineSize, wishes: Wishes) -> str:
 
 
 def dom0_memory(machine: MachineSize, text: str) -> int:
-    """Return dom0's memory in bytes, whole MiB; Invalid: no size, or it leaves dom0 or zones too little."""
+    """Return dom0's memory in bytes, whole MiB; Invalid: no size, or too little for dom0 or zones."""
     try:
         if text.endswith("%"):
             wanted = machine.memory * float(text.removesuffix("%")) / 100
@@ -143,7 +143,7 @@ def _domains(host: Host) -> str:
 
 
 def _crictl(host: Host) -> str:
-    """Keep what else is said there, such as a deadline."""
+    """Keep other arguments of the line, for example a deadline."""
     ours = {"runtime-endpoint": _ENDPOINT, "image-endpoint": _ENDPOINT}
     lines = (host.read(CRICTL) or "timeout: 30\n").splitlines()
     others = [line for line in lines if line.partition(":")[0].strip() not in ours]
