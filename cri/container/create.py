@@ -54,9 +54,9 @@ class ContainerPlan:
 
 @dataclass(frozen=True, slots=True)
 class HostInputs:
-    """What a container needs from the host's files (see host_files).  The directory of ``log_path`` exists.
+    """A container's inputs from the host's files (see host_files).  The directory of ``log_path`` exists.
 
-    ``in_zone``: the mounts, by their host paths, that are in the zone or copied into it.
+    ``in_zone``: mounts by host path that the zone has, or gets as a copy.
     """
 
     seccomp: bytes
@@ -66,7 +66,7 @@ class HostInputs:
 
 
 async def create(runtime: Runtime, asked: cri.CreateContainerRequest) -> str:
-    """Create a container; returns its id.  If it fails, nothing is left that reconciliation cannot remove."""
+    """Create a container; returns its id.  After a failure, reconciliation can remove every remainder."""
     sandbox_id = runtime.sandboxes.find(asked.pod_sandbox_id).id
     await runtime.images.mend(_image_names(asked.config))
     async with runtime.locks.hold(sandbox_id):
@@ -129,7 +129,7 @@ def _plan(
     target: int,
     host: HostInputs,
 ) -> ContainerPlan:
-    """Decide everything before the first side effect (except the log's directory, which has been made)."""
+    """Decide everything before the first side effect.  Only the log's directory exists already."""
     container_id = new_id()
     handler = runtime.config.handlers.get(sandbox.handler, HandlerConfig())
     defaults = runtime.config.container
@@ -188,8 +188,8 @@ def _user(config: cri.ContainerConfig, image: RootImage) -> User:
 async def _target_pid(runtime: Runtime, sandbox_id: str, options: cri.NamespaceOption) -> int:
     """With mode TARGET, the pid in the zone of a process of the target container; otherwise 0.
 
-    0 means the zone's own process namespace.  Missing, Invalid or Refused: the target does not exist, is of
-    another pod, or does not run.
+    0 means the zone's own process namespace.  Missing: no such target; Invalid: a target of another pod;
+    Refused: a target that does not run.
     """
     if options.pid != cri.TARGET:
         return 0
@@ -209,7 +209,7 @@ async def _target_pid(runtime: Runtime, sandbox_id: str, options: cri.NamespaceO
 def _named(
     config: cri.ContainerConfig, image: RootImage, volume_images: Sequence[RootImage]
 ) -> cri.ContainerConfig:
-    """The config as it is shown: with the image's name (the kubelet gives its id) and digests of volumes."""
+    """The config for ContainerStatus: with the image's name (the kubelet gives an id), digests of volumes."""
     named = cri.ContainerConfig()
     named.CopyFrom(config)
     named.image.image = image.name
@@ -222,7 +222,7 @@ def _image_names(config: cri.ContainerConfig) -> tuple[str, ...]:
 
 
 def _volume_images(runtime: Runtime, mounts: Iterable[cri.Mount]) -> tuple[RootImage, ...]:
-    """The images among mounts that have been checked; Missing when one is not here."""
+    """The images among checked mounts; Missing if the store lacks an image."""
     return tuple(runtime.images.resolve(mount.image.image) for mount in mounts if is_image(mount))
 
 
@@ -238,13 +238,13 @@ async def _host_files(runtime: Runtime, sandbox: Sandbox, config: cri.ContainerC
 
 
 def _local_profile(config: cri.ContainerConfig) -> str:
-    """The path of its Localhost seccomp profile; "" if there is none to read."""
+    """The path of the container's Localhost seccomp profile; "" for other profiles."""
     security = config.linux.security_context
     return "" if security.privileged else local_profile(security)
 
 
 def _log_path(sandbox: Sandbox, config: cri.ContainerConfig) -> str:
-    """The log's path; "" when either part is missing: as in CRI, there is no log then."""
+    """The log's path; "" (no log, as in CRI) if either part is missing."""
     if not sandbox.config.log_directory or not config.log_path:
         return ""
     return str(Path(sandbox.config.log_directory) / config.log_path)

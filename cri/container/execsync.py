@@ -19,9 +19,9 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 log = logging.getLogger(__name__)
 
 OUTPUT_LIMIT = MESSAGE_LIMIT - 64 * 1024
-"""Bytes of both streams together: the reply must fit into one message."""
+"""Maximum bytes of both streams together: the reply must fit into one message."""
 OUTPUT_FLOOR = 16 * 1024
-"""Bytes of output beside the budget, for every call; the kubelet reads 10 KiB of a probe's."""
+"""Bytes of output that every call may have outside the budget; the kubelet reads 10 KiB of a probe."""
 COPIES = 3
 """Bytes of memory for each byte of output, until the reply is sent: the message, its encoding, and gRPC's."""
 
@@ -33,10 +33,10 @@ _ANSWER = 5
 async def exec_sync(runtime: Runtime, asked: cri.ExecSyncRequest, until_sent: ExitStack) -> bytes:
     """Run a command: the encoded reply.
 
-    ``timeout`` in seconds, 0 for none; TooLate when it is over, and the process is killed.  Exhausted: too
-    many commands of the namespace are under way.  ``until_sent`` is closed once the reply has been sent.
+    ``timeout`` in seconds, 0 for none; TooLate after the timeout, and the process is killed.  Exhausted: the
+    namespace has too many commands in flight.  ``until_sent`` is closed once the reply has been sent.
 
-    Output beyond a limit is read and dropped: a probe that writes too much must not fail for it.
+    Output beyond a limit is read and dropped: long output must not make a probe fail.
     """
     container = runtime.containers.find(asked.container_id)
     if container.phase is not ContainerPhase.RUNNING:
@@ -83,7 +83,7 @@ async def _collect(runtime: Runtime, start: pb.ExecStart, output: _Output) -> by
 
 
 class _Output:
-    """Output under way, in memory of its namespace's share."""
+    """Output of one command, in memory from its namespace's share."""
 
     def __init__(self, memory: Holding) -> None:
         self.stdout = bytearray()
@@ -94,7 +94,7 @@ class _Output:
         self._whole = True
 
     def fitting(self, data: bytes) -> bytes:
-        """The part of the data that is kept; from the first one that is not, nothing is."""
+        """The part of the data within the limit; nothing after the first dropped byte."""
         room = OUTPUT_LIMIT - self.size if self._whole else 0
         kept = data[:room]
         beyond = self.size + len(kept) > OUTPUT_FLOOR
@@ -106,7 +106,7 @@ class _Output:
         return kept
 
     def reply(self, code: int) -> bytes:
-        """The encoded reply; the output is no longer here then."""
+        """The encoded reply; drops the output."""
         message = cri.ExecSyncResponse(stdout=bytes(self.stdout), stderr=bytes(self.stderr), exit_code=code)
         self.stdout.clear()
         self.stderr.clear()

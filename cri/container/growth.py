@@ -1,4 +1,4 @@
-"""What a container's new limits need of its pod's zone, which grows before they are set.
+"""Grows a pod's zone for a container's new limits, before the limits are set.
 
 The kubelet changes the containers of a pod that is resized in place first, and its sandbox last.
 """
@@ -21,7 +21,7 @@ _LIVE = frozenset({ContainerPhase.CREATING, ContainerPhase.CREATED, ContainerPha
 async def grow(
     runtime: Runtime, operation: str, container_id: str, merged: cri.LinuxContainerResources
 ) -> None:
-    """Make the zone large enough for a container with these resources.  Refused: it cannot be."""
+    """Make the zone large enough for a container with these resources.  Refused: the zone cannot grow."""
     container = runtime.containers.get(container_id)
     pod = runtime.sandboxes.get(container.sandbox_id).config.linux
     others = [
@@ -44,10 +44,10 @@ def needed(
     then: cri.LinuxContainerResources,
     memory_overhead: int,
 ) -> pb.ZoneResources:
-    """The least size of a zone whose container changes from ``now`` to ``then``; nothing unless that is more.
+    """The least size of a zone whose container changes from ``now`` to ``then``; empty if nothing grows.
 
-    All figures have been checked.  Limits of containers are added up, unless they were more than the pod's
-    already: with limits of pods each container that has none of its own has all of its pod's.
+    All figures have been checked.  The sum of the containers' limits counts, unless the sum exceeded the
+    pod's limit already: a container without a limit of its own has the whole limit of its pod.
     """
     wanted = pb.ZoneResources()
     if then.memory_limit_in_bytes > now.memory_limit_in_bytes > 0:

@@ -1,6 +1,6 @@
-"""What requests name of the host's files, and is read or made here: all of it by ``HostPaths``.
+"""Reads and makes the host's files that requests name, always through ``HostPaths``.
 
-Volumes and logs are protectd's.
+protectd handles volumes and logs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _PROFILE_BYTES = 256 * 1024
 
 
 def owner(pod: cri.PodSandboxMetadata) -> str:
-    """Who names a path: the pod, which is the same one for the tenant when it is made anew."""
+    """The owner of a path look-up: the pod, by a name that later sandboxes of the pod share."""
     return f"{pod.namespace}/{pod.name}"
 
 
 async def make_log_directory(paths: HostPaths, pod: cri.PodSandboxMetadata, directory: str) -> None:
     """Make ``directory`` and its parents (0755); "" makes none.
 
-    The kubelet makes and removes its own directories; other callers may leave that to us.
+    The kubelet makes and removes its own directories; other callers leave that to us.
     """
     if not directory:
         return
@@ -43,7 +43,7 @@ async def make_log_directory(paths: HostPaths, pod: cri.PodSandboxMetadata, dire
 async def seccomp_profile(
     paths: HostPaths, pod: cri.PodSandboxMetadata, path: str, operation: str = CREATE
 ) -> bytes:
-    """A profile of the host; b"" for the path "".  Invalid unless it is a plain file, not too large."""
+    """A profile of the host; b"" for the path "".  Invalid: not a plain file, or too large."""
     if not path:
         return b""
     subject = f"seccomp profile {path!r:.200}"

@@ -23,7 +23,7 @@ class StoredImages:
         self._store = manager.store
 
     def resolve(self, reference: str) -> RootImage:
-        """The image by id, tag or digest; Missing when it is not here."""
+        """The image by id, tag or digest; Missing if the store lacks the image."""
         image = self._store.resolve(reference)
         run: Mapping[str, Any] = image.run  # JSON of a registry: checked field by field
         known = image.repo_digests[0] if image.repo_digests else image.id
@@ -50,7 +50,7 @@ class StoredImages:
                 await self._manager.mend(self._store.resolve(reference))
 
     def hold(self, image_id: str, container_id: str) -> None:
-        """Keep an image on the disk until ``release``, even if it is removed meanwhile."""
+        """Keep an image on the disk until ``release``, even after RemoveImage."""
         self._store.hold(image_id, container_id)
 
     def release(self, container_id: str) -> None:
@@ -58,7 +58,7 @@ class StoredImages:
         self._store.release(container_id)
 
     def collect(self) -> None:
-        """Delete removed images that nobody holds, once a starting daemon has made all its holds."""
+        """Delete removed images without holds; a starting daemon calls this after making all its holds."""
         self._store.collect()
 
     def pulls(self) -> list[dict[str, object]]:

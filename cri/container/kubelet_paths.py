@@ -1,20 +1,20 @@
-"""The kubelet's paths of what the pod's zone has itself, or a copy of, and does not share with the host.
+"""The kubelet's paths of files that the pod's zone has itself or as a copy, and does not share with the host.
 
-They are known by their names below the kubelet's root (kubernetes/pkg/volume/util, kubelet_getters.go):
+Each kind has a name below the kubelet's root (kubernetes/pkg/volume/util, kubelet_getters.go):
 
 - ``<root>/pods/<uid>/volumes/kubernetes.io~empty-dir/<volume>``: an emptyDir;
 - ``<root>/pods/<uid>/volumes/kubernetes.io~{configmap,secret,downward-api,projected}/<volume>``: small files,
   as an AtomicWriter makes them;
 - ``<root>/pods/<uid>/volume-subpaths/<volume>/<container>/<number>``: a bind mount of a part of a volume,
   for a subPath;
-- ``<root>/pods/<uid>/etc-hosts``: the pod's /etc/hosts, which the kubelet writes anew for each container;
-- ``<root>/pods/<uid>/containers/<container>/<8 hexadecimal digits>``: a container's termination message,
-  which the kubelet reads when the container has ended.
+- ``<root>/pods/<uid>/etc-hosts``: the pod's /etc/hosts; the kubelet writes the file anew for each container;
+- ``<root>/pods/<uid>/containers/<container>/<8 hexadecimal digits>``: a container's termination message;
+  the kubelet reads the file when the container has ended.
 
-An emptyDir of medium Memory is a tmpfs of its own, one on disk is in the file system of the kubelet's root.
-To which volume a part belongs is told by the file systems that they are in.
+An emptyDir of medium Memory has a tmpfs; an emptyDir on disk is in the file system of the kubelet's root.
+The file systems of a part and of a volume tell to which volume the part belongs.
 
-Only a termination message is ever written on the host.  So the uid in its path must be the pod sandbox's own:
+Only termination messages are written on the host.  The uid in the path must therefore be the pod sandbox's:
 otherwise a volume (hostPath) could name the file of another pod.
 """
 
@@ -40,17 +40,17 @@ _PART = re.compile(_POD + r"/volume-subpaths/(?P<volume>[^/]+)/[^/]+/[0-9]+")
 _HOSTS = re.compile(_POD + r"/etc-hosts")
 _MESSAGE = re.compile(r"(?P<root>/(?:[^/]+/)*)pods/(?P<uid>[^/]+)/containers/[^/]+/[0-9a-f]{8}")
 _MESSAGE_BYTES = 4096
-"""What the kubelet reads of a termination message, from its end (MaxContainerTerminationMessageLength)."""
+"""Bytes that the kubelet reads from the end of a message (MaxContainerTerminationMessageLength)."""
 _OF_HOSTS = ".etc-hosts"
-"""The zone's name for it; no volume has such a one."""
+"""The zone's name for /etc/hosts; volumes cannot have this name."""
 _CALLS = HostCalls()
 
 
 @dataclass(frozen=True, slots=True)
 class SeenPath:
-    """What is at a path: its file system's kind and device, the path in that, its mode and owner.
+    """A file by path: kind and device of its file system, path in the file system, mode and owner.
 
-    ``size_bytes`` is the file system's.
+    ``size_bytes``: size of the file system.
     """
 
     kind: str
@@ -63,12 +63,12 @@ class SeenPath:
 
 
 See = Callable[[str], SeenPath | None]
-"""None: there is nothing."""
+"""None: no file."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmptyDirSource:
-    """An emptyDir, and the part of it that is meant; ``seen`` is its root on the host."""
+    """An emptyDir and a part of it; ``seen``: the emptyDir's root on the host."""
 
     volume: str
     on_disk: bool
@@ -78,11 +78,11 @@ class EmptyDirSource:
 
 @dataclass(frozen=True, slots=True)
 class KubeletFiles:
-    """Small files that are to be copied.
+    """Small files to copy.
 
-    ``volume``: the zone's name for the copy; "": one for each container.  ``writable``: containers may change
-    it.  ``return_bytes``: what the kubelet reads of it afterwards, if it is mounted writable; it is below the
-    directory ``beneath``, and no symbolic link leads from there to it.
+    ``volume``: the zone's name for the copy; "": a copy for each container.  ``writable``: containers may
+    change the copy.  ``return_bytes``: bytes that the kubelet reads back from a writable file; the file is
+    below the directory ``beneath``, without a symbolic link in between.
     """
 
     volume: str = ""
@@ -98,7 +98,7 @@ Source = EmptyDirSource | KubeletFiles
 async def look(
     sandbox_id: str, pod_uid: str, paths: Sequence[str], in_zone: Sequence[str]
 ) -> Mapping[str, Source]:
-    """``find``, on this host.  Refused when a file system does not answer."""
+    """``find`` on this host.  Refused if a file system does not answer."""
     if not any(_is_looked_at(path) for path in paths):
         return find(pod_uid, paths, in_zone, lambda _: None)
     try:
@@ -108,7 +108,7 @@ async def look(
 
 
 def find(pod_uid: str, paths: Sequence[str], in_zone: Sequence[str], see: See) -> Mapping[str, Source]:
-    """What is in the zone, or copied into it, by its path; Unsupported for volumes of huge pages.
+    """Files in the zone or copied into the zone, by path; Unsupported for volumes of huge pages.
 
     ``in_zone``: as ``Sandbox.in_zone``.
     """
@@ -166,7 +166,7 @@ def _empty_dir(volume: str, root: SeenPath, sub_path: str = "") -> EmptyDirSourc
 
 
 def _below(part: SeenPath, root: SeenPath) -> str | None:
-    """The path of a part in the volume at ``root``; None when it is not in it."""
+    """The path of a part in the volume at ``root``; None if the part is outside."""
     if part.device != root.device:
         return None
     if part.root == root.root:
@@ -176,7 +176,7 @@ def _below(part: SeenPath, root: SeenPath) -> str | None:
 
 
 def see(path: str) -> SeenPath | None:
-    """Look at a path of this host; a symbolic link at its end is nothing.  May wait for its file system."""
+    """Look at a path of this host, without following a last symbolic link.  May wait for the file system."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

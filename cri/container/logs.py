@@ -7,7 +7,7 @@ from daemonkit.faults import Refused
 
 
 async def reopen(runtime: Runtime, wanted: str) -> None:
-    """Write on to a new file, after a log was rotated; Refused when the container has ended."""
+    """Continue the log in a new file after rotation; Refused if the container has ended."""
     container = runtime.containers.find(wanted)
     if not container.live:
         raise Refused("reopen log of", container.id, f"it is {container.phase.value}")

@@ -23,22 +23,22 @@ _ZONE_GONE = frozenset({SandboxPhase.STOPPED, SandboxPhase.REMOVING})
 
 
 async def remove(runtime: Runtime, wanted: str) -> None:
-    """End a container by force if need be, then forget it.  Idempotent; an unknown id succeeds."""
+    """Kill a container if needed, then forget its record.  Idempotent; an unknown id succeeds."""
     if found := runtime.containers.find_or_none(wanted):
         await remove_by_id(runtime, found.id)
 
 
 async def remove_by_id(runtime: Runtime, container_id: str) -> None:
-    """The same by whole id, for hidden ones too; goes on even if the caller goes away meanwhile."""
+    """As remove, by whole id, also for hidden containers; continues if the caller is cancelled."""
     async with runtime.locks.hold(container_id):
         if runtime.containers.has(container_id):
             await complete(_remove(runtime, container_id))
 
 
 async def undo(runtime: Runtime, container_id: str) -> bool:
-    """Remove a container that was never created; returns whether all of it is gone.
+    """Remove a container that was never created; returns whether everything is gone.
 
-    What is not stays recorded, and reconciliation tries again.
+    Remainders stay recorded, and reconciliation tries again.
     """
     if not runtime.containers.has(container_id):
         return True
@@ -54,7 +54,7 @@ async def undo(runtime: Runtime, container_id: str) -> bool:
 
 
 async def finish_leftover(runtime: Runtime, name: str) -> None:
-    """Finish the removal of a container that still holds ``name``, since its request has come again."""
+    """Finish the removal of a container that still holds ``name``: the kubelet has repeated its request."""
     holder = runtime.container_names.holder(name)
     if holder and runtime.containers.phase(holder) is ContainerPhase.UNDOING:
         await undo(runtime, holder)
@@ -65,7 +65,7 @@ async def _remove(runtime: Runtime, container_id: str) -> None:
     if not container.hidden:
         await runtime.containers.put(replace(container, phase=ContainerPhase.REMOVING))
     checkpoint("remove-container.recorded")
-    # With its zone protectd has forgotten it.
+    # protectd has forgotten the workload with its zone.
     if runtime.sandboxes.get(container.sandbox_id).phase not in _ZONE_GONE:
         await runtime.zones.delete_workload(container_id)
     checkpoint("remove-container.deleted")

@@ -1,6 +1,6 @@
-"""A zone's share of the host's CPUs, which follows from CRI's figures for its pod and its containers.
+"""A zone's share of the host's CPUs, from CRI's figures for its pod and its containers.
 
-A zone's own control groups are a compromised zone's to ignore, so the host holds the sum of what they hold.
+A compromised zone can ignore its own control groups.  The host therefore enforces the sum of their limits.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 log = logging.getLogger(__name__)
 
 _CPU_SHARES = 1024
-"""What stands for one CPU, and what a control group has that was given none."""
+"""CPU shares of one CPU, and the default of a control group."""
 _CPU_WEIGHT, _MOST_WEIGHT = 256, 65_535
-"""``weight`` of protect.v1: what stands for one CPU, and the most."""
+"""``weight`` of protect.v1: of one CPU, and the maximum."""
 _MOST_CAP = 100 * 1024
 _PERIOD = 100_000
-"""Microseconds, the kernel's where none is given."""
+"""Default period of the kernel, in microseconds."""
 _COUNTED = frozenset({ContainerPhase.CREATING, ContainerPhase.CREATED, ContainerPhase.RUNNING})
 
 
@@ -49,9 +49,9 @@ def zone_shares(
 ) -> ZoneShares:
     """The share of a zone with these containers; all figures have been checked.
 
-    The pod's own figures count where it has any, as the kubelet sums them up; else those of its containers
-    together.  A container without a quota may take what its zone's vCPUs can run: then there is no cap.
-    ``cpu_overhead``, in percent of one CPU, is added to the cap when the request has no overhead.
+    The pod's own figures count if present, as the kubelet sums them up; else the sum of its containers'
+    figures.  A container without a quota may use all vCPUs of its zone: the zone then has no cap.
+    ``cpu_overhead``, in percent of one CPU, is added to the cap if the request has no overhead.
     """
     asked, overhead = pod.resources, pod.overhead
     shares = asked.cpu_shares or sum(one.cpu_shares for one in containers)
@@ -77,7 +77,7 @@ def cap(quota: int, period: int) -> int:
 
 
 def shares_of(runtime: Runtime, sandbox_id: str, pod: cri.LinuxPodSandboxConfig) -> ZoneShares:
-    """The share of a pod's zone with the containers that it has now."""
+    """The share of a pod's zone with its present containers."""
     containers = [
         one.config.linux.resources for one in runtime.containers_of(sandbox_id) if one.phase in _COUNTED
     ]
@@ -92,7 +92,7 @@ async def resize(
     *,
     only_more: bool = False,
 ) -> list[str]:
-    """Give the zone this size, and the share that follows from ``pod``; what could not be done."""
+    """Set the zone's size, and the share that follows from ``pod``; returns the failures."""
     async with runtime.locks.hold(f"shares of {sandbox_id}"):
         shares = shares_of(runtime, sandbox_id, pod)
         not_done = await runtime.zones.resize_zone(sandbox_id, shares.put(wanted), only_more=only_more)
@@ -102,14 +102,14 @@ async def resize(
 
 
 async def settle(runtime: Runtime, sandbox_id: str) -> None:
-    """Have protectd hold what the records say, unless it does already; a pod without a zone has none."""
+    """Have protectd enforce the recorded share, unless unchanged; nothing for a pod without a zone."""
     async with runtime.locks.hold(f"shares of {sandbox_id}"):
         if runtime.sandboxes.phase(sandbox_id) is SandboxPhase.READY:
             await complete(_settle(runtime, sandbox_id))
 
 
 async def settle_or_log(runtime: Runtime, sandbox_id: str) -> None:
-    """The same where nobody can be told: a failure is logged, and reconciliation tries again."""
+    """The same without a caller to tell: a failure is logged, and reconciliation tries again."""
     try:
         await settle(runtime, sandbox_id)
     except Refused as fault:

@@ -15,13 +15,13 @@ log = logging.getLogger(__name__)
 
 
 async def start(runtime: Runtime, wanted: str) -> None:
-    """Start a container; Refused when it was started before."""
+    """Start a container; Refused if the container was started before."""
     container_id = runtime.containers.find(wanted).id
     async with runtime.locks.hold(container_id):
         container = runtime.containers.get(container_id)
         if container.phase is not ContainerPhase.CREATED:
             raise Refused("start container", container_id, f"it is {container.phase.value}")
-        # A caller that goes away must not leave protectd's state and ours apart.
+        # A cancelled caller must not leave protectd's state and ours different.
         await complete(_start(runtime, container_id))
     log.info("container runs", extra=fields(container=container_id))
 
@@ -38,7 +38,7 @@ async def _start(runtime: Runtime, container_id: str) -> None:
 
 
 async def _learn(runtime: Runtime, container_id: str) -> None:
-    """Ask protectd about a failed start: either the container has ended, or the zone does not answer."""
+    """Ask protectd about a failed start: the container has ended, or the zone does not answer."""
     try:
         await runtime.changes.workload(await runtime.zones.get_workload(container_id))
     except Fault as fault:

@@ -19,8 +19,8 @@ _KILL_TIMEOUT = 15.0
 async def stop(runtime: Runtime, wanted: str, grace: int) -> None:
     """End a container after ``grace`` seconds at the latest; 0 kills at once.
 
-    Idempotent; an unknown id, or one that does not run, succeeds.  No lock is held: a second call with a
-    shorter grace period must get through.
+    Idempotent; succeeds for an unknown id and for a container that does not run.  No lock is held: a second
+    call with a shorter grace period must get through.
     """
     container = runtime.containers.find_or_none(wanted)
     if container is None or container.phase is not ContainerPhase.RUNNING:
@@ -39,7 +39,7 @@ async def stop(runtime: Runtime, wanted: str, grace: int) -> None:
 
 
 async def kill(runtime: Runtime, container: Container) -> None:
-    """Send SIGKILL and wait; a container that does not end in time is left to whoever destroys its zone."""
+    """Send SIGKILL and wait; destroying the zone ends a container that survives the wait."""
     try:
         await _signal(runtime, container, signal.SIGKILL)
         await _wait(runtime, container, _KILL_TIMEOUT)
@@ -48,7 +48,7 @@ async def kill(runtime: Runtime, container: Container) -> None:
 
 
 async def _signal(runtime: Runtime, container: Container, number: int) -> None:
-    """Send a signal; a container that has ended meanwhile, or with its zone, is fine."""
+    """Send a signal; succeeds if the container or its zone has ended."""
     try:
         await runtime.zones.signal_workload(container.id, number)
     except (Refused, Missing):
@@ -56,7 +56,7 @@ async def _signal(runtime: Runtime, container: Container, number: int) -> None:
 
 
 async def _wait(runtime: Runtime, container: Container, timeout: float) -> None:
-    """Wait until it has ended and its output is in the log; TooLate after ``timeout`` seconds."""
+    """Wait until the container has ended and its output is in the log; TooLate after ``timeout`` seconds."""
     try:
         await runtime.changes.workload(await runtime.zones.wait_workload(container.id, timeout))
     except Missing:

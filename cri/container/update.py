@@ -1,4 +1,4 @@
-"""UpdateContainerResources: sets limits in the zone's cgroups, which statuses show from then on."""
+"""UpdateContainerResources: sets limits in the zone's cgroups, and records them for statuses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST = 2**63 - 1  # of a field
 
 
 async def update(runtime: Runtime, asked: cri.UpdateContainerResourcesRequest) -> None:
-    """Change limits; what is 0 or "" stays as it is.  Refused: it has ended, or its zone's kernel says no."""
+    """Change limits; 0 and "" leave a limit unchanged.  Refused: container ended, or the kernel refuses."""
     container_id = runtime.containers.find(asked.container_id).id
     async with runtime.locks.hold(container_id):
         container = runtime.containers.get(container_id)
@@ -43,7 +43,7 @@ async def update(runtime: Runtime, asked: cri.UpdateContainerResourcesRequest) -
             raise Invalid(UPDATE, container_id, "windows is set", "zones run Linux")
         wanted = _wanted(container.config.linux.resources, asked.linux)
         changes = _changes(container, wanted)
-        # The zone and the record change together, even if the caller goes away.
+        # The zone and the record change together, even if the caller is cancelled.
         await complete(_update(runtime, container_id, wanted, changes))
 
 
@@ -67,9 +67,9 @@ async def _update(
 
 
 async def _one_by_one(runtime: Runtime, container_id: str, asked: cri.LinuxContainerResources) -> None:
-    """Set the limits one by one, to find out which of them hold.
+    """Set the limits one by one, and find the limits that the kernel accepts.
 
-    The OCI runtime stops at the first limit that the kernel refuses, and those before it hold.
+    The OCI runtime stops at the first refused limit, and has set the limits before.
     """
     parts = [_part(asked, names) for names in _PARTS]
     parts = [part for part in parts if part.ByteSize()]
@@ -112,11 +112,11 @@ def merge(into: cri.LinuxContainerResources, asked: cri.LinuxContainerResources)
 def _wanted(
     now: cri.LinuxContainerResources, asked: cri.LinuxContainerResources
 ) -> cri.LinuxContainerResources:
-    """Add to the request what belongs to it.
+    """Add the limits that depend on requested ones.
 
-    The limit of memory and swap together follows the memory limit, unless it is set too.  Quota and period
-    are one limit to the kernel: setting one keeps the other.  oom_score_adj is fixed when a process starts;
-    the kubelet sends it with every update, and other runtimes ignore it too.
+    The limit of memory and swap together follows the memory limit, unless the request sets both.  Quota and
+    period are one limit to the kernel: setting the one keeps the other.  oom_score_adj is fixed when a
+    process starts; the kubelet sends the field with every update, and other runtimes ignore the field too.
     """
     wanted = cri.LinuxContainerResources()
     wanted.CopyFrom(asked)
@@ -133,7 +133,7 @@ def _wanted(
 
 
 def _changes(container: Container, asked: cri.LinuxContainerResources) -> dict[str, object]:
-    """The changes as OCI ``linux.resources``: only what is asked for, and never the devices."""
+    """The requested changes as OCI ``linux.resources``, without devices."""
     now = container.config.linux.resources
     try:
         wanted = resources(asked, 0)
@@ -141,7 +141,7 @@ def _changes(container: Container, asked: cri.LinuxContainerResources) -> dict[s
         raise type(fault)(UPDATE, container.id, f"{fault.subject}: {fault.cause}", fault.hint) from None
     changes = {key: value for key, value in wanted.items() if key != "devices"}
     if asked.cpu_quota < 0 < now.cpu_quota:
-        # The limit is lifted; crun wants the period with it.
+        # To lift the limit, crun needs the period too.
         cpu = changes.get("cpu")
         lifted = {"quota": -1, "period": asked.cpu_period or _PERIOD}
         changes["cpu"] = {**(cpu if isinstance(cpu, dict) else {}), **lifted}

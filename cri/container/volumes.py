@@ -1,4 +1,4 @@
-"""Plan a container's mounts: volumes that protectd shares with its zone, and binds from there."""
+"""Plans a container's mounts: volumes that protectd shares with the zone, and bind mounts from them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 SHARED = "/run/xenpod/shared"
-"""The path in a zone of what protectd shares with it (protect.v1, Volume)."""
+"""The zone's path of shared volumes (protect.v1, Volume)."""
 
 
 @dataclass(frozen=True, slots=True)
 class VolumePlan:
-    """What a container's mounts become; ``mounts`` are of the OCI configuration."""
+    """Plan of a container's mounts; ``mounts``: of the OCI configuration."""
 
     mounts: tuple[Json, ...] = ()
     shared: tuple[pb.Volume, ...] = ()
@@ -44,9 +44,9 @@ def plan(
 ) -> VolumePlan:
     """Plan mounts that have been checked; ``found``: the images among them, in their order.
 
-    ``in_zone``: volumes that live in the zone, by their paths on the host.  ``empty_dir_size``: bytes of each
-    that is on disk there, unless ``empty_dirs`` has another number for it; 0: half of the zone's memory, or
-    what its scratch disk has.
+    ``in_zone``: volumes that live in the zone, by host path.  ``empty_dir_size``: bytes of each emptyDir on
+    the zone's disk without a number in ``empty_dirs``; 0: half of the zone's memory, or the free space of its
+    scratch disk.
     """
     binds: list[Json] = []
     shared: list[pb.Volume] = []
@@ -74,7 +74,7 @@ def plan(
 
 
 def _can_be_copied(source: KubeletFiles, mount: cri.Mount) -> bool:
-    """Whether nobody expects more of it than a copy has: to reach the host, or the host's later mounts."""
+    """Whether a copy is enough: nobody expects writes to reach the host, or later mounts of the host."""
     return (mount.readonly or source.writable) and mount.propagation == cri.PROPAGATION_PRIVATE
 
 
@@ -101,7 +101,7 @@ def _image(name: str, mount: cri.Mount, found: RootImage) -> pb.ImageVolume:
 
 
 def _memory(name: str, source: EmptyDirSource, disk_size: int) -> pb.MemoryVolume:
-    """An emptyDir with the mode and owner that the kubelet gave the host's; in memory also its size."""
+    """An emptyDir with the mode and owner of the kubelet's directory; in memory also with its size."""
     seen = source.seen
     return pb.MemoryVolume(
         name=name,
@@ -116,7 +116,7 @@ def _memory(name: str, source: EmptyDirSource, disk_size: int) -> pb.MemoryVolum
 
 
 def _volume(name: str, mount: cri.Mount) -> pb.Volume:
-    """The volume of a host path, which is made a directory if it does not exist, as pods expect."""
+    """The volume of a host path; a missing path becomes a directory, as pods expect."""
     return pb.Volume(
         name=name,
         host_path=mount.host_path,

@@ -1,4 +1,4 @@
-"""The rates of a pod's disks: its handler's, which annotations lower where the handler allows them."""
+"""Rates of a pod's disks: from its handler; annotations may lower the rates if the handler allows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _FIELDS: Mapping[str, str] = {
 
 
 def disk_rates(config: cri.PodSandboxConfig, name: str, handler: HandlerConfig) -> pb.DiskRates | None:
-    """The rates of a pod of the handler ``name``; None: it has none.
+    """The rates of a pod of the handler ``name``; None: unlimited.
 
-    Invalid: an annotation that is no rate, and 0 is none; Denied: one above the handler's.
+    Invalid: an annotation that is no rate (0 is no rate); Denied: a rate above the handler's.
     """
     found = {
         _FIELDS[setting]: _annotated(config, key, name, getattr(handler, setting))
@@ -33,7 +33,7 @@ def disk_rates(config: cri.PodSandboxConfig, name: str, handler: HandlerConfig) 
 
 
 def _annotated(config: cri.PodSandboxConfig, key: str, name: str, limit: int) -> int:
-    """The rate that the pod asks for, 0 when it asks for none."""
+    """The pod's own rate; 0: none."""
     if key not in config.annotations:
         return 0
     try:

@@ -1,4 +1,4 @@
-"""The kernel of a pod's zone: which image it comes from, and the hold that keeps the image."""
+"""The kernel image of a pod's zone, and the hold that keeps the image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 def chosen(config: cri.PodSandboxConfig, handler: HandlerConfig, settings: KernelSettings) -> str:
     """The image's normalised name: the pod's own choice, else its handler's; "": the toolstack's kernel.
 
-    Invalid: not the name of an image; Denied: one that pods may not choose.
+    Invalid: not the name of an image; Denied: pods may not choose this image.
     """
     if KERNEL not in config.annotations:
         return str(names.parse(handler.kernel)) if handler.kernel else ""
@@ -31,7 +31,7 @@ def chosen(config: cri.PodSandboxConfig, handler: HandlerConfig, settings: Kerne
 
 
 def resolve(runtime: Runtime, name: str) -> str:
-    """Look an image up; its id ("" for "").  Missing when it is not here: nothing is pulled."""
+    """Look an image up; its id ("" for "").  Missing if the store lacks the image: nothing is pulled."""
     if not name:
         return ""
     try:
@@ -44,11 +44,11 @@ def resolve(runtime: Runtime, name: str) -> str:
 
 
 def hold(runtime: Runtime, image_id: str, sandbox_id: str) -> None:
-    """Keep the image until ``release``; Missing when it is gone."""
+    """Keep the image until ``release``; Missing if the image is gone."""
     if image_id:
         runtime.images.hold(image_id, ZONE + sandbox_id)
 
 
 def release(runtime: Runtime, sandbox_id: str) -> None:
-    """End the hold once no zone boots from the image; there may be none."""
+    """End the hold, if any, once no zone boots from the image."""
     runtime.images.release(ZONE + sandbox_id)

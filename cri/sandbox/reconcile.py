@@ -1,4 +1,4 @@
-"""Reconciles records with reality: finishes what a killed daemon, or a failed undo, left half-done."""
+"""Reconciles records with reality: finishes work that a killed daemon or a failed undo left half-done."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RETRY = 5.0
 class Reconciler:
     """Run ``run`` as a task.
 
-    Records that were there when the daemon started are finished whatever their phase: nobody works on them.
+    Records from before the daemon's start are finished in any phase: no task works on them.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -38,7 +38,7 @@ class Reconciler:
         runtime.unfinished.set()
 
     async def run(self) -> None:
-        """Sweep whenever ``unfinished`` is set and protectd answers; retry if something is left."""
+        """Sweep whenever ``unfinished`` is set and protectd answers; retry until nothing is left."""
         runtime = self._runtime
         while True:
             await runtime.unfinished.wait()

@@ -23,7 +23,7 @@ _WITHOUT_ZONE = frozenset({SandboxPhase.DEAD, SandboxPhase.STOPPED, SandboxPhase
 
 
 async def remove(runtime: Runtime, wanted: str) -> None:
-    """Stop a pod if need be, then forget it and its containers, even if the caller goes away meanwhile.
+    """Stop a pod if needed, then forget the pod and its containers, even if the caller is cancelled.
 
     Idempotent; an unknown id succeeds.
     """
@@ -49,9 +49,9 @@ async def _remove(runtime: Runtime, sandbox: Sandbox) -> None:
 
 
 async def undo(runtime: Runtime, sandbox_id: str) -> bool:
-    """Remove a pod that never became ready; returns whether all of it is gone.
+    """Remove a pod that never became ready; returns whether everything is gone.
 
-    What is not stays recorded, and reconciliation tries again.
+    Remainders stay recorded, and reconciliation tries again.
     """
     async with runtime.locks.hold(sandbox_id):
         if not runtime.sandboxes.has(sandbox_id):
@@ -65,9 +65,9 @@ async def undo(runtime: Runtime, sandbox_id: str) -> bool:
 
 
 async def finish_other_attempts(runtime: Runtime, metadata: cri.PodSandboxMetadata) -> None:
-    """Finish the undo of all attempts at a pod, whose reservation and devices the next one has to find free.
+    """Finish the undo of all earlier attempts at a pod: the next attempt needs the reservation and devices.
 
-    A stop under way is waited for.  Exists: one of them lives.
+    Waits for a stop in flight.  Exists: an attempt lives.
     """
     for other in _attempts(runtime, metadata):
         if other.phase is SandboxPhase.UNDOING:
@@ -75,7 +75,7 @@ async def finish_other_attempts(runtime: Runtime, metadata: cri.PodSandboxMetada
         elif other.phase is SandboxPhase.STOPPING:
             async with runtime.locks.hold(other.id):
                 log.info("the stop of an attempt has ended", extra=fields(sandbox=other.id))
-    # Also one whose undo or stop has failed.
+    # Also a sandbox whose undo or stop has failed.
     for other in _attempts(runtime, metadata):
         cause = f"attempt {other.config.metadata.attempt}, sandbox {other.id}, is {other.phase.value}"
         raise Exists(RUN, metadata.name, cause, "stop that one first")
@@ -87,7 +87,7 @@ def pod_key(metadata: cri.PodSandboxMetadata) -> str:
 
 
 def _attempts(runtime: Runtime, metadata: cri.PodSandboxMetadata) -> list[Sandbox]:
-    """Sandboxes of the pod of which there may be a zone."""
+    """Sandboxes of the pod that may have a zone."""
     return [
         one
         for one in runtime.sandboxes.all()

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
-    """Run a pod; returns its id.  If this fails, nothing is left that reconciliation cannot remove."""
+    """Run a pod; returns its id.  After a failure, reconciliation can remove every remainder."""
     sandbox = _plan(runtime, asked)
     await _host_files(runtime, sandbox.config)
     name = sandbox_name(sandbox.config.metadata)
@@ -94,7 +94,7 @@ def _plan(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> Sandbox:
 
 
 async def _host_files(runtime: Runtime, pod: cri.PodSandboxConfig) -> None:
-    """Make the log directory; Invalid or Refused for a seccomp profile that cannot be read."""
+    """Make the log directory; Invalid or Refused for an unreadable seccomp profile."""
     path = local_profile(pod.linux.security_context, RUN)
     await host_files.seccomp_profile(runtime.paths, pod.metadata, path, RUN)
     await host_files.make_log_directory(runtime.paths, pod.metadata, pod.log_directory)
@@ -112,7 +112,7 @@ async def _create_zone(
 ) -> pb.Zone:
     """Boot the zone while the CNI plugins run.
 
-    The namespace must be there first: the zone's interface is made in it.
+    The network namespace comes first: the zone's interface is made inside.
     """
     found = await runtime.images.kernel(sandbox.kernel) if sandbox.kernel else None
     await namespace()
@@ -149,8 +149,8 @@ async def _create_zone(
 
 
 async def _check_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
-    """Unsupported: the toolstack's own kernel lacks what the pod asks for."""
-    # A zone with its own kernel image reports by itself what that kernel cannot do.
+    """Unsupported: the toolstack's own kernel lacks a feature of the pod's request."""
+    # A zone with its own kernel image reports the limits of its kernel by itself.
     if sandbox.kernel:
         return
     security = sandbox.config.linux.security_context
@@ -161,7 +161,7 @@ async def _check_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
 
 
 async def _check_requirements(runtime: Runtime, sandbox: Sandbox) -> None:
-    """Refused: this host lacks what the handler requires.  Without requirements protectd is not asked."""
+    """Refused: this host lacks a requirement of the handler.  Without requirements protectd is not asked."""
     handler = runtime.config.handlers[sandbox.handler]
     if not handler.asks_host:
         return
@@ -177,7 +177,7 @@ def _id_mapping(config: cri.PodSandboxConfig) -> pb.IdMapping | None:
 
 
 async def _ready(runtime: Runtime, sandbox_id: str, zone: pb.Zone) -> None:
-    """Record that the pod is ready; Refused when the stream of changes noted that its zone has ended."""
+    """Record that the pod is ready; Refused if the stream of changes has reported the end of its zone."""
     sandbox = runtime.sandboxes.get(sandbox_id)
     if sandbox.death_reason:
         raise Refused(RUN, sandbox_id, f"its zone ended: {sandbox.death_reason}")
@@ -187,6 +187,6 @@ async def _ready(runtime: Runtime, sandbox_id: str, zone: pb.Zone) -> None:
 
 
 def _release_kernel(runtime: Runtime, sandbox_id: str) -> None:
-    """Release the kernel image, unless the pod is still recorded: then its zone may still boot from it."""
+    """Release the kernel image, unless the pod is still recorded: its zone may still boot from the image."""
     if not runtime.sandboxes.has(sandbox_id):
         kernel.release(runtime, sandbox_id)

@@ -21,10 +21,10 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Dimension:
-    """Memory or vCPUs of a size; 0: not given, or the bound is the profile's.
+    """Memory or vCPUs of a size; 0: not given, or left to the profile.
 
-    ``noted``: by the pod's annotation ``key``; ``asked``: by its CRI resources; ``least`` and ``most``: what
-    ``setting`` and ``setting``_min or ``setting``_max of its handler allow.
+    ``noted``: by the pod's annotation ``key``; ``asked``: by its CRI resources; ``least`` and ``most``:
+    bounds by ``setting`` and ``setting``_min or ``setting``_max of its handler.
     """
 
     key: str
@@ -46,10 +46,10 @@ class _Dimension:
 def zone_resources(
     config: cri.PodSandboxConfig, memory_overhead: int, handler: HandlerConfig | None = None
 ) -> pb.ZoneResources:
-    """The zone's size; 0 leaves it to protectd's profile.  Invalid: an annotation that cannot be read.
+    """The zone's size; 0 leaves the size to protectd's profile.  Invalid: an unreadable annotation.
 
-    ``memory_overhead``, in bytes, is what the zone's kernel takes when the request has no overhead.
-    Without ``handler`` only what the request itself says counts.
+    ``memory_overhead``: bytes for the zone's kernel if the request has no overhead.  Without ``handler`` only
+    the request counts.
     """
     memory, vcpus = _dimensions(config, memory_overhead, handler or HandlerConfig())
     if handler is None:
@@ -67,12 +67,12 @@ def zone_resources(
 
 
 def _headroom(one: _Dimension, headroom: int) -> int:
-    """What the zone may grow by, within its handler's bounds."""
+    """Possible growth of the zone within its handler's bounds."""
     return min(headroom, max(0, one.most - one.size)) if one.most and one.size else headroom
 
 
 def _begin_small(resources: pb.ZoneResources, begin: int) -> None:
-    """Have the zone begin with ``begin`` bytes, and become what it was to be as it uses more."""
+    """Have the zone begin with ``begin`` bytes, and grow with its use to its full size."""
     headroom = max(0, resources.memory_bytes - begin) + resources.memory_headroom_bytes
     resources.memory_bytes = min(begin, resources.memory_bytes)
     resources.memory_headroom_bytes = headroom
@@ -82,8 +82,8 @@ def _begin_small(resources: pb.ZoneResources, begin: int) -> None:
 def check(config: cri.PodSandboxConfig, memory_overhead: int, name: str, handler: HandlerConfig) -> None:
     """Check that the handler ``name`` allows the size.
 
-    Denied: an annotation above the pod's own limits, or beyond the handler's bounds; Invalid: one that cannot
-    be read, or limits beyond the handler's bounds.
+    Denied: an annotation above the pod's own limits or beyond the handler's bounds; Invalid: an unreadable
+    annotation, or limits beyond the handler's bounds.
     """
     for one in _dimensions(config, memory_overhead, handler):
         _check_limits(config.metadata.name, one, name)

@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 _STOPPED = frozenset({SandboxPhase.STOPPED, SandboxPhase.REMOVING})
 _KILLED = 128 + 9
 _OUT_OF_REACH = 3.0
-"""Seconds to wait for an unreachable zone, before it is destroyed with its containers."""
+"""Seconds to wait for an unreachable zone before destroying the zone with its containers."""
 _AGAIN = 0.2
 
 
 async def stop(runtime: Runtime, wanted: str) -> None:
-    """Stop a pod, to the end even if the caller goes away.  Idempotent; an unknown id succeeds."""
+    """Stop a pod, even if the caller is cancelled.  Idempotent; an unknown id succeeds."""
     found = runtime.sandboxes.find_or_none(wanted)
     if found is None:
         return
@@ -57,7 +57,7 @@ async def stop_locked(runtime: Runtime, sandbox: Sandbox) -> None:
 async def _end(runtime: Runtime, container: Container) -> None:
     """Kill a container.  A failure is only logged: the zone is destroyed next, with all its containers.
 
-    An unreachable zone gets a little time, so that the last output of its containers is not lost.
+    An unreachable zone gets a little time to deliver the last output of its containers.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + _OUT_OF_REACH
@@ -72,7 +72,7 @@ async def _end(runtime: Runtime, container: Container) -> None:
 
 
 async def teardown(runtime: Runtime, sandbox: Sandbox) -> None:
-    """Remove what RunPodSandbox made outside this daemon: the zone and the network.  May be repeated.
+    """Remove the zone and the network that RunPodSandbox made.  May be repeated.
 
     Both are tried; the first failure is raised.
     """

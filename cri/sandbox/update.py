@@ -1,4 +1,4 @@
-"""UpdatePodSandboxResources: has protectd resize the zone, which says what it could not change."""
+"""UpdatePodSandboxResources: has protectd resize the zone, and reports the refused changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UPDATE = "update pod sandbox"
 
 
 async def update(runtime: Runtime, asked: cri.UpdatePodSandboxResourcesRequest) -> None:
-    """Resize a pod's zone; Refused, with all that could not be done, when the zone is too small for it."""
+    """Resize a pod's zone; Refused, with all failures, if the zone stays too small."""
     sandbox_id = runtime.sandboxes.find(asked.pod_sandbox_id).id
     async with runtime.locks.hold(sandbox_id):
         sandbox = runtime.sandboxes.get(sandbox_id)
