@@ -1,7 +1,7 @@
-"""Gets layers into the store: reads kept layers, downloads the others.
+"""Gets layers into the store: reads stored layers, downloads the others.
 
-Callers of one origin share a download.  Callers of other origins share verified layers alone: no pull waits
-for another's registry, or fails with it.
+Callers of one origin share a download. Callers of different origins share only verified layers: a pull
+neither waits for another pull's registry nor fails with it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from images.worker.workers import LayerWorkers
 class WantedLayer(NamedTuple):
     """A layer to get.
 
-    early: the build of the filesystem whose topmost layer this is, which gets its files while they are read.
+    early: the build of the filesystem above this layer, which receives the layer's files while they are read.
     read: read the layer even if its list is stored.
     """
 
@@ -63,8 +63,8 @@ class LayerFetcher:
         self._downloads: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
     async def get(self, wanted: WantedLayer) -> ListedLayer:
-        """A layer, once it is in the store, from whoever verified it first."""
-        # All that a caller says of the layer: a caller that lies shares with nobody.
+        """Return a layer once it is stored, from the first source that verified it."""
+        # All claims of a caller about the layer: a caller with wrong claims shares with nobody.
         layer = (wanted.layer.digest, wanted.layer.size, wanted.diff_id, wanted.read)
         origin = None if wanted.candidates is None else wanted.candidates.origin
         arrival = self._arrivals.get(layer)
