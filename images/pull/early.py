@@ -45,7 +45,7 @@ class EarlyBuild:
 
     @contextmanager
     def reading(self) -> Iterator[BegunFilesystem | None]:
-        """Yields a consumer for the topmost layer's files as they arrive, or None if no early build begins."""
+        """Yields a consumer for the topmost layer's files as they arrive, or None if no build begins."""
         # An earlier host may have sent part of the layer.
         self.close()
         begun = self._begin()

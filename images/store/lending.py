@@ -26,7 +26,7 @@ class LentImage:
 
 @contextmanager
 def lent(store: ImageStore, image: StoredImage) -> Iterator[LentImage]:
-    """The image, lent while the body runs; Refused if a layer is not kept, Missing if the image was removed."""
+    """The image, lent while the body runs; Refused if a layer is not kept, Missing if the image is gone."""
     row, stack = store.stored(image)
     facts = store.facts(image).manifest
     manifest = facts.manifest

@@ -165,7 +165,7 @@ class ImageStore(StoreReader):
             self._load()
 
     def link_filesystem(self, content: str, chain_id: str, work: Path) -> str | None:
-        """Link a sound filesystem of equal content as ``work``; returns the digest, or None without a match."""
+        """Link a sound filesystem of equal content as ``work``; returns the digest, None without a match."""
         rows = filter(None, map(self._now.filesystems.get, self._db.same_content(content)))
         sound = [row for row in rows if not row.damaged]
         path = self.files.fs_path
