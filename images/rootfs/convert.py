@@ -84,7 +84,7 @@ class Accounts:
         self._found[content[:2]] = data
 
     def contents(self, blobs: Mapping[int, BinaryIO], subject: str) -> dict[str, bytes | None]:
-        """All account files; the target of a new symlink may be in a lower layer, and is read from the layer."""
+        """All account files; a new symlink's target may be in a lower layer, and is read from the layer."""
         contents: dict[str, bytes | None] = {}
         for path, node in self._nodes.items():
             if node is None or node.content is None:

@@ -92,7 +92,7 @@ class StreamPipe:
     def put(self, feed: Callable[[BinaryIO], None]) -> bool:
         """Let ``feed`` write a part of the stream; returns whether the tool still reads.
 
-        Feed's errors pass.
+        Passes on feed's errors.
         """
         try:
             feed(self._file)

@@ -1,4 +1,4 @@
-"""Writes the merged tree as a plain tar stream for tar2sqfs, with generated headers around copied file data."""
+"""Writes the merged tree as a plain tar stream for tar2sqfs: generated headers, copied file data."""
 
 from __future__ import annotations
 
