@@ -1,4 +1,4 @@
-"""The parent of all workers: forks a worker for each job, reports its exit status, and ends with the daemon.
+"""The parent of all workers: forks a worker for each job, reports its status, and ends with the daemon.
 
 A fresh interpreter takes 60 ms of CPU time, a fork of this process 2 ms. The parent has one thread, hence
 forks are complete copies, and never sees a byte of an image. Jobs come from standard input, a socket: see
@@ -38,10 +38,7 @@ _SHORT, _LOOK = 0.1, 0.1
 
 
 class _Worker(NamedTuple):
-    """ended: a pidfd; asker: a socket that carries the status.
-
-    The daemon shuts its end to kill the worker.
-    """
+    """ended: a pidfd; asker: a socket for the status. The daemon shuts its end to kill the worker."""
 
     pid: int
     ended: int
@@ -52,10 +49,7 @@ class Parent:
     """The loop of forking and reaping."""
 
     def __init__(self, control: socket.socket, nicer: int) -> None:
-        """nicer: added to the niceness of children.
-
-        The parent only forks, and keeps the daemon's niceness.
-        """
+        """nicer: added to the niceness of children only; the parent keeps the daemon's niceness."""
         self._control = control
         self._nicer = nicer
         self._confinements: dict[bool, Confinement] = {False: Confinement()}

@@ -38,10 +38,7 @@ BEFORE_ADDONS = ("XEN_BLKDEV_FRONTEND", "SQUASHFS")
 
 
 def check(untrusted: bytes, subject: str, extras: Set[str]) -> None:
-    """Raise Refused, naming missing options.
-
-    ``extras``: initramfs and addons.squashfs, as far as present.
-    """
+    """Raise Refused, naming missing options.  ``extras``: the present ones of initramfs, addons.squashfs."""
     inflater = zlib.decompressobj(wbits=31)
     try:
         text = inflater.decompress(untrusted, _PLAIN)
