@@ -55,7 +55,7 @@ class LayeredImage(NamedTuple):
 class Planned(NamedTuple):
     """A filesystem to build.
 
-    layers: digests; verified: numbers of the layers whose bytes have just been verified.
+    layers: digests; verified: numbers of layers with just verified bytes.
     """
 
     part: Part
@@ -64,7 +64,7 @@ class Planned(NamedTuple):
     verified: frozenset[int]
 
     def accounts(self) -> set[int]:
-        """Numbers of the layers that have its account files."""
+        """Numbers of the layers with account files for this filesystem."""
         return {layer for layer in self.plan.accounts.values() if layer is not None and layer != EMPTY}
 
     def read(self) -> set[int]:
@@ -91,7 +91,7 @@ class BuildState(NamedTuple):
 
 
 class FilesystemBuilder:
-    """Builds filesystems. All pulls use one builder, to share work and bounds."""
+    """Builds filesystems. All pulls use the same builder, to share work and bounds."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class FilesystemBuilder:
         spend: Callable[[Cost], None],
         state: BuildState,
     ) -> Planned:
-        """Apply the layers of the next part as they arrive, and plan its filesystem.
+        """Apply the layers of the next part as they arrive, and plan the filesystem.
 
         numbers: of the layers; get: waits for a layer by number, and reads the layer itself if its list is
         unusable; spend: is called with each cost unknown until now.
@@ -158,7 +158,7 @@ class FilesystemBuilder:
         return Planned(part, layers, plan, frozenset(right))
 
     async def _apply(self, image: LayeredImage, number: int, state: BuildState) -> Cost | None:
-        """Apply the next layer from its list; returns its cost, or None if the list is unusable."""
+        """Apply the next layer from its list; returns the cost, or None if the list is unusable."""
         digest, diff_id = image.layers[number].digest, image.diff_ids[number]
         listed = self._store.files.layer_cache_path(digest)
         return await self._threads.run(partial(state.planning.apply, listed, digest, diff_id))
@@ -224,7 +224,7 @@ class FilesystemBuilder:
         paths = [self._store.files.tree_cache_path(chain_id) for chain_id, _ in caches]
         below = planning.begin(paths, caches, token)
         start = image.stack[len(below) - 1].end if below else 0
-        # Missing layers first: they take longest, and stored layers need no download.
+        # Missing layers first, because they take longest; stored layers need no download.
         order = sorted(
             range(start, len(image.layers)), key=lambda number: self._is_here(image.layers[number])
         )
@@ -232,7 +232,7 @@ class FilesystemBuilder:
         return BuildState(below, order, planning, contents)
 
     def _share(self, image: LayeredImage, planned: Planned, token: CancelToken) -> bool:
-        """Link an existing filesystem of the same content; returns whether the store had one."""
+        """Link an existing filesystem of the same content; returns False if the store has none."""
         chain_id = planned.part.chain_id
         with self._store.files.work_file(chain_id.partition(":")[2]) as work:
             digest = self._store.link_filesystem(planned.plan.content.value, chain_id, work)
@@ -241,7 +241,7 @@ class FilesystemBuilder:
             blobs = self._checked(image, planned, planned.accounts(), token)
             accounts = account_files(blobs, planned.plan, chain_id, self._workers, token)
             self._add(image, work, planned, BuiltFilesystem(digest, accounts))
-        # The linked file may have been found damaged meanwhile.
+        # The linked file may have been found damaged in between.
         return self._store.has_filesystem(chain_id)
 
     def _convert(

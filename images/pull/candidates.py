@@ -17,15 +17,15 @@ log = logging.getLogger(__name__)
 def origin_of(*parts: object) -> str:
     """A short name for the origin of a pull's bytes, unique for these parts.
 
-    Pulls of one origin may share bytes before verification; pulls of different origins may not.
+    Pulls of the same origin may share bytes before verification; pulls of different origins may not.
     """
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 class Candidates:
-    """The sources of one pull; the last source is the registry itself.
+    """The sources of a pull; the last source is the registry itself.
 
-    A source that fails is asked last for the rest of the pull. It may still be the only source of the image.
+    A failed source is asked last for the rest of the pull. It may still be the only source of the image.
     """
 
     def __init__(

@@ -14,14 +14,14 @@ from images.rootfs.stack import MAX_PARTS
 from images.settings import ImageSettings
 from images.store.files import StoreFiles
 
-# Early builds of one tenant at a time: enough for one image. Each build is a tar2sqfs process of at least 9
-# MiB, which may have to wait for lower layers. Without a slot, the layer is decompressed again once all
-# layers are stored.
+# Limit of early builds for each tenant: enough for one image. Each build is a tar2sqfs process of at least 9
+# MiB, and may have to wait for lower layers. Without a slot, the layer is decompressed again after all layers
+# are stored.
 SLOTS = MAX_PARTS
 
 
 class EarlyBuild:
-    """At most one early build of one filesystem; used by one thread at a time."""
+    """At most one early build of a filesystem; used by one thread at a time."""
 
     def __init__(
         self,

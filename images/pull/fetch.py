@@ -1,7 +1,7 @@
-"""Fetches manifests, configurations and layers, verified, from the first source that can give them.
+"""Fetches manifests, configurations and layers, verified, from the first working source.
 
-``read_first`` asks the sources in turn; the other functions read one source, block, and run in a thread. This
-module returns content only under its verified digest.
+``read_first`` asks the sources in turn; the other functions read from a given source, block, and run in a
+thread. The module returns content only under its verified digest.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ async def read_first(
     read: Callable[[ImageSource, CancelToken], T],
     may: Callable[[ImageSource], bool] = _any,
 ) -> T:
-    """The result of ``read`` from the first source that can give it; each attempt runs in a thread.
+    """The result of ``read`` from the first successful source; each attempt runs in a thread.
 
     may: selects the sources to ask, at least one. If every source fails, raises the fault of the registry
-    itself (the last configured source), with the faults of the other sources in its cause.
+    itself (the last configured source), with the faults of the other sources in the cause.
     """
     faults: list[Fault] = []
     asked = candidates.in_order(may)
@@ -79,7 +79,7 @@ async def read_first(
             candidates.answered(source)
             return result
     final = faults[asked.index(candidates.registry(may))]
-    # hosts.toml may list the server as its own mirror; name it once.
+    # hosts.toml may list the server as a mirror of itself; name it once.
     others = "; ".join(dict.fromkeys(str(fault) for fault in faults if str(fault) != str(final)))
     if not others:
         raise final
@@ -94,13 +94,13 @@ def read_tagged(
     source: ImageSource,
     token: CancelToken,
 ) -> Document:
-    """The manifest or index of a name at one source."""
+    """The manifest or index of a name, from a given source."""
     given = source.manifest(reference.target, limits.manifest_bytes, token)
     data = given.data
     subject = f"{reference} at {source.name}"
     if reference.digest is not None and not matches(data, reference.digest):
         raise Corrupt("pull", subject, "the manifest has another digest")
-    # A source that answers with a login page instead of a manifest does not have the image.
+    # A login page instead of a manifest means: the source does not have the image.
     facts = claims.borne_out(data, given.claims, limits.layers)
     if facts is None:
         facts = reader.document(data, given.media_type, str(reference), token)
@@ -163,8 +163,8 @@ def download_layer(
     """Download a layer into a file and list its entries; synced on return. Returns the layer's cost.
 
     listed: file for the list of entries. Bytes already in the file are not fetched again, but verified like
-    new bytes. If the whole is wrong, all of it is fetched again. reading: entered for each attempt; gives the
-    early build that receives the files, or None.
+    new bytes. If the whole is wrong, everything is fetched again. reading: entered for each attempt; gives
+    the early build for the files, or None.
     """
     if layer.size > limits.layer_bytes:
         cause = f"{layer.size} bytes, more than {limits.layer_bytes}"
@@ -183,7 +183,7 @@ def download_layer(
         if not isinstance(fault.__cause__, Corrupt):
             raise
         # The bytes have the promised digest. Read them again before blaming the image: a process on this host
-        # reported the fault, and its copy may have been damaged here.
+        # reported the fault, and may have read a damaged copy.
         log.warning("layer %s is read once more: %s", layer.digest, fault)
         return fetch(layer.size)
 

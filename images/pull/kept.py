@@ -63,7 +63,7 @@ def read_kept(
     """A stored layer; None if the store has none, or had to remove a damaged copy.
 
     read: read the layer itself. Otherwise an existing list is enough, and a reader of the bytes calls
-    check_kept(). Corrupt, Unpackable, Oversized: the layer has its digest, hence the image itself is at
+    check_kept(). Corrupt, Unpackable, Oversized: the layer has the right digest; the image itself is at
     fault.
     """
     path, list_path = files.blob_path(layer.digest), files.layer_cache_path(layer.digest)
@@ -108,7 +108,7 @@ def _read(
 
 
 def check_kept(digest: str, path: Path, token: CancelToken) -> None:
-    """Verify a stored layer. Raises Damaged and removes the layer if its digest is wrong."""
+    """Verify a stored layer. Raises Damaged and removes the layer if the digest is wrong."""
     inode = 0
     try:
         status = path.stat()

@@ -82,7 +82,7 @@ class Snapshot:
 
 
 class Meter:
-    """Progress of one layer or one filesystem image, for all pulls that share the work."""
+    """Progress of a layer or a filesystem image, for all pulls that share the work."""
 
     def __init__(self, name: str, total: int) -> None:
         self.name = name
@@ -94,7 +94,7 @@ class Meter:
 
     @contextmanager
     def running(self, total: int | None = None) -> Iterator[None]:
-        """While the body runs, bytes should move; a normal exit means that all bytes are here."""
+        """While the body runs, bytes should move; a normal exit means: all bytes are here."""
         self.total = self.total if total is None else total
         self.bytes, self.state = 0, State.ACTIVE
         try:
@@ -143,7 +143,7 @@ class Meters:
 
 
 class Progress:
-    """Progress of one pull or import."""
+    """Progress of a pull or import."""
 
     def __init__(self, name: str) -> None:
         self.name = name

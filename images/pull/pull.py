@@ -1,7 +1,7 @@
-"""Pulls one image in five steps: resolve, plan, fetch, build, name.
+"""Pulls an image in five steps: resolve, plan, fetch, build, name.
 
 asyncio decides the order. Sources, layers, filesystems and the index are read and written in worker threads;
-a cancelled pull ends once its threads end.
+a cancelled pull ends after its threads end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from images.worker.workers import LayerWorkers
 
 
 class Puller:
-    """Pulls images from sources into the store. All pulls use one Puller, to share work and bounds."""
+    """Pulls images from sources into the store. All pulls use the same Puller, to share work and bounds."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Puller:
         """Set when layers of a pull were kept for the next try."""
 
     async def pull(self, reference: Reference, credentials: Credentials, progress: Progress) -> StoredImage:
-        """Pull the image that a name has at its registry now, and store it under the name."""
+        """Pull the image with this name at its registry now, and store it under the name."""
         self.policy.check_name(reference)
         async with self.candidates(reference, credentials, progress) as candidates:
             with step("image.resolve", image=str(reference)):
@@ -90,7 +90,7 @@ class Puller:
     ) -> AsyncIterator[Candidates]:
         """The hosts to ask for a name, in order; first: another source, asked before all hosts.
 
-        With ``first`` there may be no hosts: reference is None, or no host has the name. The process that
+        With ``first`` the hosts may be missing: reference is None, or no host has the name. The process that
         talks to the hosts ends with the block.
         """
         sources: tuple[ImageSource, ...] = () if first is None else (first,)
@@ -221,7 +221,7 @@ class Puller:
         ]
 
     async def fetch(self, image: ResolvedImage, number: int, candidates: Candidates | None) -> None:
-        """Fetch one layer of an image, by number, unless a sound copy is stored."""
+        """Fetch a layer of an image, by number, unless a sound copy is stored."""
         layer, diff_id = image.manifest.layers[number], image.config.diff_ids[number]
         origin = "" if candidates is None else candidates.origin
         async with self._leasing([], [layer.digest], origin):
@@ -229,7 +229,7 @@ class Puller:
             await self._layers.get(WantedLayer(layer, diff_id, meter, candidates, None, True))
 
     async def _layer(self, wanted: WantedLayer, slots: asyncio.Semaphore, budget: LayerBudget) -> ListedLayer:
-        """Return a layer once it is stored."""
+        """Return a layer after it is stored."""
         async with slots:
             with step("image.layer", digest=wanted.layer.digest):
                 listed = await self._layers.get(wanted)
@@ -244,7 +244,7 @@ class Puller:
     def _name(
         self, image: ResolvedImage, chain_id: str, names: tuple[str, ...] | None, built: bool
     ) -> StoredImage:
-        """Record the image under its names; its filesystems and layers are stored.
+        """Record the image under its names; all filesystems and layers are stored.
 
         built: filesystems were built from these layers; the stored row of the image is replaced.
         """
@@ -284,7 +284,7 @@ class Puller:
             await complete(self._threads.run(lambda _: store.lease(chain_ids, digests)))
             yield
         except BaseException as error:
-            # Keep nothing of a faulty image, which would fail again, nor anything if the disk is full.
+            # Keep nothing of a faulty image, because a retry would fail too, and nothing if the disk is full.
             unfinished = not isinstance(error, Unpackable | Oversized) and not is_disk_full(error)
             if not unfinished:
                 await complete(self._threads.run(lambda _: store.unfinished.drop_parts(digests, origin)))

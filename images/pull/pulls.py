@@ -1,4 +1,4 @@
-"""The pulls and imports under way; all callers of one key share the work, within deadlines."""
+"""The pulls and imports under way; all callers of a key share the work, within deadlines."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Progress], Coroutine[Any, Any, T]]
 MAX_PULLS = 32
-"""Limit of concurrent pulls; the images of one registry get half. Further pulls wait."""
+"""Limit of concurrent pulls; the images of a registry get half. Further pulls wait."""
 
 
 class Pulls:
-    """Concurrent callers of one key share one pull; it is cancelled when its last caller leaves."""
+    """Concurrent callers of a key share a pull. Cancels the pull when the last caller leaves."""
 
     def __init__(self, settings: ImageSettings) -> None:
         self._settings = settings
@@ -46,8 +46,8 @@ class Pulls:
     ) -> T:
         """The result of the pull for this key, started now unless already running.
 
-        name: the image, for messages; watch: called at once with the pull's progress; registry: owner of the
-        share of every pool that the work uses, "": this host.
+        name: the image, for messages; watch: called at once with the pull's progress; registry: its share of
+        every pool pays for the work, "": this host's share.
         """
         pull = self._current.get(key)
         if pull is None:
@@ -94,7 +94,7 @@ class Pulls:
     def _begin(self, key: Hashable, name: str, work: Work[Any], registry: str) -> _Pull:
         progress = Progress(name)
         with on_behalf_of(registry):
-            # The task and its child tasks copy this context.
+            # The task and all child tasks copy this context.
             pull = _Pull(progress, asyncio.create_task(self._timed(work, progress, registry)))
         self._current[key] = pull
         self._tasks.add(pull.task)
@@ -103,7 +103,7 @@ class Pulls:
         return pull
 
     async def _timed(self, work: Work[T], progress: Progress, registry: str) -> T:
-        """The work with its deadlines; system errors become Faults."""
+        """The work with deadlines; system errors become Faults."""
         name, seconds = progress.name, self._settings.pull_seconds
         loop = asyncio.get_running_loop()
         started, begun = loop.time(), False

@@ -148,7 +148,7 @@ def name_of(image: StoredImage) -> str:
 
 
 def _repositories(image: StoredImage, credentials: Credentials) -> list[Reference]:
-    """Repositories of the image's layers, each once; a secret is for the registry of its first name alone."""
+    """Repositories of the image's layers, each once; a secret is for the registry of the first name alone."""
     found = {known.name: known for known in map(names.parse, (*image.repo_digests, *image.repo_tags))}
     known = list(found.values())
     return [one for one in known if credentials == ANONYMOUS or one.host == known[0].host]
