@@ -37,10 +37,7 @@ class Globs:
 
 
 def patterns(table: object, *keys: str) -> None:
-    """Check a list of patterns in a table's ``__post_init__``.
-
-    WrongKey: a pattern without any possible match.
-    """
+    """Check a list of patterns in a table's ``__post_init__``.  WrongKey: a pattern can match no name."""
     for key in keys:
         try:
             Globs(getattr(table, key))

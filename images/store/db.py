@@ -29,9 +29,9 @@ _LOG_BYTES = 512 * 1024
 class FilesystemRow:
     """A filesystem image in the store, named by its layers and all layers below.
 
-    bytes: length; digest: of the whole file as built, "" if version 1 built the file; below: chain_id of the
+    bytes: length; digest: of the whole file as built, "" if built by version 1; below: chain_id of the
     filesystem underneath, possibly added later, "" for the lowest. damaged: the file has changed since the
-    build, and new containers must not use it. lost: counts of files by lost attributes, see LossCount.named;
+    build; new containers must not use it. lost: counts of files by lost attributes, see LossCount.named;
     None: not counted.
     """
 
@@ -120,8 +120,7 @@ class ImageDb:
     def add_filesystem(
         self, row: FilesystemRow, accounts: Mapping[str, bytes | None], content: str = ""
     ) -> None:
-        """Add a finished filesystem. Replaces an older row of the same chain id, and clears the mark of
-        damage.
+        """Add a finished filesystem. Replaces a row of the same chain id, and clears its mark of damage.
 
         accounts: see account_file(); content: see same_content(), "": unknown.
         """
@@ -262,8 +261,7 @@ class ImageDb:
     def account_file(self, stack: Sequence[str], path: str) -> bytes | None:
         """The account file in a stack of filesystems, lowest first; None: no such file.
 
-        The topmost filesystem with a row decides: the file's contents, or NULL if the filesystem deletes the
-        file.
+        The topmost filesystem with a row decides: the file's contents, or NULL if it deletes the file.
         """
         with self._lock, self._told("read"):
             for chain_id in reversed(stack):

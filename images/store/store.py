@@ -110,7 +110,7 @@ class ImageStore(StoreReader):
             return found
 
     def has_filesystem(self, chain_id: str) -> bool:
-        """Whether the store has the filesystem, complete and sound; reliable only under a lease.
+        """Whether the store has a sound filesystem; reliable only under a lease.
 
         The filesystems below may be missing.
         """
@@ -194,10 +194,7 @@ class ImageStore(StoreReader):
             self._load()
 
     def mark_damaged(self, rows: Sequence[FilesystemRow]) -> None:
-        """Mark filesystems damaged: new containers cannot use them until a rebuild.
-
-        Skips rows changed since.
-        """
+        """Mark filesystems damaged, for no new container until a rebuild; skips rows changed since."""
         with self._lock:
             known = self._now.filesystems
             damaged = [row.chain_id for row in rows if known.get(row.chain_id) == row]
@@ -263,7 +260,7 @@ class ImageStore(StoreReader):
         self._sweep(stack, self.files.paths(stack, digests))
 
     def _forget_broken(self) -> None:
-        """Delete rows with missing files: an operator removed the files, or the disk lost them."""
+        """Delete rows with missing files: removed by an operator, or lost by the disk."""
         now, broken = self._now, self._now.broken()
         forgotten = [
             row
