@@ -123,7 +123,7 @@ class ImageManager:
     ) -> StoredImage:
         """The image with this name at its registry now, ready to run.
 
-        namespace: of the pod; at most PULLS_PER_NAMESPACE pulls of a namespace wait at once, over all
+        namespace: of the pod; its pods wait for at most PULLS_PER_NAMESPACE pulls at once, over all
         registries.
         """
         # Callers with different credentials must not share a pull: some may lack access.

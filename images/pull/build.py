@@ -131,8 +131,8 @@ class FilesystemBuilder:
     ) -> Planned:
         """Apply the layers of the next part as they arrive, and plan the filesystem.
 
-        numbers: of the layers; get: waits for a layer by number, and reads the layer itself if its list is
-        unusable; spend: is called with each cost unknown until now.
+        numbers: of the layers; get(number, read): waits for a layer; read: read the layer itself even if its
+        list is stored; spend: is called with each cost unknown until now.
         """
         right: set[int] = set()
         for number in numbers:
@@ -184,7 +184,7 @@ class FilesystemBuilder:
             await complete(self._threads.run(close))
 
     async def build(self, image: LayeredImage, planned: Planned, early: EarlyBuild) -> None:
-        """Build a filesystem and its tree cache. Pulls of one tenant share the build."""
+        """Build a filesystem and its tree cache, unless stored. Pulls of one tenant share the build."""
 
         def work() -> Coroutine[Any, Any, None]:
             return self._build(image, planned, early)

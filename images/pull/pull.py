@@ -165,8 +165,7 @@ class Puller:
                 if (damaged := damaged + 1) > len(layers):
                     raise
             except (DiskFull, OSError) as error:
-                # Only once: files kept after the first attempt are this pull's own, and would fill the disk
-                # again.
+                # Only once: files kept after the first attempt are this pull's own and fill the disk again.
                 if relieved or not is_disk_full(error):
                     raise
                 relieved = True

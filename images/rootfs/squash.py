@@ -66,8 +66,7 @@ class Squashfs:
         self._finished = False
         with ExitStack() as undo:
             self._errors = undo.enter_context(tempfile.TemporaryFile())
-            # The tool gets an open file and cannot remove it: the file remains for the diagnosis of a
-            # failure.
+            # The tool gets an open file and cannot remove it: the file remains to diagnose a failure.
             self._file = undo.enter_context(out.open("x+b"))
             undo.callback(out.unlink, missing_ok=True)
             source, self._sink = os.pipe()

@@ -1,8 +1,9 @@
 """Divides an image into filesystems: a stack of parts, each of one or several layers.
 
 The rule goes through the layers from the lowest up and never back. Images that begin with the same layers
-therefore share their filesystems. A large layer ends a part. A very large layer also begins a part: its part
-is the same over any lower layers, and images without a common beginning can share it (see content.py).
+therefore share the filesystems of these layers. A large layer ends a part. A very large layer also begins a
+part: the part is the same over any lower layers, and images without a common beginning can share it (see
+content.py).
 """
 
 from __future__ import annotations

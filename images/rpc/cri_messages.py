@@ -36,7 +36,7 @@ def image_message(image: StoredImage) -> runtime_pb2.Image:
 
 
 def _set_user(message: runtime_pb2.Image, untrusted_user: str) -> None:
-    """Set uid or username.  The kubelet's runAsNonRoot rejects a username as unknown, and uid 0 as root.
+    """Set uid or username.  To the kubelet's runAsNonRoot, neither means root, and a username means unknown.
 
     A user that CreateContainer refuses becomes a username: runAsNonRoot refuses it too.
     """

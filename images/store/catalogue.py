@@ -96,9 +96,7 @@ class Catalogue:
         return found[::-1]
 
     def broken(self) -> set[str]:
-        """Filesystems whose files are missing or have a wrong size; filesystems already marked damaged
-        excluded.
-        """
+        """Filesystems with missing files or files of a wrong size, except those marked damaged."""
         return {
             chain_id
             for chain_id, row in self.filesystems.items()

@@ -239,7 +239,7 @@ class ImageStore(StoreReader):
         with self._lock:
             if chain_id not in {row.chain_id for row in self._now.rows.values()}:
                 raise Missing("take kernel out of image", chain_id, "it was removed")
-            # Another caller may have added it meanwhile.
+            # Another caller may have added the folder already.
             if not self.files.kernel_path(chain_id).is_dir():
                 self.files.put(work, self.files.kernel_path(chain_id))
 

@@ -58,9 +58,7 @@ class UnfinishedLayers:
                     os.utime(path)
 
     def trim(self) -> float | None:
-        """Remove layers that are too old or exceed the size; returns the seconds until the next expires, or
-        None.
-        """
+        """Remove layers beyond the bounds; returns the seconds until the next expires, or None."""
         with self._lock:
             now, left = time.time(), 0
             oldest = None

@@ -1,7 +1,8 @@
 """Reads manifests and configurations in workers, each in a process of its own.
 
-The process that talks to a registry does not parse documents. An attacker in that process could report false
-facts about a document with a right digest, and other tenants use the same document.
+The process that talks to a registry is not trusted with documents (except as in registry/claims.py). A
+compromised process could report false facts about a document with a right digest, and other tenants use the
+same document.
 """
 
 from __future__ import annotations

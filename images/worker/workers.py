@@ -200,8 +200,7 @@ def _is_for_workers(variable: str) -> bool:
 def _started() -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """A new parent, and the socket for jobs; early jobs wait in the socket until the parent is up."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    # Without site.py, whose import takes longer than all others together; same module path as in this
-    # process.
+    # Without site.py: its import takes longer than all others together. Same module path as here.
     command = [sys.executable, "-P", "-S", "-m", "images.worker", str(NICER)]
     top = str(Path(images.__file__).parent.parent)
     environment = {name: value for name, value in os.environ.items() if _is_for_workers(name)}
