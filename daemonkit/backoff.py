@@ -9,7 +9,7 @@ LONGEST = 5.0
 
 
 class Backoff:
-    """Doubling delays with jitter, in seconds; the first try after a success does not wait."""
+    """Doubling delays with jitter, in seconds; the first attempt after a success does not wait."""
 
     def __init__(self, first: float = FIRST, longest: float = LONGEST) -> None:
         self._first = first

@@ -1,12 +1,11 @@
-"""Named steps at which a test can have a daemon killed.
+"""Named steps for tests to kill a daemon at.
 
 In production ``checkpoint`` is one look-up in an empty dictionary.  With the configuration key ``kill_at``
 (fault injection; e.g. ``kill_at = "run-pod.network-made"``, or ``"run-pod.network-made:3"`` for the third
-time that step is passed) the daemon sends itself SIGKILL there, as a power cut would: no handler,
-no cleanup, no flush.
+passing) the daemon sends itself SIGKILL at the step, as in a power cut: no handler, no cleanup, no flush.
 
-The call is the declaration: the names are collected from the source of the modules that import
-``checkpoint``, when they are asked for.
+A call declares its step: the names are collected on demand from the source of all modules that import
+``checkpoint``.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _armed: dict[str, int] = {}
 
 
 def checkpoint(name: str) -> None:
-    """Mark that the step ``name`` (``verb.step``, a literal) has been reached; ends the process if armed."""
+    """Mark the step ``name`` (``verb.step``, a literal) as reached; kills the process if armed."""
     if name not in _armed:
         return
     _armed[name] -= 1
@@ -45,7 +44,7 @@ def checkpoint(name: str) -> None:
 
 
 def names() -> list[str]:
-    """All steps of the modules imported so far, in the order of import and then of the source."""
+    """All steps of the modules imported until now, in the order of import and then of the source."""
     found: dict[str, None] = {}
     for name, module in list(sys.modules.items()):
         if (
@@ -60,7 +59,7 @@ def names() -> list[str]:
 def arm(kill_at: str) -> None:
     """Kill this process at a step: ``name`` or ``name:n`` (its n-th passing, from 1); ``""`` disarms.
 
-    Raises Invalid for a step that does not exist, so that a test cannot pass by a misspelt name.
+    Raises Invalid for an unknown step: a test must not pass because of a misspelt name.
     """
     _armed.clear()
     if not kill_at:
@@ -75,7 +74,7 @@ def arm(kill_at: str) -> None:
 
 
 def _names_in(module: ModuleType) -> Iterator[str]:
-    """The names in a source.  ValueError: a call's argument is not a literal name, so it cannot be armed."""
+    """The names in a source.  ValueError: a call's argument is not a literal name, and cannot be armed."""
     source = module.__file__
     if source is None:
         return
@@ -86,7 +85,7 @@ def _names_in(module: ModuleType) -> Iterator[str]:
 
 
 def _calls(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
-    """Each call of ``checkpoint``: its line, its text and its argument, "" when that is not a literal."""
+    """Each call of ``checkpoint``: line, text and argument, "" unless the argument is a literal."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id="checkpoint"), args=[ast.Constant(value=str(name))]):

@@ -1,7 +1,7 @@
-"""Configuration: reads one TOML file into one frozen dataclass; errors name the key.
+"""Configuration: reads a TOML file into a frozen dataclass; errors name the key.
 
-Supported field types: ``str``, ``int``, ``float``, ``bool``, ``Path``, ``Bytes``, ``Seconds``,
-enums (by value), ``X | None``, ``tuple[X, ...]``, ``Mapping[str, X]`` and nested dataclasses (TOML tables).
+Supported field types: ``str``, ``int``, ``float``, ``bool``, ``Path``, ``Bytes``, ``Seconds``, enums (by
+value), ``X | None``, ``tuple[X, ...]``, ``Mapping[str, X]`` and nested dataclasses (TOML tables).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from daemonkit.faults import Invalid, Missing
 from daemonkit.logs import LEVELS
 
 Bytes = NewType("Bytes", int)
-"""A size; in TOML a number of bytes or a text such as ``"256MiB"``."""
+"""A size; in TOML a number of bytes or a text, for example ``"256MiB"``."""
 
 Seconds = NewType("Seconds", float)
-"""A duration; in TOML a number of seconds or a text such as ``"10s"``, ``"250ms"``, ``"2m"``."""
+"""A duration; in TOML a number of seconds or a text, for example ``"10s"``, ``"250ms"``, ``"2m"``."""
 
 T = TypeVar("T")
 N = TypeVar("N", int, float)
@@ -45,9 +45,9 @@ _TIME_UNITS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def load(cls: type[T], path: Path, *, unknown_keys: bool = False) -> T:
-    """Read the file into a ``cls``.  Missing: there is no such file; Invalid: something in it is wrong.
+    """Read the file into a ``cls``.  Missing: no file; Invalid: a wrong content.
 
-    ``unknown_keys``: whether tables may have keys that ``cls`` does not have, for a reader of another's file.
+    ``unknown_keys``: whether tables may have keys missing in ``cls``, for a reader of another program's file.
     """
     try:
         with path.open("rb") as file:
@@ -67,7 +67,7 @@ def load(cls: type[T], path: Path, *, unknown_keys: bool = False) -> T:
 
 
 def parse(cls: type[T], table: Mapping[str, object], at: str = "", *, unknown_keys: bool = False) -> T:
-    """Build ``cls`` from a table; ValueError names the key that is wrong, below the path ``at``."""
+    """Build ``cls`` from a table; ValueError names the wrong key, below the path ``at``."""
     return structure(_lenient if unknown_keys else _strict, cls, table, at)
 
 
@@ -100,7 +100,7 @@ def about(path: Path) -> Iterator[None]:
         yield
     except WrongKey as error:
         raise Invalid(_READ, str(path), str(error)) from error
-    except BaseExceptionGroup as group:  # of a task group that the block ended
+    except BaseExceptionGroup as group:  # from a task group that the block ended
         found, rest = group.split(WrongKey)
         if found is None or rest is not None:
             raise
@@ -117,14 +117,14 @@ def _first(error: BaseException) -> BaseException:
 
 
 def at_least(least: float, table: object, *keys: str) -> None:
-    """Refuse a number that is less than ``least``."""
+    """Refuse a number less than ``least``."""
     for key in keys:
         if (value := getattr(table, key)) < least:
             raise WrongKey(key, f"{value} is less than {least}")
 
 
 def at_most(most: float, table: object, *keys: str) -> None:
-    """Refuse a number that is more than ``most``."""
+    """Refuse a number more than ``most``."""
     for key in keys:
         if (value := getattr(table, key)) > most:
             raise WrongKey(key, f"{value} is more than {most}")
@@ -138,7 +138,7 @@ def longer_than_nothing(table: object, *keys: str) -> None:
 
 
 def absolute(table: object, *keys: str) -> None:
-    """Refuse a path, or a list with a path, that is empty or relative.  None is fine."""
+    """Refuse an empty or relative path, alone or in a list.  None is fine."""
     for key in keys:
         value: Path | tuple[Path, ...] | None = getattr(table, key)
         for path in value if isinstance(value, tuple) else () if value is None else (value,):
@@ -147,23 +147,23 @@ def absolute(table: object, *keys: str) -> None:
 
 
 def socket_path(key: str, path: Path) -> None:
-    """Refuse a path that is too long for a unix socket (unix(7), sun_path)."""
+    """Refuse a path too long for a unix socket (unix(7), sun_path)."""
     if len(bytes(path)) > _SOCKET_PATH:
         raise WrongKey(key, f"{path} is longer than the {_SOCKET_PATH} bytes of a unix socket's path")
 
 
 def log_level(table: object, key: str = "log_level") -> None:
-    """Refuse a text that is not a level of ``daemonkit.logs``."""
+    """Refuse a text other than a level of ``daemonkit.logs``."""
     if (level := getattr(table, key)).lower() not in LEVELS:
         raise WrongKey(key, f"{level!r:.80} is not one of {', '.join(LEVELS)}")
 
 
 def existing_file(key: str, path: Path | None) -> None:
-    """Refuse a file that is not there, or not a plain file that can be read.  None is fine."""
+    """Refuse a file that is missing, unreadable, or no plain file.  None is fine."""
     if path is None:
         return
     try:
-        # A pipe would otherwise wait for its writer.
+        # Without O_NONBLOCK a pipe would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise WrongKey(key, f"{path}: {error.strerror or error}") from None
@@ -175,7 +175,7 @@ def existing_file(key: str, path: Path | None) -> None:
 
 
 def existing_directory(key: str, path: Path) -> None:
-    """Refuse a directory that is not there."""
+    """Refuse a missing directory."""
     try:
         if not stat.S_ISDIR(path.stat().st_mode):
             raise WrongKey(key, f"{path} is not a directory")
@@ -214,7 +214,7 @@ def _parsed(parser: Callable[[str], T], value: object) -> T:
 
 
 def _float(value: object, _: object) -> float:
-    """A hook for floats, which TOML may write as integers."""
+    """A hook for floats; TOML may write a float as an integer."""
     number = float(value) if isinstance(value, int) and not isinstance(value, bool) else expect(float, value)
     if not math.isfinite(number):
         raise wrong(f"{value} is no number")
@@ -222,7 +222,7 @@ def _float(value: object, _: object) -> float:
 
 
 def _integer(value: object, _: object) -> int:
-    """A hook for integers that enforces TOML's own limit, as Python's parser does not."""
+    """A hook for integers that enforces TOML's own limit, because Python's parser does not."""
     number = expect(int, value)
     if not -_SIZE_LIMIT <= number < _SIZE_LIMIT:
         raise wrong("it is an integer of more than 64 bits")

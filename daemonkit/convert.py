@@ -1,7 +1,7 @@
-"""Plain values, as TOML, JSON and SQLite hold them, to typed ones and back: cattrs, made strict.
+"""Converts plain values of TOML, JSON and SQLite to typed ones and back: cattrs, made strict.
 
-No value is coerced (a bool is no int, a string is no list), and an error names the path of its key:
-``key 'limits.zones': want an integer, got a string``.
+No value is coerced (a bool is no int, a string is no list), and an error names the path of its key: ``key
+'limits.zones': want an integer, got a string``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cattrs.gen import make_dict_structure_fn
 
 T = TypeVar("T")
 
-# cattrs calls a hook with a value and its type, which is a runtime annotation; neither has a static type.
+# cattrs calls a hook with a value and its type, a runtime annotation; neither has a static type.
 Hook = Callable[[Any, Any], Any]
 
 _NAMES: dict[type, str] = {
@@ -31,7 +31,7 @@ _NAMES: dict[type, str] = {
 def strict_converter(*, unknown_keys: bool) -> Converter:
     """A converter for dataclasses, enums, tuples, frozensets, mappings, paths and the plain types.
 
-    ``unknown_keys``: whether a table may have keys that its dataclass does not have; they are then ignored.
+    ``unknown_keys``: whether to ignore keys of a table that its dataclass does not have.
     """
     converter = Converter(forbid_extra_keys=not unknown_keys)
     for kind in (str, int, float, bool, bytes):
@@ -49,7 +49,7 @@ def strict_converter(*, unknown_keys: bool) -> Converter:
 
 
 def structure(converter: Converter, cls: type[T], value: object, at: str = "") -> T:
-    """``value`` as a ``cls``; ValueError names the first key that is wrong, below the path ``at``."""
+    """``value`` as a ``cls``; ValueError names the first wrong key, below the path ``at``."""
     try:
         return converter.structure(value, cls)
     except (ClassValidationError, IterableValidationError, ValueError) as error:
@@ -57,14 +57,14 @@ def structure(converter: Converter, cls: type[T], value: object, at: str = "") -
 
 
 def expect(kind: type[T], value: object) -> T:
-    """Return ``value`` if it is of exactly this type; ValueError otherwise."""
+    """Return ``value`` if exactly of this type; ValueError otherwise."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise wrong(f"want {_name(kind)}, got {_name(type(value))}")
     return value
 
 
 class WrongValue(ValueError):
-    """A value that its key cannot have.  (A dataclass's own ValueError is about all of it.)"""
+    """An invalid value for a key.  (A dataclass's own ValueError is about the whole object.)"""
 
 
 def wrong(cause: str) -> WrongValue:
@@ -73,7 +73,7 @@ def wrong(cause: str) -> WrongValue:
 
 
 class WrongKey(ValueError):
-    """A value that one key of a dataclass cannot have, found by the dataclass itself."""
+    """An invalid value for a key of a dataclass, found by the dataclass itself."""
 
     def __init__(self, key: str, cause: str) -> None:
         super().__init__(f"key {key!r}: {cause}")
@@ -82,7 +82,7 @@ class WrongKey(ValueError):
 
 
 def exactly(hint: object) -> Callable[[object], bool]:
-    """A predicate for the hook of one parametrized type, such as ``tuple[str, ...]``."""
+    """A predicate for the hook of one parametrized type, for example ``tuple[str, ...]``."""
     return lambda other: other == hint
 
 
@@ -96,7 +96,7 @@ def join(at: str, key: str | int) -> str:
 def _reasons(error: BaseException, at: str) -> Iterator[str]:
     """Every cause in a tree of errors, with its path.
 
-    Unknown keys come first: a misspelt key is the better explanation of one that is missing.
+    Unknown keys come first: a misspelt key explains a missing key better than the absence does.
     """
     match error:
         case ClassValidationError():
@@ -124,7 +124,7 @@ def _reasons(error: BaseException, at: str) -> Iterator[str]:
 
 
 def _unknown_key(error: ForbiddenExtraKeysError, at: str) -> str:
-    """The reason for an unknown key, which a dataclass may give by key in ``NOT_YET``."""
+    """The reason for an unknown key; a dataclass may give reasons by key in ``NOT_YET``."""
     name = min(error.extra_fields)
     if why := getattr(error.cl, "NOT_YET", {}).get(name):
         return f"key {join(at, name)!r}: {why}"
@@ -183,7 +183,7 @@ def _mapping_hook(hint: Any, converter: Converter) -> Hook:
 
 
 def _dataclass_hook(cls: Any, converter: Converter) -> Hook:
-    """``SHORT`` of the class names the field that a text alone stands for."""
+    """``SHORT`` of the class names a field: a text alone sets this field."""
     inner: Hook = make_dict_structure_fn(cls, converter, _cattrs_use_linecache=False)
     short = getattr(cls, "SHORT", "")
     if not short:

@@ -26,7 +26,7 @@ class FaultSettings(Protocol):
 
 
 class DaemonConfig(Protocol):
-    """The keys that every daemon's configuration has."""
+    """The keys in every daemon's configuration."""
 
     @property
     def log_level(self) -> str:
@@ -48,11 +48,11 @@ def main(
     arguments: Sequence[str] | None = None,
     imports: Callable[[C], None] | None = None,
 ) -> int:
-    """Run ``serve(config, stop)`` with the configuration that the command line names; the exit status.
+    """Run ``serve(config, stop)`` with the configuration from the command line; returns the exit status.
 
-    0: stopped in order; 1: ended by a fault, which is logged; 2: the configuration is wrong, which is said on
-    stderr.  ``arguments`` are those of the process by default.  ``imports`` loads the modules that this
-    configuration alone needs, before a step of them is armed.
+    0: stopped in order; 1: ended by a logged fault; 2: the configuration is wrong, with a message on stderr.
+    ``arguments`` are the arguments of the process by default.  ``imports`` loads the modules for this
+    configuration alone, before a step of theirs is armed.
     """
     options = _parser(name, description, default_config).parse_args(arguments)
     if options.list_checkpoints:
@@ -87,12 +87,12 @@ def _arm(kill_at: str) -> None:
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:
-    """Give a command ``--version``: its name and the version of xenpod, which ``pyproject.toml`` has."""
+    """Add ``--version`` to a command: prints its name and the version of xenpod from ``pyproject.toml``."""
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version, and exit")
 
 
 class _ShowVersion(argparse.Action):
-    """Like argparse's own, but the version is read, from files, only when it is asked for."""
+    """Like argparse's own, but reads the version from files only on request."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         parser.exit(0, f"{parser.prog} {version('xenpod')}\n")

@@ -1,13 +1,13 @@
-"""The errors that the daemons report to their callers.
+"""The daemons' errors for their callers.
 
-Code of the daemons raises them; ``daemonkit.rpc.interceptors`` turns each kind into one gRPC status code.
+The daemons raise them; ``daemonkit.rpc.interceptors`` maps each kind to a gRPC status code.
 """
 
 from __future__ import annotations
 
 
 class Fault(Exception):
-    """An operation on a subject failed: why, and a hint at what to do about it."""
+    """An operation on a subject failed: the cause, and a hint for the user."""
 
     def __init__(self, operation: str, subject: str, cause: str, hint: str = "") -> None:
         text = f"{operation} {subject}: {cause}" if subject else f"{operation}: {cause}"
@@ -31,7 +31,7 @@ class Exists(Fault):
 
 
 class Refused(Fault):
-    """The state of the object or of the host does not allow it (FAILED_PRECONDITION)."""
+    """The state of the object or of the host forbids the operation (FAILED_PRECONDITION)."""
 
 
 class Exhausted(Fault):
@@ -39,20 +39,20 @@ class Exhausted(Fault):
 
 
 class TooLate(Fault):
-    """It took too long (DEADLINE_EXCEEDED)."""
+    """The operation took too long (DEADLINE_EXCEEDED)."""
 
 
 class Unreachable(Fault):
-    """A service it needs does not answer now; a retry may succeed (UNAVAILABLE)."""
+    """A needed service does not answer now; a retry may succeed (UNAVAILABLE)."""
 
 
 class Denied(Fault):
-    """The caller has no permission, or we have none at a registry (PERMISSION_DENIED)."""
+    """The caller has no permission, or the daemon has none at a registry (PERMISSION_DENIED)."""
 
 
 class Unsupported(Fault):
-    """This daemon or host cannot do it (UNIMPLEMENTED)."""
+    """This daemon or host does not support the operation (UNIMPLEMENTED)."""
 
 
 class Broken(Fault):
-    """Something failed that must not fail (INTERNAL)."""
+    """An operation failed that must not fail (INTERNAL)."""

@@ -23,24 +23,25 @@ log = logging.getLogger(__name__)
 
 _FILES = 65_536
 _OBJECTS = 10_000
-"""New objects after which garbage that refers to itself is looked for."""
+"""New objects between two collections of reference cycles."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
-    """Run ``serve(stop)`` until it returns; the exit status: 0 when it returns, 1 when it raises (logged).
+    """Run ``serve(stop)`` until it returns; the exit status: 0 on return, 1 on an exception (logged).
 
-    SIGTERM or SIGINT sets ``stop``: serve then finishes open work and returns.  A second signal cancels it.
-    A Fault, or a group of them, is logged as one line each; anything else is a bug and keeps its traceback.
+    SIGTERM or SIGINT sets ``stop``: serve then finishes open work and returns.  A second signal cancels
+    serve. A Fault, or a group of faults, is logged as one line each; other exceptions are bugs and keep their
+    traceback.
     """
     _raise_file_limit()
-    # The service manager's watchdog ends a daemon that hangs with SIGABRT: it then says where.
+    # The service manager's watchdog ends a hanging daemon with SIGABRT: the handler then prints the stack.
     with contextlib.suppress(io.UnsupportedOperation):  # stderr may be no file
         faulthandler.enable()
-    # Imported modules stay for good: a full collection need not walk them, which takes some 30 ms.
+    # Imported modules stay for good: without them a full collection saves about 30 ms.
     gc.freeze()
-    # Statistics of 100 pods make some 10,000 objects that soon go by themselves. By default (700) they would
-    # be looked at 15 times, and then all else too, since what is frozen does not count as old.
+    # Statistics of 100 pods make about 10,000 short-lived objects. The default threshold (700) would scan
+    # them 15 times, and then everything else too, because frozen objects do not count as old.
     gc.set_threshold(_OBJECTS)
     try:
         asyncio.run(_supervise(serve))
@@ -58,7 +59,7 @@ def run(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
 
 
 def make_directories(*directories: Path) -> None:
-    """Make the daemon's own directories (0700), and their parents; Broken when one cannot be made."""
+    """Make the daemon's own directories (0700), and their parents; Broken on failure."""
     for directory in directories:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,25 +68,25 @@ def make_directories(*directories: Path) -> None:
 
 
 def private_database(path: Path) -> None:
-    """Make the file of a database that nobody else may read (0600), or make it so; Broken.
+    """Make a database file readable by its owner alone (0600), or make an existing file private; Broken.
 
-    SQLite gives its other files (``-wal``, ``-shm``) the mode of this one.  Call it before SQLite opens the
-    file: to close a descriptor of it drops the process's locks on it (fcntl(2)).
+    SQLite gives its other files (``-wal``, ``-shm``) the mode of this file.  Call before SQLite opens the
+    file: closing any descriptor of a file drops the process's locks on it (fcntl(2)).
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         for each in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
             with contextlib.suppress(FileNotFoundError):
-                each.chmod(0o600)  # an earlier version made it 0644
+                each.chmod(0o600)  # an earlier version used 0644
     except OSError as error:
         raise Broken("open state", str(path), error.strerror or str(error)) from error
 
 
 @contextlib.contextmanager
 def hold_lock(path: Path, refusal: Refused) -> Iterator[None]:
-    """Hold the lock file ``path`` (flock(2)); raises ``refusal`` when another live process holds it.
+    """Hold the lock file ``path`` (flock(2)); raises ``refusal`` if another live process holds the lock.
 
-    The kernel frees the lock when its owner ends, however that ends; the file itself stays.
+    The kernel frees the lock at any end of its owner; the file itself stays.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -99,17 +100,17 @@ def hold_lock(path: Path, refusal: Refused) -> Iterator[None]:
 
 
 def ready(status: str = "") -> bool:
-    """Tell the service manager that the daemon serves; False when none listens."""
+    """Tell the service manager that the daemon serves; False without a service manager."""
     return _notify(f"READY=1\nSTATUS={status}" if status else "READY=1")
 
 
 def stopping() -> bool:
-    """Tell the service manager that the daemon has begun to stop; False when none listens."""
+    """Tell the service manager that the daemon stops; False without a service manager."""
     return _notify("STOPPING=1")
 
 
 def _watchdog_seconds() -> float:
-    """Seconds between two messages to the service manager's watchdog, half of its limit; 0: it has none.
+    """Seconds between two messages to the service manager's watchdog, half of its limit; 0: no watchdog.
 
     Source: sd_watchdog_enabled(3).
     """
@@ -122,7 +123,7 @@ def _watchdog_seconds() -> float:
 
 
 async def _feed_watchdog() -> None:
-    """Feed the watchdog from the event loop alone, so that a daemon whose loop hangs is restarted."""
+    """Feed the watchdog from the event loop alone: a daemon with a hanging loop is restarted."""
     seconds = _watchdog_seconds()
     while seconds > 0:
         _notify("WATCHDOG=1")
@@ -132,7 +133,7 @@ async def _feed_watchdog() -> None:
 def _notify(state: str) -> bool:
     """Send ``state`` (lines of ``KEY=value``) to NOTIFY_SOCKET: sd_notify(3), without libsystemd.
 
-    A manager that cannot be reached is logged and otherwise ignored: it must not end the daemon.
+    An unreachable manager is logged and otherwise ignored: it must not end the daemon.
     """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
@@ -177,7 +178,7 @@ async def _supervise(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
 
 
 def _faults(error: BaseException) -> list[Fault]:
-    """The faults in an error, unwrapped from task groups; none if it also holds anything else."""
+    """The faults in an error, unwrapped from task groups; empty if the error holds any other exception."""
     if isinstance(error, Fault):
         return [error]
     if not isinstance(error, BaseExceptionGroup):

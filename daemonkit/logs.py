@@ -1,7 +1,7 @@
-"""Logging to stderr: one line per entry, ``message key=value ...``, with the levels that journald reads.
+"""Logging to stderr: one line per entry, ``message key=value ...``, with journald's levels.
 
-Usage: ``log.info("zone runs", extra=fields(zone=zone.id, seconds=0.12))``.  Control characters are escaped,
-so that text from a zone or an image cannot forge a line.
+Usage: ``log.info("zone runs", extra=fields(zone=zone.id, seconds=0.12))``.  Control characters are escaped:
+text from a zone or an image cannot forge a line.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Mapping
 LEVELS = ("debug", "info", "warning", "error")
 _FIELDS = "xenpod_fields"
 _VALUE_LIMIT = 2048
-# These repeat themselves for as long as something is away.
+# Loggers that repeat themselves while a peer is away.
 _SPARSE = frozenset({"opentelemetry"})
 _SPARSE_PERIOD = 60.0
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
-# These say too much at info, and repeat what we log about connections.
+# Loggers too verbose at info; they repeat the daemon's own logs about connections.
 _QUIET = frozenset({"urllib3", "oras", "pyroute2", "asyncio", "grpc"})
 _told: dict[str, float] = {}
-"""When each logger of those was last heard."""
+"""The last time of each sparse logger."""
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:@+,%")
 
 
 def fields(**values: object) -> Mapping[str, object]:
-    """Make the ``extra`` of a log call, whose values are shown as ``key=value``."""
+    """Make the ``extra`` of a log call; values appear as ``key=value``."""
     return {_FIELDS: values}
 
 
@@ -36,7 +36,7 @@ def setup(level: str = "info") -> None:
         raise ValueError(f"log level {level!r} is not one of {', '.join(LEVELS)}")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(journal=_stderr_is_journal()))
-    # Not by the levels of their loggers: pyroute2 sets its own back when it is imported, which may be later.
+    # Not by the levels of their loggers: pyroute2 resets its own level at import, possibly later.
     handler.addFilter(_worth_a_line)
     logging.root.handlers[:] = [handler]
     logging.root.setLevel(level.upper())
@@ -53,7 +53,7 @@ def _worth_a_line(record: logging.LogRecord) -> bool:
 
 
 class LineFormatter(logging.Formatter):
-    """Formats an entry as one line; a traceback follows it, indented."""
+    """Formats an entry as one line; a traceback follows, indented."""
 
     def __init__(self, *, journal: bool) -> None:
         super().__init__()

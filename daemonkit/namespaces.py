@@ -1,4 +1,4 @@
-"""Patterns of Kubernetes namespaces, in which ``*`` stands for any characters, or none."""
+"""Patterns of Kubernetes namespaces; ``*`` matches any characters, or none."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _ANY = "[a-z0-9-]*"
 
 
 def expression(patterns: Sequence[str]) -> str:
-    """A regular expression for the whole name of each namespace that the patterns name.
+    """A regular expression for the whole name of each matching namespace.
 
-    Python and CEL (RE2) read it alike.  ValueError: there is no pattern, or no namespace could match one.
+    Python and CEL (RE2) read it alike.  ValueError: no pattern, or a pattern that no namespace can match.
     """
     if not patterns:
         raise ValueError("there is no pattern")
@@ -23,5 +23,5 @@ def expression(patterns: Sequence[str]) -> str:
 
 
 def matches(patterns: Sequence[str], untrusted_name: str) -> bool:
-    """Whether one of the patterns names this namespace; an empty list names none."""
+    """Whether a pattern matches this namespace; an empty list matches none."""
     return bool(patterns) and re.fullmatch(expression(patterns), untrusted_name) is not None

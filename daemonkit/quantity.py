@@ -10,14 +10,14 @@ _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([numkMGTPE]|[KMGTPE]i)|[e
 _BINARY = {"Ei": 2**60, "Pi": 2**50, "Ti": 2**40, "Gi": 2**30, "Mi": 2**20, "Ki": 2**10}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 LARGEST = 2**63 - 1
-"""What Kubernetes can count to."""
+"""Kubernetes' largest number."""
 
 _LONGEST = 64
 _EXPONENTS = 18
 
 
 def exact(untrusted_text: object) -> Decimal:
-    """The number itself; ValueError for what is no quantity."""
+    """The exact number; ValueError if the text is no quantity."""
     if not isinstance(untrusted_text, str) or len(untrusted_text) > _LONGEST:
         raise ValueError(f"{reprlib.repr(untrusted_text)} is no quantity such as 512Mi")
     match = _QUANTITY.fullmatch(untrusted_text)
@@ -47,7 +47,7 @@ def within(untrusted_text: object, limit: int) -> int:
 
 
 def text(size: int) -> str:
-    """A number of bytes as the API server writes it: with the largest binary unit that divides it."""
+    """A number of bytes in the API server's form: with the largest binary unit that divides the number."""
     for unit, scale in _BINARY.items():
         if size and not size % scale:
             return f"{size // scale}{unit}"

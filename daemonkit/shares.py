@@ -1,7 +1,7 @@
-"""Pools that several tenants use, none of which can have all of one (docs/adr/0063-shares.md).
+"""Pools shared by several tenants; no tenant can take a whole pool (docs/adr/0063-shares.md).
 
-The rule: after each grant a tenant holds no more than is left free.  A tenant alone gets half of a pool, the
-next one half of the rest, and so on: a newcomer finds something free, whoever came before.
+The rule: after each grant a tenant holds no more than is left free.  A single tenant gets half of a pool, the
+next tenant half of the rest, and so on: a newcomer always finds something free.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Shares:
         self._lock = threading.Lock()
 
     def take(self, tenant: str, amount: int = 1) -> bool:
-        """Take units, all or none; returns whether the tenant's share had them."""
+        """Take units, all or none; returns whether the tenant's share allowed them."""
         with self._lock:
             if self._held[tenant] + amount > self._free:
                 return False
@@ -40,17 +40,17 @@ class Shares:
                 del self._held[tenant]
 
     def held(self, tenant: str) -> int:
-        """The units that a tenant holds."""
+        """The units held by a tenant."""
         return self._held[tenant]
 
     @property
     def free(self) -> int:
-        """The units that nobody holds."""
+        """The free units."""
         return self._free
 
 
 class Holding:
-    """What one holder has of its tenant's share, for example a queue; close() gives all of it back."""
+    """A holder's part of its tenant's share, for example a queue; close() gives everything back."""
 
     def __init__(self, shares: Shares, tenant: str) -> None:
         self._shares = shares
@@ -59,33 +59,33 @@ class Holding:
         self._closed = False
 
     def grow(self, amount: int) -> bool:
-        """Take so much more; returns whether the tenant's share had it."""
+        """Take more units; returns whether the tenant's share allowed them."""
         if self._closed or not self._shares.take(self._tenant, amount):
             return False
         self._held += amount
         return True
 
     def at_most(self, amount: int) -> None:
-        """Give back what is held beyond this."""
+        """Give back everything beyond ``amount``."""
         if self._held > amount:
             self._shares.give(self._tenant, self._held - amount)
             self._held = amount
 
     def close(self) -> None:
-        """Give all of it back, and take no more; may be repeated."""
+        """Give everything back, and take no more; may be repeated."""
         self._closed = True
         self.at_most(0)
 
 
 def uncounted() -> Holding:
-    """A holding of a pool without end, for a queue that is bounded by itself."""
+    """A holding of an unlimited pool, for a queue with its own limit."""
     return Holding(Shares(sys.maxsize), "")
 
 
 class FairSlots:
-    """A semaphore with shares: who is over its share waits, and who holds least is next.
+    """A semaphore with shares: a tenant over its share waits, and the tenant with the fewest slots is next.
 
-    Waiters of one tenant go in the order in which they came.
+    Waiters of one tenant are served in order of arrival.
     """
 
     def __init__(self, total: int) -> None:
@@ -112,7 +112,7 @@ class FairSlots:
             if turn.cancelled():
                 self._leave(tenant, turn)
             else:
-                # The slot was granted in the same moment.
+                # The slot was granted at the same moment.
                 self._release(tenant)
             raise
 
@@ -128,13 +128,13 @@ class FairSlots:
             pass
 
     def _grant(self) -> bool:
-        """Grant a slot to the waiter whose tenant holds least, if its share has one."""
+        """Grant a slot to a waiter of the tenant with the fewest slots, if its share allows."""
         tenant = min(self._waiting, key=self._shares.held, default=None)
         if tenant is None or not self._shares.take(tenant):
             return False
         turns = self._waiting.pop(tenant)
         turns.popleft().set_result(None)
         if turns:
-            # At the end: of those who hold as many, another one is next.
+            # At the end: among equal tenants, another one is next.
             self._waiting[tenant] = turns
         return True

@@ -1,14 +1,14 @@
 """Owns cancellation: the only module that shields, waits out or cancels other work.
 
-The rule: **code that begins what must not be left half done also finishes it; callers never wrap.**
+The rule: **code that begins work which must not stay half done also finishes it; callers never wrap.**
 
-- A port (the toolstack, the agent's client, volumes, a store, a CNI plugin) passes each step that has effects
-  to ``complete``.  When its method raises CancelledError, the step has ended, and the caller may undo it.
+- A port (the toolstack, the agent's client, volumes, a store, a CNI plugin) passes each step with effects to
+  ``complete``.  When its method raises CancelledError, the step has ended, and the caller may undo it.
 - A verb is plain code: steps, and an undo registered before each step that may half succeed.
-- The gRPC server runs each handler in a task of ``Background.run``: a client that goes away cancels it once,
-  so its undo is never cut.
+- The gRPC server runs each handler in a task of ``Background.run``: a departing client cancels the task once,
+  and its undo runs to the end.
 
-asyncio's own TaskGroup, timeout and Lock are used as they are.  The reasons: docs/adr/0015-cancellation.md.
+asyncio's own TaskGroup, timeout and Lock are used directly.  The reasons: docs/adr/0015-cancellation.md.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _CANCELLED_WORK = 5.0
 
 
 async def complete(work: Awaitable[T]) -> T:
-    """Run ``work`` to its end, even if the caller is cancelled meanwhile, however often.
+    """Run ``work`` to its end, through any number of cancellations of the caller.
 
-    The cancellation is re-raised once the work has ended; a failure of the work is then only logged.
+    Raises the cancellation once the work has ended; a failure of the work is then only logged.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -51,7 +51,7 @@ async def complete(work: Awaitable[T]) -> T:
 async def complete_all(works: Iterable[Awaitable[T]]) -> list[T]:
     """Run all concurrently, each to its end, even if the caller is cancelled.
 
-    All results in order, or the first failure in that order (raised once everything has ended).
+    All results in order, or the first failure in order (raised once everything has ended).
     """
     results = await complete(asyncio.gather(*works, return_exceptions=True))
     for result in results:
@@ -63,7 +63,7 @@ async def complete_all(works: Iterable[Awaitable[T]]) -> list[T]:
 async def gather(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
     """Run two concurrently.  If one fails or the caller is cancelled, cancel the rest and wait for its end.
 
-    The first failure is raised.
+    Raises the first failure.
     """
     tasks = (_begun(first), _begun(second))
     try:
@@ -77,9 +77,9 @@ async def gather(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
 
 
 async def race(work: Awaitable[T], other: Awaitable[U]) -> T | U:
-    """Run both until one ends; its result or failure, once the other has been cancelled and has ended.
+    """Run both until one ends; returns or raises its outcome, after cancelling and awaiting the other.
 
-    When both end at once, ``work`` counts.
+    If both end at once, ``work`` counts.
     """
     tasks = (_begun(work), _begun(other))
     try:
@@ -91,16 +91,16 @@ async def race(work: Awaitable[T], other: Awaitable[U]) -> T | U:
 
 
 async def join(work: Awaitable[T]) -> T:
-    """Wait for work that goes on without the caller: cancelling the caller does not cancel the work.
+    """Wait for work that continues without the caller: cancelling the caller does not cancel the work.
 
-    For work with several waiters, and for threads, which cannot be cancelled.  The owner of the work has to
-    handle its failure.
+    For work with several waiters, and for threads, because a thread cannot be cancelled.  The owner of the
+    work has to handle its failure.
     """
     return await asyncio.shield(work)
 
 
 class Background:
-    """Owns the tasks of a daemon: none is lost, and ``close`` waits for all of them."""
+    """Owns the tasks of a daemon: none is lost, and ``close`` waits for all."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -112,9 +112,10 @@ class Background:
         return task
 
     async def run(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        """Run for a caller who may go away: the work is then cancelled once, and its undo runs to the end.
+        """Run for a caller who may leave: cancellation then cancels the work once, and its undo runs to the
+        end.
 
-        The caller does not wait for that; a failure of the undo is logged.
+        The caller does not wait for the undo; a failure of the undo is logged.
         """
         task = self._own(work, name)
         try:
@@ -126,7 +127,7 @@ class Background:
             raise
 
     async def close(self, timeout: float) -> None:
-        """Wait ``timeout`` seconds for what is under way, then cancel the rest and wait a little longer."""
+        """Wait ``timeout`` seconds for running tasks, then cancel the rest and wait a little longer."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout)
         leftover = list(self._tasks)
@@ -135,7 +136,7 @@ class Background:
         if leftover:
             ended, _ = await asyncio.wait(leftover, timeout=_CANCELLED_WORK)
             for task in ended:
-                # Retrieved, since its caller has gone and asyncio would complain.
+                # Retrieve the exception: the caller has gone, and asyncio would log a warning.
                 if not task.cancelled():
                     task.exception()
 
@@ -151,7 +152,7 @@ def _begun(work: Awaitable[T]) -> asyncio.Future[T]:
 
 
 async def _end(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel what still runs, and wait for its end even if the caller is cancelled again."""
+    """Cancel running tasks, and wait for their end even if the caller is cancelled again."""
     for task in tasks:
         task.cancel()
     await complete(asyncio.gather(*tasks, return_exceptions=True))

@@ -1,5 +1,5 @@
-"""Pulls and verifies container images, turns each into read-only filesystem images, and keeps them.
+"""Pulls and verifies container images, turns each into read-only filesystem images, and stores them.
 
-``service.add_image_services`` puts the two gRPC services on a server, CRI's and ``operator``'s;
-``store.ImageStore`` is what the rest of ``cri`` asks for an image's configuration and filesystem.
+``service.add_image_services`` adds two gRPC services to a server, CRI's and ``operator``'s;
+``store.ImageStore`` gives the rest of ``cri`` an image's configuration and filesystem.
 """

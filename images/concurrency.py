@@ -1,8 +1,7 @@
-"""Concurrency of pulls: asyncio orders the steps, threads do what blocks or uses much CPU.
+"""Concurrency of pulls: asyncio orders the steps, threads do work that blocks or uses much CPU.
 
-``WorkerThreads.run`` alone starts threads.  Its caller is cancelled like any other coroutine: the thread is
-then told to stop by its ``CancelToken``, and the caller waits until it has.  The reasons:
-docs/adr/0017-pull-concurrency.md.
+``WorkerThreads.run`` alone starts threads.  A cancelled caller tells the thread to stop by a ``CancelToken``,
+and waits for the thread's end.  The reasons: docs/adr/0017-pull-concurrency.md.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from daemonkit.tasks import complete
 from images.bounds.cancel import CancelToken
 
 T = TypeVar("T")
-# A variable of the context, since all steps of a pull need it: each inherits it from the pull's task.
+# A context variable, because all steps of a pull need it: each step inherits it from the pull's task.
 _tenant: ContextVar[str] = ContextVar("tenant", default="")
 
 
 @contextmanager
 def on_behalf_of(tenant: str) -> Iterator[None]:
-    """The work of the body, and of the tasks that it starts, counts as this tenant's."""
+    """Count the work of the body, and of its new tasks, as this tenant's."""
     before = _tenant.set(tenant)
     try:
         yield
@@ -34,12 +33,12 @@ def on_behalf_of(tenant: str) -> Iterator[None]:
 
 
 def tenant() -> str:
-    """The tenant whose work this is: the registry of a pull's image; "": the operator, or this host."""
+    """The tenant of the current work: the registry of a pull's image; "": the operator, or this host."""
     return _tenant.get()
 
 
 class WorkerThreads:
-    """A bounded pool of threads whose work can be cancelled."""
+    """A bounded pool of threads for cancellable work."""
 
     def __init__(self, most: int) -> None:
         self._pool = ThreadPoolExecutor(most, "image")
@@ -47,8 +46,8 @@ class WorkerThreads:
     async def run(self, work: Callable[[CancelToken], T]) -> T:
         """Run blocking work; when this raises CancelledError, the thread has stopped."""
         token = CancelToken()
-        # Futures that wrap each other are cycles: a result in one would stay until the collector comes by,
-        # and some take 100 MiB.
+        # Futures that refer to each other are cycles: a result in a future would stay until garbage
+        # collection, and some results take 100 MiB.
         result: list[T] = []
         failure: list[BaseException] = []
 
@@ -65,7 +64,7 @@ class WorkerThreads:
             await asyncio.wait([ended])
         except asyncio.CancelledError:
             token.cancel()
-            # Work that still waits for a thread never begins.
+            # Work still in the queue never begins.
             begun.cancel()
             await complete(asyncio.wait([ended]))
             raise
@@ -79,9 +78,9 @@ class WorkerThreads:
 
 
 def forget_frames(error: BaseException) -> None:
-    """Let go of all variables of the calls that an error has come through, and of the errors before it.
+    """Clear the local variables of all calls in an error's traceback, and in the errors before it.
 
-    An error and a call with this error in a variable are a cycle. The collector frees cycles late, and until
+    An error and a call with the error in a variable are a cycle. The collector frees cycles late, and until
     then the variables of all calls stay: for example, a document of 4 MiB.
     """
     left: list[BaseException | None] = [error]
@@ -96,18 +95,18 @@ def forget_frames(error: BaseException) -> None:
 
 
 class SingleFlight(Generic[T]):
-    """Concurrent callers for one key share the result of the first.
+    """Concurrent callers for a key share the result of the first.
 
-    The work never outlives the caller that began it, since it uses what that caller holds (leases,
-    credentials): when the caller is cancelled, the next one begins anew.  A failure is not shared, since that
-    caller may be hostile: the others then do the work themselves, side by side, and no caller waits twice.
+    The work never outlives its first caller, because the work uses the caller's leases and credentials: after
+    a cancellation, the next caller begins again.  A failure is not shared, because the first caller may be
+    hostile: the other callers then do the work themselves, in parallel, and no caller waits twice.
     """
 
     def __init__(self) -> None:
         self._running: dict[Hashable, asyncio.Task[T]] = {}
 
     async def run(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of the work for this key, from whoever does it; the failure of no other caller."""
+        """The result of the work for this key, from any caller; failures only from this caller's work."""
         while (running := self._running.get(key)) is not None:
             await asyncio.wait([running])
             if running.cancelled():
@@ -122,7 +121,7 @@ class SingleFlight(Generic[T]):
 
 @asynccontextmanager
 async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
-    """asyncio's TaskGroup that raises what failed first as it is, not in an ExceptionGroup."""
+    """asyncio's TaskGroup, but raises the first failure itself instead of an ExceptionGroup."""
     try:
         async with asyncio.TaskGroup() as group:
             yield group

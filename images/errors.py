@@ -1,4 +1,4 @@
-"""Faults of the image part that callers distinguish."""
+"""Faults that callers of the image part distinguish."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from daemonkit.faults import Denied, Exhausted, Refused, TooLate, Unreachable
 
 
 class Corrupt(Refused):
-    """Bytes do not have the digest, size or form that was promised."""
+    """Bytes do not have the promised digest, size or form."""
 
 
 class Damaged(Corrupt):
-    """Bytes kept on this host have changed, which is not the registry's fault."""
+    """Bytes kept on this host have changed; the registry is not at fault."""
 
 
 class Misdelivered(Corrupt):
-    """A host sent other bytes than it was asked for, which is its fault, not the image's."""
+    """A host sent other bytes than requested; the host is at fault, not the image."""
 
 
 class Unpackable(Refused):
-    """A layer cannot become a filesystem: it breaks the tar format, or asks for the impossible."""
+    """A layer cannot become a filesystem: the layer violates the tar format, or contains the impossible."""
 
 
 class Oversized(Exhausted):
@@ -28,7 +28,7 @@ class Oversized(Exhausted):
 class Interrupted(Unreachable):
     """A host broke off, or cannot serve right now: a retry may succeed.
 
-    after: the seconds it asks us to wait (Retry-After); None: it does not say.
+    after: seconds to wait, from Retry-After; None: unknown.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Interrupted(Unreachable):
 
 
 class Busy(Interrupted):
-    """A host answers that it cannot serve right now (408, 429, 500, 502, 503, 504).
+    """A host cannot serve right now (408, 429, 500, 502, 503, 504).
 
-    overloaded: it only wants to be asked less often (408, 429), which says nothing about its health.
+    overloaded: the host only limits the rate of requests (408, 429), and may be healthy.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Busy(Interrupted):
 
 
 class Unconnected(Unreachable):
-    """No connection to a host can be made: it does not listen, or there is no route, name or trust."""
+    """No connection to a host is possible: no listener, route, name or trust."""
 
 
 class Stalled(TooLate):
@@ -66,11 +66,11 @@ class Stalled(TooLate):
 
 
 class NoRanges(Unreachable):
-    """A host cannot send a blob from its middle on."""
+    """A host cannot send the rest of a blob from a given byte."""
 
 
 class NotKept(Refused):
-    """Something cannot be rebuilt from what this host keeps; a pull can fetch the rest."""
+    """The host lacks parts for a rebuild; a pull can fetch the rest."""
 
 
 class DiskFull(Exhausted):
@@ -78,7 +78,7 @@ class DiskFull(Exhausted):
 
 
 class Rejected(Denied):
-    """A verifier on this machine rejected the image."""
+    """A verifier on this host rejected the image."""
 
 
 class Cancelled(Exception):
@@ -86,7 +86,7 @@ class Cancelled(Exception):
 
 
 def oversized(operation: str, subject: str, cause: str, key: str, table: str = "images.limits") -> Oversized:
-    """The fault for an image beyond a configured limit; key: the one to raise."""
+    """The fault for an image beyond a configured limit; key: the limit's setting."""
     return Oversized(operation, subject, cause, f"{table}.{key} in cri.toml is the limit")
 
 

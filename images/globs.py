@@ -10,15 +10,15 @@ from daemonkit.convert import WrongKey
 
 MAX_PATTERN = 1024
 _WILD = frozenset("*?[")
-# What names of images consist of (registry, repository, tag, digest), and what stands for it.
+# Characters of image names (registry, repository, tag, digest), and wildcards.
 _CHARACTERS = re.compile(r"[A-Za-z0-9._:/@+*?!\[\]-]+")
 
 
 class Globs:
-    """Patterns over whole, normalised names: ``*`` stands for any characters, ``/`` and ``:`` included.
+    """Patterns over whole, normalised names: ``*`` matches any characters, ``/`` and ``:`` included.
 
-    Raises ValueError for a pattern that no name could match.  short: the names are shortened ones, too, such
-    as ``busybox:1``.
+    Raises ValueError for a pattern without any possible match.  short: names may also be in short form, for
+    example ``busybox:1``.
     """
 
     def __init__(self, patterns: Iterable[str], short: bool = False) -> None:
@@ -28,7 +28,7 @@ class Globs:
         return bool(self._patterns)
 
     def matching(self, names: Iterable[str]) -> str:
-        """The first pattern that one of the names matches; "": none."""
+        """The first pattern that matches any of the names; "": none."""
         names = tuple(names)
         for pattern, compiled in self._patterns:
             if any(compiled.match(name) for name in names):
@@ -37,7 +37,7 @@ class Globs:
 
 
 def patterns(table: object, *keys: str) -> None:
-    """Check a list of patterns in a table's ``__post_init__``.  WrongKey: no name could match one."""
+    """Check a list of patterns in a table's ``__post_init__``.  WrongKey: a pattern can match no name."""
     for key in keys:
         try:
             Globs(getattr(table, key))

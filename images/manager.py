@@ -44,23 +44,23 @@ T = TypeVar("T")
 # Seconds between two looks at how full the disk is, while layers of unfinished pulls are kept.
 _LOOK = 60.0
 PULLS_PER_NAMESPACE = MAX_PULLS // 2
-"""Most pulls that pods of one namespace wait for at once; the kubelet names the namespace."""
+"""Limit of pulls that pods of one namespace wait for; the kubelet gives the namespace."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
 
 
 def this_platform() -> Platform:
-    """The platform zones on this host run."""
+    """The platform of zones on this host."""
     return Platform("linux", _MACHINES.get(machine.machine(), machine.machine()))
 
 
 class ImageManager:
-    """Everything about images.  Call start(), which sweeps, before serving, and stop() at the end."""
+    """Everything about images.  Call start() before serving, and stop() at the end."""
 
     def __init__(self, settings: ImageSettings) -> None:
         self.settings = settings
         self.store = ImageStore(settings)
-        # The semaphores let in no more work than there are threads, so that none of it waits for another's:
-        # each pull has its downloads, a plan, and the filesystems that are shared or built.
+        # The semaphores admit at most as much work as threads exist, to prevent waiting between pulls: each
+        # pull has its downloads, a plan, and filesystems to share or build.
         self._threads = WorkerThreads(MAX_PULLS * (settings.downloads_per_image + 1 + MAX_PARTS))
         self.pulls = Pulls(settings)
         self._workers = LayerWorkers(settings.limits)
@@ -75,16 +75,16 @@ class ImageManager:
         self._namespaces: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._tasks = Background()
         self.on_named: Callable[[Reference], None] = lambda _: None
-        """Called after each pull, import or tag that gives a name its image."""
+        """Called with the name after each pull, import or tag."""
 
     async def start(self) -> None:
-        """Sweep what a killed daemon left."""
+        """Sweep the remains of a killed daemon."""
         await self._read_again()
         await self.run(self.store.open)
         self._tasks.spawn(self._expire(), "remove layers of unfinished pulls")
 
     async def stop(self) -> None:
-        """Cancel all pulls and wait until nothing of them is left."""
+        """Cancel all pulls and wait for their end."""
         await self.pulls.stop()
         await self._tasks.close(0)
         await self.run(self._workers.close)
@@ -92,9 +92,9 @@ class ImageManager:
         self.store.close()
 
     async def _read_again(self) -> None:
-        """Read the documents of images that were stored by a version before their facts were.
+        """Read the documents of images stored by a release without facts.
 
-        An image whose documents cannot be read is not there for anybody until it is pulled again.
+        An image with unreadable documents counts as missing until the next pull.
         """
         for row in self.store.unread():
             read = partial(self._reader.image, row.manifest, row.config, row.id)
@@ -107,11 +107,11 @@ class ImageManager:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is being pulled or imported, or cleaned up after that."""
+        """Whether any pull or import runs, or is being cleaned up."""
         return self.pulls.busy
 
     async def drain(self) -> None:
-        """Wait until all pulls have ended, the cancelled ones too."""
+        """Wait until all pulls end, cancelled pulls included."""
         await self.pulls.drain()
 
     async def pull(
@@ -121,11 +121,12 @@ class ImageManager:
         watch: Callable[[Progress], None] = lambda _: None,
         namespace: str | None = None,
     ) -> StoredImage:
-        """The image a name stands for at its registry now, ready to run.
+        """The image with this name at its registry now, ready to run.
 
-        namespace: of the pod; its pods wait for PULLS_PER_NAMESPACE at once, of whichever registries.
+        namespace: of the pod; its pods wait for at most PULLS_PER_NAMESPACE pulls at once, over all
+        registries.
         """
-        # Callers with different credentials must not share a pull: one of them may not be allowed to.
+        # Callers with different credentials must not share a pull: some may lack access.
         key = (str(reference), credentials.fingerprint())
         work = partial(self._puller.pull, reference, credentials)
         turn = nullcontext() if namespace is None else self._turn_of(namespace)
@@ -135,7 +136,7 @@ class ImageManager:
         return image
 
     async def import_layout(self, path: Path, name: Reference | None) -> list[tuple[StoredImage, str]]:
-        """The images of a layout on this host, each with the name it got ("": none); see Importer.run."""
+        """Import the images of a layout on this host, each with its new name ("": none); see Importer.run."""
         images = await self.pulls.run(object(), str(path), partial(self._importer.run, path, name))
         for _, given in images:
             if given:
@@ -151,13 +152,13 @@ class ImageManager:
         return await self.pulls.run(key, name, partial(self._taker.run, offered), registry=registry)
 
     async def verify(self, image: StoredImage) -> Verification:
-        """Check what is stored of an image against its digests; Missing when it was removed meanwhile."""
+        """Check an image's stored files against their digests; Missing if the image is gone."""
         return await self._threads.run(partial(verify, self.store, image))
 
     async def repair(
         self, image: StoredImage, found: Verification, credentials: Credentials
     ) -> tuple[list[Repair], Verification]:
-        """Repair what verify() has found: what was done, and how the image is now."""
+        """Repair the findings of verify(); returns the repairs, and a new verification."""
         work = partial(self._repairer.run, image, found.damage, credentials)
         repairs = await self.pulls.run(object(), f"repair of {name_of(image)}", work)
         if found.kernel:
@@ -165,16 +166,16 @@ class ImageManager:
         return repairs, await self.verify(self.store.get(image.id))
 
     async def mend(self, image: StoredImage) -> None:
-        """Rebuild the filesystems of an image that were found damaged; none is fine.
+        """Rebuild an image's damaged filesystems, if any.
 
-        Refused when that takes a pull.
+        Refused if a rebuild needs a pull.
         """
         if image.damaged:
             work = partial(self._repairer.rebuild, image)
             await self.pulls.run(("mend", image.id), f"rebuild of {name_of(image)}", work)
 
     def _turn_of(self, namespace: str) -> asyncio.Semaphore:
-        # Before the caller joins a pull: who waits here holds nothing that another namespace may want.
+        # Before the caller joins a pull: a waiting caller then holds nothing that another namespace may need.
         return self._namespaces.setdefault(namespace, asyncio.Semaphore(PULLS_PER_NAMESPACE))
 
     async def _take_again(self, image: StoredImage) -> Repair:
@@ -186,7 +187,7 @@ class ImageManager:
         return Repair(what, Outcome.REBUILT, "of the layers kept here")
 
     async def _expire(self) -> None:
-        """Remove layers of unfinished pulls when their time is over, or the disk is full."""
+        """Remove layers of unfinished pulls when they expire, or the disk is full."""
         unfinished, kept = self.store.unfinished, self._puller.unfinished
         while True:
             kept.clear()
@@ -198,9 +199,10 @@ class ImageManager:
             await self._threads.run(lambda _: unfinished.relieve())
 
     async def tag(self, image: StoredImage, reference: Reference) -> str:
-        """Give an image one more name, if the policy allows it; the id of the image that had it, "": none.
+        """Add a name to an image, if the policy allows; returns the id of the image that had the name, "":
+        none.
 
-        Verifiers are asked about the image's manifest, as if that had been pulled by the name.
+        Verifiers check the image's manifest, as for a pull by the name.
         """
         policy, manifest = self._puller.policy, self.store.manifest(image)
         policy.check_name(reference, "tag")
@@ -214,7 +216,7 @@ class ImageManager:
         return before
 
     async def untag(self, reference: Reference) -> StoredImage:
-        """Remove a name from its image, which stays.  Missing: no image has it."""
+        """Remove a name from an image; the image stays.  Missing: no image has the name."""
         image = await self.run(lambda: self.store.untag(str(reference)))
         log.info("%s is no longer a name of %s", reference, image.id)
         return image
@@ -230,7 +232,7 @@ class ImageManager:
 
     @asynccontextmanager
     async def lend(self, image: StoredImage) -> AsyncIterator[LentImage]:
-        """What an image consists of while the block runs; see lending.lent."""
+        """The parts of an image while the block runs; see lending.lent."""
         lending = lent(self.store, image)
         out = await complete(self.run(lending.__enter__))
         try:
@@ -243,7 +245,7 @@ class ImageManager:
         await self.run(lambda: self.store.remove(name_or_id))
 
     async def usage(self) -> Usage:
-        """What the store takes on the disk."""
+        """The disk usage of the store."""
         return await self.run(self.store.files.usage)
 
     async def run(self, work: Callable[[], T]) -> T:

@@ -19,9 +19,9 @@ from images.store.store import ImageStore
 
 @dataclass(frozen=True)
 class Verification:
-    """faults: what is wrong with the image, nothing when empty; read: bytes; damage: what can be repaired.
+    """faults: the image's faults, empty if sound; read: bytes; damage: the repairable parts.
 
-    kernel: what was taken out of it for zones to boot from is damaged.
+    kernel: whether the files extracted for zones to boot are damaged.
     """
 
     faults: tuple[str, ...]
@@ -31,14 +31,14 @@ class Verification:
 
 
 def verify(store: ImageStore, image: StoredImage, token: CancelToken) -> Verification:
-    """Read and check every file of an image; Missing when it was removed meanwhile.
+    """Read and check every file of an image; Missing if the image is gone.
 
-    Filesystems that are damaged are given to no new container from now on.
+    New containers cannot use filesystems found damaged here.
     """
     while True:
         row, stack = store.stored(image)
         with store.leasing([one.chain_id for one in stack], [digest for digest, _ in row.layers]):
-            # Before the lease it may have been removed, or built again of other parts.
+            # Before the lease the image may have been removed, or rebuilt from other parts.
             if store.stored(image) == (row, stack):
                 return _verified(store, row, stack, token)
 
@@ -46,7 +46,7 @@ def verify(store: ImageStore, image: StoredImage, token: CancelToken) -> Verific
 def _verified(
     store: ImageStore, row: ImageRow, stack: Sequence[FilesystemRow], token: CancelToken
 ) -> Verification:
-    """Verify an image that is leased."""
+    """Verify a leased image."""
     check = _Check(token)
     if not matches(row.config, row.id):
         check.faults.append("the configuration has another digest")
@@ -56,7 +56,7 @@ def _verified(
     blob_path = store.files.blob_path
     layers = [d for d, size in row.layers if not check.file(f"layer {d}", blob_path(d), d, size)]
     filesystems = _filesystems(store, stack, check)
-    # One that cannot be checked may be used.
+    # Filesystems without a digest cannot be checked, and stay usable.
     if damaged := [one for one in filesystems if one.digest]:
         store.mark_damaged(damaged)
     kernel = _kernel(store.files.kernel_path(row.chain_id), check)
@@ -66,7 +66,7 @@ def _verified(
 
 
 def _filesystems(store: ImageStore, stack: Sequence[FilesystemRow], check: _Check) -> list[FilesystemRow]:
-    """The filesystems that have to be rebuilt."""
+    """The filesystems to rebuild."""
     damaged = []
     for number, one in enumerate(stack, 1):
         what = "the filesystem image" if len(stack) == 1 else f"filesystem image {number} of {len(stack)}"
@@ -88,7 +88,7 @@ def _kernel(folder: Path, check: _Check) -> bool:
 
 
 class _Check:
-    """The findings so far: faults, and the bytes read."""
+    """The findings until now: faults, and the bytes read."""
 
     def __init__(self, token: CancelToken) -> None:
         self._token = token
@@ -96,7 +96,7 @@ class _Check:
         self.read = 0
 
     def file(self, what: str, path: Path, digest: str, size: int) -> bool:
-        """Whether a file is sound; what: its name in the fault."""
+        """Whether a file is sound; what: the file's name in the fault."""
         fault, read = _file(path, digest, size, self._token)
         self.read += read
         if fault:

@@ -1,1 +1,1 @@
-"""cffi bindings to libxl, xenstore and vchan.  Nothing else of xenpod is imported here."""
+"""cffi bindings to libxl, xenstore and vchan.  Imports nothing else of xenpod."""

@@ -1,5 +1,5 @@
-/* The few things about libxl that C must do: hooks that live as long as their context, a log that never
- * calls back into Python (libxl also logs in children it forked), and reading the union in libxl_event. */
+/* Code that needs C: hooks with the lifetime of their context, a log that never calls back into
+ * Python (libxl also logs in forked children), and access to the union in libxl_event. */
 
 #define LIBXL_API_VERSION 0x041400
 #include <errno.h>
@@ -21,7 +21,7 @@
 #define POLL_MAX 4096
 
 struct binding {
-	struct xentoollog_logger logger; /* first: libxl hands us its address */
+	struct xentoollog_logger logger; /* first: libxl passes its address */
 	libxl_ctx *ctx;
 	pid_t owner;
 	pthread_mutex_t lock; /* of log and used */
@@ -53,7 +53,7 @@ static void log_message(struct xentoollog_logger *logger, xentoollog_level level
 	if (length >= (int)sizeof(line))
 		length = sizeof(line) - 1;
 	pthread_mutex_lock(&b->lock);
-	if (length > 0 && b->used + (size_t)length <= LOG_SIZE) { /* the first messages say the cause */
+	if (length > 0 && b->used + (size_t)length <= LOG_SIZE) { /* the first messages name the cause */
 		memcpy(b->log + b->used, line, (size_t)length);
 		b->used += (size_t)length;
 	}
@@ -66,7 +66,7 @@ static void on_disaster(void *user, libxl_event_type type, const char *message, 
 	struct binding *b = user;
 
 	(void)type;
-	(void)message; /* libxl has logged it */
+	(void)message; /* already logged by libxl */
 	__atomic_store_n(&b->disaster, error ? error : EIO, __ATOMIC_RELEASE);
 }
 
@@ -86,10 +86,10 @@ static struct binding *binding_new(void)
 	return b;
 }
 
-/* 0 or a libxl_error; what went wrong is in the log. */
+/* 0 or a libxl_error; details are in the log. */
 static int binding_open(struct binding *b)
 {
-	/* The application's children are its own to reap (asyncio waits for them by pid). */
+	/* The application reaps its own children (asyncio waits for each by pid). */
 	static const libxl_childproc_hooks children = {
 		.chldowner = libxl_sigchld_owner_libxl_always_selective_reap,
 	};
@@ -107,7 +107,7 @@ static libxl_ctx *binding_ctx(struct binding *b) { return b->ctx; }
 
 static int binding_disaster(struct binding *b) { return __atomic_load_n(&b->disaster, __ATOMIC_ACQUIRE); }
 
-/* Moves what was logged into buffer; the number of bytes. */
+/* Moves the log into buffer; returns the number of bytes. */
 static size_t binding_take_log(struct binding *b, char *buffer, size_t size)
 {
 	pthread_mutex_lock(&b->lock);
@@ -143,7 +143,7 @@ static int take_event(struct binding *b, struct binding_event *out)
 	return 0;
 }
 
-/* Waits for an event or for wake to be readable: 1 with an event in *out, 0 when woken, or a libxl_error.
+/* Waits for an event or a readable wake: 1 with an event in *out, 0 when woken, or a libxl_error.
  * One thread at a time per context. */
 static int binding_next_event(struct binding *b, int wake, struct binding_event *out)
 {
@@ -164,7 +164,7 @@ static int binding_next_event(struct binding *b, int wake, struct binding_event 
 		b->fds[count] = (struct pollfd){ .fd = wake, .events = POLLIN };
 		if (poll(b->fds, (nfds_t)count + 1, timeout) < 0) {
 			if (errno == EINTR)
-				continue; /* most likely SIGCHLD, which libxl hears of by a pipe it polls */
+				continue; /* most likely SIGCHLD; libxl learns of it by a pipe in fds */
 			return ERROR_FAIL;
 		}
 		if (b->fds[count].revents)

@@ -1,5 +1,5 @@
-/* What xenbind uses of libxl.h, libxl_event.h, libxl_utils.h, xenstore.h and libxenvchan.h (Xen 4.17),
- * and of binding.c.  "..." lets the C compiler fill in what differs between Xen releases. */
+/* The used parts of libxl.h, libxl_event.h, libxl_utils.h, xenstore.h and libxenvchan.h (Xen 4.17),
+ * and of binding.c.  The C compiler fills in "...", because Xen releases differ. */
 
 /* ---- codes: names only, the compiler knows the numbers ---- */
 typedef enum {
@@ -70,7 +70,7 @@ char *libxl_domid_to_name(libxl_ctx *ctx, uint32_t domid);
 int libxl_primary_console_get_tty(libxl_ctx *ctx, uint32_t domid, char **path);
 void free(void *pointer);
 
-/* ---- shares of CPUs; what a struct has been given by its init, -1, libxl leaves as it is ---- */
+/* ---- shares of CPUs; libxl keeps the value of a field left at -1 by init ---- */
 typedef struct { int weight, cap; ...; } libxl_domain_sched_params;
 
 int libxl_get_scheduler(libxl_ctx *ctx); /* a libxl_scheduler, or a libxl_error */
@@ -79,7 +79,7 @@ void libxl_domain_sched_params_dispose(libxl_domain_sched_params *params);
 int libxl_domain_sched_params_get(libxl_ctx *ctx, uint32_t domid, libxl_domain_sched_params *params);
 int libxl_domain_sched_params_set(libxl_ctx *ctx, uint32_t domid, const libxl_domain_sched_params *params);
 
-/* ---- sizes of domains that run, and pools of CPUs ---- */
+/* ---- sizes of running domains, and pools of CPUs ---- */
 typedef struct { uint32_t size; uint8_t *map; } libxl_bitmap;
 
 void libxl_bitmap_init(libxl_bitmap *bitmap);
@@ -150,7 +150,7 @@ void libxl_physinfo_dispose(libxl_physinfo *info);
 int libxl_get_physinfo(libxl_ctx *ctx, libxl_physinfo *info);
 const libxl_version_info *libxl_get_version_info(libxl_ctx *ctx);
 
-/* 0 and 1: permissive and enforcing; below 0 with errno, ENOSYS where there is no FLASK */
+/* 0 and 1: permissive and enforcing; below 0 with errno, ENOSYS without FLASK */
 int libxl_flask_getenforce(libxl_ctx *ctx);
 int libxl_flask_context_to_sid(libxl_ctx *ctx, char *label, size_t length, uint32_t *sid);
 
@@ -184,7 +184,7 @@ int xs_fileno(struct xs_handle *store);
 char **xs_check_watch(struct xs_handle *store);
 
 /* ---- vchan ---- */
-struct libxenvchan_ring { int order; ...; }; /* our copy: the size that is mapped */
+struct libxenvchan_ring { int order; ...; }; /* local copy: the mapped size */
 struct libxenvchan { struct libxenvchan_ring read, write; ...; };
 struct xentoollog_logger;
 struct libxenvchan *libxenvchan_client_init(struct xentoollog_logger *logger, int domain, const char *path);

@@ -1,9 +1,9 @@
 """Compiles the raw module ``xenbind._libxl`` against the installed Xen headers: ``python -m xenbind.build``.
 
-Struct layouts differ between Xen releases, so the module belongs to the libraries of this machine.  It is
-put beside this file, in an installed package as in a checkout.  Without the headers nothing is built, and
-that is no error: xenbind says so when it is used.  With ``--required`` it is one, and a module for the Xen
-that runs is kept until the host boots the Xen that the headers are of.
+Struct layouts differ between Xen releases: the module belongs to the libraries of this machine.  It is put
+beside this file, in an installed package as in a checkout.  Without headers nothing is built, without an
+error: xenbind reports the absence at first use.  With ``--required`` missing headers are an error, and a
+module for the running Xen is kept until the host boots the Xen of the headers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def running_xen(hypervisor: Path) -> str:
-    """Return the release of the Xen that runs, such as "4.17"; "": none does."""
+    """Return the release of the running Xen, for example "4.17"; "": no Xen."""
     try:
         if (hypervisor / "type").read_text().strip() != "xen":
             return ""
@@ -62,9 +62,9 @@ def running_xen(hypervisor: Path) -> str:
 
 
 def offered_xen(usr: Path) -> str:
-    """Return the release of the Xen that the headers are of; "": that cannot be told.
+    """Return the Xen release of the headers; "": unknown.
 
-    The package of the headers has a link to the library that they are for, libxenlight.so.4.17.
+    The headers' package has a link to its library, libxenlight.so.4.17.
     """
     for link in (*usr.glob("lib/*/libxenlight.so"), *usr.glob("lib*/libxenlight.so")):
         if found := re.search(r"\.so\.(\d+\.\d+)", link.resolve().name):
@@ -73,7 +73,7 @@ def offered_xen(usr: Path) -> str:
 
 
 def module_xen(folder: Path) -> str:
-    """Return the release of the Xen that the built module needs; "": there is none."""
+    """Return the Xen release that the built module needs; "": no module."""
     for module in folder.glob("_libxl*.so"):
         if found := re.search(rb"\0libxenlight\.so\.(\d+\.\d+)\0", module.read_bytes()):
             return found[1].decode()
@@ -91,7 +91,7 @@ def _build() -> None:
     )
     with tempfile.TemporaryDirectory(dir=HERE, prefix=".build-") as scratch:
         built = Path(ffi.compile(tmpdir=scratch))
-        os.replace(built, HERE / built.name)  # in one step: others may be importing it
+        os.replace(built, HERE / built.name)  # atomic: other processes may be importing it
 
 
 def _stale() -> bool:

@@ -1,8 +1,8 @@
 """A libxl context.  Only one thread at a time may use it; libxl serialises nothing between contexts.
 
-libxl reaps only its own children (selective reaping, see binding.c).  So the application must not handle
-SIGCHLD itself, and must wait for its own children by pid, as asyncio's watchers with a thread or a pidfd for
-each child do.
+libxl reaps only its own children (selective reaping, see binding.c).  The application must therefore not
+handle SIGCHLD itself, and must wait for its own children by pid, as in asyncio's watchers with a thread or a
+pidfd for each child.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class Context:
-    """An open context; errors of libxl become :class:`errors.XenError` with what libxl logged."""
+    """An open context; errors of libxl become :class:`errors.XenError` with libxl's log."""
 
     def __init__(self) -> None:
-        """XenError: there is no Xen.  StoreError: xenstored is dead.  Unavailable: there is no binding."""
+        """XenError: no Xen.  StoreError: xenstored is dead.  Unavailable: no binding."""
         check_served()
         self.binding: CData = lib.binding_new()
         if self.binding == ffi.NULL:
@@ -43,7 +43,7 @@ class Context:
         return self.check(function, getattr(lib, function)(self.ctx, *arguments), subject)
 
     def check(self, name: str, code: int, subject: str = "") -> int:
-        """Raise the error for a negative ``code``; log what libxl warned of otherwise."""
+        """Raise the error for a negative ``code``; otherwise log libxl's warnings."""
         detail = self.take_log()
         if code < 0:
             raise errors.of(name, code, subject, detail)
@@ -56,18 +56,18 @@ class Context:
         return code
 
     def take_log(self) -> str:
-        """What libxl logged since the last call (warnings and errors, 4 KiB at most)."""
+        """libxl's warnings and errors since the last call, at most 4 KiB."""
         buffer = ffi.new("char[]", _LOG_BYTES)
         length = lib.binding_take_log(self.binding, buffer, _LOG_BYTES)
         return bytes(ffi.buffer(buffer, length)).decode(errors="replace")
 
     @property
     def usable(self) -> bool:
-        """Whether it is open, and libxl has not lost track of events in it."""
+        """Whether the context is open, and libxl has not lost track of its events."""
         return self.binding is not None and not lib.binding_disaster(self.binding)
 
     def close(self) -> None:
-        """Free it.  Idempotent.  No call may be under way."""
+        """Free the context.  Idempotent.  No call may be under way."""
         binding, self.binding = self.binding, None
         if binding is not None:
             lib.binding_free(binding)
@@ -83,7 +83,7 @@ class Context:
 
 @contextmanager
 def struct(kind: str) -> Iterator[CData]:
-    """A struct of libxl, initialised; what its members point to is freed at the end."""
+    """An initialised struct of libxl; the memory of its members is freed at the end."""
     value = ffi.new(f"{kind} *")
     getattr(lib, f"{kind}_init")(value)
     try:

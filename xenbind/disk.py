@@ -23,7 +23,7 @@ class BlockDevice:
 
 
 def add(context: Context, domid: int, disk: BlockDevice) -> str:
-    """Attach; the backend's path in xenstore.  DeviceExists when the domain has such a vdev."""
+    """Attach a disk; returns the backend's path in xenstore.  DeviceExists if the domain has the vdev."""
     json_text = json.dumps(
         {
             "pdev_path": disk.device,
@@ -42,13 +42,13 @@ def add(context: Context, domid: int, disk: BlockDevice) -> str:
 
 
 def backend(context: Context, domid: int, vdev: str) -> str:
-    """The backend's path in xenstore; DeviceNotFound when there is no such vdev."""
+    """The backend's path in xenstore; DeviceNotFound if the vdev is missing."""
     with _found(context, domid, vdev) as disk:
         return _backend(context, domid, disk, f"{vdev} of domain {domid}")
 
 
 def remove(context: Context, domid: int, vdev: str, *, force: bool = False) -> None:
-    """Detach.  Without ``force`` the guest has to agree (TimedOut when it does not within 10 s)."""
+    """Detach a disk.  Without ``force`` the guest has to agree (TimedOut after 10 s)."""
     function = "libxl_device_disk_destroy" if force else "libxl_device_disk_remove"
     with _found(context, domid, vdev) as disk:
         context.call(function, domid, disk, ffi.NULL, subject=f"{vdev} of domain {domid}")
@@ -71,7 +71,7 @@ def _backend(context: Context, domid: int, disk: CData, subject: str) -> str:
 
 
 def disks(context: Context, domid: int) -> list[BlockDevice]:
-    """The disks it has now (``script`` is not told)."""
+    """The domain's present disks (``script`` stays empty)."""
     count = ffi.new("int *")
     found = lib.libxl_device_disk_list(context.ctx, domid, count)
     context.take_log()
@@ -104,13 +104,13 @@ def _address(pci: CData) -> str:
 
 
 def make_assignable(context: Context, address: str) -> None:
-    """Take a function from its driver, for pciback; fine if pciback has it."""
+    """Take a function from its driver, for pciback; no effect if pciback has it."""
     with _function(address) as pci:
         context.call("libxl_device_pci_assignable_add", pci, 1, subject=address)
 
 
 def give_back(context: Context, address: str) -> None:
-    """Give a function that no domain has back to the driver that it had."""
+    """Return an unused function to its original driver."""
     with _function(address) as pci:
         context.call("libxl_device_pci_assignable_remove", pci, 1, subject=address)
 
@@ -129,7 +129,7 @@ def remove_function(context: Context, domid: int, address: str, *, force: bool =
 
 
 def functions(context: Context, domid: int) -> list[str]:
-    """The addresses of those that it has now."""
+    """The addresses of the domain's present PCI functions."""
     count = ffi.new("int *")
     found = lib.libxl_device_pci_list(context.ctx, domid, count)
     context.take_log()
@@ -142,7 +142,7 @@ def functions(context: Context, domid: int) -> list[str]:
 
 
 def is_pv(context: Context, domid: int) -> bool:
-    """Whether it is a PV domain."""
+    """Whether a domain is PV."""
     with struct("libxl_dominfo") as info:
         context.call("libxl_domain_info", info, domid, subject=f"domain {domid}")
         return bool(info.domain_type == lib.LIBXL_DOMAIN_TYPE_PV)

@@ -28,7 +28,7 @@ class Shutdown(Enum):
 
     @classmethod
     def of(cls, code: int) -> Shutdown:
-        """The reason for libxl's number; UNKNOWN for one that is not in the list."""
+        """The reason for libxl's number; UNKNOWN for an unknown number."""
         return cls(_reasons().get(code, "UNKNOWN"))
 
 
@@ -39,7 +39,7 @@ def _reasons() -> Mapping[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """A domain as libxl sees it; memory in KiB.  ``dying``: destroyed, but something still refers to it."""
+    """A domain as libxl sees it; memory in KiB.  ``dying``: destroyed, but still referenced."""
 
     domid: int
     uuid: UUID
@@ -58,7 +58,7 @@ class Info:
 def create(context: Context, config: Mapping[str, object]) -> int:
     """Create a domain, paused; returns its number.  ``config`` is libxl's JSON (libxl_domain_config).
 
-    If this fails, a domain that was half made is destroyed again.
+    After a failure, a partly made domain is destroyed.
     """
     invalid = int(ffi.cast("uint32_t", lib.INVALID_DOMID))
     domid = ffi.new("uint32_t *", invalid)
@@ -75,7 +75,7 @@ def create(context: Context, config: Mapping[str, object]) -> int:
 
 
 def pause(context: Context, domid: int) -> None:
-    """Stop all vCPUs of a domain until it is unpaused.  Idempotent."""
+    """Stop all vCPUs of a domain until unpause().  Idempotent."""
     context.call("libxl_domain_pause", domid, ffi.NULL, subject=f"domain {domid}")
 
 
@@ -85,9 +85,9 @@ def unpause(context: Context, domid: int) -> None:
 
 
 def destroy(context: Context, domid: int, uuid: UUID | None = None) -> None:
-    """End a domain and free its resources.  DomainNotFound: there is none.
+    """End a domain and free its resources.  DomainNotFound: no such domain.
 
-    ``uuid``: only if it has this uuid, since a new domain may have the number by now.
+    ``uuid``: only if it matches, because a new domain may have the number by now.
     """
     if uuid is not None and info(context, domid).uuid != uuid:
         subject = f"domain {domid}, {uuid}"
@@ -96,7 +96,7 @@ def destroy(context: Context, domid: int, uuid: UUID | None = None) -> None:
 
 
 def domains(context: Context) -> list[Info]:
-    """All domains, dom0 among them."""
+    """All domains, dom0 included."""
     count = ffi.new("int *")
     found = lib.libxl_list_domain(context.ctx, count)
     if found == ffi.NULL:
@@ -108,7 +108,7 @@ def domains(context: Context) -> list[Info]:
 
 
 def info(context: Context, domid: int) -> Info:
-    """One domain; DomainNotFound when there is none."""
+    """One domain; DomainNotFound if missing."""
     with struct("libxl_dominfo") as found:
         context.call("libxl_domain_info", found, domid, subject=f"domain {domid}")
         return _info(context, found[0])
@@ -132,7 +132,7 @@ def _info(context: Context, found: CData) -> Info:
 
 
 def name(context: Context, domid: int) -> str:
-    """The name of a domain, or ``""`` for one that is being made or ended."""
+    """The name of a domain, or ``""`` while it is being made or ended."""
     found = lib.libxl_domid_to_name(context.ctx, domid)
     if found == ffi.NULL:
         context.take_log()
@@ -144,7 +144,7 @@ def name(context: Context, domid: int) -> str:
 
 
 def console_tty(context: Context, domid: int) -> str:
-    """Path of the pseudo terminal at which xenconsoled offers its primary console (``/dev/pts/<n>``)."""
+    """Path of xenconsoled's pseudo terminal for the domain's primary console (``/dev/pts/<n>``)."""
     path = ffi.new("char **")
     context.call("libxl_primary_console_get_tty", domid, path, subject=f"domain {domid}")
     try:
@@ -154,15 +154,15 @@ def console_tty(context: Context, domid: int) -> str:
 
 
 def set_memory(context: Context, domid: int, kib: int) -> None:
-    """Set the target of the guest's balloon, and forbid the domain more memory than that.
+    """Set the target of the guest's balloon, and limit the domain's memory to the target.
 
-    InvalidConfig, or another XenError: it is more than the domain was created for.
+    InvalidConfig, or another XenError: the target exceeds the domain's maximum from its creation.
     """
     context.call("libxl_set_memory_target", domid, kib, 0, 1, subject=f"domain {domid}")
 
 
 def set_vcpus(context: Context, domid: int, count: int, most: int) -> None:
-    """Tell the guest that the first ``count`` of its ``most`` vCPUs are online.  The guest has to comply."""
+    """Tell the guest to run the first ``count`` of its ``most`` vCPUs.  The guest has to comply."""
     with struct("libxl_bitmap") as online:
         context.call("libxl_cpu_bitmap_alloc", online, most)
         for number in range(count):

@@ -1,4 +1,4 @@
-"""What the binding raises: errors of libxl by code, of xenstore and vchan by errno."""
+"""Exceptions of the binding: errors of libxl by code, of xenstore and vchan by errno."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _names() -> Mapping[int, str]:
 
 
 class XenError(Exception):
-    """A libxl call failed.  ``detail`` is what libxl logged meanwhile, the cause first."""
+    """A libxl call failed.  ``detail`` is libxl's log of the call, the cause first."""
 
     def __init__(self, call: str, code: int, subject: str = "", detail: str = "") -> None:
         self.call = call
@@ -27,23 +27,23 @@ class XenError(Exception):
 
 
 class DomainNotFound(XenError):
-    """No such domain."""
+    """No matching domain."""
 
 
 class DeviceExists(XenError):
-    """The domain has such a device already."""
+    """The domain already has the device."""
 
 
 class DeviceNotFound(XenError):
-    """The domain has no such device."""
+    """The domain does not have the device."""
 
 
 class TimedOut(XenError):
-    """A guest or a backend did not do its part in time."""
+    """A guest or a backend did not act in time."""
 
 
 class InvalidConfig(XenError):
-    """libxl does not accept what it was given."""
+    """libxl rejects an argument."""
 
 
 BY_NAME: Mapping[str, type[XenError]] = {
@@ -54,11 +54,11 @@ BY_NAME: Mapping[str, type[XenError]] = {
     "DOMAIN_NOTFOUND": DomainNotFound,
     "NOTFOUND": DeviceNotFound,
 }
-"""Errors of their own, by the name of the libxl_error; all others are XenError."""
+"""Specific classes, by the name of the libxl_error; all other errors are XenError."""
 
 
 def of(call: str, code: int, subject: str = "", detail: str = "") -> XenError:
-    """The error that stands for ``code``, a libxl_error."""
+    """The error for ``code``, a libxl_error."""
     return BY_NAME.get(_names().get(code, ""), XenError)(call, code, subject, detail)
 
 
@@ -71,4 +71,4 @@ class VchanError(OSError):
 
 
 class RingsTooLarge(VchanError):
-    """The guest serves a vchan whose rings are larger than allowed."""
+    """The guest serves a vchan with larger rings than allowed."""

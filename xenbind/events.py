@@ -1,4 +1,4 @@
-"""Ends of domains, told by libxl: a context and a thread of their own."""
+"""Ends of domains, from libxl's events; uses a separate context and thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DomainEnd:
-    """A watched domain shut down (``reason`` tells why; it stays until destroyed), or is gone (None)."""
+    """A watched domain shut down (with a ``reason``; the domain stays until destroyed), or is gone (None)."""
 
     domid: int
     user: int
@@ -27,11 +27,11 @@ class DomainEnd:
 
 
 class DeathWatcher:
-    """Calls ``tell`` from its thread for every end of a domain it was asked to watch.
+    """Calls ``tell`` from its thread for every end of a watched domain.
 
-    ``user`` is a number of the caller's choice that comes back, since domain numbers wrap around.
-    An end may be told of twice.
-    ``failed`` is called at most once, from the same thread, when no more events will come.
+    ``user`` is a number of the caller's choice, passed to ``tell``, because domain numbers wrap around. The
+    same end may be reported twice. ``failed`` is called at most once, from the same thread, if no more events
+    will come.
     """
 
     def __init__(self, tell: Callable[[DomainEnd], None], failed: Callable[[Exception], None]) -> None:
@@ -45,7 +45,7 @@ class DeathWatcher:
         self._thread.start()
 
     def watch(self, domid: int, user: int) -> None:
-        """Watch a domain, also one that has ended already; may be called from any thread."""
+        """Watch a domain, even after its end; may be called from any thread."""
         self._asked.append((domid, user))
         self._wake()
 
@@ -61,13 +61,13 @@ class DeathWatcher:
         try:
             os.write(self._wake_write, b"x")
         except BlockingIOError:
-            pass  # it is awake already
+            pass  # the thread is awake already
 
     def _run(self) -> None:
         try:
             with self._context:
                 self._serve()
-        except Exception as error:  # the thread's end must be heard of, whatever its cause
+        except Exception as error:  # report the thread's end, for any cause
             self._failed(error)
 
     def _serve(self) -> None:
@@ -81,7 +81,7 @@ class DeathWatcher:
                 return
 
     def _answer(self) -> bool:
-        """Do what was asked for; False to stop."""
+        """Serve requests; False to stop."""
         try:
             os.read(self._wake_read, 4096)
         except BlockingIOError:
@@ -100,14 +100,14 @@ class DeathWatcher:
                 "libxl_evenable_domain_death", domid, user, generator, subject=f"domain {domid}"
             )
         except errors.XenError as error:
-            # That says nothing of the domain: xenstored may be gone.
+            # The failure says nothing about the domain: xenstored may be gone.
             log.warning("cannot watch domain %d: %s", domid, error)
         else:
             self._watched[user] = generator[0]
         self._look(domid, user)
 
     def _look(self, domid: int, user: int) -> None:
-        """libxl tells of an end that was before only at some later event: better twice than too late."""
+        """libxl reports an earlier end only with some later event: better twice than too late."""
         try:
             found = info(self._context, domid)
         except errors.DomainNotFound:

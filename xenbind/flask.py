@@ -1,7 +1,7 @@
-"""FLASK, the security module of the hypervisor: whether it is there, and which labels its policy has.
+"""FLASK, the security module of the hypervisor: presence, and labels of its policy.
 
-libxl 4.17 answers -1 and sets errno, as libxenctrl does under it (xc_flask.c).  Xen without XSM, or booted
-with flask=disabled or xsm=silo, knows no such question: ENOSYS.
+libxl 4.17 returns -1 and sets errno, like libxenctrl below (xc_flask.c).  Xen without XSM, or booted with
+flask=disabled or xsm=silo, does not know the call: ENOSYS.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xenbind.raw import ffi, lib
 
 
 def enforcing(context: Context) -> bool | None:
-    """Whether it enforces its policy; None where there is none.  OSError when the hypervisor does not say."""
+    """Whether FLASK enforces its policy; None without FLASK.  OSError if the hypervisor refuses to answer."""
     found = lib.libxl_flask_getenforce(context.ctx)
     number = ffi.errno
     context.take_log()
@@ -26,7 +26,7 @@ def enforcing(context: Context) -> bool | None:
 
 
 def knows(context: Context, label: str) -> bool:
-    """Whether the policy that is loaded has the security context.  OSError as above."""
+    """Whether the loaded policy has the security context.  OSError as above."""
     text = label.encode()
     found = lib.libxl_flask_context_to_sid(context.ctx, text, len(text), ffi.new("uint32_t *"))
     number = ffi.errno

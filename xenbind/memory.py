@@ -1,4 +1,4 @@
-"""Who has the host's memory."""
+"""Holders of the host's memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A domain, dom0 among them: bytes that it has or that are claimed for it, and those that it may have."""
+    """Memory held or claimed by one domain, and its maximum."""
 
     domid: int
     uuid: UUID
@@ -24,7 +24,7 @@ class Holder:
 
 
 def holders(context: Context) -> list[Holder]:
-    """All domains; without their names, which xenstore has, this is one call for a thousand of them."""
+    """All domains, dom0 included. One call for a thousand domains, because names are in xenstore."""
     count = ffi.new("int *")
     found = lib.libxl_list_domain(context.ctx, count)
     if found == ffi.NULL:

@@ -17,7 +17,7 @@ class Nic:
 
 
 def nics(context: Context, domid: int) -> list[Nic]:
-    """The interfaces it has now, in order."""
+    """The domain's present interfaces, sorted by devid."""
     count = ffi.new("int *")
     found = lib.libxl_device_nic_list(context.ctx, domid, count)
     context.take_log()

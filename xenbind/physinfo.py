@@ -11,11 +11,11 @@ from xenbind.raw import ffi, lib, text
 
 @dataclass(frozen=True, slots=True)
 class PhysInfo:
-    """Memory in bytes, ``free_bytes`` without what is claimed for domains.
+    """Memory in bytes; ``free_bytes`` excludes memory claimed for domains.
 
-    ``release`` is "<major>.<minor>" of ``version``.
-    ``hvm``: hardware-assisted guests can be made; ``hap``: with hardware-assisted paging; ``iommu``: Xen
-    uses one (XEN_SYSCTL_PHYSCAP_directio).  ``command_line``: Xen's own.
+    ``release`` is "<major>.<minor>" of ``version``. ``hvm``: support for hardware-assisted guests; ``hap``:
+    with hardware-assisted paging; ``iommu``: Xen uses an IOMMU (XEN_SYSCTL_PHYSCAP_directio).
+    ``command_line``: Xen's own.
     """
 
     total_bytes: int
@@ -32,7 +32,7 @@ class PhysInfo:
 
 
 def physinfo(context: Context) -> PhysInfo:
-    """Ask the hypervisor.  Memory still being scrubbed counts as free, as it is for a new domain."""
+    """Ask the hypervisor.  Memory still being scrubbed counts as free: a new domain can use it."""
     version = lib.libxl_get_version_info(context.ctx)
     if version == ffi.NULL:
         raise errors.of("libxl_get_version_info", lib.ERROR_FAIL, detail=context.take_log())

@@ -1,4 +1,4 @@
-"""The compiled module, or something that says why it is not there at its first use."""
+"""The compiled module, or a stand-in that gives the reason of its absence at first use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Unavailable(Exception):
-    """xenbind cannot be used here: it is not built, or its libraries do not load."""
+    """xenbind cannot be used here: not built, or its libraries do not load."""
 
 
 class _Absent:
@@ -38,7 +38,7 @@ CData = Any
 
 
 def available() -> bool:
-    """Whether the compiled module is there (not: whether Xen runs)."""
+    """Whether the compiled module is loaded; says nothing about Xen."""
     return not isinstance(lib, _Absent)
 
 

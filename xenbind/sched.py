@@ -1,4 +1,4 @@
-"""Which scheduler Xen runs, and the weight and cap of domains (xl(1), sched-credit2)."""
+"""Xen's scheduler, and the weight and cap of domains (xl(1), sched-credit2)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Scheduler(Enum):
 
     @property
     def weighs(self) -> bool:
-        """Whether its domains have a weight and a cap."""
+        """Whether domains have a weight and a cap under this scheduler."""
         return self in (Scheduler.CREDIT, Scheduler.CREDIT2)
 
 
 @dataclass(frozen=True, slots=True)
 class Params:
-    """``weight``: 1 to 65535, of each vCPU; ``cap``: percent of one CPU, of all vCPUs together; 0: none."""
+    """``weight``: 1 to 65535, of each vCPU; ``cap``: percent of a CPU, for all vCPUs together; 0: no cap."""
 
     weight: int
     cap: int
@@ -41,7 +41,7 @@ def _schedulers() -> dict[int, str]:
 
 
 def scheduler(context: Context) -> Scheduler:
-    """Of the pool that domains begin in; UNKNOWN for one that is not in the list."""
+    """Scheduler of the pool for new domains; UNKNOWN for an unknown number."""
     return Scheduler(_schedulers().get(context.call("libxl_get_scheduler"), "UNKNOWN"))
 
 
@@ -53,14 +53,14 @@ def params(context: Context, domid: int) -> Params:
 
 
 def set_params(context: Context, domid: int, wanted: Params) -> None:
-    """Give a domain these.  InvalidConfig for a cap that its vCPUs could not reach."""
+    """Set a domain's parameters.  InvalidConfig for a cap beyond the reach of its vCPUs."""
     with struct("libxl_domain_sched_params") as given:
         given.weight, given.cap = wanted.weight, wanted.cap
         context.call("libxl_domain_sched_params_set", domid, given, subject=f"domain {domid}")
 
 
 def pool_id(context: Context, name: str) -> int:
-    """The number of a pool of CPUs.  XenError when there is none of that name."""
+    """The number of a pool of CPUs.  XenError if no pool has the name."""
     found = ffi.new("uint32_t *")
     context.call("libxl_name_to_cpupoolid", name.encode(), found, subject=f"cpupool {name}")
     return int(found[0])

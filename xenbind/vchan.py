@@ -1,8 +1,7 @@
 """libxenvchan as a client: a byte stream over pages that the guest grants.
 
-What is in the rings is the guest's; nothing here ever blocks on it.  The end of the guest is not told:
-that comes from :mod:`xenbind.events`, and until ``close`` the guest's pages, and so the domain as a
-zombie, stay.
+The content of the rings is the guest's; nothing here ever blocks on the guest.  The vchan does not report the
+guest's end: :mod:`xenbind.events` does. Until ``close`` the guest's pages stay, and the domain as a zombie.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from xenbind.raw import ffi, lib
 
 
 class VchanClient:
-    """A connection to a server in ``domid`` that published itself under ``path`` in xenstore."""
+    """A connection to a server in ``domid`` at ``path`` in xenstore."""
 
     def __init__(self, domid: int, path: str, most_order: int) -> None:
         """``most_order``: each ring has at most two to this power bytes.  RingsTooLarge; VchanError."""
@@ -23,8 +22,8 @@ class VchanClient:
         if self._channel == ffi.NULL:
             code = ffi.errno
             raise VchanError(code, f"connect vchan of domain {domid}: {os.strerror(code)}", path)
-        # The library has mapped both rings already.  A look at the guest's page before that would bound
-        # nothing: the guest can change the page after the look.
+        # The library has mapped both rings already.  Checking the guest's page before the mapping would bound
+        # nothing, because the guest can change the page after the check.
         largest = max(int(self._channel.read.order), int(self._channel.write.order))
         if largest > most_order:
             self.close()
@@ -34,27 +33,27 @@ class VchanClient:
 
     @property
     def fd(self) -> int:
-        """Readable when the other side did something; call ``consume`` then, and try again."""
+        """Readable after an action of the other side; call ``consume``, and try again."""
         return int(lib.libxenvchan_fd_for_select(self._channel))
 
     def consume(self) -> None:
-        """Take the event that made ``fd`` readable.  Waits when there was none: call it only then."""
+        """Take the event that made ``fd`` readable.  Call only then, or the call waits."""
         if lib.libxenvchan_wait(self._channel) < 0:
             raise VchanError(ffi.errno, "wait for vchan")
 
     def read_into(self, buffer: bytearray | memoryview) -> int | None:
-        """Bytes read; 0 when there is nothing now, None when the other side closed and all is read."""
+        """Bytes read; 0 if no data is ready, None if the other side closed and all is read."""
         count = lib.libxenvchan_read(self._channel, ffi.from_buffer(buffer), len(buffer))
         return None if count < 0 else int(count)
 
     def write(self, data: bytes | memoryview) -> int | None:
-        """Bytes written; 0 when there is no space now, None when the other side closed."""
+        """Bytes written; 0 without space, None if the other side closed."""
         count = lib.libxenvchan_write(self._channel, ffi.from_buffer(data), len(data))
         return None if count < 0 else int(count)
 
     @property
     def open(self) -> bool:
-        """Whether the server has not closed.  It says nothing about a guest that was destroyed."""
+        """False if the server has closed.  Says nothing about a destroyed guest."""
         return int(lib.libxenvchan_is_open(self._channel)) == 1
 
     def close(self) -> None:

@@ -16,9 +16,9 @@ _SOCKETS = (Path("/run/xenstored/socket"), Path("/var/run/xenstored/socket"))
 
 
 def check_served() -> None:
-    """Check that somebody serves the daemon's socket, if there is one; StoreError otherwise.
+    """Check that a live daemon serves the xenstore socket, if it exists; StoreError otherwise.
 
-    libxenstore would turn to the kernel's device, which waits for a dead daemon for ever.
+    libxenstore would fall back to the kernel's device and wait for a dead daemon for ever.
     """
     for path in _SOCKETS:
         with socket.socket(socket.AF_UNIX) as probe:
@@ -32,7 +32,7 @@ class Xenstore:
 
     def __init__(self) -> None:
         check_served()
-        # XS_OPEN_SOCKETONLY would say so in one step; Xen 4.17 takes it and does not heed it.
+        # XS_OPEN_SOCKETONLY would do the same in one step; Xen 4.17 accepts the flag and ignores it.
         self._handle = lib.xs_open(0)
         if self._handle == ffi.NULL:
             raise _error("connect to", "xenstored")
@@ -44,11 +44,11 @@ class Xenstore:
 
     @property
     def fd(self) -> int:
-        """Readable when ``next_watch`` has something; only there once something is watched."""
+        """Readable when ``next_watch`` has an event; valid only after the first watch."""
         return int(lib.xs_fileno(self._handle))
 
     def read(self, path: str) -> bytes | None:
-        """The value, or None when there is no such node."""
+        """The value, or None if the node is missing."""
         try:
             return self._read(_NO_TRANSACTION, path)
         except FileNotFoundError:
@@ -65,17 +65,17 @@ class Xenstore:
             lib.free(found)
 
     def write(self, path: str, value: bytes) -> None:
-        """Make or change a node (its parents are made, too)."""
+        """Make or change a node, and make missing parents."""
         if not lib.xs_write(self._handle, _NO_TRANSACTION, path.encode(), value, len(value)):
             raise _error("write", path)
 
     def write_below(self, node: str, name: str, value: bytes) -> None:
-        """Make or change a child of a node; FileNotFoundError when the node is not there.
+        """Make or change a child of a node; FileNotFoundError if the node is missing.
 
-        What somebody else is removing is not made again by this, as it would be by ``write``.
+        Unlike ``write``, never restores a node that another client is removing.
         """
         while not self._write_below(node, f"{node}/{name}", value):
-            pass  # somebody else changed one of the two meanwhile: xs_transaction_end(3), EAGAIN
+            pass  # another client changed a node in between: xs_transaction_end(3), EAGAIN
 
     def _write_below(self, node: str, path: str, value: bytes) -> bool:
         transaction = lib.xs_transaction_start(self._handle)
@@ -95,14 +95,14 @@ class Xenstore:
         raise _error("write", path)
 
     def remove(self, path: str) -> None:
-        """Remove a node and all under it; none there is fine."""
+        """Remove a node and everything below, if it exists."""
         if not lib.xs_rm(self._handle, _NO_TRANSACTION, path.encode()):
             error = _error("remove", path)
             if not isinstance(error, FileNotFoundError):
                 raise error
 
     def list(self, path: str) -> list[str]:
-        """Names under a node; none when it does not exist."""
+        """Names under a node; empty if it does not exist."""
         count = ffi.new("unsigned int *")
         found = lib.xs_directory(self._handle, _NO_TRANSACTION, path.encode(), count)
         if found == ffi.NULL:
@@ -121,14 +121,14 @@ class Xenstore:
             raise _error("watch", path)
 
     def unwatch(self, path: str, token: str) -> None:
-        """No more; events that were under way are dropped."""
+        """Stop a watch; pending events are dropped."""
         if not lib.xs_unwatch(self._handle, path.encode(), token.encode()):
             error = _error("unwatch", path)
             if not isinstance(error, FileNotFoundError):
                 raise error
 
     def next_watch(self) -> tuple[str, str] | None:
-        """What changed, as (path, token), or None; never waits."""
+        """The next change as (path, token), or None; never waits."""
         found = lib.xs_check_watch(self._handle)
         if found == ffi.NULL:
             if ffi.errno == errno.EAGAIN:
@@ -140,7 +140,7 @@ class Xenstore:
             lib.free(found)
 
     def close(self) -> None:
-        """Again and again is fine; no call may be under way."""
+        """May be repeated; no call may be under way."""
         handle, self._handle = self._handle, ffi.NULL
         if handle != ffi.NULL:
             lib.xs_close(handle)
@@ -155,7 +155,7 @@ class Xenstore:
 
 
 def _error(operation: str, path: str) -> OSError:
-    """An OSError of the kind that the C library's errno asks for (FileNotFoundError for ENOENT, ...)."""
+    """An OSError for the C library's errno (FileNotFoundError for ENOENT, ...)."""
     code = ffi.errno
     kind: type[OSError] = FileNotFoundError if code == errno.ENOENT else StoreError
     return kind(code, f"{operation} xenstore: {os.strerror(code)}", path)

@@ -1,1 +1,1 @@
-"""What both daemons ask of the host's kernel: files of others, mounts, control groups, processes."""
+"""Services of the host's kernel for the daemons: files, mounts, control groups, processes."""

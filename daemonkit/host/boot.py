@@ -1,4 +1,4 @@
-"""Which boot of the host this is."""
+"""Identifies the present boot of the host."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """The kernel's identifier of this boot; another one after each reboot (random(4))."""
+    """The kernel's identifier of this boot; changes with each reboot (random(4))."""
     return _BOOT_ID.read_text().strip()

@@ -1,4 +1,4 @@
-"""The control groups of the process itself, and a limit of memory for processes that it starts.
+"""The control groups of the process itself, and a memory limit for child processes.
 
 Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst, systemd CGROUP_DELEGATION.md.
 """
@@ -14,11 +14,11 @@ from daemonkit.host import mountinfo
 
 
 def own_groups(proc: Path = Path("/proc/self")) -> Iterator[Path]:
-    """The directories of the groups that the process is in: one of version 2, and those of version 1."""
+    """The directories of the process's groups: one of version 2, and all of version 1."""
     places: dict[frozenset[str], Path] = {}
     for mount in mountinfo.read(proc / "mountinfo"):
         if mount.kind in ("cgroup", "cgroup2"):
-            # By what names the hierarchy in /proc/self/cgroup: its controllers, or nothing.
+            # The name of the hierarchy in /proc/self/cgroup: its controllers, or nothing.
             named = frozenset[str]() if mount.kind == "cgroup2" else mount.options
             places.setdefault(named - {"rw", "ro", "xattr"}, Path(mount.place))
     for line in (proc / "cgroup").read_text(errors="surrogateescape").splitlines():
@@ -29,11 +29,11 @@ def own_groups(proc: Path = Path("/proc/self")) -> Iterator[Path]:
 
 
 def hold_memory(pid: int, name: str, most: int) -> bool:
-    """Put a process into a group of this name with a limit of memory in bytes; False: no group can have one.
+    """Put a process into a group with this name and memory limit in bytes; False: no suitable group.
 
-    Of version 1, in the process's own group if it was delegated, or has the name of a group that was.  In
-    version 2 a group with processes, as the daemon's, can have no limits below it: its own limit holds them.
-    OSError: the kernel refuses.
+    Version 1: makes the group in the process's own group, if delegated or named like a delegated group.
+    Version 2: a group with processes, like the daemon's, cannot have limits below; the daemon's own limit
+    covers the process. OSError: the kernel refuses.
     """
     groups = tuple(own_groups())
     names = {group.name for group in groups if delegated(group)}
@@ -48,7 +48,7 @@ def hold_memory(pid: int, name: str, most: int) -> bool:
 
 
 def delegated(group: Path) -> bool:
-    """Whether a manager such as systemd has delegated the group to the process."""
+    """Whether a manager, for example systemd, has delegated the group to the process."""
     for name in ("trusted.delegate", "user.delegate"):
         with suppress(OSError):
             if os.getxattr(group, name) == b"1":

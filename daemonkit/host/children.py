@@ -1,12 +1,13 @@
-"""Settles processes that a daemon starts: without its OOM protection, in a control group of their own, and
-behind the daemons where they take CPU time for long.
+"""Settles child processes of a daemon: removes OOM protection, moves them to a control group of their own,
+and lowers their CPU priority during long work.
 
-systemd's ``OOMScoreAdjust=`` is inherited.  A converter or a plugin that eats the host's memory would be
-spared, and something else ended in its place: it has to go before xenstored and others that have 0.
+Children inherit systemd's ``OOMScoreAdjust=``.  A converter or plugin that exhausts the host's memory would
+be spared, and another process killed instead. The child has to go before xenstored and other processes with
+0.
 
-The group is ``children`` in the group that was delegated to the daemon, if one was.  No controllers are
-enabled for it: then the daemon may stay in the group above it, and systemd can start the next one there while
-children of the last one still live.
+The group is ``children`` in the daemon's delegated group, if any.  The group has no controllers: the daemon
+may therefore stay in the parent group, and systemd can start the next daemon while children of the last one
+live.
 
 Sources: proc_pid_oom_score_adj(5), setpriority(2), sched(7), systemd CGROUP_DELEGATION.md.
 """
@@ -27,19 +28,19 @@ log = logging.getLogger(__name__)
 
 GROUP = "children"
 SCORE = 100
-"""Least oom_score_adj of a child, which counts as a tenth of the host's memory beside its own."""
+"""Least oom_score_adj of a child: counts as a tenth of the host's memory besides its own."""
 NICER = 10
-"""What is added to the niceness of a child that makes way: it gets about a tenth of a daemon's CPU time."""
+"""Added to the niceness of a low-priority child: about a tenth of a daemon's CPU time."""
 _NUMBER = 64
 """Bytes; more than any number has in a file of the kernel."""
 _GONE = (errno.ESRCH, errno.ENOENT)
 
 
 def settle(pid: int) -> None:
-    """Make a child, and what it has started already, an ordinary process.  Call it as soon as there is one.
+    """Make a child and its own children ordinary processes.  Call right after the start.
 
-    What it starts later inherits that.  Blocks, for up to some 10 ms where there is a group.  A child that
-    has ended is fine; what fails otherwise is logged.
+    Later children inherit the settings.  Blocks, for up to 10 ms or so if a group exists.  A child that has
+    ended is fine; other failures are logged.
     """
     waiting, seen = [pid], set[int]()
     while waiting:
@@ -54,19 +55,19 @@ def settle(pid: int) -> None:
         except OSError as error:
             if error.errno not in _GONE:
                 log.warning("process %d keeps what is the daemon's: %s", each, error)
-        # Afterwards: whatever it starts from now on need not be found.
+        # List children last: a child started after this line inherits the settings.
         waiting += _children(each)
 
 
 def make_way(pid: int) -> None:
-    """Let a child, with all its threads, have the CPU after the daemons.  What it starts later inherits that.
+    """Give a child, with all its threads and later children, lower CPU priority than the daemons.
 
-    A child that has ended is fine; what fails otherwise is logged.
+    A child that has ended is fine; other failures are logged.
     """
     niceness = min(os.getpriority(os.PRIO_PROCESS, 0) + NICER, 19)
     done = set[int]()
     try:
-        # Linux counts it for each thread; one that comes meanwhile may be of one that still had the old one.
+        # Niceness is per thread, and a new thread inherits its creator's. Repeat until no thread is new.
         while waiting := set(map(int, os.listdir(f"/proc/{pid}/task"))) - done:
             for thread in waiting:
                 _nice(thread, niceness)
@@ -114,7 +115,7 @@ def _groups() -> tuple[Path, ...]:
 
 
 def _read(place: Path) -> str:
-    # At once: a second read would append the end of a longer number that has been written meanwhile.
+    # In one read: a second read would append the end of a longer number written in between.
     descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _NUMBER).decode()
@@ -123,7 +124,7 @@ def _read(place: Path) -> str:
 
 
 def _write(place: Path, text: str) -> None:
-    # Without O_CREAT and O_TRUNC: there is nothing to make, and one write is one command.
+    # Without O_CREAT and O_TRUNC: the file exists, and one write is one command.
     descriptor = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())

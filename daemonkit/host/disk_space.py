@@ -1,8 +1,8 @@
-"""Disk space for a daemon's state: when the disk is full nothing new starts, but everything can still end.
+"""Disk space for a daemon's state: on a full disk nothing new starts, but everything can still end.
 
-A database in WAL mode reserves blocks for its write-ahead log.  With them it can still delete rows, which
-has to happen before space is freed.  Whoever adds rows checks the free space first, or additions would use
-the reserve up.
+A database in WAL mode reserves blocks for its write-ahead log.  With the reserve it can still delete rows;
+deletion comes before space is freed.  Code that adds rows must check the free space first, or additions would
+use up the reserve.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 def reserve(database: Path, size: int) -> None:
     """Reserve ``size`` bytes for the log of an open database; the log's length does not change.
 
-    SQLite holds no lock on the log, so opening and closing it here is safe (closing any descriptor of a file
-    drops the process's locks on it).  When the disk is nearly full, or the file system cannot reserve space,
-    nothing changes: taking the last space would do more harm (SQLite's shared memory is a file, too).
+    Opening and closing the log here is safe, because SQLite holds no lock on the log (closing any descriptor
+    of a file drops the process's locks on it).  If the disk is nearly full, or the file system cannot reserve
+    space, nothing changes: taking the last space would do more harm (SQLite's shared memory is a file, too).
     """
     path = database.with_name(f"{database.name}-wal")
     try:
@@ -43,7 +43,7 @@ def reserve(database: Path, size: int) -> None:
             log.warning("no disk space is reserved for %s: the disk is nearly full", path)
         elif _libc.fallocate(descriptor, _KEEP_SIZE, 0, size):
             log.info("no disk space is reserved for %s: %s", path, os.strerror(ctypes.get_errno()))
-            # give back what it took before it failed
+            # give back blocks reserved before the failure
             os.ftruncate(descriptor, os.fstat(descriptor).st_size)
     finally:
         os.close(descriptor)
@@ -58,7 +58,7 @@ def check(path: Path) -> None:
 def is_full(error: BaseException) -> bool:
     """Whether the system or SQLite failed because the disk, or a quota, is full."""
     if isinstance(error, sqlite3.Error):
-        # An extended code has the basic one in its lowest byte; errors of the binding itself have no code.
+        # The lowest byte of an extended code is the basic code; errors of the binding itself have no code.
         return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 

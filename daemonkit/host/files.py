@@ -1,4 +1,4 @@
-"""Opens files that a caller names, which may be no files, or on a file system that never answers."""
+"""Opens files named by a caller, which may be no plain files, or on a file system that hangs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _SELF = Path("/proc/self/fd")
 def open_plain(path: str | Path, flags: int, mode: int = 0o600, *, follow: bool = False) -> int:
     """A descriptor of a plain file; OSError for directories (EISDIR), pipes, devices and sockets (EINVAL).
 
-    These are not even opened: that alone has effects on a pipe or a device.  ``flags``: as open(2) has them;
-    with O_CREAT the file is made if it is not there.  ``follow``: whether the last part of the path may be a
-    symbolic link.
+    Other kinds are never opened, because opening a pipe or a device has effects.  ``flags``: as in open(2);
+    with O_CREAT a missing file is made.  ``follow``: whether the last part of the path may be a symbolic
+    link.
     """
     links = 0 if follow else os.O_NOFOLLOW
     create = flags & os.O_CREAT
@@ -46,14 +46,14 @@ def open_plain(path: str | Path, flags: int, mode: int = 0o600, *, follow: bool 
 
 
 class HostCalls:
-    """Runs calls that a file system may hold, each in a thread of its own, and waits for a limited time.
+    """Runs calls that a file system may block, each in a thread, with a time limit.
 
-    A call that does not come back keeps its thread.  Others with the same key are not begun before it has,
-    nor more than so many of one owner; they wait as long as for their own.
+    A blocked call keeps its thread.  Until it returns, calls with the same key do not begin; the number of
+    calls of one owner is limited, too. A waiting call waits at most its own time limit.
     """
 
     def __init__(self, seconds: float = 10.0, each: int = 16, most: int = 4096) -> None:
-        """``seconds``: how long to wait for each; ``each``, ``most``: of one owner, and of all, under way."""
+        """``seconds``: time limit of a call; ``each``, ``most``: limit of calls for an owner, and in all."""
         self._seconds = seconds
         self._each = each
         self._most = most
@@ -63,7 +63,7 @@ class HostCalls:
 
     @property
     def under_way(self) -> int:
-        """Calls that have not come back."""
+        """The number of calls that have not returned."""
         return len(self._under_way)
 
     async def run(
@@ -73,12 +73,11 @@ class HostCalls:
         late: Callable[[T], object] | None = None,
         owner: str = "",
     ) -> T:
-        """What ``work`` returns or raises.
+        """The result of ``work``, or its exception.
 
-        OSError: ETIMEDOUT when it does not come back, EBUSY when an earlier one, or too many, have not.
-
-        ``late`` is given a result that nobody waits for any more.  ``owner``: whose calls count together;
-        the key's alone if there is none.
+        OSError: ETIMEDOUT if the call does not return in time, EBUSY if an earlier call, or too many, have
+        not returned. ``late`` receives a result after the time limit.  ``owner``: counts calls together;
+        default: the key.
         """
         owner = owner or key
         await self._earlier(key, owner)
@@ -99,14 +98,14 @@ class HostCalls:
             result, failure = None, None
             try:
                 result = work()
-            except BaseException as error:  # it is raised where it is waited for
+            except BaseException as error:  # raised at the waiter
                 failure = error
-            with suppress(RuntimeError):  # the loop has ended, and with it the daemon
+            with suppress(RuntimeError):  # the loop and the daemon have ended
                 loop.call_soon_threadsafe(take, result, failure)
 
         self._under_way.add(key)
         self._owners[owner] += 1
-        # Not of a pool, which waits for its threads at the end of the program.
+        # Not a pool, because a pool waits for its threads at the end of the program.
         threading.Thread(target=call, name="host call", daemon=True).start()
         try:
             async with asyncio.timeout(self._seconds):
@@ -116,7 +115,7 @@ class HostCalls:
             raise OSError(errno.ETIMEDOUT, cause, key) from None
 
     async def _earlier(self, key: str, owner: str) -> None:
-        """Wait until a call may begin; EBUSY when it may not."""
+        """Wait until a call may begin; EBUSY after the time limit."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._seconds):
                 while self._held(key, owner):

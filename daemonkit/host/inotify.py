@@ -16,9 +16,9 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def changes(mask: int, *places: bytes) -> Iterator[asyncio.Event]:
-    """An event that is set whenever one of the places changes in one of the ways of ``mask``.
+    """An event, set at each change of a place that matches ``mask``.
 
-    OSError: there is no such place; ENOSPC when the user has as many watches as it may.
+    OSError: no such place; ENOSPC if the user has too many watches.
     """
     loop = asyncio.get_running_loop()
     changed = asyncio.Event()
@@ -41,7 +41,7 @@ def changes(mask: int, *places: bytes) -> Iterator[asyncio.Event]:
 
 
 def new_instance() -> int:
-    """The descriptor of an instance, which does not block."""
+    """A non-blocking descriptor of an inotify instance."""
     return _checked(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
 
 

@@ -1,9 +1,9 @@
-"""What is at paths of the host, found by a process that can be left behind.
+"""Looks up paths of the host in a separate process that may hang.
 
-A file server that does not answer holds whoever asks it: a thread of ours for good, and with it the end of
-a daemon.  So another process asks (``hostc/lookup``), and hands back a descriptor (O_PATH) of what it found;
-whatever is done with that asks no file server any more.  One that is late is killed.  It may stay all the
-same, for as long as its file server keeps it, and counts for its owner until it is gone.
+A file server that does not answer blocks the calling thread for good, and with it the end of a daemon.
+Therefore another process (``hostc/lookup``) makes the call, and returns a descriptor (O_PATH) of the result;
+later uses of the descriptor involve no file server.  A late process is killed.  It may stay as long as its
+file server blocks, and counts for its owner until the end.
 
 Sources: open_tree(2), unix(7) SCM_RIGHTS, pidfd_open(2).
 """
@@ -33,7 +33,7 @@ from daemonkit.tasks import complete
 _ANSWER = struct.Struct("=II")
 _STATUS = struct.Struct("=IIIIQ")
 READ_MAX = 1 << 20
-"""Bytes of a file that is read, as hostc/lookup has it."""
+"""Size limit of a file to read in bytes, as in hostc/lookup."""
 _LONGEST = 4095
 """Longest path in bytes (PATH_MAX)."""
 _REQUEST = 65_536
@@ -43,7 +43,7 @@ TenantOf = Callable[[str], str]
 
 @dataclass(slots=True)
 class Place:
-    """What is at a path; ``mode`` has its kind alone.  The descriptor goes with ``close``."""
+    """The object at a path; ``mode`` has its kind alone.  ``close`` closes the descriptor."""
 
     descriptor: int
     mode: int
@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Of what is at a path: its kind and mode, its owner; ``size_bytes`` is its file system's."""
+    """Status of the object at a path: kind and mode, owner; ``size_bytes``: size of its file system."""
 
     mode: int
     uid: int
@@ -71,9 +71,9 @@ class Status:
 
 
 class Lookup:
-    """One such process.  One question at a time; the caller bounds the wait.
+    """A lookup process.  One question at a time; the caller bounds the wait.
 
-    OSError with the path; Broken when the process has ended.
+    OSError with the path; Broken if the process has ended.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], link: socket.socket) -> None:
@@ -85,41 +85,42 @@ class Lookup:
         return self._process.pid
 
     async def find(self, path: str, *, make: bool = False) -> Place:
-        """Symbolic links are followed, automounts made; ``make``: a directory where there is nothing.
+        """Follows symbolic links and triggers automounts; ``make``: make a missing directory.
 
-        FileExistsError: to be made, but a symbolic link to nothing is there.
+        FileExistsError: a symbolic link to nothing is in the way of the new directory.
         """
         return await self._ask("d" if make else "o", path)
 
     async def status(self, path: str) -> tuple[Place, Status]:
-        """What is there, and what its file system says of it; a symbolic link at the end is not followed."""
+        """The object and its status from the file system; does not follow a final symbolic link."""
         data, descriptors = await self._answer(b"s" + _encoded(path), path, _STATUS)
         _, mode, uid, gid, size = _STATUS.unpack(data)
         return Place(descriptors[0], stat.S_IFMT(mode)), Status(mode, uid, gid, size)
 
     async def read(self, path: str) -> bytes:
-        """A plain file's bytes, up to READ_MAX and one more; symbolic links are followed.
+        """A plain file's bytes, at most READ_MAX plus one; follows symbolic links.
 
-        EISDIR, EINVAL: it is none, and was not opened.
+        EISDIR, EINVAL: no plain file; the object was not opened.
         """
         _, (copy,) = await self._answer(b"r" + _encoded(path), path, _STATUS)
-        # In memory: no file server has a part in it.
+        # A copy in memory: no file server is involved.
         try:
             return os.pread(copy, READ_MAX + 1, 0)
         finally:
             os.close(copy)
 
     async def copied(self, *, follow: bool) -> Place:
-        """What was found last, in a new copy of the mount namespace, which the process is in from then on.
+        """The last object, in a new copy of the mount namespace, where the process stays.
 
-        It must be a directory.  ``follow``: what the host mounts and unmounts later, it does in the copy too.
+        The object must be a directory.  ``follow``: later mounts and unmounts of the host reach the copy,
+        too.
         """
         return await self._ask("f" if follow else "c")
 
     async def make_unbindable(self, places: Mapping[int, str]) -> bool:
-        """Mounts of the last copy, paths by number; those that others are mounted over are passed over.
+        """Make mounts of the last copy unbindable, paths by number; skips mounts hidden under others.
 
-        False: there was nothing at one of the paths, or the mount there was gone in the same moment.
+        False: a path did not exist, or its mount was just gone.
         """
         all_there = True
         lines = [b"%d %s\0" % (number, _encoded(path)) for number, path in places.items()]
@@ -155,10 +156,10 @@ class Lookup:
 
 
 class Lookups:
-    """Starts them, so many at once for each owner and in all; those that were killed and are not gone count.
+    """Starts lookup processes, limited for each owner and in all; killed processes count until they end.
 
-    ``program``: hostc/lookup.  An owner who has as many as it may waits for one of its own to go, or for one
-    of its tenant's, which has a share of ``most``.  ``spare``: one that has answered is kept until ``close``.
+    ``program``: hostc/lookup.  An owner at its limit waits for the end of one of its own processes, or of its
+    tenant's; a tenant has a share of ``most``.  ``spare``: keep a process that has answered until ``close``.
     """
 
     def __init__(
@@ -180,11 +181,11 @@ class Lookups:
 
     @asynccontextmanager
     async def begin(self, owner: str) -> AsyncIterator[Lookup]:
-        """One of them for the block.  It is killed afterwards, whatever it does, unless it is kept.
+        """A lookup process for the block.  It is killed afterwards in any case, unless kept as spare.
 
-        Broken when it cannot be started.
+        Broken if the start fails.
         """
-        # Once: the owner may be forgotten while its process is still there.
+        # Once: the owner may be forgotten before its process ends.
         tenant = self._tenant_of(owner)
         while self._there[owner] >= self._each or not self._shares.take(tenant):
             self._departures.clear()
@@ -204,7 +205,7 @@ class Lookups:
                 self._count_down(owner, tenant)
 
     def close(self) -> None:
-        """End the spare one."""
+        """End the spare process."""
         for spare in self._take_spare():
             spare.end()
 
@@ -214,7 +215,7 @@ class Lookups:
             return []
         if spare.process.poll() is None:
             return [spare]
-        # Somebody has killed it.
+        # The spare was killed from outside.
         spare.end()
         return []
 
@@ -226,7 +227,7 @@ class Lookups:
             raise Broken("start", str(self._program), error.strerror or str(error), hint) from error
 
     def _leave_behind(self, owner: str, tenant: str, started: _Started) -> None:
-        """Kill the process, which may not end while a file server keeps it."""
+        """Kill the process; the end may take as long as a file server blocks."""
         started.link.close()
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(started.pidfd, signal.SIGKILL)
@@ -255,7 +256,7 @@ class _Started:
     link: socket.socket
 
     def end(self) -> None:
-        """For one that nobody has left waiting for a file server."""
+        """Only for a process that no file server blocks."""
         self.link.close()
         os.close(self.pidfd)
         self.process.kill()

@@ -13,27 +13,27 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _LOOK = 5.0
 """Seconds between two looks at the process's size."""
 _LONGEST = 20.0
-"""Seconds between two looks while trims give nothing back: the process needs what it has."""
+"""Seconds between two looks while trims free nothing: the process needs its memory."""
 _GROWTH = 8 << 20
-"""Bytes above the smallest size so far, from which on a trim is worth its time."""
+"""Growth in bytes above the smallest size until now that justifies a trim."""
 _USEFUL = 1 << 20
-"""Bytes that a trim gives back if it was of use."""
+"""Least bytes freed by a useful trim."""
 
 
 def give_back() -> None:
-    """Return freed memory to the system, after work with very many objects; blocks for some 10 ms.
+    """Return freed memory to the system, after work with very many objects; blocks for about 10 ms.
 
-    Python unmaps an arena once nothing is left in it. Its free lists of tuples and dicts keep many from that,
-    and only a full collection empties them. Larger blocks come from malloc, see trim().
+    Python unmaps an empty arena. Python's free lists of tuples and dicts keep many arenas in use, and only a
+    full collection empties the lists. Larger blocks come from malloc, see trim().
     """
     gc.collect()
     trim()
 
 
 def trim() -> None:
-    """Return what malloc keeps below its last block in use (malloc_trim(3), of glibc alone).
+    """Return malloc's free memory below its last used block (malloc_trim(3), of glibc alone).
 
-    It blocks, for about 1 ms for each 10 MiB, but not the interpreter.
+    Blocks for about 1 ms for each 10 MiB, but not the interpreter.
     """
     found = getattr(_LIBC, "malloc_trim", None)
     if found is not None:
@@ -46,15 +46,15 @@ def resident() -> int:
 
 
 async def keep_small() -> None:
-    """Trim again and again while the process is larger than before; runs until it is cancelled.
+    """Trim repeatedly while the process is larger than before; runs until cancelled.
 
-    A burst of requests ends with its buffers freed, between blocks that stay: malloc alone keeps them. A trim
-    during the burst finds them in use, and the size does not grow when they are freed; so there is another
-    trim later, whether the size has changed or not.
+    After a burst of requests, freed buffers lie between used blocks, and malloc keeps them. A trim during the
+    burst finds the buffers in use, and freeing them does not change the size. Another trim therefore follows
+    later, even if the size is unchanged.
 
-    Objects that refer to each other keep buffers as well, such as an error and the calls that the error came
-    through. Python collects such objects once there are very many new ones, which an idle node never has: so
-    they are collected here when a trim is of no use.
+    Reference cycles keep buffers as well, for example an error and the calls in its traceback. Python
+    collects cycles only after very many new objects; an idle node never has that many. This loop therefore
+    collects cycles if a trim frees nothing.
     """
     least, pause = resident(), _LOOK
     while True:

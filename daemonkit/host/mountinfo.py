@@ -1,4 +1,4 @@
-"""The mounts that the calling thread sees (proc(5): /proc/<pid>/mountinfo, /proc/<pid>/fdinfo)."""
+"""The mounts of the calling thread (proc(5): /proc/<pid>/mountinfo, /proc/<pid>/fdinfo)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SELF = Path("/proc/thread-self")
 LOCAL = frozenset(
     "bcachefs btrfs erofs ext2 ext3 ext4 f2fs jfs overlay ramfs reiserfs rootfs tmpfs xfs zfs".split()
 )
-"""Kinds of file systems that no file server can hold."""
+"""File systems without a file server."""
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -19,10 +19,10 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 class Mount:
     """One line of mountinfo.
 
-    ``root`` is the part of the file system that is mounted, ``place`` where, as the reader's root directory
-    has it; ``device`` is ``<major>:<minor>``.  ``options`` are the file system's own.  ``tells``: mounts and
-    unmounts below it are told to copies of it, because it is shared or a slave.  ``unbindable``: it is left
-    out of copies of what is above it.  ``readonly``: nothing can be written by way of this mount.
+    ``root`` is the mounted part of the file system, ``place`` its path below the reader's root directory;
+    ``device`` is ``<major>:<minor>``.  ``options`` are the file system's own.  ``tells``: mounts and unmounts
+    below propagate to copies, because the mount is shared or a slave.  ``unbindable``: copies of the parent
+    leave the mount out. ``readonly``: no writes through this mount.
     """
 
     number: int
@@ -38,22 +38,22 @@ class Mount:
 
 
 def read(file: Path) -> list[Mount]:
-    """The mounts in a mountinfo file, in its order: of two at one place the last is on top."""
+    """The mounts in a mountinfo file, in order: of two mounts at one place the last is on top."""
     return parsed(file.read_text(errors="surrogateescape"))
 
 
 def parsed(text: str) -> list[Mount]:
-    """The same, of what was read already."""
+    """The mounts in a mountinfo text."""
     return [_parsed(line) for line in text.split("\n") if line]
 
 
 def mounts(proc: Path = _SELF) -> Mapping[int, Mount]:
-    """All mounts that a process or thread sees, by their number."""
+    """All mounts of a process or thread, by number."""
     return {mount.number: mount for mount in read(proc / "mountinfo")}
 
 
 def number_of(descriptor: int) -> int:
-    """The number of the mount that an open file is in."""
+    """The number of the mount of an open file."""
     for line in (_SELF / "fdinfo" / str(descriptor)).read_text().splitlines():
         if line.startswith("mnt_id:"):
             return int(line.split()[1])
@@ -61,7 +61,7 @@ def number_of(descriptor: int) -> int:
 
 
 def below(known: Mapping[int, Mount], top: int) -> Iterator[Mount]:
-    """The mounts on ``top``, and those on them."""
+    """The mounts below ``top``, at any depth."""
     children: dict[int, list[Mount]] = {}
     for mount in known.values():
         children.setdefault(mount.parent, []).append(mount)
@@ -73,9 +73,9 @@ def below(known: Mapping[int, Mount], top: int) -> Iterator[Mount]:
 
 
 def highest(known: Mapping[int, Mount], top: int, wanted: Callable[[Mount], bool]) -> Iterator[Mount]:
-    """The wanted mounts of ``below`` that have no wanted mount above them."""
+    """The wanted mounts of ``below`` without a wanted mount above."""
     found: set[int] = set()
-    # A mount comes after the one that it is on.
+    # A mount comes after its parent.
     for mount in below(known, top):
         if mount.parent in found:
             found.add(mount.number)
@@ -87,7 +87,7 @@ def highest(known: Mapping[int, Mount], top: int, wanted: Callable[[Mount], bool
 def _parsed(line: str) -> Mount:
     before, _, after = line.partition(" - ")
     number, parent, device, root, place, flags, *optional = before.split(" ")
-    kind, _, options = after.split(" ")[:3]  # between them is the source, which may be empty
+    kind, _, options = after.split(" ")[:3]  # in between: the source, possibly empty
     return Mount(
         number=int(number),
         parent=int(parent),

@@ -1,4 +1,4 @@
-"""What is at paths that a caller names, for a daemon that no file system may hold (ADR 30)."""
+"""Looks up paths named by a caller, without letting a file system block the daemon (ADR 30)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ T = TypeVar("T")
 
 
 class HostPaths:
-    """Asks processes that can be left behind.
+    """Asks processes that may hang.
 
-    ``owner``: the pod that names the path, ``namespace/name``; see Lookups.
-
-    TooLate: the file system, or those of the owner's earlier calls, did not answer.  OSError: it did.
+    ``owner``: the pod that names the path, ``namespace/name``; see Lookups. TooLate: the file system did not
+    answer, or earlier calls of the owner hang.  OSError: an error from the system.
     """
 
     def __init__(self, program: Path, seconds: float = 10.0) -> None:
@@ -30,21 +29,21 @@ class HostPaths:
         self._seconds = seconds
 
     def close(self) -> None:
-        """Leave nothing behind that still answers."""
+        """End the spare process."""
         self._lookups.close()
 
     async def read(self, owner: str, path: str) -> bytes:
-        """A plain file, up to a byte more than ``lookup.READ_MAX``; EISDIR, EINVAL: it is none."""
+        """A plain file, at most a byte more than ``lookup.READ_MAX``; EISDIR, EINVAL: no plain file."""
         return await self._ask(owner, path, lambda lookup: lookup.read(path))
 
     async def make_directory(self, owner: str, path: str) -> None:
-        """Make a directory and those above it (0755), unless it is there."""
+        """Make a directory and its parents (0755), unless it exists."""
         with await self._ask(owner, path, lambda lookup: lookup.find(path, make=True)) as place:
             if not stat.S_ISDIR(place.mode):
                 raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
 
     async def status(self, owner: str, path: str) -> Status:
-        """What is there; a symbolic link at the end is not followed."""
+        """The status of the object; does not follow a final symbolic link."""
         place, status = await self._ask(owner, path, lambda lookup: lookup.status(path))
         place.close()
         return status
@@ -56,7 +55,7 @@ class HostPaths:
                 try:
                     answers.append(await question(lookup))
                 except OSError as error:
-                    # An answer, too: the process is as good as before.
+                    # An answer, too: the process stays usable.
                     failure = error
         except TimeoutError:
             hint = (

@@ -1,6 +1,7 @@
-"""Takes rights from the calling process, for good: namespaces, ids, capabilities, limits, system calls.
+"""Drops rights of the calling process, for good: namespaces, ids, capabilities, limits, system calls.
 
-For new children of a process with one thread.  OSError says what failed; the child must end then.
+For new children of a process with one thread.  OSError names the failed step; the child must then end.
+
 Sources: setns(2), pivot_root(2), open_tree(2), capabilities(7), credentials(7), prctl(2), seccomp(2).
 """
 
@@ -48,14 +49,14 @@ class _Program(ctypes.Structure):
 
 
 class CallFilter:
-    """A compiled seccomp filter that a child can set without taking memory."""
+    """A compiled seccomp filter; a child can set the filter without allocating memory."""
 
     def __init__(self, code: bytes) -> None:
         self._code = ctypes.create_string_buffer(code, len(code))
         self._program = _Program(len(code) // 8, ctypes.addressof(self._code))
 
     def set(self) -> None:
-        """Filter the system calls of this process, and of all that it starts."""
+        """Filter the system calls of this process, and of all its children."""
         _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(self._program))
 
 
@@ -95,7 +96,7 @@ def unshare(names: Iterable[str]) -> None:
 
 
 def enter(made: Mapping[str, int]) -> None:
-    """Go on in these namespaces; with ``mnt``, in the root directory of that one."""
+    """Enter these namespaces; with ``mnt``, also the root directory of the mount namespace."""
     for name, handle in made.items():
         _check(_libc.setns(handle, NAMESPACES[name]), f"enter the {name} namespace")
 
@@ -107,7 +108,7 @@ def mount(source: str | None, place: str, kind: str | None, flags: int, options:
 
 
 def keep_mounts() -> None:
-    """Let no mount of this mount namespace come from, or go to, another one."""
+    """Stop mount propagation between this mount namespace and others."""
     mount(None, "/", None, _MS_REC | _MS_PRIVATE)
 
 
@@ -126,7 +127,7 @@ def attach(mounted: int, place: str) -> None:
 
 
 def pivot(top: str) -> None:
-    """Make a mount the root directory of this mount namespace; nothing else stays."""
+    """Make a mount the root directory of this mount namespace; all other mounts go."""
     os.chdir(top)
     _check(_libc.pivot_root(b".", b"."), "make a root directory")
     _check(_libc.umount2(b".", _MNT_DETACH), "leave the host's root directory")
@@ -134,7 +135,7 @@ def pivot(top: str) -> None:
 
 
 def close_others(given: Sequence[int]) -> None:
-    """Close all descriptors but the standard ones and these."""
+    """Close all descriptors except the standard ones and the given ones."""
     last = 2
     for handle in (*sorted(given), _MOST_HANDLES):
         os.closerange(last + 1, handle)
@@ -142,7 +143,7 @@ def close_others(given: Sequence[int]) -> None:
 
 
 def limit(most: Mapping[int, int]) -> None:
-    """Lower resource limits, by their numbers; a limit that is lower already stays."""
+    """Lower resource limits, by their numbers; lower limits stay."""
     for kind, wanted in most.items():
         now = resource.getrlimit(kind)[1]
         bound = wanted if now == resource.RLIM_INFINITY else min(wanted, now)
@@ -150,7 +151,7 @@ def limit(most: Mapping[int, int]) -> None:
 
 
 def renounce() -> None:
-    """Have no child of this process, or program of it, ever get a capability or a group; it keeps its own.
+    """Prevent all child processes from ever getting a capability or a group; this process keeps its own.
 
     A child that becomes() another user then has none.
     """
@@ -164,7 +165,7 @@ def renounce() -> None:
 
 
 def become(number: int) -> None:
-    """Become a user without capabilities, in a child of a process that did renounce()."""
+    """Become a user without capabilities, in a child after renounce()."""
     os.setresgid(number, number, number)
     os.setresuid(number, number, number)
     header, nothing = _Header(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
@@ -172,24 +173,24 @@ def become(number: int) -> None:
 
 
 def no_new_privileges() -> None:
-    """Let no program that this process or a child of it starts have more rights than they have."""
+    """Prevent programs started by this process or its children from gaining rights."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def hide() -> None:
-    """Let no process of the same user look into this one."""
+    """Hide this process from other processes of the same user."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def end_with(parent: int) -> None:
-    """Be killed when the parent ends; a change of ids undoes it.  Raises if it has ended."""
+    """Die with the parent; a change of ids resets the signal.  Raises if the parent has ended."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         raise ProcessLookupError("the parent has ended")
 
 
 def name(text: str) -> None:
-    """The process's name in lists: its first 15 bytes."""
+    """Set the process's name in lists: the first 15 bytes."""
     _check(_libc.prctl(_PR_SET_NAME, text.encode(), 0, 0, 0), "set the name")
 
 

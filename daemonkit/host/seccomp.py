@@ -1,4 +1,4 @@
-"""Compiles seccomp profiles to BPF with libseccomp: those of containers, and of processes of a daemon.
+"""Compiles seccomp profiles of containers and of daemon processes to BPF with libseccomp.
 
 Source: seccomp_init(3), seccomp_rule_add(3), seccomp_attr_set(3), seccomp_export_bpf(3), seccomp.h of
 libseccomp 2.5.
@@ -23,7 +23,7 @@ _NO_SYSCALL = -1  # __NR_SCMP_ERROR
 _OPERATORS = ("", *(f"SCMP_CMP_{name}" for name in ("NE", "LT", "LE", "EQ", "GE", "GT", "MASKED_EQ")))
 _EPERM = 1
 _MOST = 1 << 18
-"""Most bytes that are read; a filter has at most 4096 instructions of eight bytes."""
+"""Most bytes to read; a filter has at most 4096 instructions of eight bytes."""
 
 
 class _Comparison(ctypes.Structure):
@@ -38,21 +38,20 @@ class _Comparison(ctypes.Structure):
 
 
 def compiled(profile: Mapping[str, Any]) -> bytes:
-    """Compile a profile: the program, for this machine and the older ones that the profile names.
+    """Compile a profile to BPF, for this machine's architecture and the older ones in the profile.
 
-    ``profile``: OCI's ``linux.seccomp``, trusted, of actions ALLOW, ERRNO and KILL_PROCESS alone.  Names of
-    system calls that the library does not know are left out, as crun does.  Broken: the library is not there,
-    or refuses.
+    ``profile``: OCI's ``linux.seccomp``, trusted, with actions ALLOW, ERRNO and KILL_PROCESS alone.  System
+    calls unknown to the library are left out, as in crun.  Broken: the library is missing, or refuses.
     """
     library = _library()
     default = _action(profile["defaultAction"], profile.get("defaultErrnoRet"))
     with _filter(library, default) as made:
         if default == _KILL:
-            # Calls of another machine would end the thread alone.
+            # The default for calls of another architecture would kill only the thread.
             _check(library.seccomp_attr_set(made, _ATTR_BAD_ARCH, _KILL), "set the action for other machines")
         for name in profile["architectures"]:
             number = library.seccomp_arch_resolve_name(name.removeprefix("SCMP_ARCH_").lower().encode())
-            # 0: not known; to seccomp_arch_add it would be this machine.
+            # 0: unknown; seccomp_arch_add would take 0 for this machine.
             result = library.seccomp_arch_add(made, number) if number else -errno.EINVAL
             _check(result, name, ignored=errno.EEXIST)
         for rule in profile["syscalls"]:

@@ -1,1 +1,1 @@
-"""Bounds what callers and zones take of the event loop: turns, calls under way, token buckets."""
+"""Limits how much of the event loop callers and zones use: turns, calls under way, token buckets."""

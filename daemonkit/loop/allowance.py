@@ -17,7 +17,7 @@ class Allowance:
         self._at = clock()
 
     def take(self) -> bool:
-        """Take one token; False when there was none."""
+        """Take a token; False if none is left."""
         self._fill()
         if self._left < 1:
             return False
@@ -25,7 +25,7 @@ class Allowance:
         return True
 
     def borrow(self) -> float:
-        """Take one token, a future one if need be; the seconds until it is there."""
+        """Take a token, a future one if necessary; returns the seconds until it exists."""
         self._fill()
         self._left -= 1
         return max(0.0, -self._left / self.per_second)

@@ -1,16 +1,16 @@
-"""Shares the event loop's time fairly between zones, so that none waits for what another one sends.
+"""Shares the event loop's time fairly between zones: no zone waits for another zone's messages.
 
 A zone is a zone's channel in protectd, and the streams of a pod in xenpod-cri.
 
-What a zone causes here runs through its ``Share``, in steps from one await to the next.  Each step's time
-is charged to the zone.  A zone that has used less than the others goes at once; of those that have used
-more, the one that is owed most goes next, and all together only for ``SLICE`` in one iteration of the loop.
-This is start-time fair queueing (Goyal, Vin, Cheng, 1996) with time in place of bytes: it needs no rates,
-and a zone that is alone has the whole loop.
+The work caused by a zone runs through its ``Share``, in steps from one await to the next.  Each step's time
+is charged to the zone.  A zone that has used less than the others runs at once; among the zones that have
+used more, the zone with the least use runs next, and all together run only for ``SLICE`` in one iteration of
+the loop. This is start-time fair queueing (Goyal, Vin, Cheng, 1996) with time in place of bytes: it needs no
+rates, and a single zone has the whole loop.
 
-While calls of the daemon's callers are under way, the loop rests between those iterations: else it would take
-a CPU and the interpreter's lock from all that such a call needs besides.  What the calls themselves need of a
-zone goes at once.
+While calls of the daemon's callers are under way, the loop rests between these iterations: otherwise zones
+would take a CPU and the interpreter lock from the calls' other work.  Zone work needed by the calls runs at
+once.
 """
 
 from __future__ import annotations
@@ -27,54 +27,54 @@ from daemonkit.loop.underway import Underway
 SLICE = 0.00005
 """Seconds of steps in one iteration of the event loop; all other work runs between iterations."""
 REST = 0.001
-"""Seconds of rest between two iterations with steps while calls are under way; epoll has no shorter ones."""
+"""Seconds of rest between two iterations with steps while calls are under way; epoll's shortest timeout."""
 REST_SLICE = 0.0001
 """Seconds of steps in one iteration before a rest: a tenth of the time in all."""
 DEBT = 0.001
-"""Most seconds of steps beyond their slice that further rests make up for."""
+"""Most seconds of overrun that further rests compensate."""
 STEP = 0.00005
-"""Seconds after which a step with more to do ends itself (``Share.enough``)."""
+"""Seconds after which a step with more work should end (``Share.enough``)."""
 STEP_PIECES = 64
-"""Frames, or reads, after which a step ends itself whatever the clock says."""
+"""Frames, or reads, after which a step should end, regardless of time."""
 CARRIED = 0.002
 """Seconds of unused time that an idle zone keeps, to use ahead of others later."""
 ASKED = 0.0005
-"""Seconds that a zone has ahead of others for each call of the daemon to its agent."""
+"""Seconds of priority for a zone with each call of the daemon to its agent."""
 LEAST = 0.00001
-"""Least seconds accounted for a step: starting it costs as much."""
+"""Least seconds charged for a step: the cost of starting it."""
 
 T = TypeVar("T")
 
 _payer: ContextVar[Share | None] = ContextVar("payer", default=None)
-"""The share that pays for the tasks that ``daemonkit.tasks`` begins."""
+"""The share that pays for new tasks of ``daemonkit.tasks``."""
 
 
 def paid(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-    """Have the new task's work paid by the share that pays for the current task, if there is one."""
+    """Charge the new task's work to the share that pays for the current task, if any."""
     share = _payer.get()
     return work if share is None else _Paid(share, work)
 
 
 def charge(seconds: float) -> None:
-    """Charge the share that pays for the current task for work that is done elsewhere."""
+    """Charge the current task's share for work done elsewhere."""
     if share := _payer.get():
         share.turns.charge(share, seconds)
 
 
 async def pause() -> None:
-    """End the step of the share that pays, if it had enough; to be called after each piece of work."""
+    """End the current step if its share has had enough; call after each piece of work."""
     if (share := _payer.get()) and share.enough():
         await asyncio.sleep(0)
 
 
 class Turns:
-    """The loop's time, shared by zones; one for all links of a process."""
+    """The loop's time, shared by zones; one object for all links of a process."""
 
     def __init__(self, underway: Underway | None = None) -> None:
-        """``underway``: the calls for which the loop rests; None: it never does."""
+        """``underway``: the calls for which the loop rests; None: no rests."""
         self._underway = underway or Underway()
         self._clock = 0.0
-        """The used time of the zone that last had a turn; it never decreases."""
+        """The used time of the zone with the last turn; never decreases."""
         self._spent = 0.0
         """Seconds of steps since the last tick."""
         self._waiting: list[tuple[float, int, Share, asyncio.Future[None]]] = []
@@ -84,14 +84,14 @@ class Turns:
         """Whether the next tick comes after a rest."""
 
     def share(self, carried: float = CARRIED, weight: float = 1.0) -> Share:
-        """The share of one more zone, which has used nothing yet.
+        """The share of a new zone, without any use.
 
-        ``carried``: seconds of unused time to begin with; ``weight``: as how many zones it counts.
+        ``carried``: seconds of unused time at the start; ``weight``: the zone counts as this many zones.
         """
         return Share(self, self._clock - carried, weight)
 
     def free(self, share: Share) -> bool:
-        """Whether this zone may go on at once."""
+        """Whether this zone may run at once."""
         if share.used < self._clock - CARRIED:
             share.used = self._clock - CARRIED
         if self._resting and share.used < self._clock:
@@ -103,7 +103,7 @@ class Turns:
         return True
 
     def wait(self, share: Share) -> asyncio.Future[None]:
-        """A future that is done when it is the zone's turn."""
+        """A future, done at the zone's turn."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._asked += 1
@@ -113,7 +113,7 @@ class Turns:
         return turn
 
     def asked(self, share: Share, seconds: float) -> None:
-        """Let the zone go ahead for so many seconds of steps: a caller waits for what it does next."""
+        """Let the zone run ahead for this many seconds of steps: a caller waits for its next step."""
         share.used = max(share.used - seconds, self._clock - CARRIED)
         if share.used < self._clock:
             for turn in share.waiting:
@@ -129,7 +129,7 @@ class Turns:
         if not ahead:
             self._spent += seconds
         if self._spent >= self._slice:
-            # Before the zone's own next step: alone it never waits.
+            # Before the zone's own next step: a single zone never waits.
             self._tick_next()
 
     def _tick_next(self) -> None:
@@ -148,9 +148,9 @@ class Turns:
         return REST_SLICE if self._resting else SLICE
 
     def _tick(self) -> None:
-        """Begin an iteration: let as many zones go on as are expected to fit into it."""
+        """Begin an iteration: admit as many zones as are expected to fit."""
         self._ticking = False
-        # A step can take longer than the slice: then more than one rest follows.
+        # A step can take longer than the slice: then several rests follow.
         self._spent = min(max(0.0, self._spent - REST_SLICE), DEBT) if self._resting else 0.0
         room = self._slice - self._spent
         while self._waiting and room > 0:
@@ -159,24 +159,24 @@ class Turns:
                 self._clock = max(self._clock, used)
                 room -= max(share.expected, LEAST)
                 turn.set_result(None)
-        # Else whoever comes after a pause would wait for rests that are long over.
+        # Otherwise a zone after a pause would wait for rests long over.
         if self._waiting or self._spent >= self._slice:
             self._tick_next()
 
 
 class Share:
-    """One zone's part of the loop's time."""
+    """A zone's part of the loop's time."""
 
     def __init__(self, turns: Turns, used: float, weight: float) -> None:
         """Use ``Turns.share``."""
         self.turns = turns
         self.weight = weight
         self.used = used
-        """Seconds that the zone has used, on the clock of ``Turns``."""
+        """Seconds used by the zone, on the clock of ``Turns``."""
         self.expected = 0.0
-        """Seconds that its next step is expected to take, from earlier ones."""
+        """Expected seconds of the next step, from earlier steps."""
         self.waiting: list[asyncio.Future[None]] = []
-        """Turns that its steps wait for; some may be over."""
+        """Turns that the zone's steps wait for; possibly over."""
         self._began = 0.0
         self._pieces = 0
 
@@ -186,7 +186,7 @@ class Share:
         self._began = time.perf_counter()
 
     def asked(self, seconds: float = ASKED) -> None:
-        """Something is asked of the zone, for which a caller waits; ``seconds``: at most ``CARRIED``."""
+        """Give the zone priority because a caller waits for it; ``seconds``: at most ``CARRIED``."""
         self.turns.asked(self, seconds)
 
     def enough(self) -> bool:
@@ -195,11 +195,11 @@ class Share:
         return self._pieces >= STEP_PIECES or time.perf_counter() - self._began >= STEP
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do the work, each step of it in this zone's turn and at its expense."""
+        """Do the work, each step in this zone's turn and at its expense."""
         return await _Stepped(self, work())
 
     async def pay(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run the work, and all tasks that it begins through ``daemonkit.tasks``."""
+        """Run the work, and all its new tasks of ``daemonkit.tasks``, at the zone's expense."""
         before = _payer.set(self)
         try:
             return await self.run(work)
@@ -234,7 +234,8 @@ class _Stepped(Generic[T]):
                 except BaseException as error:
                     thrown = error
             share.begin()
-            # Not what other threads and processes took of the time: a zone would pay for it when it is short.
+            # thread_time(): without the time of other threads and processes, or a zone would pay for a busy
+            # host.
             before = time.thread_time()
             try:
                 wanted = self._work.send(None) if thrown is None else self._work.throw(thrown)
@@ -253,7 +254,7 @@ class _Stepped(Generic[T]):
 
 
 class _Paid(Coroutine[Any, Any, T]):
-    """A coroutine in steps, for a task: unlike an ``async def`` it closes the work if it never starts."""
+    """A coroutine in steps, for a task: unlike an ``async def``, closes the work if never started."""
 
     def __init__(self, share: Share, work: Coroutine[Any, Any, T]) -> None:
         self._work = work

@@ -1,4 +1,4 @@
-"""Whether calls of a daemon's callers are under way, so that work for which nobody waits can make room."""
+"""Whether calls of a daemon's callers are under way: less urgent work can then make room."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LATELY = 0.1
-"""Seconds that the beginning of a stream counts: it waits for its first bytes."""
+"""Seconds for which a new stream counts: its caller waits for the first bytes."""
 AFTER = 0.1
-"""Seconds that a call counts beyond its end: a pod's start is many calls, one after the other."""
+"""Seconds for which a call counts after its end: a pod's start is many calls in a row."""
 LONGEST = 10.0
-"""Seconds that one call counts at most: one that waits for the end of a container needs no room meanwhile."""
+"""Most seconds that a call counts: waiting for a container's end needs no room."""
 
 
 class Underway:
-    """Counts the calls of one server that are under way."""
+    """Counts the calls of a server that are under way."""
 
     def __init__(self, lately: float = LATELY, after: float = AFTER, longest: float = LONGEST) -> None:
         self._lately, self._after, self._longest = lately, after, longest
@@ -30,7 +30,7 @@ class Underway:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """A call with one reply, which counts until it ends, and a little longer."""
+        """A call with one reply; counts until its end, and a little longer."""
         key = object()
         self._begun[key] = time.monotonic()
         try:
@@ -40,7 +40,7 @@ class Underway:
             self._count(self._after)
 
     def stream(self) -> None:
-        """A call with a stream begins.  How long it goes on does not matter."""
+        """A call with a stream begins.  Its length does not matter."""
         self._count(self._lately)
 
     def _count(self, seconds: float) -> None:

@@ -1,1 +1,1 @@
-"""What a daemon tells about itself while it runs: metrics, traces, the audit log."""
+"""A daemon's telemetry: metrics, traces, the audit log."""

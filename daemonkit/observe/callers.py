@@ -1,7 +1,7 @@
-"""Identifies the process at the other end of a connection, by its credentials and /proc at that moment.
+"""Identifies the process at the other end of a connection, by its credentials and /proc at connect time.
 
-The gRPC server sees only the peer-credential proxy.  So each of the proxy's own connections has a name in the
-abstract namespace, which the server shows for every call on it (docs/adr/0055).
+The gRPC server sees only the peer-credential proxy.  Each connection of the proxy to the server therefore has
+a name in the abstract namespace; the server shows the name for every call (docs/adr/0055).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LONGEST = 256
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A process that has connected.  ``executable`` and ``unit``: "" where they could not be read."""
+    """A connected process.  ``executable`` and ``unit``: "" if unreadable."""
 
     uid: int
     pid: int
@@ -30,13 +30,13 @@ NOBODY = Caller(-1, 0)
 
 
 class Callers:
-    """The callers of one server, by the name of their connection."""
+    """The callers of a server, by the name of their connection."""
 
     def __init__(self) -> None:
         self._known: dict[str, Caller] = {}
 
     def add(self, name: bytes, uid: int, pid: int) -> None:
-        """A connection begins; ``name``: its address, which begins with a zero byte."""
+        """A connection begins; ``name``: its address, with a leading zero byte."""
         self._known[_key(name)] = Caller(uid, pid, executable(pid), unit(pid))
 
     def remove(self, name: bytes) -> None:
@@ -44,7 +44,7 @@ class Callers:
         self._known.pop(_key(name), None)
 
     def of(self, peer: str) -> Caller:
-        """The caller of a call, by what gRPC shows as its peer."""
+        """The caller of a call, by gRPC's peer name."""
         return self._known.get(peer.removeprefix(_PREFIX), NOBODY)
 
 
@@ -57,7 +57,7 @@ def executable(pid: int) -> str:
 
 
 def unit(pid: int) -> str:
-    """The systemd unit that a process belongs to: the last one in the path of its control group."""
+    """The systemd unit of a process: the last unit in the path of its control group."""
     try:
         groups = Path(f"/proc/{pid}/cgroup").read_text(errors="replace")
     except OSError:

@@ -1,5 +1,6 @@
-"""Watches the calls of a gRPC server: counts, times and traces them, and writes those that change something
-into the audit log."""
+"""Observes the calls of a gRPC server: counts, times and traces them, and writes changing calls to the audit
+log.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ from daemonkit.observe.callers import NOBODY, Caller, Callers
 
 _Context = Any  # grpc.aio's own is generic over messages
 _READING = re.compile(r"(Get|List|Stream|Wait|Watch)\w*|\w*(Status|Stats|Info|Facts|Console)|Version|Inspect")
-"""Names of RPCs that change nothing; others may say it by ``read_only``."""
+"""Names of RPCs that change nothing; others may be marked ``read_only``."""
 
 
 class CallObserver:
-    """What is known of a server's calls."""
+    """Observes a server's calls."""
 
     def __init__(self, audit: AuditLog | None = None) -> None:
         self.audit = audit
@@ -32,15 +33,15 @@ class CallObserver:
         """Who is behind each connection, if anybody asks."""
 
     def method(self, full_name: str, *, timed: bool, reads: bool) -> ObservedMethod:
-        """One RPC.  ``timed``: whether the time says something: that of a stream is up to its client."""
+        """An RPC.  ``timed``: whether to measure the time; a stream's time is up to its client."""
         return ObservedMethod(self, full_name, timed=timed, reads=reads)
 
 
 class ObservedMethod:
-    """One RPC of a server."""
+    """An RPC of a server."""
 
     def __init__(self, observer: CallObserver, full_name: str, *, timed: bool, reads: bool) -> None:
-        """``full_name`` as gRPC has it: ``/runtime.v1.RuntimeService/Version``."""
+        """``full_name`` in gRPC's form: ``/runtime.v1.RuntimeService/Version``."""
         self.full_name = full_name
         service, _, rpc = full_name.strip("/").rpartition("/")
         self.name = f"{service.rpartition('.')[2]}.{rpc}"
@@ -52,7 +53,7 @@ class ObservedMethod:
         self._types = _types(service, rpc)
 
     def begin(self, request: Any, context: _Context) -> ObservedCall:
-        """A call begins; the caller says how it ends.  ``request``: a message, or an iterator of them."""
+        """A call begins; the caller reports its end.  ``request``: a message, or an iterator of messages."""
         call = ObservedCall(self)
         if self.audit is not None:
             call.caller = self._callers.of(context.peer()) if self._callers is not None else NOBODY
@@ -61,7 +62,7 @@ class ObservedMethod:
         return call
 
     def parsed(self, message: Any, *, reply: bool = False) -> Message | None:
-        """A message, also of one that comes encoded; None: it cannot be read."""
+        """A message, decoded if necessary; None: unreadable."""
         if isinstance(message, Message):
             return message
         if self._types is None or not isinstance(message, bytes):
@@ -73,7 +74,7 @@ class ObservedMethod:
 
 
 class ObservedCall:
-    """One call under way."""
+    """A call under way."""
 
     __slots__ = ("_about", "_ended", "_pod", "_said", "begun", "caller", "method")
 
@@ -88,12 +89,12 @@ class ObservedCall:
         metrics.CALLS_OPEN.inc()
 
     def span(self, context: _Context) -> AbstractContextManager[object]:
-        """What the call does belongs into this block, of its trace."""
+        """A block for the call's work, as a span of its trace."""
         metadata: traces.Metadata | None = context.invocation_metadata()
         return traces.serving(self.method.full_name, metadata)
 
     def asked(self, request: Any) -> None:
-        """Note the request for the audit log, and the pod that it is about, which may not be there later."""
+        """Record the request for the audit log, and its pod, before the pod may be gone."""
         audit = self.method.audit
         message = self.method.parsed(request)
         if audit is None or message is None:
@@ -103,7 +104,7 @@ class ObservedCall:
         self._pod = _pod(audit, message)
 
     async def first(self, requests: AsyncIterable[Any]) -> AsyncIterator[Any]:
-        """The same requests, of which the first says what is asked for."""
+        """The same requests; records the first, because it names the subject."""
         noted = False
         async for request in requests:
             if not noted:
@@ -112,12 +113,12 @@ class ObservedCall:
             yield request
 
     def replied(self, reply: Any) -> None:
-        """Note the ids that a reply gives."""
+        """Record the ids in a reply."""
         if self.method.audit is not None and (message := self.method.parsed(reply, reply=True)) is not None:
             self._said["reply"] = ids(message)
 
     def ended(self, code: str, error: BaseException | None = None) -> None:
-        """The call has ended with a status, or a word for an end without one.  May be repeated."""
+        """The call has ended with a status, or a word for an end without status.  May be repeated."""
         if self._ended:
             return
         self._ended = True
@@ -130,7 +131,7 @@ class ObservedCall:
             self.method.seconds.observe(seconds)
         if self.method.audit is not None:
             rpc = self.method.full_name.strip("/")
-            if self._about is not None and not self._pod:  # that the call has made
+            if self._about is not None and not self._pod:  # a pod made by this call
                 self._pod = _pod(self.method.audit, self._about)
             self.method.audit.add(rpc, self.caller, self._pod, self._said, code, seconds)
 
@@ -145,7 +146,7 @@ def _types(service: str, rpc: str) -> tuple[Descriptor, Descriptor] | None:
 
 
 def _pod(audit: AuditLog, message: Message) -> str:
-    """The pod that a request is about: by an id in it, or as the kubelet names it in a configuration."""
+    """The pod of a request: by an id, or by the kubelet's name in a configuration."""
     for one in ids(message).values():
         if pod := audit.pod_of(one):
             return pod

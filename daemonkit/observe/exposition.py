@@ -1,7 +1,7 @@
 """Serves the metrics to Prometheus: ``GET /metrics`` on a loopback address, HTTP/1.1.
 
-It runs on the event loop, not in the library's own server, which has a thread for each request and no bound.
-So figures are read where they live, and only the text is made in a thread.
+The server runs on the event loop. The library's own server has a thread for each request and no limit.
+Figures are read on the loop, and only the text is made in a thread.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ _CHUNK = 4096
 _PATH = b"/metrics"
 
 Figures = Callable[[], Awaitable[Iterable[Metric]]]
-"""Reads figures that are true only at this moment, such as the number of zones."""
+"""Reads current figures, for example the number of zones."""
 
 
 @contextlib.asynccontextmanager
 async def serving_metrics(
     config: MetricsConfig, daemon: str, figures: Sequence[Figures] = ()
 ) -> AsyncIterator[int]:
-    """Serve the metrics of ``daemon`` while the block runs.  Yields the port, or 0 if they are not served.
+    """Serve the metrics of ``daemon`` while the block runs.  Yields the port, or 0 if not served.
 
-    ``figures`` are read for each scrape.  Figures that cannot be read are left out, logged and counted.
-
-    WrongKey: the address cannot be used.
+    ``figures`` are read for each scrape.  Unreadable figures are left out, logged and counted. WrongKey: the
+    address cannot be used.
     """
     if not config.address:
         yield 0
@@ -88,7 +87,7 @@ class _Scrapes:
             writer.close()
 
     async def close(self) -> None:
-        """End the connections that are open."""
+        """End all open connections."""
         talks = list(self._talks)
         for task in talks:
             task.cancel()
@@ -115,7 +114,7 @@ class _Scrapes:
             return 405, b"text/plain", b"only GET and HEAD\n"
         accepted = dict(request.headers).get(b"accept", b"").decode("latin-1")
         encode, kind = choose_encoder(accepted)
-        # One scrape at a time, so a frequent scraper waits only for itself.
+        # One scrape at a time: a frequent scraper delays only itself.
         async with self._turn:
             families: list[Metric] = []
             for read in self._figures:
@@ -129,7 +128,7 @@ class _Scrapes:
 
 
 class _Page(CollectorRegistry):
-    """The content of one scrape: the registry's metrics, and the present figures."""
+    """The content of a scrape: the registry's metrics, and the current figures."""
 
     def __init__(self, families: Sequence[Metric]) -> None:
         super().__init__()
@@ -141,7 +140,7 @@ class _Page(CollectorRegistry):
 
 
 async def _request(talk: h11.Connection, reader: asyncio.StreamReader) -> h11.Request | None:
-    """The request; None: the client went away before it was whole."""
+    """The request; None: the client left before its end."""
     while True:
         event = talk.next_event()
         if event is h11.NEED_DATA:

@@ -1,10 +1,8 @@
-"""The metrics that every daemon has, and the registry that all of a daemon's metrics are in.
+"""The metrics of every daemon, and the registry of all its metrics.
 
-Labels have few values, which no caller can add to: methods that the server has, status codes, kinds of
-faults, names in our source.  Where a label names a zone, its values go when the zone does.
-
-Names are those of the field where it has some: ``grpc_server_*`` as go-grpc-prometheus has them,
-``process_*`` as all clients of Prometheus do.
+Labels have few values, and callers can add none: methods of the server, status codes, kinds of faults, names
+in the source.  If a label names a zone, its values go with the zone. Names follow conventions:
+``grpc_server_*`` as in go-grpc-prometheus, ``process_*`` as in all clients of Prometheus.
 """
 
 from __future__ import annotations
@@ -23,10 +21,10 @@ from prometheus_client import (
 )
 
 REGISTRY = CollectorRegistry()
-"""Of this daemon; the library's own default is not used, since its collectors are not all ours."""
+"""Of this daemon; the library's default registry is unused, because it has further collectors."""
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Bounds of histograms of what takes from milliseconds to a minute."""
+"""Bounds of histograms for durations from milliseconds to a minute."""
 
 CALLS = Counter(
     "grpc_server_handled",
@@ -54,14 +52,14 @@ _BUILD = Gauge("xenpod_build_info", "1; the version is a label.", ("daemon", "ve
 
 _LAG_PERIOD = 0.5
 
-# Half of the series would be the times at which the other half began.
+# Creation times would be half of the series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 ProcessCollector(registry=REGISTRY)
 GCCollector(registry=REGISTRY)
 
 
 def name_daemon(daemon: str) -> None:
-    """Show which daemon of which version this is."""
+    """Show the daemon's name and version."""
     _BUILD.labels(daemon, version("xenpod")).set(1)
 
 

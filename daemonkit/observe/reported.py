@@ -1,7 +1,7 @@
-"""Steps that another program reports: how long each took, and how long ago, by a clock that is not trusted.
+"""Steps reported by another program: duration and age of each, by an untrusted clock.
 
-They become child spans of the call.  The span of the call is measured here, and the reported ones are clamped
-to it.  They are used for nothing else, so a false report distorts only the trace of its own call.
+The steps become child spans of the call.  This daemon measures the span of the call, and clamps reported
+steps to it.  The steps have no other use: a false report distorts only the trace of its own call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from daemonkit.observe import traces
 
 @dataclass(frozen=True, slots=True)
 class ReportedStep:
-    """It began so many ns before the message that tells it, and took so long."""
+    """A step: start, in ns before its message, and duration."""
 
     name: str
     ago_ns: int
@@ -23,14 +23,14 @@ class ReportedStep:
 
 @dataclass(frozen=True, slots=True)
 class ReportedSteps:
-    """What one message tells; ``came_ns``: our own clock when it came, ns since the epoch."""
+    """The steps in one message; ``came_ns``: this daemon's clock at arrival, ns since the epoch."""
 
     came_ns: int = 0
     steps: tuple[ReportedStep, ...] = ()
 
 
 def show(reported: ReportedSteps) -> None:
-    """Add the steps to the current span, which says whose they are, if it is recorded."""
+    """Add the steps to the current span, if recorded; they are marked as untrusted."""
     begun = traces.recorded_since()
     if begun is None or not reported.steps:
         return

@@ -1,4 +1,4 @@
-"""The configuration tables of metrics, traces and the audit log, which every daemon has."""
+"""The configuration tables of metrics, traces and the audit log, in every daemon."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class AuditDestination(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AuditConfig:
-    """The table ``[audit]``: what is kept of the calls that change something."""
+    """The table ``[audit]``: the record of calls that change something."""
 
     to: AuditDestination = AuditDestination.OFF
     dir: Path | None = None
@@ -89,7 +89,7 @@ class AuditConfig:
     files: int = 8
     """How many are kept; the oldest goes."""
     commands: bool = False
-    """Whether the arguments of commands are kept, which may hold secrets; else only how many they are."""
+    """Whether to keep the arguments of commands, possibly with secrets; otherwise only their number."""
 
     def __post_init__(self) -> None:
         absolute(self, "dir")

@@ -1,8 +1,8 @@
-"""The spans of OpenTelemetry.  ``daemonkit.observe.traces`` loads this only when there is a collector.
+"""The spans of OpenTelemetry.  ``daemonkit.observe.traces`` loads this module only with a collector.
 
-Spans are sampled, carried, batched and sent by the library, but recorded here.  Of the library's own recorder
-(events, links, limits, locks) nothing would be used.  With it each of the thirty spans of a pod's start took
-some 100 us: code that runs once in a while finds no cache warm.
+The library samples, carries, batches and sends spans, but this module records them.  The library's own
+recorder (events, links, limits, locks) would be unused, and took about 100 us for each of the thirty spans of
+a pod's start: rarely running code finds no cache warm.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ TEXT = 256
 """Most characters of an attribute or of an error in a span."""
 
 _EXPORT = 3.0
-"""Seconds that one export may take."""
+"""Seconds allowed for an export."""
 _QUEUE = 4096
-"""Most spans that wait for the collector; further ones are dropped, and the library says so."""
+"""Limit of spans waiting for the collector; further spans are dropped, and the library logs the loss."""
 _AT_ONCE = 64
-"""Most ended spans that are kept until the served call ends."""
+"""Limit of ended spans kept until the served call ends."""
 _CODE = "rpc.grpc.status_code"
 _PROPAGATOR = TraceContextTextMapPropagator()
 _NOWHERE = Context()
@@ -58,7 +58,7 @@ _FINE = Status()
 
 
 class Trace(NamedTuple):
-    """What all spans of a trace share; the flags say whether they are recorded."""
+    """Shared by all spans of a trace; the flags include whether to record."""
 
     id: int
     flags: TraceFlags
@@ -66,7 +66,7 @@ class Trace(NamedTuple):
 
 
 class RecordedSpan(AbstractContextManager["RecordedSpan"]):
-    """A span that is the current one in its block, and notes how the block failed, without its stack."""
+    """The current span in its block; records how the block failed, without the stack."""
 
     __slots__ = (
         "_above",
@@ -91,7 +91,7 @@ class RecordedSpan(AbstractContextManager["RecordedSpan"]):
         parent: RecordedSpan | SpanContext | None,
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> None:
-        """``parent``: a SpanContext is of a span in another process; None: the span is the trace's first."""
+        """``parent``: a SpanContext belongs to another process; None: the trace's first span."""
         self._spans = spans
         self._name = name
         self._attributes = attributes
@@ -104,7 +104,7 @@ class RecordedSpan(AbstractContextManager["RecordedSpan"]):
 
     @property
     def context(self) -> SpanContext:
-        """Its ids and the trace's flags and state, in the library's form."""
+        """The span's ids and the trace's flags and state, in the library's form."""
         return SpanContext(self.trace.id, self._id, False, self.trace.flags, self.trace.state)
 
     def carried(self) -> Iterable[tuple[str, str]]:
@@ -137,7 +137,7 @@ class RecordedSpan(AbstractContextManager["RecordedSpan"]):
         self._spans.keep(self)
 
     def exported(self, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
-        """The library's form of it, once it has ended."""
+        """The library's form of an ended span."""
         parent = self._parent
         return ReadableSpan(
             self._name,
@@ -157,7 +157,7 @@ _CURRENT: ContextVar[RecordedSpan | None] = ContextVar("span", default=None)
 
 
 class _Exporter(OTLPSpanExporter):
-    """Converts our spans into the library's, a batch at a time, in the thread that sends them."""
+    """Converts recorded spans into the library's, a batch at a time, in the sending thread."""
 
     def __init__(self, config: TracesConfig, daemon: str) -> None:
         super().__init__(config.endpoint, insecure=config.insecure, timeout=_EXPORT)
@@ -174,7 +174,7 @@ class _Exporter(OTLPSpanExporter):
 
 
 class Spans:
-    """The spans of one daemon, on their way to a collector."""
+    """The spans of a daemon, on their way to a collector."""
 
     def __init__(self, config: TracesConfig, daemon: str) -> None:
         self.ended = False
@@ -183,7 +183,7 @@ class Spans:
         self._over: list[RecordedSpan] = []
 
     def shutdown(self) -> None:
-        """Send what waits, and end; blocks."""
+        """Send waiting spans, and end; blocks."""
         self.ended = True
         self._queue()
         self._processor.shutdown()  # type: ignore[no-untyped-call]
@@ -191,7 +191,7 @@ class Spans:
     def keep(self, span: RecordedSpan) -> None:
         """Keep an ended span of a recorded trace until the served call ends, too.
 
-        Queueing spans in a row takes a quarter of the time of queueing each as it ends.
+        Queueing spans in a row takes a quarter of the time of queueing each at its end.
         """
         if span.trace.flags.sampled:
             self._over.append(span)
@@ -208,11 +208,11 @@ class Spans:
         return self._below_current(name, dict(attributes), SpanKind.INTERNAL)
 
     def called(self, name: str) -> RecordedSpan:
-        """The span of a call to somebody else."""
+        """The span of a call to another server."""
         return self._below_current(name, {}, SpanKind.CLIENT)
 
     def served(self, service: str, rpc: str, untrusted: Mapping[str, str]) -> RecordedSpan:
-        """The span of a call that is served; ``untrusted``: the caller's context."""
+        """The span of a served call; ``untrusted``: the caller's context."""
         found = get_current_span(_PROPAGATOR.extract(untrusted, _NOWHERE)).get_span_context()
         attributes: dict[str, Value] = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": rpc}
         name = f"{service}/{rpc}"
@@ -222,7 +222,7 @@ class Spans:
         return RecordedSpan(self, name, attributes, trace, found, SpanKind.SERVER)
 
     def add(self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Value]) -> None:
-        """Add a span that is over below the current one."""
+        """Add an ended span below the current one."""
         span = self.within(name, attributes)
         span.begun_ns, span.ended_ns = start_ns, end_ns
         self.keep(span)
@@ -233,7 +233,7 @@ class Spans:
         return RecordedSpan(self, name, attributes, trace, current, kind)
 
     def _new_trace(self) -> Trace:
-        """A trace that begins here; ``traces.sampling`` says how many of those are recorded."""
+        """A new trace; ``traces.sampling`` is the fraction of recorded traces."""
         number = _IDS.generate_trace_id()
         recorded = self._own_traces.should_sample(None, number, "").decision is Decision.RECORD_AND_SAMPLE
         flags = TraceFlags(TraceFlags.SAMPLED if recorded else TraceFlags.DEFAULT)
@@ -241,7 +241,7 @@ class Spans:
 
 
 def recorded_since() -> int | None:
-    """When the current span began, ns since the epoch; None: there is none, or it is not recorded."""
+    """Start of the current span, ns since the epoch; None: no span, or not recorded."""
     current = _CURRENT.get()
     return current.begun_ns if current is not None and current.trace.flags.sampled else None
 
@@ -249,8 +249,8 @@ def recorded_since() -> int | None:
 class TracedChannel:
     """A channel for stubs.  Each call with one request and one reply has a span, and carries its context.
 
-    An interceptor of grpc.aio could do the same, but starts a task for each call.  That was half of what
-    tracing a pod's start cost.
+    An interceptor of grpc.aio could do the same, but starts a task for each call: half of the cost of tracing
+    a pod's start.
     """
 
     def __init__(self, channel: grpc.aio.Channel, spans: Spans) -> None:
@@ -261,7 +261,7 @@ class TracedChannel:
         self._unary_unary = channel.unary_unary
 
     def unary_unary(self, method: str, *args: Any, **how: Any) -> Callable[..., Awaitable[Any]]:
-        """Make the callable of a method.  Its calls are sent when they are awaited, not before."""
+        """Make the callable of a method.  A call is sent when awaited, not before."""
         inner: Callable[..., Awaitable[Any]] = self._unary_unary(method, *args, **how)
         name = method.strip("/")
 

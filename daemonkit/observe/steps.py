@@ -1,7 +1,7 @@
-"""Steps of operations, such as the boot of a zone.  Each is timed for Prometheus, and is a span of the trace.
+"""Steps of operations, for example the boot of a zone.  Each is timed for Prometheus, and is a trace span.
 
-Usage: ``with step("zone.boot", zone=spec.id): ...``.  Each name has time series of its own, so it has to be a
-literal, or made of names in a contract.  Unbounded values are attributes, which only the span has.
+Usage: ``with step("zone.boot", zone=spec.id): ...``.  Each name has its own time series, and must therefore
+be a literal, or made of names in a contract.  Unbounded values are attributes of the span alone.
 """
 
 from __future__ import annotations

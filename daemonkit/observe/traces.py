@@ -1,8 +1,8 @@
 """Traces by OpenTelemetry, sent over OTLP (gRPC); off unless a collector is configured.
 
-A call's span continues the trace of its caller (``traceparent``, W3C Trace Context), so one RunPodSandbox is
-one trace from the kubelet through both daemons to the answers of a zone's agent.  While traces are off the
-libraries are not even loaded.
+A call's span continues the trace of its caller (``traceparent``, W3C Trace Context): a RunPodSandbox is one
+trace from the kubelet through both daemons to the answers of a zone's agent.  With traces off, the libraries
+are not loaded.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 CONTEXT = ("traceparent", "tracestate")
 """The metadata that carries a trace from caller to callee."""
 LONGEST = 256
-"""Most characters of it that are looked at."""
+"""Most characters to read of each value."""
 
 _LAST = 4.0
-"""Seconds for which the end of the daemon waits for the collector."""
+"""Seconds for which the daemon's end waits for the collector."""
 
 Value: TypeAlias = str | bool | int
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
@@ -43,14 +43,14 @@ _spans: Spans | None = None
 
 @contextlib.asynccontextmanager
 async def tracing(config: TracesConfig, daemon: str) -> AsyncIterator[None]:
-    """Trace calls and steps while the block runs, if there is a collector; then send what is left."""
+    """Trace calls and steps while the block runs, if a collector is configured; then send the rest."""
     global _spans
     if not config.endpoint:
         yield
         return
     from daemonkit.observe.spans import Spans
 
-    gc.freeze()  # the libraries just loaded stay for good, as other modules do (daemonkit.lifecycle)
+    gc.freeze()  # the libraries just loaded stay for good, like other modules (daemonkit.lifecycle)
     _spans = made = Spans(config, daemon)
     log.info("sending traces", extra=fields(endpoint=config.endpoint))
     try:
@@ -61,15 +61,15 @@ async def tracing(config: TracesConfig, daemon: str) -> AsyncIterator[None]:
 
 
 async def _send_rest(spans: Spans) -> None:
-    """Send what waits, for as long as ``_LAST``: a collector that is gone must not keep the daemon."""
+    """Send waiting spans, for at most ``_LAST``: a missing collector must not delay the daemon's end."""
     loop, sent = asyncio.get_running_loop(), asyncio.Event()
 
     def send() -> None:
         spans.shutdown()
-        with contextlib.suppress(RuntimeError):  # the loop has been closed since
+        with contextlib.suppress(RuntimeError):  # the loop may be closed already
             loop.call_soon_threadsafe(sent.set)
 
-    # Not in a thread of the loop's own, for whose end it would wait.
+    # Not in a thread of the loop: the loop would wait for its end.
     threading.Thread(target=send, name="last traces", daemon=True).start()
     try:
         async with asyncio.timeout(_LAST):
@@ -84,12 +84,12 @@ def on() -> bool:
 
 
 def span(name: str, attributes: Mapping[str, str]) -> AbstractContextManager[object]:
-    """A span of something inside the daemon, below the one of the call that it serves, if any."""
+    """A span inside the daemon, below the span of the served call, if any."""
     return _OFF if _spans is None else _spans.within(name, attributes)
 
 
 def recorded_since() -> int | None:
-    """When the current span began, ns since the epoch; None: there is none, or it is not recorded."""
+    """Start of the current span, ns since the epoch; None: no span, or not recorded."""
     if _spans is None:
         return None
     from daemonkit.observe import spans
@@ -98,13 +98,13 @@ def recorded_since() -> int | None:
 
 
 def add(name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Value]) -> None:
-    """Add a span that is over below the current one."""
+    """Add an ended span below the current one."""
     if _spans is not None:
         _spans.add(name, start_ns, end_ns, attributes)
 
 
 def serving(full_name: str, metadata: Metadata | None) -> AbstractContextManager[object]:
-    """The span of a call that is served: the caller's context decides whether it is recorded."""
+    """The span of a served call: the caller's context decides whether to record."""
     if _spans is None:
         return _OFF
     untrusted = {key: str(value)[:LONGEST] for key, value in metadata or () if key in CONTEXT}
@@ -113,7 +113,7 @@ def serving(full_name: str, metadata: Metadata | None) -> AbstractContextManager
 
 
 def traced(channel: grpc.aio.Channel) -> Any:
-    """Wrap a channel so that callees continue our traces.  Without traces it stays as it is."""
+    """Wrap a channel to continue traces in callees.  Without traces, returns the channel unchanged."""
     if _spans is None:
         return channel
     from daemonkit.observe.spans import TracedChannel

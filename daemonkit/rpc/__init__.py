@@ -1,1 +1,1 @@
-"""gRPC between daemons, and to them from commands."""
+"""gRPC between daemons, and from commands to daemons."""

@@ -1,4 +1,4 @@
-"""Intercepts every RPC: runs it in a task of its own, turns faults into status codes, writes a log line."""
+"""Intercepts every RPC: runs it in a new task, maps faults to status codes, writes a log line."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ CODES: Mapping[type[faults.Fault], grpc.StatusCode] = {
 _KINDS: Mapping[grpc.StatusCode, type[faults.Fault]] = {code: kind for kind, code in CODES.items()}
 
 TEXT_LIMIT = 2048
-"""Most characters of a status text, which travels percent-encoded in an HTTP/2 trailer of limited size."""
+"""Most characters of a status text; it travels percent-encoded in an HTTP/2 trailer of limited size."""
 
 _SLOW = 10.0
 _READ_ONLY = "xenpod_read_only"
-# servicer methods and messages are generated code's; grpc's own types leave them open
+# servicer methods and messages are generated code; grpc's types leave them open
 _Behaviour = Callable[[Any, Any], Any]
 F = TypeVar("F", bound=Callable[..., Any])
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 def code_of(fault: faults.Fault) -> grpc.StatusCode:
-    """The status code of a fault: its nearest kind in the table."""
+    """The status code of a fault: of its nearest class in the table."""
     return next((CODES[kind] for kind in type(fault).__mro__ if kind in CODES), grpc.StatusCode.INTERNAL)
 
 
@@ -60,25 +60,26 @@ def fault_of(error: grpc.aio.AioRpcError, operation: str, subject: str) -> fault
 
 
 def clip(text: str) -> str:
-    """``text`` cut to what a status may carry."""
+    """``text`` cut to the limit of a status text."""
     return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
 
 
 def read_only(handler: F) -> F:
-    """Mark a handler that changes nothing, so that it may be cut off anywhere, and needs no task."""
+    """Mark a handler that changes nothing: it may be cancelled at any point, and needs no task."""
     setattr(handler, _READ_ONLY, True)
     return handler
 
 
 def is_read_only(handler: Callable[..., Any]) -> bool:
-    """Whether a handler was marked so."""
+    """Whether a handler is marked ``read_only``."""
     return getattr(handler, _READ_ONLY, False)
 
 
 @dataclass(eq=False, slots=True)
 class _Subscription:
-    """``listening``: the call waits for its next message, and may be cancelled.  Else gRPC is sending one: a
-    call that is cancelled then gets no status, and the server would wait for it."""
+    """``listening``: the call waits for its next message, and may be cancelled.  Otherwise gRPC is sending: a
+    cancelled call would then get no status, and the server would wait for the call.
+    """
 
     task: asyncio.Task[Any]
     listening: bool = False
@@ -87,8 +88,8 @@ class _Subscription:
 class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
     """Wraps every handler of a server.
 
-    Each handler with one reply runs in a task of ``tasks``, unless it is ``read_only``.  A client that goes
-    away cancels that task once; further cancellations, as at the end of the server, do not reach its undo.
+    Each handler with one reply runs in a task of ``tasks``, unless ``read_only``.  A departing client cancels
+    the task once; further cancellations, for instance at the end of the server, do not reach the task's undo.
     Streaming handlers run in gRPC's own task.
     """
 
@@ -108,7 +109,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         self._wrapped: dict[str, tuple[_Handler, _Handler]] = {}
 
     def end_subscriptions(self) -> None:
-        """End each call that only listens with UNAVAILABLE, since it would never end by itself."""
+        """End each listening call with UNAVAILABLE, because it would never end by itself."""
         self._stopping = True
         for subscription in self._subscriptions:
             if subscription.listening:
@@ -119,7 +120,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
         details: grpc.HandlerCallDetails,
     ) -> _Handler | None:
-        """The handler found for the call, wrapped; None when there is none (UNIMPLEMENTED)."""
+        """The wrapped handler of the call; None without a handler (UNIMPLEMENTED)."""
         handler = await continuation(details)
         if handler is None:
             return None
@@ -174,7 +175,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
             try:
                 replies = inner(request, context)
                 if inspect.isawaitable(replies):
-                    await replies  # it writes through the context
+                    await replies  # the handler writes through the context
                 else:
                     async for reply in replies:
                         yield reply
@@ -211,7 +212,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
     async def _fail(
         self, observed: ObservedCall, error: BaseException, context: grpc.aio.ServicerContext[Any, Any]
     ) -> NoReturn:
-        """End the call with the status that ``error`` stands for."""
+        """End the call with the status for ``error``."""
         if isinstance(error, asyncio.CancelledError):
             self._ended(observed, "CANCELLED")
             if self._stopping:
@@ -263,7 +264,7 @@ def _status(method: str, error: Exception) -> tuple[grpc.StatusCode, str]:
 
 
 def _serializer(inner: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
-    """A serializer that also takes messages that are encoded already."""
+    """A serializer that also accepts encoded messages."""
     if inner is None:
         return None
     return lambda reply: reply if type(reply) is bytes else inner(reply)

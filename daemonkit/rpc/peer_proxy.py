@@ -1,8 +1,8 @@
-"""The peer-credential proxy in front of a gRPC server: a unix socket of mode 0600 that checks who connects.
+"""The peer-credential proxy before a gRPC server: a unix socket of mode 0600 that checks its callers.
 
-gRPC for Python neither shows a connection's file descriptor nor takes an accepted one, so it cannot check
-SO_PEERCRED itself (docs/adr/0003).  The proxy listens on the public path, checks each connection, and copies
-bytes between it and the gRPC server's own socket, which has no name in the file system any more.
+gRPC for Python neither shows a connection's file descriptor nor takes an accepted one, and therefore cannot
+check SO_PEERCRED itself (docs/adr/0003).  The proxy listens on the public path, checks each connection, and
+copies bytes to and from the gRPC server's own socket. The inner socket's name in the file system is removed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ACCEPT_PAUSE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process that connected, as the kernel identifies it."""
+    """The connected process, as identified by the kernel."""
 
     pid: int
     uid: int
@@ -49,13 +49,16 @@ def peer_of(connection: socket.socket) -> Peer:
 
 
 def own_lock(path: Path) -> contextlib.AbstractContextManager[None]:
-    """Hold ``<path>.lock``; Refused when another live process holds it."""
+    """Hold ``<path>.lock``; Refused if another live process holds the lock."""
     cause, hint = "another live daemon serves it", "stop it, or use another run_dir"
     return hold_lock(path.with_name(path.name + ".lock"), Refused("listen on", str(path), cause, hint))
 
 
 def listen(path: Path) -> socket.socket:
-    """Listen on ``path`` with mode 0600.  The caller holds its lock, so a socket there is a dead daemon's."""
+    """Listen on ``path`` with mode 0600.
+
+    The caller holds the lock: an existing socket is a dead daemon's.
+    """
     if len(os.fsencode(path)) > _PATH_LIMIT:
         raise Invalid("listen on", str(path), f"longer than {_PATH_LIMIT} bytes", "use a shorter run_dir")
     with contextlib.suppress(FileNotFoundError):
@@ -65,7 +68,7 @@ def listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         listener.bind(str(path))
-        # Nobody can connect before listen(), so nobody meets the wider mode.
+        # Before listen() no client can connect: the wider mode does not matter.
         path.chmod(0o600)
         listener.listen(128)
     except OSError as error:
@@ -82,7 +85,7 @@ class PeerProxy:
     ) -> None:
         """``inner``: path of the gRPC server's socket; ``name``: the server's, for the log.
 
-        ``callers`` is told whose connections there are.
+        ``callers`` is told of each connection and its process.
         """
         self._callers = callers
         self._listener = listener
@@ -98,7 +101,7 @@ class PeerProxy:
         self._loop.add_reader(self._listener, self._accept)
 
     def close_listener(self) -> None:
-        """Accept no more connections; those that are open stay open."""
+        """Accept no more connections; open ones stay open."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
 
@@ -171,7 +174,7 @@ class ProxiedConnection:
         ended: Callable[[ProxiedConnection], None],
         buffer: memoryview,
     ) -> None:
-        """``buffer`` is used within one callback only, so all connections of a loop may share it."""
+        """``buffer`` is used within one callback only: all connections of a loop may share the buffer."""
         self._sockets = (client, server)
         self._ended = ended
         self._directions = (
@@ -195,8 +198,9 @@ class ProxiedConnection:
 
 
 class _Direction:
-    """Copies from ``source`` to ``target``.  Usually each read is followed by one write that takes all of it,
-    within one callback."""
+    """Copies from ``source`` to ``target``.  Usually each read is followed by one complete write, within one
+    callback.
+    """
 
     def __init__(
         self,
@@ -206,7 +210,7 @@ class _Direction:
         ended: Callable[[bool], None],
         buffer: memoryview,
     ) -> None:
-        """``ended`` is told whether a socket broke (True) or the source was read to its end."""
+        """``ended`` is called with True after an error of a socket, with False at the end of the source."""
         self._loop = loop
         self._buffer = buffer
         self._source = source
@@ -233,13 +237,13 @@ class _Direction:
             self._finish()
             return
         unsent = self._send(self._buffer[:size])
-        if unsent:  # nothing more is read until it has been sent
+        if unsent:  # read no more until all is sent
             self._unsent = memoryview(bytes(unsent))
             self._loop.remove_reader(self._source)
             self._loop.add_writer(self._target, self._flush)
 
     def _send(self, data: memoryview) -> memoryview:
-        """Send what fits; returns the rest."""
+        """Send as much as fits; returns the rest."""
         try:
             return data[self._target.send(data) :]
         except (BlockingIOError, InterruptedError):

@@ -26,7 +26,7 @@ from daemonkit.tasks import Background
 log = logging.getLogger(__name__)
 
 BATCH = 64
-"""Most items in one message of a streaming list: far below its size limit, yet few messages for a node."""
+"""Most items in a message of a streaming list: far below the size limit, but few messages for a node."""
 
 T = TypeVar("T")
 
@@ -53,13 +53,11 @@ async def serve_unix(
 ) -> AsyncIterator[None]:
     """Serve gRPC on the unix socket ``path`` (mode 0600) while the block runs.
 
-    Only root and the daemon's own user get through.  A dead daemon's socket is replaced; Refused when a
-    live one serves the path.  On leaving, calls under way get ``grace`` seconds to finish.
-
-    ``tasks`` owns the handlers, with what they undo after their client has gone.  The caller closes it after
-    the server; None: the server has its own, and waits ``grace`` seconds for it.
-
-    ``underway`` counts the calls, ``audit`` keeps those that change something.
+    Only root and the daemon's own user have access.  Replaces a dead daemon's socket; Refused if a live
+    daemon serves the path.  At the end, calls under way get ``grace`` seconds to finish. ``tasks`` owns the
+    handlers, and their undo after a client's departure.  The caller closes ``tasks`` after the server; None:
+    the server has its own, and waits ``grace`` seconds for it. ``underway`` counts the calls, ``audit``
+    records changing calls.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with own_lock(path):
@@ -93,14 +91,14 @@ def _unlisten(proxy: PeerProxy, path: Path) -> None:
 
 
 async def _start_inner(server: grpc.aio.Server, path: Path) -> int:
-    """Start the server on a socket only this process can reach; its O_PATH descriptor.
+    """Start the server on a socket that only this process can reach; returns its O_PATH descriptor.
 
-    The socket is bound in a 0700 directory and its name removed at once.  ``/proc/self/fd/<n>`` still leads
-    to it, for this process alone, and a SIGKILL leaves no file behind.  Going through the directory's
-    descriptor keeps the name short (sun_path).
+    The socket is bound in a 0700 directory, and its name removed at once.  ``/proc/self/fd/<n>`` still leads
+    to the socket, for this process alone, and a SIGKILL leaves no file behind.  Binding through the
+    directory's descriptor keeps the name short (sun_path).
     """
     folder = path.with_name(f".{path.name}.inner")
-    shutil.rmtree(folder, ignore_errors=True)  # of a daemon killed between bind and removal
+    shutil.rmtree(folder, ignore_errors=True)  # left by a daemon killed between bind and removal
     folder.mkdir(mode=0o700)
     directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

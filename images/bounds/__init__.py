@@ -1,1 +1,1 @@
-"""What a stranger's bytes are held to: limits, digests, and the end of whoever waits for them."""
+"""Bounds for hostile bytes: limits, digests, and cancellation."""

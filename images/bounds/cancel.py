@@ -1,4 +1,4 @@
-"""How a thread is told that nobody wants its work any more."""
+"""Tells a thread to stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class CancelToken:
-    """Tells one thread to stop; the thread checks it at every chunk."""
+    """Tells a thread to stop; the thread checks the token at every chunk."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,7 +21,7 @@ class CancelToken:
         self._unblocks: list[Callable[[], None]] = []
 
     def cancel(self) -> None:
-        """Tell the thread to stop, and unblock the system call it may be in."""
+        """Tell the thread to stop, and unblock its current system call."""
         with self._lock:
             self._event.set()
             for unblock in self._unblocks:
@@ -33,7 +33,7 @@ class CancelToken:
             raise Cancelled
 
     def passing(self, items: Iterable[T]) -> Iterator[T]:
-        """The same items; raises Cancelled before the next one once the thread is to stop."""
+        """The same items; raises Cancelled before the next item after cancel()."""
         for item in items:
             self.check()
             yield item
@@ -45,9 +45,9 @@ class CancelToken:
 
     @contextmanager
     def unblocking(self, unblock: Callable[[], None]) -> Iterator[None]:
-        """While the body runs, ``cancel`` also calls ``unblock``, which ends the body's system call.
+        """While the body runs, ``cancel`` also calls ``unblock`` to end the body's system call.
 
-        It is called in another thread, must not block, and is never called after the body.
+        The call comes from another thread, must not block, and never happens after the body.
         """
         with self._lock:
             self.check()

@@ -1,4 +1,4 @@
-"""Digests, by which bytes are verified wherever they came from (OCI image-spec, descriptor.md)."""
+"""Digests, to verify bytes from any origin (OCI image-spec, descriptor.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DIGEST = re.compile(r"(?:sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})\Z")
 
 
 def is_digest(text: str) -> bool:
-    """Whether the text is a digest we can verify (sha256 or sha512, lower case)."""
+    """Whether the text is a supported digest (sha256 or sha512, lower case)."""
     return _DIGEST.match(text) is not None
 
 
@@ -28,7 +28,7 @@ def matches(data: bytes, digest: str) -> bool:
 
 
 class VerifiedChunks:
-    """Chunks checked against a promised digest and size while they pass."""
+    """Checks passing chunks against a promised digest and size."""
 
     def __init__(self, digest: str, size: int) -> None:
         self._digest = digest
@@ -38,7 +38,7 @@ class VerifiedChunks:
         self._hash = hashlib.new(algorithm)
 
     def passing(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """The same chunks; raises Corrupt once there are more bytes than promised."""
+        """The same chunks; raises Corrupt if they exceed the promised size."""
         for chunk in chunks:
             self._passed += len(chunk)
             if self._passed > self._promised:
@@ -47,7 +47,7 @@ class VerifiedChunks:
             yield chunk
 
     def finish(self, where: str) -> None:
-        """Raise Corrupt unless exactly what was promised has passed; where: its source, for the message."""
+        """Raise Corrupt unless exactly the promised bytes have passed; where: the source, for the message."""
         subject = f"{self._digest} at {where}"
         if self._passed != self._promised:
             raise Corrupt("pull", subject, f"{self._passed} bytes instead of {self._promised}")

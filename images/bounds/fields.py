@@ -1,7 +1,7 @@
-"""Values as bytes, between the daemon and a worker that may have been taken over.
+"""Values as bytes, between the daemon and a worker that may be compromised.
 
-Unlike marshal, pickle and JSON, a reader asks for each value by its type and its bounds: it takes time and
-memory linear in the bytes, and makes nothing but numbers, texts and bytes.
+Unlike marshal, pickle and JSON, a reader asks for each value by type and bounds: reading takes time and
+memory linear in the bytes, and makes only numbers, texts and bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _SIZE = 8
 
 
 class Malformed(ValueError):
-    """Bytes are not the values that the reader asks for."""
+    """The bytes do not have the expected values."""
 
 
 class FieldWriter:
@@ -52,12 +52,12 @@ class FieldWriter:
         return self
 
     def done(self) -> bytes:
-        """All of them, in their order."""
+        """All values as bytes, in order."""
         return b"".join(self._pieces)
 
 
 class FieldReader:
-    """Takes values off bytes, in the order in which they were written; raises Malformed."""
+    """Takes values off bytes, in the order of writing; raises Malformed."""
 
     def __init__(self, untrusted: bytes) -> None:
         self._bytes = untrusted
@@ -87,7 +87,7 @@ class FieldReader:
         return self._bytes[self._at - size : self._at]
 
     def text(self, most: int = _LARGEST) -> str:
-        """Take a text, of so many characters at most."""
+        """Take a text of at most ``most`` characters."""
         try:
             value = self.data().decode()
         except UnicodeDecodeError as error:
@@ -103,7 +103,7 @@ class FieldReader:
 
     def texts(self) -> list[str]:
         """Take texts."""
-        # Each takes a length at least: a number that promises more ends with the bytes.
+        # Each text has at least a length: a too large count fails at the end of the bytes.
         return [self.text() for _ in range(self.number())]
 
     def end(self) -> None:

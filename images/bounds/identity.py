@@ -1,7 +1,7 @@
-"""Users and groups, by number or by name: two types, told apart once, when text is parsed.
+"""Users and groups, by number or by name: two types, distinguished when text is parsed.
 
-A number is never looked up as a name.  Otherwise an image could give an account the name ``1000`` and the
-uid 0, and so choose the uid of a pod that asks for uid 1000.
+A number is never looked up as a name.  Otherwise an image could give an account the name ``1000`` and the uid
+0, and thereby choose the uid of a pod that asks for uid 1000.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ MAX_ID = 2**32 - 2
 LONGEST_NAME = 256
 """Characters of a name (LOGIN_NAME_MAX of Linux)."""
 
-# Other runtimes take a sign as part of a number (Go's strconv.Atoi).
+# Other runtimes accept a sign as part of a number (Go's strconv.Atoi).
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 
 
 class NoIdentityError(ValueError):
-    """A text that is neither an id nor a name; says why."""
+    """A text that is neither an id nor a name; the message gives the reason."""
 
 
 def is_id(number: int) -> bool:
@@ -33,19 +33,19 @@ def is_id(number: int) -> bool:
 
 
 def user_of(untrusted_text: str) -> Uid | UserName:
-    """The user that a text means; NoIdentityError."""
+    """The user in a text; NoIdentityError."""
     number = _number(untrusted_text)
     return UserName(untrusted_text) if number is None else Uid(number)
 
 
 def group_of(untrusted_text: str) -> Gid | GroupName:
-    """The group that a text means; NoIdentityError."""
+    """The group in a text; NoIdentityError."""
     number = _number(untrusted_text)
     return GroupName(untrusted_text) if number is None else Gid(number)
 
 
 def _number(untrusted_text: str) -> int | None:
-    """The id of a text; None if it is a name.  NoIdentityError: no id, or too long a name."""
+    """The id in a text; None for a name.  NoIdentityError: an invalid id, or too long a name."""
     if not _NUMBER.fullmatch(untrusted_text):
         if len(untrusted_text) > LONGEST_NAME:
             raise NoIdentityError(f"a name of more than {LONGEST_NAME} characters")

@@ -1,4 +1,4 @@
-"""What one image may cost at most; the defaults are safe for a node that runs strangers' images."""
+"""Limits on the cost of an image; the defaults are safe for a node with hostile images."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 OPTIONAL = frozenset({"ratio", "entries", "index_bytes", "cpu_seconds"})
-"""Keys of ImageLimits that are no limit when they are 0."""
+"""Keys of ImageLimits for which 0 means no limit."""
 
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """Limits on what one image may cost; exceeding one fails the pull with RESOURCE_EXHAUSTED."""
+    """Limits on the cost of an image; exceeding a limit fails the pull with RESOURCE_EXHAUSTED."""
 
     manifest_bytes: int = 4 * MIB
     config_bytes: int = 4 * MIB
     layers: int = 512
-    # One compressed layer, as its manifest declares it.
+    # Compressed size of a layer, from the manifest.
     layer_bytes: int = 16 * GIB
     # All layers unpacked, holes of sparse files included.
     unpacked_bytes: int = 64 * GIB
-    # What reading the entries of all layers may take in memory: a few hundred bytes for each, and its names.
+    # Memory to read the entries of all layers: a few hundred bytes for each, plus the names.
     memory_bytes: int = 512 * MIB
-    # Directory lookups to merge an image's entries, beyond STEPS_PER_ENTRY for each of them.
+    # Directory lookups to merge an image's entries, beyond STEPS_PER_ENTRY for each entry.
     path_steps: int = 20_000_000
-    # CPU time to read one layer, or to copy the files of one filesystem; 0: no limit.
+    # CPU time to read a layer, or to copy the files of a filesystem; 0: no limit.
     cpu_seconds: int = 900
-    # Further limits for those who want them; 0: none. Unpacked over compressed bytes of one layer (checked
-    # above unpacked_floor_bytes only); entries of all layers, whiteouts included; bytes of their names, link
+    # Optional further limits; 0: none. Ratio of unpacked to compressed bytes of a layer (checked above
+    # unpacked_floor_bytes only); entries of all layers, whiteouts included; bytes of their names, link
     # targets and attributes.
     ratio: int = 0
     unpacked_floor_bytes: int = 256 * MIB
     entries: int = 0
     index_bytes: int = 0
-    # One PAX or GNU long-name header.
+    # A PAX or GNU long-name header.
     header_bytes: int = MIB
-    # /etc/passwd and /etc/group are kept beside the filesystem up to this size.
+    # Size limit of /etc/passwd and /etc/group; smaller files are stored beside the filesystem.
     account_file_bytes: int = MIB
 
     def __post_init__(self) -> None:
         negative = [each.name for each in fields(self) if getattr(self, each.name) < 0]
         if negative:
-            # Imported here: a worker has no use for all that reads a configuration.
+            # Imported here: a worker does not need the configuration code.
             from daemonkit.config import at_least
 
             at_least(0, self, *negative)

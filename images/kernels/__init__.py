@@ -1,1 +1,1 @@
-"""Kernels from images, which zones can boot."""
+"""Kernels for zones, taken from images."""

@@ -23,7 +23,7 @@ from images.store.store import ImageStore
 from images.worker.workers import LayerWorkers
 
 ZONE = "zone:"
-"""Prefix of a pod's id: the holder of the image its zone boots from.  Other holders are containers."""
+"""Prefix of a pod's id in the holder of its zone's kernel image.  Other holders are containers."""
 
 _TAKE = "take kernel out of image"
 
@@ -40,7 +40,10 @@ class KernelFiles:
 
 @dataclass(frozen=True, slots=True)
 class KernelImage:
-    """An image with /kernel/metadata.  ``sizes``: of its files; ``fault``: why no zone can boot from it."""
+    """An image with /kernel/metadata.
+
+    ``sizes``: of its files; ``fault``: the reason why zones cannot boot.
+    """
 
     image: StoredImage
     metadata: Metadata
@@ -50,7 +53,7 @@ class KernelImage:
 
 
 class KernelImages:
-    """The kernel images of the store.  A caller who asks for the files of an image must hold it."""
+    """The kernel images of the store.  A caller must hold an image to use its files."""
 
     def __init__(
         self,
@@ -69,23 +72,23 @@ class KernelImages:
         self._plans: dict[str, KernelPlan | Fault] = {}
 
     async def files(self, image_id: str) -> KernelFiles:
-        """The paths of an image's files, which are extracted at the first time.
+        """The paths of an image's files, extracted on the first call.
 
-        Refused: it is no kernel image, or none for zones; Oversized; Exhausted (disk); Corrupt, Broken.
+        Refused: no kernel image, or no kernel for zones; Oversized; Exhausted (disk); Corrupt, Broken.
         """
         image = self._store.get(image_id)
         await self._taking.run(image.chain_id, lambda: self._threads.run(partial(self._take, image)))
         return await self._threads.run(lambda _: self._files(image))
 
     async def take_again(self, image_id: str) -> None:
-        """Extract the files of an image anew; zones that run keep the old ones.  Faults: as files()."""
+        """Extract the files of an image again; running zones keep the old files.  Faults: as files()."""
         image = self._store.get(image_id)
         await self._threads.run(lambda _: self._store.files.drop_kernel(image.chain_id))
         self._plans.pop(image_id, None)
         await self.files(image_id)
 
     async def listed(self) -> list[KernelImage]:
-        """List every image that has /kernel/metadata."""
+        """List every image with /kernel/metadata."""
         return await self._threads.run(self._listed)
 
     def _files(self, image: StoredImage) -> KernelFiles:
@@ -150,7 +153,7 @@ class KernelImages:
             raise Broken(_TAKE, plan.subject, str(error)) from error
 
     def _take_into(self, work: Path, image: StoredImage, plan: KernelPlan, token: CancelToken) -> None:
-        """Refused when the kernel was not built for zones; that is remembered."""
+        """Refused if the kernel was not built for zones; the refusal is cached."""
         try:
             take(plan, work, self._workers, token)
             metadata.parse((work / METADATA).read_bytes(), plan.subject)

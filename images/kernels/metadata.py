@@ -1,4 +1,4 @@
-"""``/kernel/metadata`` of a kernel image: lines of KEY=VALUE, as linux-kernel-oci of Edera writes them.
+"""``/kernel/metadata`` of a kernel image: lines of KEY=VALUE, in the format of linux-kernel-oci by Edera.
 
 ::
 
@@ -7,8 +7,8 @@
     KERNEL_FLAVOR=zone
     KERNEL_CONFIG=sha256:...
 
-Empty lines, lines that begin with # and unknown keys are ignored.  No key is required; an architecture, if
-there is one, has to be this machine's.
+Empty lines, lines that begin with # and unknown keys are ignored.  No key is required; a given architecture
+must be this machine's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a kernel image says of itself; "" where it says nothing."""
+    """A kernel image's own description; "" for a missing key."""
 
     version: str = ""
     flavor: str = ""
@@ -37,7 +37,7 @@ class Metadata:
 
 
 def parse(untrusted: bytes, subject: str) -> Metadata:
-    """Parse it; raises Refused, with the line, when it is malformed or for another machine."""
+    """Parse the file; raises Refused, with the line, if malformed or for another machine."""
     if len(untrusted) > LIMIT:
         raise Refused(_READ, subject, f"{PATH} has {len(untrusted)} bytes, more than {LIMIT}")
     lines = untrusted.decode("utf-8", "replace").split("\n")

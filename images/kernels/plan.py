@@ -1,4 +1,4 @@
-"""Finds the files of a kernel image in its layers, which a worker reads."""
+"""Finds the files of a kernel image in its layers; a worker reads the layers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ENTRIES = 50_000
 
 
 class FilePlace(NamedTuple):
-    """Where a file's data is: in which layer's plain stream, from where, how many bytes."""
+    """The place of a file's data: layer, offset in the layer's plain stream, and length in bytes."""
 
     layer: int
     offset: int
@@ -38,7 +38,7 @@ class FilePlace(NamedTuple):
 
 
 class LayerFile(NamedTuple):
-    """A kept layer: its compressed bytes, how many, and the digest of the plain ones."""
+    """A kept layer: path and size of the compressed file, and the digest of the plain bytes."""
 
     path: Path
     size: int
@@ -46,7 +46,7 @@ class LayerFile(NamedTuple):
 
 
 class KernelPlan(NamedTuple):
-    """files: where the data of each wanted file of /kernel is, by its name there."""
+    """files: the place of each wanted file of /kernel, by file name."""
 
     subject: str
     layers: tuple[LayerFile, ...]
@@ -61,7 +61,7 @@ def find(
     workers: LayerWorkers,
     token: CancelToken,
 ) -> KernelPlan:
-    """Read all layers.  Refused, Oversized: it is no kernel image; Corrupt, Broken: the store is damaged."""
+    """Read all layers.  Refused, Oversized: no kernel image; Corrupt, Broken: the store is damaged."""
     subject = name_of(image)
     layers = _layers(store, image, subject)
     whole = 2 * (settings.image_bytes + settings.addons_bytes + settings.initramfs_bytes)
@@ -107,7 +107,7 @@ def name_of(image: StoredImage) -> str:
 
 @contextmanager
 def opened(layers: Sequence[LayerFile], subject: str) -> Iterator[list[BinaryIO]]:
-    """Kept layers, open; Broken when one is gone."""
+    """Kept layers, open; Broken if a layer is gone."""
     with ExitStack() as stack:
         files: list[BinaryIO] = []
         for layer in layers:

@@ -24,7 +24,7 @@ _READ = "read kernel image"
 
 
 class Taken(NamedTuple):
-    """A file in the folder, as it was written."""
+    """A written file of the folder."""
 
     name: str
     digest: str
@@ -52,7 +52,7 @@ def take(plan: KernelPlan, folder: Path, workers: LayerWorkers, token: CancelTok
 
 
 def taken_files(folder: Path) -> list[Taken]:
-    """The files of a folder; none when there is no folder.  ValueError, OSError: it is damaged."""
+    """The files of a folder; empty if no folder exists.  ValueError, OSError: the folder is damaged."""
     try:
         rows = json.loads((folder / DIGESTS).read_bytes())
     except FileNotFoundError:
@@ -90,7 +90,7 @@ def _from_layer(
 
 
 class _Hashed:
-    """A file that counts and hashes what is written to it."""
+    """A file that counts and hashes written data."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -106,7 +106,7 @@ class _Hashed:
 
 @contextmanager
 def _created(path: Path) -> Iterator[BinaryIO]:
-    """A new file of mode 0400, synced after the body: protectd refuses what others may write."""
+    """A new file of mode 0400, synced after the body: protectd refuses files writable by others."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400), "wb") as file:
         yield file
         file.flush()

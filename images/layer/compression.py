@@ -1,7 +1,7 @@
 """Decompresses layers, a bounded chunk at a time.
 
-The compression is told by the first bytes, as containerd does, since media types often lie. ISA-L inflates
-two to three times as fast as zlib, and like zstandard it runs without the interpreter's lock.
+The first bytes decide about the compression, as in containerd, because media types often lie. ISA-L inflates
+two to three times as fast as zlib, and like zstandard releases the interpreter lock.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from isal import igzip_lib
 
 from images.errors import Corrupt
 
-# More than a new process has in memory already would cost it a fault for each page.
+# A larger buffer than the memory of a new process would cost a page fault for each page.
 CHUNK = 128 << 10
-# A member or frame may give a single byte, or none. Whoever comes next gets no smaller pieces than this.
+# A member or frame may give a single byte, or none. Consumers get no smaller pieces than this.
 _LEAST = 64 << 10
-# How much of a chunk a new gzip member is given first; what it leaves is copied.
+# Size of the first piece for a new gzip member; unused input is copied.
 _FIRST = 1 << 10
 # RFC 8878 asks decoders for 8 MiB; zstd's own command line stops at this.
 ZSTD_WINDOW = 1 << 27
-# Its type stub calls the class an instance.
+# The type stub calls the class an instance.
 _ISAL_ERROR = cast(type[Exception], igzip_lib.error)
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
-# Skippable frames (RFC 8878, 3.1.2), which estargz-like tools put first.
+# Skippable frames (RFC 8878, 3.1.2); estargz-like tools put them first.
 _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
 
 
 def is_packed(head: bytes) -> bool:
-    """Whether bytes that begin so (at least four of them) are compressed in a way that plain() reads."""
+    """Whether the head of a file (at least four bytes) shows a compression that plain() reads."""
     return head.startswith((_GZIP, _ZSTD)) or (
         len(head) >= 4 and head[0] & 0xF0 == 0x50 and head[1:4] == _ZSTD_SKIPPABLE
     )
@@ -42,8 +42,8 @@ def is_packed(head: bytes) -> bool:
 def plain(chunks: Iterable[bytes], subject: str) -> Iterator[bytes]:
     """The decompressed bytes of a gzip, zstd or plain stream, in chunks of up to about CHUNK.
 
-    It takes time in proportion to what goes in and what comes out, however either is cut into pieces. Raises
-    Corrupt for what is damaged or ends early.
+    Time is proportional to the input and output, for any division into pieces. Raises Corrupt for damaged or
+    truncated input.
     """
     source = iter(chunks)
     head = b""
@@ -69,7 +69,7 @@ def _gathered(chunks: Iterable[bytes]) -> Iterator[bytes]:
             continue
         short.append(chunk)
         size += len(chunk)
-        # Empty ones are pieces, too.
+        # Empty chunks count as pieces, too.
         if size >= _LEAST or len(short) >= _LEAST:
             yield b"".join(short)
             short, size = [], 0
@@ -78,7 +78,7 @@ def _gathered(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _Rest:
-    """Compressed bytes that were not read yet; what a member does not need of a piece is put back."""
+    """Unread compressed bytes; a member's unused part of a piece is put back."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -86,7 +86,7 @@ class _Rest:
         self._at = 0
 
     def piece(self, most: int) -> memoryview:
-        """The next bytes, up to most of them; b"": there are no more."""
+        """The next bytes, at most ``most``; b"": the end."""
         while self._at == len(self._chunk):
             chunk = next(self._chunks, None)
             if chunk is None:
@@ -104,8 +104,8 @@ class _Rest:
 def _gunzip(chunks: Iterator[bytes], subject: str) -> Iterator[bytes]:
     """Members may follow each other (RFC 1952, 2.2), and may be empty.
 
-    ISA-L takes 40 microseconds to begin a member, as long as for 64 KiB, and zlib one. So short members are
-    followed by zlib.
+    ISA-L takes 40 microseconds to begin a member, as long as for 64 KiB; zlib takes one. After a short
+    member, the next member is read with zlib.
     """
     rest = _Rest(chunks)
     quick = True
@@ -140,7 +140,7 @@ def _member(rest: _Rest, subject: str) -> Iterator[bytes]:
     while not inflater.eof:
         piece, most = _next(rest, most, subject), min(2 * most, _LEAST)
         yield inflater.decompress(piece, CHUNK)
-        # At the end zlib may leave as unconsumed what it also calls unused.
+        # At the end zlib may report the same bytes as unconsumed and as unused.
         while inflater.unconsumed_tail and not inflater.eof:
             yield inflater.decompress(inflater.unconsumed_tail, CHUNK)
     rest.put_back(len(inflater.unused_data))
@@ -154,18 +154,18 @@ def _next(rest: _Rest, most: int, subject: str) -> memoryview:
 
 
 class _ChunkReader:
-    """A file object over chunks, from which zstandard reads."""
+    """A file object over chunks, for zstandard."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._rest = _Rest(chunks)
 
     def read(self, size: int) -> bytes:
-        """Read up to size bytes, as they come."""
+        """Read up to size bytes, possibly fewer."""
         return bytes(self._rest.piece(size))
 
 
 def _unzstd(chunks: Iterator[bytes], subject: str) -> Iterator[bytes]:
-    # A stream that ends early is not noticed here, but by the tar reader and the plain digest.
+    # The tar reader and the plain digest notice a truncated stream; this code does not.
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
     try:
         with decompressor.stream_reader(

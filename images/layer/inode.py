@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from images.layer import tarstream
 from images.layer.tarsparse import Extents
 
-# serial, time, what was lost; then for a file with data: layer, offset, bytes stored, size.
+# serial, time, losses; for a file with data also layer, offset, stored bytes, size.
 _PLAIN = Struct("<IIB")
 _WITH_DATA = Struct("<IIBIQQQ")
 # serial, kind, mode, uid, gid, mtime, size, target, device, xattrs, content, lost: see Inode.
@@ -17,7 +17,7 @@ InodeRecord = tuple[Any, ...]
 
 
 class Content(NamedTuple):
-    """Where a file's bytes lie: in which layer's plain stream, from where, how many."""
+    """The place of a file's bytes: layer, offset in the layer's plain stream, and length."""
 
     layer: int
     offset: int
@@ -26,7 +26,7 @@ class Content(NamedTuple):
 
 
 class Attributes(NamedTuple):
-    """What many inodes of an image have in common: they share it."""
+    """Attributes shared by many inodes of an image."""
 
     kind: bytes
     mode: int
@@ -36,13 +36,13 @@ class Attributes(NamedTuple):
 
 
 class Inode:
-    """One inode of a merged tree, in as little memory as may be: images have hundreds of thousands.
+    """One inode of a merged tree, in little memory: images have hundreds of thousands of inodes.
 
-    content: where the data is, for a file that is not empty; size: the file's length; lost: see
+    content: the place of the data, for a file that is not empty; size: the file's length; lost: see
     losses.py.
     """
 
-    # _rest, by kind: names of a directory or what loads them; a target; a device; a sparse file's extents.
+    # _rest, by kind: a directory's names or their loader; a target; a device; a sparse file's extents.
     __slots__ = ("_attributes", "_numbers", "_rest")
 
     def __init__(self, kind: bytes, serial: int) -> None:
@@ -51,7 +51,7 @@ class Inode:
         self._rest: Any = {} if kind == tarstream.DIR else None
 
     def describe(self, attributes: Attributes, mtime: int, lost: int) -> None:
-        """Set the attributes; the kind stays what it is."""
+        """Set the attributes; the kind must not change."""
         self._attributes = attributes
         self._numbers = _PLAIN.pack(self.serial, mtime, lost)
 
@@ -70,22 +70,22 @@ class Inode:
         self._rest = device
 
     def load_later(self, load: Callable[[], dict[bytes, Inode]]) -> None:
-        """Load a directory's children when they are first asked for."""
+        """Load a directory's children on first use."""
         self._rest = load
 
     @property
     def kind(self) -> bytes:
-        """One of the types in tarstream."""
+        """A type of tarstream."""
         return self._attributes.kind
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is a directory, which has names."""
+        """Whether the inode is a directory, with names."""
         return self._attributes.kind == tarstream.DIR
 
     @property
     def serial(self) -> int:
-        """The inode's number in the tree, which grows with each new inode."""
+        """The inode's number in the tree; grows with each new inode."""
         return int.from_bytes(self._numbers[:4], "little")
 
     @property
@@ -125,7 +125,7 @@ class Inode:
 
     @property
     def content(self) -> Content | None:
-        """Where the data is; None: there is none."""
+        """The place of the data; None: no data."""
         if len(self._numbers) == _PLAIN.size:
             return None
         layer, offset, stored, _ = _WITH_DATA.unpack(self._numbers)[3:]
@@ -133,7 +133,7 @@ class Inode:
 
     @property
     def target(self) -> bytes:
-        """Where a symlink leads."""
+        """The target of a symlink."""
         return self._rest if isinstance(self._rest, bytes) else b""
 
     @property
@@ -151,7 +151,7 @@ class Inode:
 
 
 def recorded(node: Inode) -> InodeRecord:
-    """The record of an inode, without the names in it."""
+    """The record of an inode, without a directory's names."""
     kind, mode, uid, gid, xattrs = node._attributes
     if len(node._numbers) == _PLAIN.size:
         serial, mtime, lost = _PLAIN.unpack(node._numbers)

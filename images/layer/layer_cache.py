@@ -1,7 +1,7 @@
-"""Lists of layers' entries in files: they spare reading a layer again when another image has it too.
+"""Stores lists of layers' entries in files: a layer shared by several images is then read only once.
 
-As tree caches: nothing depends on them, and what is missing, damaged or of another version is made again.
-Workers write and read them; the daemon only keeps them.
+Like tree caches, lists are optional: a missing, damaged or outdated list is made again. Workers write and
+read the lists; the daemon only keeps them.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from images.layer.tarstream import TarEntry
 
 _FORM = f"2 {sys.version_info[0]}.{sys.version_info[1]} {' '.join(TarEntry._fields)}"
 UNUSABLE = (OSError, zstandard.ZstdError, ValueError, EOFError, TypeError)
-"""Errors of a file that is damaged, or of another version."""
+"""Errors of a damaged or outdated file."""
 
 
 def write(out: BinaryIO, digest: str, diff_id: str, index: LayerIndex) -> None:
-    """Write a layer's list. digest: of the compressed layer, whose plain bytes have been verified."""
+    """Write a layer's list. digest: of the compressed layer; its plain bytes have been verified."""
     packed.save(out, (_FORM, digest, diff_id, *index[1:]))
     index.entries.save(out)
 
 
 def load(source: BinaryIO, digest: str, diff_id: str) -> LayerIndex | None:
-    """Read what write() wrote for this layer; None: it is unusable, or another layer's."""
+    """Read the output of write() for this layer; None: unusable, or another layer's list."""
     try:
         *key, plain_bytes, names, memory = packed.load(source)
         if key != [_FORM, digest, diff_id]:
             return None
         records = PackedRecords.load(source)
-        # All of it before the first entry is applied.
+        # Check the whole list before the first entry is applied.
         records.check()
         return LayerIndex(EntryList(records), plain_bytes, names, memory)
     except UNUSABLE:

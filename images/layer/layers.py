@@ -20,12 +20,12 @@ CHUNK = 1 << 20
 _NEVER = CancelToken()
 
 
-# What an entry and its inode take in memory at most, beside the bytes of names and attributes; a directory
-# has a table of names, and each extended attribute is three objects.
+# Most memory of an entry and its inode, besides the bytes of names and attributes; a directory has a table of
+# names, and each extended attribute is three objects.
 ENTRY_BYTES, DIRECTORY_BYTES, XATTR_BYTES = 320, 640, 200
 
 
-# The limits are held against what was read after so many entries, and after one of so much text.
+# Check the limits after each CHECK_ENTRIES entries, and after an entry with CHECK_BYTES of text.
 CHECK_ENTRIES, CHECK_BYTES = 256, 4096
 
 
@@ -51,10 +51,10 @@ class EntryList:
 
 
 class LayerIndex(NamedTuple):
-    """What a layer holds; the data itself stays in the layer.
+    """The contents of a layer; the data itself stays in the layer.
 
-    plain_bytes: the length of its tar stream; names: bytes of names, link targets and attributes; memory: the
-    most that the entries take in memory once they are in a tree, in bytes.
+    plain_bytes: the length of its tar stream; names: bytes of names, link targets and attributes; memory:
+    most memory of the entries in a tree, in bytes.
     """
 
     entries: EntryList
@@ -69,7 +69,7 @@ class LayerIndex(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """The cost of one or several layers in an image's budget."""
+    """The cost of one or more layers in an image's budget."""
 
     entries: int = 0
     names: int = 0
@@ -90,13 +90,13 @@ class LayerBudget:
         self.spent = Cost()
 
     def spend(self, cost: Iterable[int]) -> None:
-        """Count one layer or several; raises Oversized once the sum exceeds the limits."""
+        """Count one or more layers; raises Oversized once the sum exceeds the limits."""
         self.spent = self.spent.plus(cost)
         check(self.spent, self._subject, self._limits)
 
 
 def check(cost: Cost, subject: str, limits: ImageLimits) -> None:
-    """Raise Oversized, which names the key, for what is more than the limits."""
+    """Raise Oversized, naming the key, if a cost exceeds its limit."""
     for what, amount, key in (
         ("entries", cost.entries, "entries"),
         ("bytes of names and attributes", cost.names, "index_bytes"),
@@ -109,7 +109,7 @@ def check(cost: Cost, subject: str, limits: ImageLimits) -> None:
 
 
 class _Counted:
-    """Counts and hashes chunks that pass."""
+    """Counts and hashes passing chunks."""
 
     def __init__(self, chunks: Iterable[bytes], algorithm: str, check: Callable[[int], None]) -> None:
         self._chunks = chunks
@@ -126,7 +126,7 @@ class _Counted:
 
 
 EntryReader = Callable[[TarEntry, PlainStream], None]
-"""May read an entry's data from the stream, or a part of it."""
+"""May read an entry's data from the stream, in part or whole."""
 
 
 def read_layer(
@@ -137,11 +137,11 @@ def read_layer(
     reader: EntryReader | None = None,
     token: CancelToken = _NEVER,
 ) -> LayerIndex:
-    """Read a compressed layer to its end and index it.
+    """Read a compressed layer to the end and index its entries.
 
-    size: its compressed length, which bounds the plain one where a ratio is configured; reader: is given each
-    entry; token: is checked at each plain chunk, since a small compressed one may become gigabytes. Raises
-    Corrupt, Unpackable, Oversized, Cancelled, and what the reader raises.
+    size: compressed length, a bound on the plain length if a ratio is configured; reader: called with each
+    entry; token: checked at each plain chunk, because a small compressed chunk may become gigabytes. Raises
+    Corrupt, Unpackable, Oversized, Cancelled, and the reader's errors.
     """
     algorithm, _, wanted = diff_id.partition(":")
     plain = token.passing(compression.plain(chunks, diff_id))
@@ -202,7 +202,7 @@ def file_chunks(path: Path, token: CancelToken) -> Iterator[bytes]:
 
 
 def plain_stream(blob: BinaryIO, subject: str) -> PlainStream:
-    """Decompress an open blob, from its beginning."""
+    """Decompress an open blob from the beginning."""
     return PlainStream(compression.plain(read_chunks(blob.fileno()), subject), subject)
 
 

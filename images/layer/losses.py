@@ -1,4 +1,4 @@
-"""Names and counts what entries of a layer have that squashfs cannot store.
+"""Names and counts attributes of a layer's entries that squashfs cannot store.
 
 Squashfs has whole seconds in 32 unsigned bits, and extended attributes of three namespaces: user, trusted and
 security (Linux, fs/squashfs/squashfs_fs.h).
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from struct import error as StructError
 from struct import iter_unpack
 
-# Bits, one for each kind of loss that an inode may have.
+# Bits, one for each kind of loss.
 ACL, ATTRIBUTE, FRACTION, RANGE = 1, 2, 4, 8
 NAMES: Mapping[int, str] = {
     ACL: "posix_acls",
@@ -33,7 +33,7 @@ _GROUP_OBJ, _MASK = 0x04, 0x10
 
 
 class LossCount:
-    """Counts the inodes of a filesystem by what they lost."""
+    """Counts the inodes of a filesystem by loss."""
 
     def __init__(self) -> None:
         self._by_bits: Counter[int] = Counter()
@@ -44,7 +44,7 @@ class LossCount:
             self._by_bits[lost] += 1
 
     def named(self) -> dict[str, int]:
-        """The counts that are not 0, by their names in NAMES."""
+        """The nonzero counts, by their names in NAMES."""
         sums = {
             name: sum(n for bits, n in self._by_bits.items() if bits & bit) for bit, name in NAMES.items()
         }
@@ -57,10 +57,11 @@ def shown(counts: Mapping[str, int]) -> str:
 
 
 def mode_without_acl(mode: int, acl: bytes) -> int:
-    """The mode of a file that loses its access ACL: its group gets no more than the ACL gave it.
+    """The mode of a file that loses its access ACL: the group keeps at most its rights from the ACL.
 
-    With an ACL the mode's group bits are its mask, the most that any named user or group has (acl(5)); alone
-    they would be what the owning group may do. Source of the form: Linux, posix_acl_xattr.h.
+    With an ACL the mode's group bits are the mask, the most that any named user or group has (acl(5));
+    without the ACL they would be the rights of the owning group. Source of the format: Linux,
+    posix_acl_xattr.h.
     """
     if acl[:4] != _ACL_VERSION.to_bytes(4, "little"):
         return mode

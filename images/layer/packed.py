@@ -1,6 +1,6 @@
 """Keeps many small records in little memory: marshalled, and compressed in groups.
 
-Only workers use this: marshal is unsafe on bytes of strangers, and whoever restores records may be theirs.
+Only workers use this module: marshal is unsafe on hostile bytes, and records come from hostile layers.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any, BinaryIO
 
 import zstandard
 
-# The last version of marshal whose bytes depend on the value alone; it is also the fastest for small values.
+# The last version of marshal whose bytes depend on the value alone; also the fastest for small values.
 MARSHAL = 2
-# What a group has before it is compressed, roughly: it is decompressed as a whole.
+# Approximate size of a group before compression; a group is decompressed as a whole.
 GROUP_BYTES = 64 << 10
 _SIZE = 8
 
 
 class PackedRecords:
-    """Tuples of numbers, bytes, None and such tuples, in the order in which they were added.
+    """Tuples of numbers, bytes, None and nested tuples, in insertion order.
 
-    An image may have millions of entries. As Python's own objects each takes about half a KiB, packed one of
-    the usual kind takes 30 bytes.
+    An image may have millions of entries. An entry takes about half a KiB as Python objects, and usually 30
+    bytes packed.
     """
 
     def __init__(self) -> None:
-        # All in one piece: so many small ones would leave as many holes between them.
+        # One buffer: many small objects would fragment memory.
         self._packed = bytearray()
         self._ends = array("Q")
         self._open: list[bytes] = []
@@ -36,13 +36,13 @@ class PackedRecords:
         self._count = 0
 
     def save(self, out: BinaryIO) -> None:
-        """Write all of it."""
+        """Write all records."""
         save(out, (self._ends.tobytes(), self._open, self._count))
         out.write(self._packed)
 
     @classmethod
     def load(cls, source: BinaryIO) -> PackedRecords:
-        """Read what save() wrote; raises as load() below.  Each group is checked once it is expanded."""
+        """Read the output of save(); raises as load() below.  Each group is checked when expanded."""
         made = cls()
         ends, made._open, made._count = load(source)
         made._ends.frombytes(ends)
@@ -51,12 +51,12 @@ class PackedRecords:
         return made
 
     def check(self) -> None:
-        """Raise ZstdError if a group is not as it was written."""
+        """Raise ZstdError if a group is damaged."""
         for group in self._groups():
             zstandard.ZstdDecompressor().decompress(group)
 
     def add(self, record: tuple[Any, ...]) -> None:
-        """Add one record."""
+        """Add a record."""
         data = marshal.dumps(record, MARSHAL)
         self._open.append(data)
         self._open_bytes += len(data)
@@ -86,12 +86,12 @@ class PackedRecords:
 def squeezed(value: Any) -> bytes:
     """Marshal and compress a value."""
     data = zstandard.ZstdCompressor(level=1, write_checksum=True).compress(marshal.dumps(value, MARSHAL))
-    # What comes is the start of a buffer for the worst case, whose end would stay a hole.
+    # Copy: compress() returns the start of a worst-case buffer, and would waste the rest.
     return bytes(memoryview(data))
 
 
 def expanded(data: bytes | bytearray) -> Any:
-    """Restore a squeezed value; raises ZstdError if it is not as it was squeezed."""
+    """Restore a squeezed value; raises ZstdError if damaged."""
     return marshal.loads(zstandard.ZstdDecompressor().decompress(data))
 
 
@@ -102,12 +102,12 @@ def save(out: BinaryIO, value: Any) -> None:
 
 
 def load(source: BinaryIO) -> Any:
-    """Read what save() wrote; raises OSError, ZstdError, ValueError, EOFError, TypeError."""
+    """Read the output of save(); raises OSError, ZstdError, ValueError, EOFError, TypeError."""
     return expanded(_exactly(source, int.from_bytes(_exactly(source, _SIZE), "little")))
 
 
 def _exactly(source: BinaryIO, size: int) -> bytes:
-    # A damaged length must not take that much memory.
+    # A damaged length must not allocate huge memory.
     data = source.read(size) if size <= os.fstat(source.fileno()).st_size else b""
     if len(data) != size:
         raise EOFError

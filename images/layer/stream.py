@@ -52,7 +52,7 @@ class PlainStream:
                 raise Unpackable("read layer", self.subject, f"ends inside an entry, at byte {self.offset}")
 
     def views(self, size: int) -> Iterator[memoryview]:
-        """The next size bytes without copying them."""
+        """The next size bytes, without a copy."""
         end = self.offset + size
         while self.offset < end:
             if self._at == len(self._chunk) and not self._refill():
@@ -63,7 +63,7 @@ class PlainStream:
             yield view
 
     def drain(self) -> None:
-        """Read to the end: the digests cover what follows the archive, too."""
+        """Read to the end: the digests cover bytes after the archive, too."""
         while self._refill():
             self.offset += len(self._chunk)
             self._at = len(self._chunk)

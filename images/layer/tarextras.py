@@ -1,4 +1,4 @@
-"""Reads PAX and GNU headers about the next entry, and weighs the memory that they take."""
+"""Reads PAX and GNU headers about the next entry, and weighs their memory."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from images.layer.stream import PlainStream
 from images.layer.tarsparse import MAX_EXTENTS
 
 Weigh = Callable[[int], None]
-"""Is told how many bytes of memory headers take that no entry has been given for yet; may raise Oversized."""
-# All PAX and long-name headers of a layer, as multiples of the bound on one.
+"""Called with the memory in bytes of headers without an entry yet; may raise Oversized."""
+# All PAX and long-name headers of a layer, as multiples of the bound for one header.
 HEADERS = 256
 ACL_TEXTS = (b"SCHILY.acl.access", b"SCHILY.acl.default")
-"""What star and libarchive call ACLs, in words; Go's archive/tar and so other runtimes pass them over."""
-# What a record takes in memory beside its text, and a number of a sparse map.
+"""ACLs as text, from star and libarchive; Go's archive/tar and hence other runtimes ignore them."""
+# Memory of a record besides its text, and of a number in a sparse map.
 _RECORD_BYTES, _NUMBER_BYTES = 200, 64
-# One header of each kind may stand before an entry. Others are weighed as entries are, and for good, since
-# nothing else bounds their number.
+# One header of each kind may stand before an entry. Further headers are weighed like entries, permanently,
+# because no other limit bounds their number.
 _FREE_HEADERS, _HEADER_BYTES = 4, 320
-# Records are weighed after so many bytes.
+# Records are weighed after this many bytes.
 _WEIGHED = 64 << 10
 _XATTR = b"SCHILY.xattr."
 _TEXT = (b"path", b"linkpath", b"GNU.sparse.name")
 _SPARSE = (b"GNU.sparse.major", b"GNU.sparse.size", b"GNU.sparse.realsize", b"GNU.sparse.map")
-# Records that mean something here; others are passed over.
+# The known records; others are ignored.
 _KNOWN = frozenset((*_TEXT, *_SPARSE, *ACL_TEXTS, b"size", b"uid", b"gid", b"mtime"))
 
 
 class Extras:
-    """What headers say about the next entry.
+    """Header data about the next entry.
 
-    headers: how many there were; weight: the most that what is kept of them takes in memory, in bytes.
+    headers: their number; weight: most memory of the kept data, in bytes.
     """
 
     __slots__ = ("headers", "link", "name", "pax", "sparse_pairs", "weight", "xattrs")
@@ -49,7 +49,7 @@ class HeaderBudget:
     """The budget of all headers of a layer."""
 
     def __init__(self, header_bytes: int, weigh: Weigh, subject: str) -> None:
-        """header_bytes: the bound on one of them."""
+        """header_bytes: the bound on one header."""
         self._most = header_bytes
         self._left = HEADERS * header_bytes
         self._excess = 0
@@ -57,7 +57,7 @@ class HeaderBudget:
         self._subject = subject
 
     def take(self, size: int, extras: Extras) -> None:
-        """Count a header of so many bytes before it is read; raises Oversized."""
+        """Count a header of ``size`` bytes before reading it; raises Oversized."""
         self._left -= size
         if size > self._most:
             raise self._oversized(f"a header of {size} bytes, more than {self._most}")
@@ -69,7 +69,7 @@ class HeaderBudget:
         self.weigh(extras.weight + size)
 
     def weigh(self, kept: int) -> None:
-        """Weigh the memory of what is kept for the next entry."""
+        """Weigh the memory of the data kept for the next entry."""
         self._weigh(self._excess + kept)
 
     def _oversized(self, cause: str) -> Exception:
@@ -77,7 +77,7 @@ class HeaderBudget:
 
 
 def read_pax(data: bytes, extras: Extras, stream: PlainStream, weigh: Weigh) -> None:
-    """Take what a PAX header says; raises Unpackable, and what weigh raises."""
+    """Take the records of a PAX header; raises Unpackable, and weigh's errors."""
     at = 0
     weighed = extras.weight
     while at < len(data):

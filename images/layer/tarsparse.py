@@ -17,12 +17,12 @@ _BLOCK = 512
 _MAX_SIZE = 1 << 62
 # The digits of a number below _MAX_SIZE.
 _DIGITS = 19
-# The blocks after its header that a map of the old form has at most, with 21 parts each.
+# Most blocks after the header in a map of the old form, with 21 parts each.
 _OLD_BLOCKS = MAX_EXTENTS // 21 + 1
 
 
 def old_gnu_map(block: bytes, stream: PlainStream) -> tuple[Extents, int]:
-    """The map of a type S entry: in its header, then in as many further blocks as say so."""
+    """The map of a type S entry: in its header, then in further blocks as long as each announces another."""
     size = _octal(block[483:495], stream)
     pairs: list[int] = []
     _old_pairs(block[386:482], pairs, stream)
@@ -30,7 +30,7 @@ def old_gnu_map(block: bytes, stream: PlainStream) -> tuple[Extents, int]:
     blocks = 0
     while more:
         blocks += 1
-        # Blocks without parts count as full ones.
+        # Blocks without parts count as full.
         if len(pairs) > 2 * MAX_EXTENTS or blocks > _OLD_BLOCKS:
             raise _bad(stream, f"more than {MAX_EXTENTS} parts")
         block = stream.exactly(_BLOCK)
@@ -50,7 +50,7 @@ def pax_map(pax: dict[bytes, bytes], pairs: Sequence[bytes], stream: PlainStream
 
 
 def stored_map(pax: dict[bytes, bytes], stored: int, stream: PlainStream) -> tuple[Extents, int, int]:
-    """The map of PAX 1.0, which lies before the data; also how many bytes it took."""
+    """The map of PAX 1.0, stored before the data; also the map's length in bytes."""
     size = _decimal(pax.get(b"GNU.sparse.realsize", b""), stream)
     start, begun = stream.offset, b""
     numbers: list[int] = []
@@ -59,7 +59,7 @@ def stored_map(pax: dict[bytes, bytes], stored: int, stream: PlainStream) -> tup
         if stream.offset - start + _BLOCK > stored:
             raise _bad(stream, "ends inside its map")
         *lines, begun = (begun + stream.exactly(_BLOCK)).split(b"\n")
-        # What follows the last number is padding.
+        # After the last number comes padding.
         numbers += [_decimal(line, stream) for line in lines[: wanted - len(numbers)]]
         if wanted == 1 and numbers:
             if numbers[0] > MAX_EXTENTS:

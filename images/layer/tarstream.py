@@ -1,8 +1,9 @@
 """Reads a layer's tar stream into entries, within bounds, without writing anything.
 
-Own code rather than ``tarfile``: that one reads a PAX header of any length into memory, decodes names, and
-takes four times as long per entry. Formats: POSIX.1-2017 pax and ustar, GNU (long names, base-256, sparse 0.0
-to 1.0), v7. Where they leave a choice this follows Go's archive/tar, which every other runtime unpacks with.
+Not ``tarfile``, because the module reads a PAX header of any length into memory, decodes names, and takes
+four times as long per entry. Formats: POSIX.1-2017 pax and ustar, GNU (long names, base-256, sparse 0.0 to
+1.0), v7. If a format leaves a choice, this code follows Go's archive/tar, the unpacker of every other
+runtime.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _KINDS = {b"0": FILE, b"\0": FILE, b"7": FILE, b"S": FILE} | {
 
 
 class TarEntry(NamedTuple):
-    """One member of a layer. offset, stored: where its data lies in the plain stream, in bytes.
+    """One member of a layer. offset, stored: place and length of its data in the plain stream, in bytes.
 
     size is the file's length; with extents (offset in file, length) the stored bytes are those ranges in
-    turn. lost: bits of losses.py, for what has no field here.
+    turn. lost: bits of losses.py, for attributes without a field here.
     """
 
     name: bytes
@@ -50,16 +51,16 @@ class TarEntry(NamedTuple):
 
 
 def entries(stream: PlainStream, header_bytes: int, weigh: Weigh) -> Iterator[TarEntry]:
-    """The entries in their order; until the next one is asked for, the caller may read an entry's data.
+    """The entries in order; the caller may read an entry's data before the next entry.
 
-    header_bytes: the bound on one PAX or long-name header. Raises Unpackable, Oversized, and what weigh does.
+    header_bytes: the bound on one PAX or long-name header. Raises Unpackable, Oversized, and weigh's errors.
     """
     extras = Extras()
     budget = HeaderBudget(header_bytes, weigh, stream.subject)
     while True:
         block = stream.take(BLOCK)
         if not block or block == _ZERO:
-            # One zero block is an end for every reader in use, although the standard asks for two.
+            # For every common reader one zero block is the end, although the standard asks for two.
             return
         if len(block) < BLOCK or not _checksum_fits(block):
             raise _bad(stream, "no tar header where one must be")
@@ -80,7 +81,7 @@ def entries(stream: PlainStream, header_bytes: int, weigh: Weigh) -> Iterator[Ta
             continue
         entry = _entry(block, kind, size, extras, stream)
         extras = Extras()
-        # Headers and sparse maps are whole blocks, so the data begins on one.
+        # Headers and sparse maps are whole blocks: the data begins at a block.
         end = stream.offset + entry.stored + -entry.stored % BLOCK
         yield entry
         stream.skip(end - stream.offset)
@@ -89,7 +90,7 @@ def entries(stream: PlainStream, header_bytes: int, weigh: Weigh) -> Iterator[Ta
 def _entry(block: bytes, kind: bytes, size: int, extras: Extras, stream: PlainStream) -> TarEntry:
     pax = extras.pax
     name, link = _names(block, extras)
-    # The last one is of sparse files alone.
+    # GNU.sparse.name belongs to sparse files alone.
     if max(map(len, (name, link, pax.get(b"GNU.sparse.name", b"")))) > PATH_MAX:
         raise _bad(stream, f"a name longer than {PATH_MAX} bytes")
     known = _KINDS.get(kind)
@@ -103,7 +104,7 @@ def _entry(block: bytes, kind: bytes, size: int, extras: Extras, stream: PlainSt
     extents: Extents | None = None
     full = size
     if known is not FILE:
-        # Headers of other types may carry a size that no data follows, as Go reads them.
+        # Headers of other types may carry a size without data. Go ignores the size too.
         size = full = 0
     elif kind == b"S":
         extents, full = old_gnu_map(block, stream)
@@ -197,7 +198,7 @@ def _owner(pax: bytes | None, field: bytes, stream: PlainStream, name: bytes) ->
 
 
 def _mtime(pax: bytes | None, field: bytes, stream: PlainStream) -> tuple[int, int]:
-    """The nearest whole seconds that squashfs can store, and what was lost by that."""
+    """The nearest whole seconds within squashfs's range, and the loss."""
     lost = 0
     if pax is None:
         value = _number(field, stream)

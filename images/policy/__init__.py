@@ -1,1 +1,1 @@
-"""Which images may be pulled."""
+"""The operator's policy for pulls."""

@@ -1,4 +1,4 @@
-"""Which images may be pulled: by name, and by what the host's verifiers say of them."""
+"""Decides about pulls: by image name, and by the verdict of the host's verifiers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from images.settings import PolicySettings
 
 
 class Policy:
-    """An operator's policy.  It applies to pulls and tags, not to imports or images that are here already.
+    """An operator's policy.  Applies to pulls and tags, not to imports or stored images.
 
-    A name is enough for a pod to run an image without a pull, so giving one must not lead around the policy.
+    A tag matters because a pod can run a stored image by name without a pull. Tags must not bypass the
+    policy.
     """
 
     def __init__(self, settings: PolicySettings, threads: WorkerThreads) -> None:
@@ -27,10 +28,10 @@ class Policy:
         self._allow, self._deny = Globs(settings.allow), Globs(settings.deny)
 
     def check_name(self, reference: Reference, operation: str = "pull") -> None:
-        """Raise Denied for a name that may not be pulled; operation: for the message.
+        """Raise Denied if the policy forbids the name; operation: for the message.
 
-        A pattern counts for the whole name, and for the repository alone: so that a repository can be named
-        with all that is in it, by whatever tag or digest.
+        Patterns match the whole name, or the repository alone: a pattern of a repository then covers all its
+        tags and digests.
         """
         names = (str(reference), reference.name)
         pattern = self._deny.matching(names)
@@ -46,7 +47,7 @@ class Policy:
             raise Denied("take over image", image_id, cause, "pull it by its name")
 
     async def check_content(self, reference: Reference, target: Descriptor, operation: str = "pull") -> None:
-        """Ask each verifier about what the name stands for; Rejected when one says no, or cannot say."""
+        """Ask each verifier about the image; Rejected if a verifier refuses, or fails."""
         directory = self._settings.verifier_dir
         if directory is None:
             return

@@ -1,11 +1,10 @@
-"""The only caller of image verifiers: executables that decide whether an image may be pulled.
+"""The only caller of image verifiers: executables that decide about pulls.
 
-The contract is containerd's (docs/image-verification.md, its "bindir" plugin): every file of a directory, in
-the order of their names, is run as ``<file> -name <name> -digest <digest> -stdin-media-type <type>`` with an
-OCI descriptor as JSON on its standard input; status 0 allows; its standard output is the reason.
-
-Stricter than there: a configured directory that is missing, and one with too many files, allow nothing
-(there they are overlooked).
+The contract is containerd's (docs/image-verification.md, its "bindir" plugin): every file of a directory,
+sorted by name, runs as ``<file> -name <name> -digest <digest> -stdin-media-type <type>`` with an OCI
+descriptor as JSON on standard input; status 0 allows; standard output is the reason. Stricter than
+containerd: a configured directory that is missing or has too many files allows nothing (containerd ignores
+both).
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/vnd.oci.descriptor.v1+json"
 MOST = 32
-# Of a verifier's output; whatever it writes beyond that is ignored.
+# Limit on a verifier's output; the rest is ignored.
 MOST_OUTPUT = 32 << 10
 _MOST_REASON = 1000
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verifier's decision; reason: one line for whoever asked for the image."""
+    """A verifier's decision; reason: one line for the caller."""
 
     allowed: bool
     reason: str
 
 
 def verifiers_in(directory: Path) -> list[Path]:
-    """The directory's files by name; raises Refused when it cannot be read, or has too many."""
+    """The directory's files by name; raises Refused if unreadable or too many."""
     hint = "see images.policy.verifier_dir"
     try:
         found = sorted(path for path in directory.iterdir() if not path.is_dir())
@@ -60,7 +59,7 @@ def verifiers_in(directory: Path) -> list[Path]:
 def judge(
     program: Path, arguments: Sequence[str], payload: bytes, seconds: float, token: CancelToken
 ) -> Verdict:
-    """Run one verifier to its end or its deadline.  Any failure of it rejects the image."""
+    """Run one verifier to its end or its deadline.  Any failure rejects the image."""
     with tempfile.TemporaryFile() as stdin:
         stdin.write(payload)
         stdin.seek(0)
@@ -89,7 +88,7 @@ def judge(
 
 
 def _start(command: Sequence[str], stdin: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start it in a process group of its own, so that it can be killed with all its children."""
+    """Start the verifier in a new process group, to kill all its children with it."""
     process = subprocess.Popen(
         command,
         stdin=stdin,
@@ -105,7 +104,7 @@ def _start(command: Sequence[str], stdin: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _listen(process: subprocess.Popen[bytes], deadline: float) -> tuple[str | None, str]:
-    """Read both streams until the process ends; None: it had not ended by the deadline."""
+    """Read both streams until the process ends; None: the deadline passed first."""
     assert process.stdout is not None and process.stderr is not None
     ended = os.pidfd_open(process.pid)
     kept = {stream.fileno(): bytearray() for stream in (process.stdout, process.stderr)}
@@ -122,7 +121,7 @@ def _listen(process: subprocess.Popen[bytes], deadline: float) -> tuple[str | No
                 return None, ""
             done = ended in ready
             for descriptor in kept if done else ready:
-                # Once it has ended, take what is left in the pipes, even if a child still holds them open.
+                # After the process ends, empty the pipes, even if a child still holds them open.
                 while not _take(descriptor, kept[descriptor], poll) and done:
                     pass
     finally:
@@ -132,7 +131,7 @@ def _listen(process: subprocess.Popen[bytes], deadline: float) -> tuple[str | No
 
 
 def _take(descriptor: int, kept: bytearray, poll: select.poll) -> bool:
-    """Read once, up to the limit on output; returns whether nothing more is there now."""
+    """Read once, up to the limit on output; returns whether the pipe is empty for now."""
     try:
         data = os.read(descriptor, MOST_OUTPUT)
     except BlockingIOError:
@@ -142,7 +141,7 @@ def _take(descriptor: int, kept: bytearray, poll: select.poll) -> bool:
             poll.unregister(descriptor)
         return True
     kept += data[: MOST_OUTPUT - len(kept)]
-    # After the limit, no more is waited for than the process itself.
+    # After the limit, wait only for the end of the process.
     return len(kept) >= MOST_OUTPUT
 
 
@@ -153,6 +152,6 @@ def _line(untrusted: bytes | bytearray) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the verifier and its children, which may have outlived it."""
+    """Kill the verifier and its children, who may outlive it."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Builds the filesystems of an image that the store lacks, from its layers."""
+"""Builds an image's missing filesystems from its layers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class LayeredImage(NamedTuple):
-    """What is to be built: the stack and the layers, all lowest first; subject: for messages."""
+    """An image to build: stack and layers, lowest first; subject: the name for messages."""
 
     subject: str
     stack: Sequence[Part]
@@ -53,9 +53,9 @@ class LayeredImage(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A filesystem to be built.
+    """A filesystem to build.
 
-    layers: their digests; verified: those of them whose bytes have just been read, by their numbers.
+    layers: digests; verified: numbers of layers with just verified bytes.
     """
 
     part: Part
@@ -64,24 +64,24 @@ class Planned(NamedTuple):
     verified: frozenset[int]
 
     def accounts(self) -> set[int]:
-        """The numbers of the layers that have its account files."""
+        """Numbers of the layers with account files for this filesystem."""
         return {layer for layer in self.plan.accounts.values() if layer is not None and layer != EMPTY}
 
     def read(self) -> set[int]:
-        """The numbers of the layers that are read to build it.
+        """Numbers of all layers to read for this build.
 
-        Also those of which nothing is left in the end: they are found damaged then, if they are.
+        Layers that add no file to the result count too: reading finds their damage.
         """
         own = range(self.part.end - len(self.layers), self.part.end)
         return self.accounts().union(self.plan.order, own)
 
 
 class BuildState(NamedTuple):
-    """What the store has when a build begins.
+    """The store's contents when a build begins.
 
-    below: the costs of the lowest filesystems, whose layers need not be read; order: the numbers of all other
-    layers, in the order to read them; planning: goes on from ``below``; contents: names of what is in the
-    stack so far, see content_id().
+    below: costs of the lowest filesystems, whose layers need no reading; order: numbers of all other layers,
+    in reading order; planning: continues from ``below``; contents: content names of the stack's filesystems,
+    see content_id().
     """
 
     below: Sequence[Cost]
@@ -91,7 +91,7 @@ class BuildState(NamedTuple):
 
 
 class FilesystemBuilder:
-    """Builds filesystems; all pulls use one builder, to share work and bounds."""
+    """Builds filesystems. All pulls use the same builder, to share work and bounds."""
 
     def __init__(
         self,
@@ -107,13 +107,13 @@ class FilesystemBuilder:
         self._threads = threads
         self._workers = workers
         self._filesystems: SingleFlight[None] = SingleFlight()
-        # Twice what one registry's images may have: half of a pool is a tenant's, if it is alone.
+        # Twice the bound of one registry's images: a tenant alone gets half of a pool.
         self._conversions = FairSlots(2 * settings.conversions)
         self._slots = Shares(2 * SLOTS)
 
     @asynccontextmanager
     async def planning(self, image: LayeredImage) -> AsyncIterator[BuildState]:
-        """Find out what the store has; the caller leases all filesystems and layers of the image."""
+        """Read the state of the store; the caller leases all filesystems and layers of the image."""
         planning = ImagePlanning(self._workers, image.subject, self._store.files.ingest)
         try:
             yield await self._threads.run(partial(self._begin, image, planning))
@@ -129,10 +129,10 @@ class FilesystemBuilder:
         spend: Callable[[Cost], None],
         state: BuildState,
     ) -> Planned:
-        """Apply the layers of the next part as they come, and plan its filesystem.
+        """Apply the layers of the next part as they arrive, and plan the filesystem.
 
-        numbers: of the layers; get: waits for one, by its number, and whether it has to be read even if its
-        list is here; spend: is told of the costs that were not known before.
+        numbers: of the layers; get(number, read): waits for a layer; read: read the layer itself even if its
+        list is stored; spend: is called with each cost unknown until now.
         """
         right: set[int] = set()
         for number in numbers:
@@ -158,7 +158,7 @@ class FilesystemBuilder:
         return Planned(part, layers, plan, frozenset(right))
 
     async def _apply(self, image: LayeredImage, number: int, state: BuildState) -> Cost | None:
-        """Apply the next layer, by its list; its cost, None: the list cannot be used."""
+        """Apply the next layer from its list; returns the cost, or None if the list is unusable."""
         digest, diff_id = image.layers[number].digest, image.diff_ids[number]
         listed = self._store.files.layer_cache_path(digest)
         return await self._threads.run(partial(state.planning.apply, listed, digest, diff_id))
@@ -184,7 +184,7 @@ class FilesystemBuilder:
             await complete(self._threads.run(close))
 
     async def build(self, image: LayeredImage, planned: Planned, early: EarlyBuild) -> None:
-        """Make a filesystem and its tree cache, unless another pull of the same tenant does, or one has."""
+        """Build a filesystem and its tree cache, unless stored. Pulls of one tenant share the build."""
 
         def work() -> Coroutine[Any, Any, None]:
             return self._build(image, planned, early)
@@ -204,7 +204,7 @@ class FilesystemBuilder:
                 meter.skip()
             else:
                 async with self._conversions.slot(tenant()):
-                    # Before bytes should be moving: hashing large layers is no standstill.
+                    # Before the meter runs: hashing large layers must not count as a standstill.
                     blobs = await self._threads.run(partial(self._checked, image, planned, planned.read()))
                     with meter.running(plan.file_bytes):
                         convert = partial(self._convert, image, planned, early, blobs, meter.add)
@@ -224,7 +224,7 @@ class FilesystemBuilder:
         paths = [self._store.files.tree_cache_path(chain_id) for chain_id, _ in caches]
         below = planning.begin(paths, caches, token)
         start = image.stack[len(below) - 1].end if below else 0
-        # Those that are not here first: they take longest, and what is here waits for nobody.
+        # Missing layers first, because they take longest; stored layers need no download.
         order = sorted(
             range(start, len(image.layers)), key=lambda number: self._is_here(image.layers[number])
         )
@@ -232,7 +232,7 @@ class FilesystemBuilder:
         return BuildState(below, order, planning, contents)
 
     def _share(self, image: LayeredImage, planned: Planned, token: CancelToken) -> bool:
-        """Take a filesystem of the same content, whatever lies below it; returns whether there is one."""
+        """Link an existing filesystem of the same content; returns False if the store has none."""
         chain_id = planned.part.chain_id
         with self._store.files.work_file(chain_id.partition(":")[2]) as work:
             digest = self._store.link_filesystem(planned.plan.content.value, chain_id, work)
@@ -241,7 +241,7 @@ class FilesystemBuilder:
             blobs = self._checked(image, planned, planned.accounts(), token)
             accounts = account_files(blobs, planned.plan, chain_id, self._workers, token)
             self._add(image, work, planned, BuiltFilesystem(digest, accounts))
-        # Its file may have been found damaged in the meantime.
+        # The linked file may have been found damaged in between.
         return self._store.has_filesystem(chain_id)
 
     def _convert(
@@ -257,7 +257,7 @@ class FilesystemBuilder:
         if begun is not None and begun.fits(plan.content):
             self._add(image, begun.out, planned, convert_rest(begun, blobs, plan, workers, token, moved))
             return
-        # The disk need not have room for both.
+        # Close first: the disk may lack room for both files.
         early.close()
         with self._store.files.work_file(part.chain_id.partition(":")[2]) as work:
             self._add(image, work, planned, convert(blobs, plan, work, self._settings, workers, token, moved))
@@ -265,7 +265,7 @@ class FilesystemBuilder:
     def _checked(
         self, image: LayeredImage, planned: Planned, read: Set[int], token: CancelToken
     ) -> dict[int, Path]:
-        """The paths of layers that are about to be read, after checking them."""
+        """Paths of the layers to read, after verifying them."""
         path = self._store.files.blob_path
         blobs = {number: path(image.layers[number].digest) for number in sorted(read)}
         for number in sorted(read - planned.verified):

@@ -1,4 +1,4 @@
-"""Orders the hosts that may have an image; one that fails moves to the end."""
+"""Orders the hosts that may have an image; a failed host moves to the end."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ log = logging.getLogger(__name__)
 
 
 def origin_of(*parts: object) -> str:
-    """A short name for where a pull's bytes come from, to be the same for the same parts alone.
+    """A short name for the origin of a pull's bytes, unique for these parts.
 
-    Pulls of one origin may wait for each other's bytes before these are verified, all others may not.
+    Pulls of the same origin may share bytes before verification; pulls of different origins may not.
     """
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 class Candidates:
-    """The sources of one pull, of which the last is the registry itself.
+    """The sources of a pull; the last source is the registry itself.
 
-    A source that could not give something is asked last for the rest of the pull.  It is still asked then:
-    it may be the only one that has the image.
+    A failed source is asked last for the rest of the pull. It may still be the only source of the image.
     """
 
     def __init__(
@@ -50,25 +49,25 @@ class Candidates:
 
     @property
     def first(self) -> ImageSource:
-        """The source that is configured to be asked first."""
+        """The first configured source."""
         return self._sources[0]
 
     def in_order(self, may: Callable[[ImageSource], bool]) -> list[ImageSource]:
-        """The sources that may be asked; those that failed come last."""
+        """The permitted sources; failed sources come last."""
         asked = [source for source in self._sources if may(source)]
         return sorted(asked, key=lambda source: source.name in self._behind)
 
     def registry(self, may: Callable[[ImageSource], bool]) -> ImageSource:
-        """The last configured of the sources that may be asked, whose word counts most."""
+        """The last configured source among the permitted sources. Its answer decides."""
         return [source for source in self._sources if may(source)][-1]
 
     def answered(self, source: ImageSource) -> None:
-        """Note that a source gave what it was asked for."""
+        """Record a success of a source."""
         self._health.answered(source.name, self._registry)
         self._progress.host = source.name
 
     def failed(self, source: ImageSource, fault: Fault) -> None:
-        """Note that a source gave nothing."""
+        """Record a failure of a source."""
         if isinstance(fault, Missing | Denied):
             self._health.answered(source.name, self._registry)
         else:

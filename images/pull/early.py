@@ -14,14 +14,14 @@ from images.rootfs.stack import MAX_PARTS
 from images.settings import ImageSettings
 from images.store.files import StoreFiles
 
-# How many one tenant has at once: those of one image. Each is a tar2sqfs, of 9 MiB and more with many files,
-# which may have to wait for lower layers. What finds no slot is inflated once more when all its layers are
-# here.
+# Limit of early builds for each tenant: enough for one image. Each build is a tar2sqfs process of at least 9
+# MiB, and may have to wait for lower layers. Without a slot, the layer is decompressed again after all layers
+# are stored.
 SLOTS = MAX_PARTS
 
 
 class EarlyBuild:
-    """A place for one filesystem that is begun early, or not at all; used by one thread at a time."""
+    """At most one early build of a filesystem; used by one thread at a time."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class EarlyBuild:
         slots: Shares,
         tools: Tools,
     ) -> None:
-        """size: of the topmost layer, compressed."""
+        """size: compressed size of the topmost layer, in bytes."""
         self._files = files
         self._stem = chain_id.partition(":")[2]
         self._size = size
@@ -45,15 +45,15 @@ class EarlyBuild:
 
     @contextmanager
     def reading(self) -> Iterator[BegunFilesystem | None]:
-        """What is to be given the topmost layer's files, as they come; None: it is not begun now."""
-        # Another host may have sent a part of it.
+        """Yields a consumer for the topmost layer's files as they arrive, or None if no build begins."""
+        # An earlier host may have sent part of the layer.
         self.close()
         begun = self._begin()
         yield begun
         self.begun = begun
 
     def close(self) -> None:
-        """Remove what is unfinished."""
+        """Remove the unfinished build."""
         self.begun = None
         self._undo.close()
 
@@ -66,6 +66,6 @@ class EarlyBuild:
             begun = BegunFilesystem(out, self._size, self._settings, self._tools)
             return self._undo.enter_context(closing(begun))
         except (OSError, Fault):
-            # It will be told when the filesystem is built.
+            # The later full build reports the error.
             self._undo.close()
             return None

@@ -1,4 +1,4 @@
-"""What is done about a pull that failed: whether space would help, whether what came of a layer is kept."""
+"""Classifies failures of a pull: is the disk full, and may a partial layer be kept."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def is_resumable(error: BaseException) -> bool:
-    """Whether what came of a layer before the error may be the beginning of a sound one."""
+    """Whether a partial layer from before the error may be the beginning of a sound layer."""
     return not isinstance(error, Corrupt | Unpackable | Oversized) and not is_disk_full(error)

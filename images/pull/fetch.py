@@ -1,7 +1,7 @@
-"""Manifests, configurations and layers, verified, from the first source that can give them.
+"""Fetches manifests, configurations and layers, verified, from the first working source.
 
-``read_first`` asks the sources in turn; the other functions read one source, block, and run in a thread.
-Nothing leaves this module under a digest that it does not have.
+``read_first`` asks the sources in turn; the other functions read from a given source, block, and run in a
+thread. The module returns content only under its verified digest.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from images.worker.workers import LayerWorkers
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Reading = Callable[[], AbstractContextManager[BegunFilesystem | None]]
-# The image itself is at fault, or this host, whichever source it comes from.
+# Faults of the image itself or of this host; another source would not help.
 _FINAL = (Unpackable, Oversized, DiskFull)
 
 
@@ -60,10 +60,10 @@ async def read_first(
     read: Callable[[ImageSource, CancelToken], T],
     may: Callable[[ImageSource], bool] = _any,
 ) -> T:
-    """The result of ``read`` from the first source that can give it, each tried in a thread.
+    """The result of ``read`` from the first successful source; each attempt runs in a thread.
 
-    may: which sources may be asked, at least one.  When none can give it, the fault of the registry itself,
-    which is the source that is configured last, is raised with what the others said.
+    may: selects the sources to ask, at least one. If every source fails, raises the fault of the registry
+    itself (the last configured source), with the faults of the other sources in the cause.
     """
     faults: list[Fault] = []
     asked = candidates.in_order(may)
@@ -79,7 +79,7 @@ async def read_first(
             candidates.answered(source)
             return result
     final = faults[asked.index(candidates.registry(may))]
-    # A mirror that is the server too, as some files have it, is named once.
+    # hosts.toml may list the server as a mirror of itself; name it once.
     others = "; ".join(dict.fromkeys(str(fault) for fault in faults if str(fault) != str(final)))
     if not others:
         raise final
@@ -94,13 +94,13 @@ def read_tagged(
     source: ImageSource,
     token: CancelToken,
 ) -> Document:
-    """What a name stands for at a source: a manifest or an index."""
+    """The manifest or index of a name, from a given source."""
     given = source.manifest(reference.target, limits.manifest_bytes, token)
     data = given.data
     subject = f"{reference} at {source.name}"
     if reference.digest is not None and not matches(data, reference.digest):
         raise Corrupt("pull", subject, "the manifest has another digest")
-    # A source that answers with a login page instead of a manifest does not have the image.
+    # A login page instead of a manifest means: the source does not have the image.
     facts = claims.borne_out(data, given.claims, limits.layers)
     if facts is None:
         facts = reader.document(data, given.media_type, str(reference), token)
@@ -114,14 +114,14 @@ def read_manifest(
     source: ImageSource,
     token: CancelToken,
 ) -> Document:
-    """The manifest or index that a descriptor promises."""
+    """The manifest or index of a descriptor."""
     given = source.manifest(descriptor.digest, limits.manifest_bytes, token)
     data = given.data
     if len(data) != descriptor.size or not matches(data, descriptor.digest):
         subject = f"{descriptor.digest} at {source.name}"
         raise Corrupt("pull", subject, "the manifest has another digest or size")
     facts = claims.borne_out(data, given.claims, limits.layers)
-    # The index has the last word on a document that does not say its own type.
+    # If a document does not state its own type, the type in the index counts.
     if facts is None or facts.kind != descriptor.media_type:
         facts = reader.document(data, descriptor.media_type, descriptor.digest, token)
     return Document(descriptor.digest, data, facts)
@@ -135,7 +135,7 @@ def read_config(
     source: ImageSource,
     token: CancelToken,
 ) -> tuple[bytes, ImageConfig]:
-    """An image's configuration, as it is and read; layers: how many the manifest has."""
+    """An image's configuration, raw and parsed; layers: number of layers in the manifest."""
     most = limits.config_bytes
     if descriptor.size > most:
         raise oversized(
@@ -160,13 +160,11 @@ def download_layer(
     token: CancelToken,
     reading: Reading = nullcontext,
 ) -> Cost:
-    """A layer into a file, read on the way; synced when this returns.  The result is its cost.
+    """Download a layer into a file and list its entries; synced on return. Returns the layer's cost.
 
-    listed: a file for the list of its entries.
-
-    Bytes of the layer that the file has already are not fetched again.  They are read, and count as verified
-    no more than those that come: when the whole is wrong, all of it is fetched.  reading: is entered for each
-    try, and gives the filesystem that the layer's files are written into, if any.
+    listed: file for the list of entries. Bytes already in the file are not fetched again, but verified like
+    new bytes. If the whole is wrong, everything is fetched again. reading: entered for each attempt; gives
+    the early build for the files, or None.
     """
     if layer.size > limits.layer_bytes:
         cause = f"{layer.size} bytes, more than {limits.layer_bytes}"
@@ -184,8 +182,8 @@ def download_layer(
     except Unpackable as fault:
         if not isinstance(fault.__cause__, Corrupt):
             raise
-        # The bytes are those that the registry promised.  Before the image is blamed they are read again:
-        # a process of ours said so, and what it read may have been spoilt on this host.
+        # The bytes have the promised digest. Read them again before blaming the image: a process on this host
+        # reported the fault, and may have read a damaged copy.
         log.warning("layer %s is read once more: %s", layer.digest, fault)
         return fetch(layer.size)
 
@@ -204,12 +202,12 @@ def _download_rest(
 ) -> Cost:
     verified = VerifiedChunks(layer.digest, layer.size)
     meter.restart()
-    # An earlier try may have filled the list.
+    # An earlier attempt may have filled the list.
     listed.seek(0)
     listed.truncate()
     with ExitStack() as stack:
         file = stack.enter_context(_appending(out))
-        # A host has nothing to give from the end on.
+        # If the file is complete, the host has no more bytes to give.
         rest = stack.enter_context(source.blob(layer, token, begin)) if begin < layer.size else iter(())
         before = _counted(file_chunks(out, token), meter) if begin else iter(())
         chunks = verified.passing(chain(before, _stored(rest, file, meter, token)))
@@ -225,7 +223,7 @@ def _download_rest(
 def _indexed(
     chunks: Iterator[bytes], verified: VerifiedChunks, read: Callable[[], Cost], source: str
 ) -> Cost:
-    """Have a layer read.  If it is broken, a wrong digest blames the transfer, a right one the image."""
+    """Read a layer. If reading fails, a wrong digest blames the transfer, a right digest the image."""
     try:
         cost = read()
     except Misdelivered:

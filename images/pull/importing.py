@@ -21,7 +21,7 @@ from images.store.files import StoreFiles
 
 
 class Importer:
-    """Imports images through the puller, with files as its source."""
+    """Imports images through the puller, with files as the source."""
 
     def __init__(
         self, puller: Puller, files: StoreFiles, limits: ImageLimits, threads: WorkerThreads
@@ -34,16 +34,16 @@ class Importer:
     async def run(
         self, path: Path, name: Reference | None, progress: Progress
     ) -> list[tuple[StoredImage, str]]:
-        """The images of a layout, in the store, each with the name it got ("": none).
+        """Import the images of a layout; returns each with its new name ("": none).
 
-        name: for the one image there must then be.
+        name: requires that the layout holds one image.
         """
         with self._files.work_file("archive") as work:
             try:
                 open_it = partial(open_layout, path, self._limits, work)
                 return await self._import_all(await self._threads.run(open_it), path, name, progress)
             finally:
-                # It may be so large that its removal takes a while.
+                # Removing a large file takes time.
                 await complete(self._threads.run(lambda _: work.unlink(missing_ok=True)))
 
     async def _import_all(

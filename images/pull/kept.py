@@ -1,4 +1,4 @@
-"""Reads layers that this host keeps, and verifies that they still have their digests."""
+"""Reads layers stored on this host, and verifies their digests."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from images.worker.layers import read_layer
 from images.worker.workers import LayerWorkers
 
 log = logging.getLogger(__name__)
-# What a disk says of bytes that it has lost; all else is not the bytes' fault.
+# Error numbers of a disk that has lost data; any other error does not mean damage.
 _LOST = (errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA)
 
 
 class ListedLayer(NamedTuple):
-    """A layer in the store, with the list of its entries beside it.
+    """A stored layer with the list of its entries.
 
-    cost: None, if the list was there before, and nobody has looked into it; verified: the layer has just been
-    read, so that its bytes are known to be right.
+    cost: None if the list is old and unread; verified: whether the layer's bytes have just been verified.
     """
 
     cost: Cost | None
@@ -36,7 +35,7 @@ class ListedLayer(NamedTuple):
 
 
 class NewList:
-    """A list that a worker is to write while a layer is read."""
+    """A list for a worker to fill while a layer is read."""
 
     def __init__(self, work: Path, final: Path) -> None:
         self._work = work
@@ -44,14 +43,14 @@ class NewList:
         self.file = work.open("xb")
 
     def keep(self) -> None:
-        """Spare later images the reading of the layer, which has just been verified."""
+        """Keep the list: later images then need not read the layer."""
         self.file.flush()
         self._work.rename(self._final)
 
 
 @contextmanager
 def listing(layer: Descriptor, files: StoreFiles) -> Iterator[NewList]:
-    """A new list for a layer, which is gone after the body unless it is kept."""
+    """A new list for a layer; deleted after the body unless kept."""
     with files.work_file(layer.digest.partition(":")[2]) as work:
         new = NewList(work, files.layer_cache_path(layer.digest))
         with new.file:
@@ -61,10 +60,11 @@ def listing(layer: Descriptor, files: StoreFiles) -> Iterator[NewList]:
 def read_kept(
     layer: Descriptor, diff_id: str, files: StoreFiles, workers: LayerWorkers, read: bool, token: CancelToken
 ) -> ListedLayer | None:
-    """A kept layer; None: there is none, or none any more, since it was damaged.
+    """A stored layer; None if the store has none, or had to remove a damaged copy.
 
-    read: the layer itself.  Else a list that is there may do, and who needs its bytes calls check_kept().
-    Corrupt, Unpackable, Oversized: the layer has its digest, so the image itself is at fault.
+    read: read the layer itself. Otherwise an existing list is enough, and a reader of the bytes calls
+    check_kept(). Corrupt, Unpackable, Oversized: the layer has the right digest; the image itself is at
+    fault.
     """
     path, list_path = files.blob_path(layer.digest), files.layer_cache_path(layer.digest)
     if not read and list_path.is_file() and path.is_file() and path.stat().st_size == layer.size:
@@ -108,7 +108,7 @@ def _read(
 
 
 def check_kept(digest: str, path: Path, token: CancelToken) -> None:
-    """Check a kept layer.  Damaged: it no longer has its digest, and has been removed."""
+    """Verify a stored layer. Raises Damaged and removes the layer if the digest is wrong."""
     inode = 0
     try:
         status = path.stat()
@@ -118,7 +118,7 @@ def check_kept(digest: str, path: Path, token: CancelToken) -> None:
             pass
         verified.finish("this host")
     except (Corrupt, OSError) as error:
-        # Another pull that found the damage has removed it already.
+        # Another pull may have removed the damaged layer already.
         if not isinstance(error, FileNotFoundError):
             _discard(path, inode, digest, error)
         raise Damaged(
@@ -130,7 +130,7 @@ def _discard(path: Path, inode: int, digest: str, error: Exception) -> None:
     if isinstance(error, OSError) and error.errno not in _LOST:
         raise error
     log.warning("the copy of layer %s on this host is damaged (not the registry's): %s", digest, error)
-    # Another pull may have removed it already, or put a sound one in its place.
+    # Another pull may have removed or replaced the layer already.
     with suppress(FileNotFoundError):
         if path.stat().st_ino == inode:
             path.unlink()

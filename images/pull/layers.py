@@ -1,7 +1,7 @@
-"""Gets layers into the store: reads kept layers, downloads the others.
+"""Gets layers into the store: reads stored layers, downloads the others.
 
-Callers of one origin share a download.  Callers of other origins share verified layers alone: no pull waits
-for another's registry, or fails with it.
+Callers of the same origin share a download. Callers of different origins share only verified layers: a pull
+neither waits for another pull's registry nor fails with it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from images.worker.workers import LayerWorkers
 class WantedLayer(NamedTuple):
     """A layer to get.
 
-    early: the build of the filesystem whose topmost layer this is, which gets its files while they are read.
-    read: read the layer even if its list is stored.
+    early: the build of the filesystem above this layer; receives the layer's files while they are read. read:
+    read the layer even if its list is stored.
     """
 
     layer: Descriptor
@@ -59,12 +59,12 @@ class LayerFetcher:
         self._running: SingleFlight[ListedLayer] = SingleFlight()
         # The layers under way; an arrival is done once the first download has been verified.
         self._arrivals: WeakValueDictionary[Hashable, asyncio.Future[ListedLayer]] = WeakValueDictionary()
-        # A semaphore for each host and origin, so that a host that stalls delays only its own images.
+        # A semaphore for each host and origin: a stalled host delays only its own images.
         self._downloads: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
     async def get(self, wanted: WantedLayer) -> ListedLayer:
-        """A layer, once it is in the store, from whoever verified it first."""
-        # All that a caller says of the layer: a caller that lies shares with nobody.
+        """Return a layer after some source has verified and stored it."""
+        # All claims of a caller about the layer: a caller with wrong claims shares the work with no other.
         layer = (wanted.layer.digest, wanted.layer.size, wanted.diff_id, wanted.read)
         origin = None if wanted.candidates is None else wanted.candidates.origin
         arrival = self._arrivals.get(layer)
@@ -103,7 +103,7 @@ class LayerFetcher:
     def _download(
         self, wanted: WantedLayer, origin: str, source: ImageSource, token: CancelToken
     ) -> ListedLayer:
-        """Download a layer into the store from one source."""
+        """Download a layer into the store from the given source."""
         layer, diff_id, early = wanted.layer, wanted.diff_id, wanted.early
         files, limits = self._store.files, self._settings.limits
         reading = nullcontext if early is None else early.reading

@@ -1,6 +1,6 @@
-"""The progress of pulls, written by worker threads and read on the event loop.
+"""Progress of pulls, written by worker threads and read on the event loop.
 
-Numbers may be read while they change: each is right by itself, and nothing is decided by several of them.
+Numbers may change during a read: each is right by itself, but several together may be inconsistent.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Stage(Enum):
     """The stage of a pull."""
 
     RESOLVING = "resolving"
-    """Finding out which layers the image has."""
+    """Finding out the image's layers."""
     FETCHING = "fetching"
     BUILDING = "building"
-    """Building the filesystem image, when all layers are here."""
+    """Building the filesystem image; all layers are stored."""
 
 
 class State(Enum):
@@ -36,7 +36,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Measured:
-    """A meter's state at one moment. total: bytes, 0 when not known yet; bytes: those done."""
+    """A meter's state at one moment. total: bytes, 0 if unknown; bytes: done until now."""
 
     name: str
     state: State
@@ -44,7 +44,7 @@ class Measured:
     total: int
 
     def as_json(self) -> dict[str, object]:
-        """The JSON that ``crictl info`` shows."""
+        """The JSON in ``crictl info``."""
         return {
             "digest": self.name,
             "state": self.state.value,
@@ -62,14 +62,14 @@ class Snapshot:
     started_at: int
     layers: tuple[Measured, ...]
     filesystem: Measured | None
-    """All of its filesystems together."""
+    """All filesystems of the image together."""
     host: str = ""
-    """The last one that gave something of it, "https://mirror.example"; "" before that."""
+    """The last host that gave content, "https://mirror.example"; "" before the first."""
     passed_over: Mapping[str, str] = field(default_factory=dict)
-    """The hosts that are asked last, and why each of them is."""
+    """The hosts that are asked last, each with the reason."""
 
     def as_json(self) -> dict[str, object]:
-        """The JSON that ``crictl info`` shows."""
+        """The JSON in ``crictl info``."""
         return {
             "image": self.name,
             "stage": self.stage.value,
@@ -82,19 +82,19 @@ class Snapshot:
 
 
 class Meter:
-    """One layer, or one filesystem image, on its way, for all pulls that share the work."""
+    """Progress of a layer or a filesystem image, for all pulls that share the work."""
 
     def __init__(self, name: str, total: int) -> None:
         self.name = name
         self.total = total
         self.state = State.WAITING
         self.bytes = 0
-        # Never goes back, as bytes does when another host is tried.
+        # Never decreases; bytes restarts with each host.
         self.moved = 0
 
     @contextmanager
     def running(self, total: int | None = None) -> Iterator[None]:
-        """While the body runs, its bytes should be moving; when it ends well, they are all here."""
+        """While the body runs, bytes should move; a normal exit means: all bytes are here."""
         self.total = self.total if total is None else total
         self.bytes, self.state = 0, State.ACTIVE
         try:
@@ -114,12 +114,12 @@ class Meter:
         self.moved += size
 
     def skip(self) -> None:
-        """Mark it done unless somebody works on it: it need not be fetched."""
+        """Mark as done, unless work is under way: the bytes need no fetching."""
         if self.state is State.WAITING:
             self.done()
 
     def done(self) -> None:
-        """Mark it done."""
+        """Mark as done."""
         self.bytes, self.state = self.total, State.DONE
 
     def measured(self) -> Measured:
@@ -128,13 +128,13 @@ class Meter:
 
 
 class Meters:
-    """The meters of what is under way, by digest and origin; used on the event loop."""
+    """Meters of work under way, by digest and origin; used on the event loop."""
 
     def __init__(self) -> None:
         self._meters: WeakValueDictionary[tuple[str, str], Meter] = WeakValueDictionary()
 
     def of(self, name: str, total: int, origin: str = "") -> Meter:
-        """The one meter of that name while anybody has it; origin: of bytes that are not verified yet."""
+        """The shared meter of a name, kept while in use; origin: of bytes not yet verified."""
         return self._meters.setdefault((name, origin), Meter(name, total))
 
     def of_layers(self, layers: Sequence[Descriptor], origin: str) -> list[Meter]:
@@ -143,7 +143,7 @@ class Meters:
 
 
 class Progress:
-    """One pull or import on its way."""
+    """Progress of a pull or import."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -161,17 +161,17 @@ class Progress:
         self._steps += 1
 
     def plan(self, layers: Sequence[Meter], filesystems: Sequence[Meter]) -> None:
-        """Set what there is to do."""
+        """Set the work to do."""
         self._layers, self._filesystems = tuple(layers), tuple(filesystems)
 
     @property
     def moved(self) -> int:
-        """A counter that grows with everything that happens."""
+        """A counter that grows with all progress."""
         return self._steps + sum(meter.moved for meter in self._meters)
 
     @property
     def active(self) -> bool:
-        """Whether bytes should be moving: not while it waits for its turn, for instance."""
+        """Whether bytes should be moving; False while the pull waits for its turn, for instance."""
         return any(meter.state is State.ACTIVE for meter in self._meters)
 
     def snapshot(self) -> Snapshot:
@@ -194,7 +194,7 @@ class Progress:
 
 
 def _together(parts: Sequence[Measured]) -> Measured | None:
-    """The progress of all filesystems of an image together, under the name of the topmost."""
+    """The sum for all filesystems of an image, under the name of the topmost."""
     if not parts:
         return None
     states = {part.state for part in parts}

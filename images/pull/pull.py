@@ -1,7 +1,7 @@
-"""Pulls one image in five steps: resolve, plan, fetch, build, name.
+"""Pulls an image in five steps: resolve, plan, fetch, build, name.
 
-asyncio decides the order.  Sources, layers, filesystems and the index are read and written in worker threads;
-a cancelled pull has ended once its threads have.
+asyncio decides the order. Sources, layers, filesystems and the index are read and written in worker threads;
+a cancelled pull ends after its threads end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from images.worker.workers import LayerWorkers
 
 
 class Puller:
-    """Pulls images from sources into the store.  All pulls use one Puller, to share work and bounds."""
+    """Pulls images from sources into the store. All pulls use the same Puller, to share work and bounds."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Puller:
         """Set when layers of a pull were kept for the next try."""
 
     async def pull(self, reference: Reference, credentials: Credentials, progress: Progress) -> StoredImage:
-        """Pull the image that a name has at its registry now, and store it under that name."""
+        """Pull the image with this name at its registry now, and store it under the name."""
         self.policy.check_name(reference)
         async with self.candidates(reference, credentials, progress) as candidates:
             with step("image.resolve", image=str(reference)):
@@ -90,7 +90,7 @@ class Puller:
     ) -> AsyncIterator[Candidates]:
         """The hosts to ask for a name, in order; first: another source, asked before all hosts.
 
-        With ``first`` there may be no hosts: reference is None, or no host has the name. The process that
+        With ``first`` the hosts may be missing: reference is None, or no host has the name. The process that
         talks to the hosts ends with the block.
         """
         sources: tuple[ImageSource, ...] = () if first is None else (first,)
@@ -116,10 +116,10 @@ class Puller:
         candidates: Candidates | None,
         progress: Progress,
     ) -> StoredImage:
-        """Fetch what the store lacks of an image, build its filesystems, and name it.
+        """Fetch an image's missing layers, build its filesystems, and name it.
 
-        names: None keeps the present names.  candidates: None rebuilds filesystems from layers that are here;
-        NotKept if a layer is missing.
+        names: None keeps the present names. candidates: None rebuilds filesystems from stored layers; NotKept
+        if a layer is missing.
         """
         layers, has = image.manifest.layers, self._store.has_filesystem
         stack = parts(image.config.diff_ids, [layer.size for layer in layers], self._settings.part_bytes)
@@ -133,7 +133,7 @@ class Puller:
         digests = [digest for digest, _ in before.layers] if before is not None else []
         digests += [layer.digest for layer in layers]
         async with self._leasing([*chain_ids, *known], digests, origin):
-            # An earlier version, or layers that are compressed differently, may have cut it into other parts.
+            # An earlier release, or layers with other compression, may have split the image into other parts.
             if known and all(map(has, known)):
                 chain_ids = known
             if whole := all(map(has, chain_ids)):
@@ -151,7 +151,7 @@ class Puller:
         candidates: Candidates | None,
         progress: Progress,
     ) -> None:
-        """Fetch and build; try once more if damaged files on this host were in the way, and are removed."""
+        """Fetch and build; retry if damaged files on this host were found and removed."""
         unfinished, layers = self._store.unfinished, image.manifest.layers
         await self._threads.run(lambda _: unfinished.make_room(sum(map(self._lacking, layers))))
         damaged, relieved = 0, False
@@ -165,7 +165,7 @@ class Puller:
                 if (damaged := damaged + 1) > len(layers):
                     raise
             except (DiskFull, OSError) as error:
-                # Only once: what is kept after that is this pull's own, and would fill the disk again.
+                # Only once: files kept after the first attempt are this pull's own and fill the disk again.
                 if relieved or not is_disk_full(error):
                     raise
                 relieved = True
@@ -180,7 +180,7 @@ class Puller:
         candidates: Candidates | None,
         progress: Progress,
     ) -> None:
-        """Build each filesystem as soon as its layers are here, while further layers are being fetched."""
+        """Build each filesystem as soon as its layers are stored, while further layers are fetched."""
         layered = LayeredImage(image.manifest_digest, stack, image.manifest.layers, image.config.diff_ids)
         budget = LayerBudget(image.manifest_digest, self._settings.limits)
         slots = asyncio.Semaphore(self._settings.downloads_per_image)
@@ -213,14 +213,14 @@ class Puller:
         candidates: Candidates | None,
         early: Mapping[int, EarlyBuild],
     ) -> list[WantedLayer]:
-        """The layers of an image, to be got."""
+        """The layers of an image to get."""
         return [
             WantedLayer(layer, diff_id, meters[n], candidates, early.get(n))
             for n, (layer, diff_id) in enumerate(zip(image.layers, image.diff_ids, strict=True))
         ]
 
     async def fetch(self, image: ResolvedImage, number: int, candidates: Candidates | None) -> None:
-        """Fetch one layer of an image, by its number, unless a sound copy is here."""
+        """Fetch a layer of an image, by number, unless a sound copy is stored."""
         layer, diff_id = image.manifest.layers[number], image.config.diff_ids[number]
         origin = "" if candidates is None else candidates.origin
         async with self._leasing([], [layer.digest], origin):
@@ -228,7 +228,7 @@ class Puller:
             await self._layers.get(WantedLayer(layer, diff_id, meter, candidates, None, True))
 
     async def _layer(self, wanted: WantedLayer, slots: asyncio.Semaphore, budget: LayerBudget) -> ListedLayer:
-        """A layer, once it is in the store."""
+        """Return a layer after it is stored."""
         async with slots:
             with step("image.layer", digest=wanted.layer.digest):
                 listed = await self._layers.get(wanted)
@@ -237,23 +237,23 @@ class Puller:
         return listed
 
     def _lacking(self, layer: Descriptor) -> int:
-        """The number of bytes of a layer that are still to come."""
+        """Bytes of a layer still to fetch."""
         return 0 if self._store.files.blob_path(layer.digest).is_file() else layer.size
 
     def _name(
         self, image: ResolvedImage, chain_id: str, names: tuple[str, ...] | None, built: bool
     ) -> StoredImage:
-        """Record the image under its names; its filesystems and layers are here.
+        """Record the image under its names; all filesystems and layers are stored.
 
-        built: filesystems were built from these layers, so the stored row of the image is replaced.
+        built: filesystems were built from these layers; the stored row of the image is replaced.
         """
-        # If the filesystems were here already, some or all of these layers may never have been fetched.
+        # If the filesystems were stored already, some of these layers may never have been fetched.
         blob_path, before = self._store.files.blob_path, self._store.row(image.id)
         here = [layer for layer in image.manifest.layers if blob_path(layer.digest).is_file()]
         kept = tuple((layer.digest, layer.size) for layer in here)
         same = before is not None and before.manifest_digest == image.manifest_digest
         if before is not None and same and not built:
-            # Which layers are kept was decided when the image was built.
+            # The build of the image decided which layers to keep.
             kept = before.layers
         row = ImageRow(
             image.id,
@@ -283,7 +283,7 @@ class Puller:
             await complete(self._threads.run(lambda _: store.lease(chain_ids, digests)))
             yield
         except BaseException as error:
-            # Keep nothing of a faulty image, which would fail again, or when the disk is full.
+            # Keep nothing of a faulty image, because a retry would fail too, and nothing if the disk is full.
             unfinished = not isinstance(error, Unpackable | Oversized) and not is_disk_full(error)
             if not unfinished:
                 await complete(self._threads.run(lambda _: store.unfinished.drop_parts(digests, origin)))

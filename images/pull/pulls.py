@@ -1,4 +1,4 @@
-"""The pulls and imports under way; each is done once for all its callers, within deadlines."""
+"""The pulls and imports under way; all callers of a key share the work, within deadlines."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Progress], Coroutine[Any, Any, T]]
 MAX_PULLS = 32
-"""Most pulls at once, of which the images of one registry have half; more wait for their turn."""
+"""Limit of concurrent pulls; the images of a registry get half. Further pulls wait."""
 
 
 class Pulls:
-    """Concurrent callers of one key share one pull; it is cancelled when the last of them goes away."""
+    """Concurrent callers of a key share a pull. Cancels the pull when the last caller leaves."""
 
     def __init__(self, settings: ImageSettings) -> None:
         self._settings = settings
         self._turns = FairSlots(MAX_PULLS)
         self._current: dict[Hashable, _Pull] = {}
-        # Those that were cancelled, too, until they have ended.
+        # Includes cancelled tasks until they end.
         self._tasks: set[asyncio.Task[Any]] = set()
         self._changed = asyncio.Event()
 
@@ -44,10 +44,10 @@ class Pulls:
         watch: Callable[[Progress], None] = lambda _: None,
         registry: str = "",
     ) -> T:
-        """The result of the pull for this key, which is started if it is not running.
+        """The result of the pull for this key, started now unless already running.
 
-        name: what is pulled, for messages; watch: called at once with the pull's progress; registry: in whose
-        share of every pool the work is done, "": that of this host.
+        name: the image, for messages; watch: called at once with the pull's progress; registry: its share of
+        every pool pays for the work, "": this host's share.
         """
         pull = self._current.get(key)
         if pull is None:
@@ -67,34 +67,34 @@ class Pulls:
         return result
 
     async def stop(self) -> None:
-        """Cancel all pulls and wait until nothing of them is left."""
+        """Cancel all pulls and wait for their end."""
         for task in self._tasks:
             task.cancel()
         await self.drain()
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way, or being cleaned up after it was cancelled."""
+        """Whether any pull runs, or is being cleaned up after a cancellation."""
         return bool(self._tasks)
 
     async def drain(self) -> None:
-        """Wait until all pulls have ended, the cancelled ones too."""
+        """Wait until all pulls end, cancelled pulls included."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     def snapshots(self) -> list[Snapshot]:
-        """All that are under way, the oldest first."""
+        """All pulls under way, oldest first."""
         found = (pull.progress.snapshot() for pull in self._current.values())
         return sorted(found, key=lambda snapshot: snapshot.started_at)
 
     def next_change(self) -> asyncio.Event:
-        """An event that is set as soon as a pull begins or ends."""
+        """An event set at the next begin or end of a pull."""
         return self._changed
 
     def _begin(self, key: Hashable, name: str, work: Work[Any], registry: str) -> _Pull:
         progress = Progress(name)
         with on_behalf_of(registry):
-            # The task, and each that it starts, has a copy of the context.
+            # The task and all child tasks copy this context.
             pull = _Pull(progress, asyncio.create_task(self._timed(work, progress, registry)))
         self._current[key] = pull
         self._tasks.add(pull.task)
@@ -103,7 +103,7 @@ class Pulls:
         return pull
 
     async def _timed(self, work: Work[T], progress: Progress, registry: str) -> T:
-        """The work with its deadlines, and with the system's errors as Faults."""
+        """The work with deadlines; system errors become Faults."""
         name, seconds = progress.name, self._settings.pull_seconds
         loop = asyncio.get_running_loop()
         started, begun = loop.time(), False
@@ -122,7 +122,7 @@ class Pulls:
         return result
 
     async def _standstill(self, progress: Progress) -> NoReturn:
-        """Raise TooLate when a pull that should move bytes has moved none for one to two stall times."""
+        """Raise TooLate if an active pull moves no bytes for one to two stall times."""
         seconds = self._settings.pull_stall_seconds
         before: int | None = None
         while True:
@@ -135,12 +135,12 @@ class Pulls:
     def _ended(self, key: Hashable, pull: _Pull, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         self._forget(key, pull)
-        # Retrieved, or asyncio complains: perhaps no caller is left to look at it.
+        # Retrieve the exception: without callers, asyncio would log a warning.
         if not task.cancelled():
             task.exception()
 
     def _forget(self, key: Hashable, pull: _Pull) -> None:
-        """Forget a key, so that the next caller begins anew."""
+        """Forget a key; the next caller begins a new pull."""
         if self._current.get(key) is pull:
             del self._current[key]
             self._announce()

@@ -1,4 +1,4 @@
-"""Repairs damaged images from the layers on this host, or from the registry."""
+"""Repairs damaged images from layers on this host, or from the registry."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Outcome(Enum):
     """The outcome for a damaged object."""
 
     REBUILT = "rebuilt"
-    """It was rebuilt from layers."""
+    """Rebuilt from layers."""
     FETCHED = "fetched"
-    """The registry had it."""
+    """Fetched from the registry."""
     FAILED = "failed"
 
 
@@ -47,7 +47,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class Repair:
-    """What was done about one object; detail: how, or why it failed."""
+    """The repair of one object; detail: the method, or the cause of failure."""
 
     object: str
     outcome: Outcome
@@ -55,7 +55,7 @@ class Repair:
 
 
 class Repairer:
-    """Repairs through the puller, so that pulls under way share the work."""
+    """Repairs through the puller; pulls under way share the work."""
 
     def __init__(self, store: ImageStore, puller: Puller, threads: WorkerThreads) -> None:
         self._store = store
@@ -63,9 +63,9 @@ class Repairer:
         self._threads = threads
 
     async def rebuild(self, image: StoredImage, progress: Progress) -> None:
-        """Build the damaged filesystems of an image from what is kept on this host.
+        """Build an image's damaged filesystems from layers on this host.
 
-        Refused when that is not enough: a pull by somebody with credentials has to fetch the rest.
+        Refused if layers are missing: fetching them needs a pull with credentials.
         """
         try:
             await self._puller.keep(self._resolved(image), None, None, progress)
@@ -76,7 +76,7 @@ class Repairer:
     async def run(
         self, image: StoredImage, damage: Damage, credentials: Credentials, progress: Progress
     ) -> list[Repair]:
-        """Repair what can be repaired; returns a result for each damaged object."""
+        """Repair as much as possible; returns a result for each damaged object."""
         repairs: list[Repair] = []
         if damage.documents:
             documents = self._fetch_documents(image, credentials, progress)
@@ -106,7 +106,7 @@ class Repairer:
     async def _first(
         self, everywhere: Sequence[Candidates], work: Callable[[Candidates | None], Awaitable[str]]
     ) -> str:
-        """The result of work with the first repository with which it succeeds."""
+        """The result of ``work`` with the first repository that succeeds."""
         for candidates in everywhere[:-1]:
             with suppress(Fault):
                 return await work(candidates)
@@ -148,7 +148,7 @@ def name_of(image: StoredImage) -> str:
 
 
 def _repositories(image: StoredImage, credentials: Credentials) -> list[Reference]:
-    """Where the image's layers may be, each once; a secret is for the registry of its first name alone."""
+    """Repositories of the image's layers, each once; a secret is for the registry of the first name alone."""
     found = {known.name: known for known in map(names.parse, (*image.repo_digests, *image.repo_tags))}
     known = list(found.values())
     return [one for one in known if credentials == ANONYMOUS or one.host == known[0].host]

@@ -1,4 +1,4 @@
-"""Resolves a name to everything about an image except its layers."""
+"""Resolves a name to an image's manifest and configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_NESTING = 2
 
 @dataclass(frozen=True)
 class ResolvedImage:
-    """An image whose manifest and configuration are here."""
+    """An image with its manifest and configuration."""
 
     manifest_digest: str
     manifest_bytes: bytes
@@ -32,12 +32,12 @@ class ResolvedImage:
 
     @property
     def manifest(self) -> Manifest:
-        """Its configuration's descriptor, and its layers'."""
+        """Descriptors of the configuration and the layers."""
         return self.facts.manifest.manifest
 
     @property
     def config(self) -> ImageConfig:
-        """Its platform, and how to run it."""
+        """Platform and run settings."""
         return self.facts.config
 
     @property
@@ -56,11 +56,11 @@ class Resolver:
         self._threads = threads
 
     def fits(self, platform: Platform | None) -> bool:
-        """Whether something for this platform (None: not said) may run here."""
+        """Whether content for a platform (None: unstated) may run here."""
         return platform is None or manifests.rank(platform, self.platform) is not None
 
     async def find(self, reference: Reference, candidates: Candidates) -> tuple[Descriptor, Document]:
-        """What a name stands for: a manifest or an index."""
+        """The manifest or index of a name."""
 
         def may(source: ImageSource) -> bool:
             return source.resolves or reference.digest is not None
@@ -72,12 +72,12 @@ class Resolver:
         return Descriptor(found.facts.kind, found.digest, len(found.data)), found
 
     async def read(self, target: Descriptor, candidates: Candidates) -> Document:
-        """The manifest or index that a descriptor promises."""
+        """The manifest or index of a descriptor."""
         read = partial(read_manifest, target, self._limits, self._reader)
         return await read_first(self._threads, candidates, read)
 
     async def resolve(self, target: Document, candidates: Candidates) -> ResolvedImage:
-        """Follow an index to the manifest for this platform, and that to its configuration."""
+        """Follow an index to the manifest for this platform, and the manifest to its configuration."""
         subject, document = target.digest, target
         for _ in range(_MAX_NESTING + 1):
             facts = document.facts

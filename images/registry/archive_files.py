@@ -1,4 +1,4 @@
-"""Reads the files of a layout, in a directory or in a tar archive that may be compressed."""
+"""Reads the files of a layout from a directory or a tar archive, compressed or not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Files(Protocol):
     subject: str
 
     def size(self, name: str) -> int | None:
-        """A file's length in bytes; None: there is none."""
+        """A file's length in bytes; None: no such file."""
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The bytes of a file; raises Missing."""
@@ -42,7 +42,7 @@ class DirectoryFiles:
         self.subject = str(root)
 
     def size(self, name: str) -> int | None:
-        """See Files; a file outside the directory is not there, whichever way a name leads to it."""
+        """See Files; None for a file outside the directory, even if a name leads to the file."""
         path = self._root / name
         if path.is_symlink() or not path.is_file() or not path.resolve().is_relative_to(self._whole_root):
             return None
@@ -59,7 +59,7 @@ class DirectoryFiles:
 
 
 class ArchiveFiles:
-    """A layout in a tar archive, which is read in place: only the names are held in memory.
+    """A layout in a tar archive, read in place: only the names are held in memory.
 
     path: of the plain archive; stream: the same bytes, read once for the names.
     """
@@ -85,7 +85,7 @@ class ArchiveFiles:
         if entry.kind == tarstream.FILE and entry.extents is None:
             self._members[name] = (entry.offset, entry.stored)
         elif entry.kind == tarstream.SYMLINK:
-            # docker save writes a layer that is there already as a symlink.
+            # docker save writes a repeated layer as a symlink.
             target = os.path.join(os.path.dirname(name), entry.link.decode("utf-8", "replace"))
             self._links[name] = os.path.normpath(target)
 
@@ -114,7 +114,7 @@ class ArchiveFiles:
 
 
 class _SeekingStream(PlainStream):
-    """A stream over a file that seeks instead of reading what it skips."""
+    """A stream over a file; skip() seeks instead of reading."""
 
     def __init__(self, file: BinaryIO, size: int, subject: str) -> None:
         super().__init__(iter(lambda: file.read(1 << 16), b""), subject)
@@ -135,7 +135,7 @@ class _SeekingStream(PlainStream):
 
 
 def archive_files(path: Path, limits: ImageLimits, work: Path, token: CancelToken) -> ArchiveFiles:
-    """The files of an archive; one that is compressed is unpacked into ``work`` first.
+    """The files of an archive; a compressed archive is unpacked into ``work`` first.
 
     Raises Invalid, Corrupt, Unpackable and Oversized, the latter beyond limits.unpacked_bytes.
     """
@@ -153,9 +153,9 @@ def archive_files(path: Path, limits: ImageLimits, work: Path, token: CancelToke
 def _unpacking(
     path: Path, limits: ImageLimits, work: Path, token: CancelToken
 ) -> Generator[bytes, None, None]:
-    """The plain bytes of a compressed archive, which are in ``work`` once they have been yielded.
+    """Yield the plain bytes of a compressed archive, after writing each chunk to ``work``.
 
-    Zeros become holes, so that those which a hostile archive is made of take no space.
+    Zeros become holes: the zeros of a hostile archive take no space.
     """
     size = 0
     with work.open("wb", buffering=0) as out:

@@ -1,4 +1,4 @@
-"""Images on this machine as a source: OCI layouts (directory or tar archive), and ``docker save`` archives.
+"""Images on this host as a source: OCI layouts (directory or tar archive), and ``docker save`` archives.
 
 Sources: OCI image-spec, image-layout.md; Docker image spec v1.2, "Combined Image JSON + Filesystem Changeset
 Format".
@@ -26,14 +26,14 @@ from images.registry.sources import GivenManifest
 
 @dataclass(frozen=True)
 class ListedImage:
-    """An image in a layout, and what the layout calls it ("": nothing)."""
+    """An image in a layout, with its name in the layout ("": none)."""
 
     target: Descriptor
     name: str
 
 
 class ImageLayout:
-    """A layout as an ImageSource, which finds blobs by digest."""
+    """A layout as an ImageSource; finds blobs by digest."""
 
     resolves = True
 
@@ -41,12 +41,12 @@ class ImageLayout:
         self._files = files
         self._limits = limits
         self.name = files.subject
-        # Blobs that are not where their digest says: docker save names files freely.
+        # Blobs at other paths than their digest says: docker save names files freely.
         self._elsewhere: dict[str, str] = {}
         self._made: dict[str, bytes] = {}
 
     def images(self) -> list[ListedImage]:
-        """List the images in the layout; raises Invalid if it is not a layout."""
+        """List the images in the layout; raises Invalid if the files are no layout."""
         if self._files.size("index.json") is not None:
             document = manifests.parse_json(self.read("index.json"), f"index.json of {self.name}")
             entries = manifests.index_entries(document, self.name)
@@ -112,7 +112,7 @@ class ImageLayout:
         return [ListedImage(target, tag) for tag in tags] or [ListedImage(target, "")]
 
     def _describe(self, name: str, media_type: str) -> dict[str, Any]:
-        """The descriptor of a file that the archive lists without one."""
+        """The descriptor of a file listed without one."""
         running = hashlib.sha256()
         size = 0
         for chunk in self._files.chunks(name):
@@ -126,14 +126,14 @@ class ImageLayout:
 def _layout_name(entry: Descriptor) -> str:
     full = entry.annotation("io.containerd.image.name")
     short = entry.annotation("org.opencontainers.image.ref.name")
-    # A bare tag names nothing on its own.
+    # A bare tag is no name on its own.
     return full or (short if "/" in short or ":" in short else "")
 
 
 def open_layout(path: Path, limits: ImageLimits, work: Path, token: CancelToken) -> ImageLayout:
     """The layout at a path of this host; raises Missing and Invalid.
 
-    work: where an archive that is compressed is unpacked; the caller removes it after the last read.
+    work: path for unpacking a compressed archive; the caller removes the file after the last read.
     """
     if path.is_dir():
         return ImageLayout(DirectoryFiles(path), limits)

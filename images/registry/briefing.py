@@ -1,4 +1,4 @@
-"""Everything that a worker needs to talk to the registries of one pull; it can open no file itself."""
+"""The data that a worker needs to talk to the registries of one pull; the worker can open no file."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class TrustFiles(NamedTuple):
 
 
 class Briefing(NamedTuple):
-    """The image, credentials and hosts of one pull; settings: those that concern a conversation.
+    """The image, credentials and hosts of one pull; settings: only those for a conversation.
 
-    platform: what is wanted of an index; layers: the most that an image may have.
+    platform: the platform to choose from an index; layers: limit on an image's layers.
     """
 
     reference: Reference
@@ -48,7 +48,7 @@ def brief(
     settings: ImageSettings,
     platform: Platform,
 ) -> Briefing:
-    """Read the files of hosts; if they cannot be read, only that host is of no use."""
+    """Read the files of all hosts; an unreadable file makes only its host unusable."""
     trusted = tuple((host, _trust(host)) for host in hosts)
     return Briefing(reference, credentials, trusted, settings, platform, settings.limits.layers)
 
@@ -79,7 +79,7 @@ def _kept(file: Path, changed: int) -> bytes:
 
 
 def pack(briefing: Briefing) -> bytes:
-    """A briefing as bytes, which hold secrets."""
+    """A briefing as bytes; contains secrets."""
     out = FieldWriter()
     reference, secret, settings = briefing.reference, briefing.credentials, briefing.settings
     wanted = briefing.platform

@@ -1,10 +1,10 @@
-"""Facts of a manifest or an index, as the process that talks to the registry states them.
+"""Checks facts of a manifest or an index from the process that talks to the registry.
 
-A process of its own for each small document takes as long as reading the document. The daemon therefore uses
-the facts of the process that has the document anyway, if the bytes bear them out: each digest must be in the
-document, word for word. A process that was taken over can then only choose among the document's own digests.
-Everything that these digests name is checked by others: layers by the diff ids of the configuration, the
-configuration by a process of its own.
+A separate process for each small document takes as long as reading the document. The daemon therefore uses
+the facts of the process that downloaded the document, if the bytes confirm them: each digest must be in the
+document, word for word. A compromised process can then only choose among the document's own digests. The
+content behind these digests is checked separately: layers by the diff ids of the configuration, the
+configuration by another process.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from images.registry.facts import IndexFacts, ManifestFacts, unpack_document
 from images.registry.manifests import Descriptor
 
 MAX_DOCUMENT = 64 << 10
-"""Most bytes of a document that is read this way."""
+"""Size limit in bytes of a document for this method."""
 MAX_CLAIMS = 48 << 10
-"""Most bytes of packed facts, which are part of one message."""
-# As compact and as indented JSON have it.
+"""Size limit in bytes of packed facts; they are part of one message."""
+# In compact JSON and in indented JSON.
 _MEMBERS = ('"digest":"{}"', '"digest": "{}"')
 
 
 def borne_out(data: bytes, untrusted: bytes, layers: int) -> IndexFacts | ManifestFacts | None:
-    """The facts that ``untrusted`` states of a document, if its bytes have all of their digests; else None.
+    """The facts that ``untrusted`` states of a document, if the bytes contain all their digests; else None.
 
-    data: the document, whose own digest is right; layers: the most that an image may have.
+    data: the document, with a verified digest; layers: limit on an image's layers.
     """
     if not untrusted or len(data) > MAX_DOCUMENT:
         return None

@@ -1,4 +1,4 @@
-"""What a caller may show to a registry. Never logged, never stored."""
+"""A caller's credentials for a registry. Never logged, never stored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 class Credentials:
     """At most one kind is set: user with password, an identity (refresh) token, or a registry (bearer) token.
 
-    server: the one host they are for; "": whichever host asks.
+    server: the only host for these credentials; "": any host that asks.
     """
 
     username: str = ""
@@ -28,7 +28,7 @@ class Credentials:
         return base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
 
     def serve(self, registry: str, netloc: str) -> bool:
-        """Whether they may be shown to a host that serves a registry's images."""
+        """Whether a host may receive the credentials while serving a registry's images."""
         return bool(self) and (not self.server or self.server in (registry, netloc))
 
     def fingerprint(self) -> bytes:

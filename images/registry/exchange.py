@@ -1,7 +1,7 @@
 """Messages between the daemon and the worker that talks to a pull's registries.
 
-The daemon sends requests, each with two sockets: a stream for the document's bytes, and one for a single
-message, the outcome, which is there once the stream has ended. All that the worker sends is untrusted.
+The daemon sends requests, each with two sockets: a stream for the document's bytes, and a socket for a single
+message, the outcome, available after the stream ends. All output of the worker is untrusted.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _CODES: tuple[type[faults.Fault], ...] = (
 class Question(NamedTuple):
     """A question to one host of a pull.
 
-    host: its number; target: a tag or digest; most: the bytes of a blob, or the most of a manifest; begin:
-    the first byte of a blob that is wanted.
+    host: index of the host; target: a tag or digest; most: size of a blob, or size limit of a manifest;
+    begin: the first byte to send of a blob.
     """
 
     host: int
@@ -69,20 +69,20 @@ def unpack_question(data: bytes) -> Question:
 
 
 class Ending(NamedTuple):
-    """How a whole answer ended: its media type, and what the worker states of it (see claims.borne_out())."""
+    """The end of a complete answer: media type, and the worker's claims (see claims.borne_out())."""
 
     media_type: str = ""
     claims: bytes = b""
 
 
 def send_end(out: socket.socket, ending: Ending) -> None:
-    """Tell that the answer is whole; raises BrokenPipeError when nobody wants to know any more."""
+    """Report a complete answer; raises BrokenPipeError if the daemon has closed the socket."""
     media_type = ending.media_type.encode(errors="replace")[:_MAX_TYPE]
     out.send(bytes([_END]) + FieldWriter().data(media_type).data(ending.claims).done())
 
 
 def send_fault(out: socket.socket, fault: faults.Fault) -> None:
-    """Tell of a fault; one of an unknown class goes as its nearest known one."""
+    """Report a fault; a fault of an unknown class is sent as its nearest known base class."""
     codes = {kind: number for number, kind in enumerate(_CODES)}
     code = next((codes[kind] for kind in type(fault).__mro__ if kind in codes), codes[faults.Broken])
     after = fault.after if isinstance(fault, errors.Interrupted) else None
@@ -96,9 +96,9 @@ def send_fault(out: socket.socket, fault: faults.Fault) -> None:
 
 
 def outcome(untrusted: socket.socket) -> Ending:
-    """How an answer ended.
+    """The end of an answer.
 
-    Raises the worker's fault, Malformed, and EOFError if the worker has ended without a word.
+    Raises the worker's fault, Malformed, and EOFError if the worker ended without an outcome.
     """
     message = untrusted.recv(_MAX_OUTCOME)
     if not message:
@@ -115,7 +115,7 @@ def outcome(untrusted: socket.socket) -> Ending:
 
 
 def fault_of(untrusted: bytes) -> faults.Fault:
-    """The fault that a frame tells of; raises Malformed."""
+    """The fault in a frame; raises Malformed."""
     fields = FieldReader(untrusted)
     code, after, overloaded = fields.number(), fields.number(), fields.number()
     operation, subject, cause, hint = (fields.text(_MAX_TEXT) for _ in range(4))

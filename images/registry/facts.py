@@ -24,28 +24,28 @@ _ABOUT = ("created", "author")
 
 
 class IndexFacts(NamedTuple):
-    """An index: its media type, and its entry for the platform that was asked for."""
+    """An index: media type, and the entry for the wanted platform."""
 
     kind: str
     chosen: Descriptor
 
 
 class ManifestFacts(NamedTuple):
-    """An image manifest and its media type."""
+    """An image manifest with its media type."""
 
     kind: str
     manifest: Manifest
 
 
 class ImageFacts(NamedTuple):
-    """An image's manifest and configuration, as the store keeps them beside the documents themselves."""
+    """An image's manifest and configuration; the store keeps them beside the raw documents."""
 
     manifest: ManifestFacts
     config: ImageConfig
 
 
 def pack_document(facts: IndexFacts | ManifestFacts) -> bytes:
-    """Either as bytes."""
+    """The facts as bytes."""
     out = FieldWriter()
     _put_document(out, facts)
     return out.done()
@@ -189,14 +189,14 @@ def _known(fields: FieldReader, keys: tuple[str, ...]) -> list[str]:
 def document(
     platform: Platform, diff_ids: tuple[str, ...], about: dict[str, str], run: dict[str, Any]
 ) -> dict[str, Any]:
-    """A configuration in the form of OCI's JSON, with the members that we use."""
+    """A configuration in the form of OCI's JSON, with the members used in xenpod."""
     named = {"os": platform.os, "architecture": platform.architecture, "variant": platform.variant}
     said = about | {key: text for key, text in named.items() if text}
     return said | {"config": run, "rootfs": {"type": "layers", "diff_ids": list(diff_ids)}}
 
 
 def known_part(untrusted: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
-    """The members of a configuration that we use, if they have their types: about it, and to run it."""
+    """The used members of a configuration, if well typed: general ones, and the run settings."""
     about = {key: text for key in _ABOUT if isinstance(text := untrusted.get(key), str)}
     inner = untrusted.get("config") or {}
     run: dict[str, Any] = {key: text for key in _RUN_TEXTS if isinstance(text := inner.get(key), str)}

@@ -1,7 +1,7 @@
-"""Finds the hosts that serve a registry's images, by containerd's ``certs.d/<host>/hosts.toml``.
+"""Finds the hosts for a registry's images, by containerd's ``certs.d/<host>/hosts.toml``.
 
-Source: containerd docs/hosts.md and core/remotes/docker/config. Host tables are tried in their order, then
-the server; without a file the registry itself is asked (plain http when it is this machine).
+Source: containerd docs/hosts.md and core/remotes/docker/config. Host tables are tried in order, then the
+server; without a file the registry itself is asked (plain http on the local host).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HOST_KEYS = frozenset(
     {"capabilities", "ca", "client", "skip_verify", "header", "override_path", "dial_timeout"}
 )
 _FILE_KEYS = _HOST_KEYS | {"server", "host"}
-# Go's time.ParseDuration, but for a sign.
+# Go's time.ParseDuration, without a sign.
 _GO_DURATION = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{0,9})?(?:ns|us|µs|μs|ms|s|m|h))+", re.ASCII)
 _GO_PART = re.compile(r"([0-9.]+)([a-zµμ]+)")
 _GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -57,9 +57,10 @@ class RegistryHost:
     clients: tuple[ClientPair, ...] = ()
     skip_verify: bool = False
     headers: tuple[tuple[str, str], ...] = ()
-    # Whether this is not the registry in the image's name: requests then say which one that is (``ns``).
+    # Whether the host is a mirror of the registry in the image's name: requests then name the registry
+    # (``ns``).
     mirror: bool = False
-    # Longest time for a connection to be made, in seconds; None: as the images' settings have it.
+    # Longest time for a connection, in seconds; None: from the images' settings.
     dial_seconds: float | None = None
 
     def __str__(self) -> str:
@@ -67,7 +68,7 @@ class RegistryHost:
 
 
 def hosts_for(registry: str, certs_dir: Path) -> tuple[RegistryHost, ...]:
-    """Where to look for a registry's images, in order; at least one. Raises Refused for a broken file."""
+    """The hosts for a registry's images, in order; at least one. Raises Refused for a broken file."""
     own = _own_host(registry)
     for directory in _directories(registry, certs_dir):
         file = directory / "hosts.toml"
@@ -147,7 +148,7 @@ def _host(url: str, table: dict[str, Any], file: Path, registry: str) -> Registr
     if not _flag(table, "override_path", file) and not path.endswith("/v2"):
         path += "/v2"
     named = _strings(table.get("capabilities", []), "capabilities", file)
-    # None at all means every one, as in containerd.
+    # No capabilities mean all, as in containerd.
     capabilities = frozenset(name.lower() for name in named) or _CAPABILITIES
     if capabilities - _CAPABILITIES:
         raise _wrong(file, f"unknown capabilities {sorted(capabilities - _CAPABILITIES)}")
@@ -172,19 +173,19 @@ def _warn_of_unknown(file: Path, url: str, keys: Iterable[str]) -> None:
 
 @lru_cache(1024)
 def _warn_once(file: Path, table: str, key: str) -> None:
-    """Log a key that has no effect; the files are read anew for each pull, and say so once."""
+    """Log a key without effect; only once, although the files are read again for each pull."""
     log.warning("%s: unknown key %r in %s: it has no effect", file, key, table)
 
 
 def _duration(value: Any, file: Path) -> float | None:
-    """A duration as Go writes it ("1m30s"), in seconds, a day at most; "" and 0 leave the default."""
+    """A duration in Go's format ("1m30s"), in seconds, at most a day; "" and 0 keep the default."""
     text = value.strip() if isinstance(value, str) else None
     if text in ("", "0"):
         return None
     if text is None or not _GO_DURATION.fullmatch(text):
         raise _wrong(file, f"dial_timeout: {value!r} is not a duration such as 1s")
     seconds = sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(text))
-    # Sockets take no numbers without end.
+    # Sockets accept only bounded numbers.
     return min(seconds, _MAX_SECONDS) or None
 
 

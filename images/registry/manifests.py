@@ -34,7 +34,7 @@ _PACKINGS = ("", "+gzip", ".gzip", "+zstd", ".zstd")
 LAYER_TYPES = frozenset(layer + packing for layer in _LAYERS for packing in _PACKINGS)
 MAX_INDEX = 1000
 MAX_TOKENS = 100_000
-"""Most texts, objects, lists, and commas of a document: 512 layers with annotations have some 20,000."""
+"""Limit of texts, objects, lists, and commas of a document: 512 layers with annotations have about 20,000."""
 _MARKS = (b'"', b"{", b"[", b",")
 _TOKEN = re.compile(rb'"[^"]*"?|[{\[,]')
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -42,7 +42,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True)
 class Platform:
-    """An operating system and processor, "linux/amd64" or "linux/arm/v7"; "" where not said."""
+    """An operating system and processor, "linux/amd64" or "linux/arm/v7"; "" for unknown parts."""
 
     os: str
     architecture: str
@@ -63,13 +63,13 @@ class Descriptor:
     annotations: tuple[tuple[str, str], ...] = ()
 
     def annotation(self, key: str) -> str:
-        """The annotation's value, "" when it is not there."""
+        """The annotation's value, "" if missing."""
         return dict(self.annotations).get(key, "")
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """One image: its configuration and its layers, lowest first."""
+    """One image: the configuration and the layers, lowest first."""
 
     config: Descriptor
     layers: tuple[Descriptor, ...]
@@ -77,7 +77,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """An image's configuration. document: the JSON object as it is, with ``config`` (Env, Cmd, ...) in it."""
+    """An image's configuration. document: the whole JSON object, including ``config`` (Env, Cmd, ...)."""
 
     platform: Platform
     diff_ids: tuple[str, ...]
@@ -85,12 +85,12 @@ class ImageConfig:
 
 
 def parse_json(untrusted_bytes: bytes, subject: str) -> dict[str, Any]:
-    """Parse a JSON object whose texts can be sent on as UTF-8; raises Corrupt."""
+    """Parse a JSON object whose texts can be encoded as UTF-8; raises Corrupt."""
     if _has_too_many_tokens(untrusted_bytes):
         raise Corrupt("read", subject, f"has more than {MAX_TOKENS} values, which no image needs")
     try:
         document = json.loads(untrusted_bytes.decode())
-        # Half of a surrogate pair is JSON, and no message could carry it.
+        # Half of a surrogate pair is valid JSON, but no message can carry such a text.
         if _SURROGATE.search(untrusted_bytes):
             json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -101,7 +101,7 @@ def parse_json(untrusted_bytes: bytes, subject: str) -> dict[str, Any]:
 
 
 def _has_too_many_tokens(untrusted_bytes: bytes) -> bool:
-    """Counts before parsing, which takes 300 ms and 150 MiB for 4 MiB of empty objects."""
+    """Counts before parsing: 4 MiB of empty objects take 300 ms and 150 MiB to parse."""
     if sum(map(untrusted_bytes.count, _MARKS)) <= MAX_TOKENS:
         return False
     # Marks in texts do not count. Without escapes, a text ends at the next quotation mark.
@@ -110,11 +110,11 @@ def _has_too_many_tokens(untrusted_bytes: bytes) -> bool:
 
 
 def kind_of(document: dict[str, Any], said: str, subject: str) -> str:
-    """The media type of a manifest or index: its own, else the transport's, else guessed by its members."""
+    """The media type of a manifest or index: its own, else the transport's, else guessed from members."""
     own = document.get("mediaType")
     for candidate in (own, said.partition(";")[0].strip()):
         if candidate in ACCEPTED:
-            # A document that is both could be read in two ways; it is refused.
+            # A document of both kinds is ambiguous, and refused.
             if ("manifests" in document) != (candidate in (OCI_INDEX, DOCKER_INDEX)):
                 raise Corrupt("read", subject, f"is not the {candidate} it claims to be")
             return str(candidate)
@@ -144,7 +144,7 @@ def descriptor(untrusted: Any, subject: str) -> Descriptor:
 
 
 def index_entries(document: dict[str, Any], subject: str) -> tuple[Descriptor, ...]:
-    """Read the entries of an index, in its order."""
+    """Read the entries of an index, in order."""
     untrusted = document.get("manifests")
     if not isinstance(untrusted, list):
         raise Corrupt("read", subject, "the index lists no manifests")
@@ -155,7 +155,7 @@ def index_entries(document: dict[str, Any], subject: str) -> tuple[Descriptor, .
 
 
 def manifest(document: dict[str, Any], subject: str, max_layers: int) -> Manifest:
-    """Read an image manifest; refuses OCI artifacts that are not container images."""
+    """Read an image manifest; refuses OCI artifacts other than container images."""
     config = descriptor(document.get("config"), subject)
     untrusted_layers = document.get("layers")
     if not isinstance(untrusted_layers, list):
@@ -175,7 +175,7 @@ def manifest(document: dict[str, Any], subject: str, max_layers: int) -> Manifes
 
 
 def config(untrusted_bytes: bytes, subject: str, layers: int) -> ImageConfig:
-    """Read an image configuration, whose diff ids must match the manifest's layers."""
+    """Read an image configuration; the diff ids must match the manifest's layers."""
     document = parse_json(untrusted_bytes, subject)
     rootfs = document.get("rootfs")
     untrusted_ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
@@ -202,7 +202,7 @@ def choose(entries: tuple[Descriptor, ...], wanted: Platform, subject: str) -> D
         return min(fitting, key=lambda pair: pair[0] or 0)[1]
     unmarked = [entry for entry in images if entry.platform is None]
     if len(unmarked) == 1:
-        # Its configuration is checked against the platform later.
+        # The entry's configuration is checked against the platform later.
         return unmarked[0]
     there = sorted({str(entry.platform) for entry in images if entry.platform is not None})[:20]
     raise Missing("find platform", subject, f"nothing for {wanted}, only {', '.join(there) or 'nothing'}")
@@ -212,7 +212,7 @@ _VARIANTS = {"amd64": ("", "v1"), "arm64": ("v8", ""), "arm": ("v7", "v6", "v5",
 
 
 def rank(platform: Platform | None, wanted: Platform) -> int | None:
-    """How well a platform serves the wanted one, 0 best; None: not at all."""
+    """The rank of a platform for the wanted one, 0 best; None: unusable."""
     if platform is None or (platform.os, platform.architecture) != (wanted.os, wanted.architecture):
         return None
     known = _VARIANTS.get(wanted.architecture, ("",))

@@ -1,6 +1,6 @@
-"""Image names as the ecosystem writes them.
+"""Image names in the common grammar.
 
-Grammar: github.com/distribution/reference. Normalised as Docker and containerd do: ``busybox`` is
+Grammar: github.com/distribution/reference. Normalised as in Docker and containerd: ``busybox`` is
 ``docker.io/library/busybox:latest``, and a name with both a tag and a digest keeps the digest alone.
 """
 
@@ -24,7 +24,7 @@ _ID = re.compile(r"[0-9a-f]{64}\Z")
 
 @dataclass(frozen=True)
 class Reference:
-    """A normalised name: exactly one of tag and digest is set."""
+    """A normalised name: either tag or digest is set."""
 
     host: str
     repository: str
@@ -38,7 +38,7 @@ class Reference:
 
     @property
     def target(self) -> str:
-        """The digest or the tag, by which a registry is asked."""
+        """The digest or the tag, for requests to a registry."""
         target = self.digest or self.tag
         assert target is not None
         return target
@@ -52,7 +52,7 @@ class Reference:
 
 
 def parse(untrusted_text: str) -> Reference:
-    """Parse and normalise a name that a user wrote.
+    """Parse and normalise a user's image name.
 
     Raises Invalid for anything outside the grammar, a bare image id included.
     """

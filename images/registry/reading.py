@@ -1,4 +1,4 @@
-"""Parses the JSON of an image's documents; runs in a worker, of which each reads for one image alone."""
+"""Parses the JSON of an image's documents; runs in a worker for one image alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from images.registry.facts import (
 from images.registry.manifests import ImageConfig, Platform
 
 MAX_CONFIG_FACTS = 1 << 20
-"""Most bytes of a configuration that we use: environment, command, labels, diff ids."""
+"""Size limit in bytes of a configuration's used members: environment, command, labels, diff ids."""
 _INDEXES = (manifests.OCI_INDEX, manifests.DOCKER_INDEX)
 
 
@@ -24,8 +24,8 @@ def read_document(
 ) -> IndexFacts | ManifestFacts:
     """A manifest, or an index with its entry for a platform.
 
-    said: the media type that came with it. Raises Corrupt, Invalid, Oversized, and Missing if an index has
-    nothing for the platform.
+    said: the media type from the transport. Raises Corrupt, Invalid, Oversized, and Missing if an index has
+    no entry for the platform.
     """
     found = manifests.parse_json(untrusted, subject)
     kind = manifests.kind_of(found, said, subject)
@@ -35,7 +35,7 @@ def read_document(
 
 
 def read_config(untrusted: bytes, subject: str, layers: int) -> ImageConfig:
-    """A configuration, of which the members that we use are left; raises Corrupt and Oversized."""
+    """A configuration, reduced to the used members; raises Corrupt and Oversized."""
     read = manifests.config(untrusted, subject, layers)
     document_used = document(read.platform, read.diff_ids, *known_part(read.document))
     config = ImageConfig(read.platform, read.diff_ids, document_used)

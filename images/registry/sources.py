@@ -1,7 +1,7 @@
-"""The sources of an image: the hosts of a registry, or a layout on this machine.
+"""The sources of an image: the hosts of a registry, or a layout on this host.
 
-A source blocks, so it is read in a worker thread.  Hosts are asked by a process of the pull, which retries
-each by its own policy (see ``conversation``); which source comes next is the pull's to decide.
+A source blocks, and is therefore read in a worker thread.  A separate process of the pull asks hosts, and
+retries each by its own policy (see ``conversation``); the pull chooses the next source.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from images.registry.names import Reference
 from images.settings import ImageSettings
 
 _PIECE = 1 << 20
-# After a few small pieces in a row the reader waits before the next: a registry that sends single bytes takes
-# no CPU time of ours for each. A stream of 3 MB/s still passes in small pieces.
+# After a few small pieces in a row the reader pauses before the next: a registry that sends single bytes
+# would cost CPU time for each byte. A stream of 3 MB/s still passes in small pieces.
 _SMALL, _FEW, _PAUSE = 16 << 10, 8, 0.005
 
 
 class GivenManifest(NamedTuple):
-    """A manifest or an index as a source gave it, all of it untrusted.
+    """A manifest or an index from a source, all untrusted.
 
-    media_type: "" if the source does not say; claims: see claims.borne_out().
+    media_type: "" if unknown; claims: see claims.borne_out().
     """
 
     data: bytes
@@ -40,9 +40,9 @@ class GivenManifest(NamedTuple):
 
 
 class ImageSource(Protocol):
-    """A source that may have an image.  Its bytes are untrusted until their digest has been checked.
+    """A source that may have an image.  Bytes are untrusted until their digest is verified.
 
-    resolves: whether it may say what a tag stands for.
+    resolves: whether the source may resolve tags.
     """
 
     name: str
@@ -54,21 +54,21 @@ class ImageSource(Protocol):
     def blob(
         self, descriptor: Descriptor, token: CancelToken, begin: int = 0
     ) -> AbstractContextManager[Iterator[bytes]]:
-        """A blob's bytes from ``begin`` on, in chunks; raises Faults while they are read."""
+        """A blob's bytes from ``begin`` on, in chunks; raises Faults during the reading."""
 
 
 class Conversation(Protocol):
     """The process that talks to the hosts of a pull."""
 
     def ask(self, request: Question) -> tuple[socket.socket, socket.socket]:
-        """Begin to answer a request: the stream of its bytes, and where its outcome comes."""
+        """Send a request; returns a socket for the answer's bytes, and a socket for the outcome."""
 
     def ended(self, subject: str) -> Fault:
-        """The fault for a process that has ended without an outcome."""
+        """The fault for a process that ended without an outcome."""
 
 
 def pull_hosts(reference: Reference, settings: ImageSettings) -> tuple[RegistryHost, ...]:
-    """The configured hosts for a name that may give content, in the order to try them; raises Refused."""
+    """The configured hosts with the pull capability, in order; raises Refused."""
     hosts = tuple(host for host in hosts_for(reference.host, settings.certs_dir) if PULL in host.capabilities)
     if not hosts:
         raise Refused("pull", str(reference), f"no host of {reference.host} has the capability {PULL!r}")
@@ -81,7 +81,7 @@ def registry_sources(
     settings: ImageSettings,
     conversation: Conversation,
 ) -> tuple[ImageSource, ...]:
-    """The hosts that a conversation was begun with, as sources."""
+    """The hosts of a conversation, as sources."""
     return tuple(
         RegistrySource(number, host, reference, settings, conversation) for number, host in enumerate(hosts)
     )
@@ -130,7 +130,7 @@ class RegistrySource:
     def _asking(
         self, request: Question, token: CancelToken, ended: list[Ending], seconds: float | None
     ) -> Iterator[Iterator[bytes]]:
-        """The bytes of an answer; ended: gets how it ended. seconds: for all of it."""
+        """The bytes of an answer; ended: receives the ending. seconds: deadline for the whole answer."""
         stream, ending = self._conversation.ask(request)
 
         def hang_up() -> None:
@@ -176,6 +176,6 @@ def _received(stream: socket.socket, until: float | None) -> bytes:
 
 
 def _limit(link: socket.socket, until: float | None) -> None:
-    """Let the next wait end at a moment of the monotonic clock, with TimeoutError."""
+    """Limit the next wait: TimeoutError at ``until``, in seconds of the monotonic clock."""
     if until is not None:
         link.settimeout(max(0.001, until - time.monotonic()))

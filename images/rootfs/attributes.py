@@ -1,4 +1,4 @@
-"""Reads the attributes of entries that a filesystem can hold."""
+"""Reads the attributes of entries, as far as a filesystem can hold them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from images.layer.inode import Attributes
 from images.layer.tarstream import TarEntry
 
 NAME_MAX = 255
-# tar2sqfs accepts no longer PAX header, and names need a part of it.
+# tar2sqfs accepts no longer PAX header, and names need a part of the header.
 MAX_XATTRS = 48 << 10
 _KEPT = (b"user.", b"trusted.", b"security.")
-# The kernel's own marks for overlays; in a lower layer they would hide files.
+# The kernel's own overlay marks; in a lower layer they would hide files.
 _OVERLAY = b"trusted.overlay."
 _ACLS = (losses.ACL_ACCESS, losses.ACL_DEFAULT)
 _SHARED_MOST = 4096
 
 
 class AttributeTable:
-    """Shares attributes: entries with equal ones get the same object, since an image has few."""
+    """Shares attribute objects between entries with equal attributes: an image has few distinct ones."""
 
     def __init__(self, subject: str) -> None:
         self._subject = subject
         self._shared: dict[Attributes, Attributes] = {}
 
     def of(self, entry: TarEntry) -> tuple[Attributes, int]:
-        """An entry's attributes, and what it loses by them (see losses.py); raises Unpackable."""
+        """An entry's attributes, and the losses (see losses.py); raises Unpackable."""
         if entry.xattrs:
             xattrs, lost = self._kept(entry)
             mode = losses.mode_without_acl(entry.mode, dict(entry.xattrs).get(losses.ACL_ACCESS, b""))

@@ -1,4 +1,4 @@
-"""The state of a tree before some layers were applied, so that what they changed can be listed."""
+"""Records the state of a tree before layers are applied, to list the changes afterwards."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Iterator, Mapping
 from images.layer import tarstream
 from images.layer.inode import Attributes, Inode
 
-# What overlayfs takes for "nothing is here" (Linux, Documentation/filesystems/overlayfs.rst, "whiteouts").
+# The overlayfs whiteout (Linux, Documentation/filesystems/overlayfs.rst, "whiteouts").
 NOTHING = Inode(tarstream.CHAR, 0xFFFFFFFF)
 NOTHING.describe(Attributes(tarstream.CHAR, 0, 0, 0, ()), 0, 0)
 
 
 class Baseline:
-    """Inodes up to a serial, and those of their names that have changed since.
+    """Inodes up to a serial, and the earlier names in directories that changed later.
 
-    Only directories change in place: anything else is a new inode, or an old one under a new name.
+    Only directories change in place: any other change is a new inode, or an old inode under a new name.
     """
 
     def __init__(self, serial: int) -> None:
-        """serial: of the last inode that was there; below 0: nothing was, not even the root."""
+        """serial: of the last earlier inode; below 0: the earlier tree was empty, without a root."""
         self._serial = serial
         self._names: dict[int, dict[bytes, Inode]] = {}
-        # Directories that changed, or have something below them that did.
+        # Directories with a change, in the directory itself or anywhere below.
         self._changed: set[int] = set()
-        # Files from before that got another name: all their names must be in one filesystem.
+        # Earlier files that got another name: all names of a file must be in one filesystem.
         self._linked: set[int] = set()
-        # All inodes that got one more name, those from before and later ones, with the one they had then.
+        # Inodes that gained a hard link, old or new, with their name before that.
         self._several: dict[int, bytes] = {}
 
     def editing(self, directory: Inode) -> dict[bytes, Inode]:
@@ -37,21 +37,21 @@ class Baseline:
         return directory.names
 
     def change(self, *directories: Inode) -> None:
-        """Record changed directories: pass every one on the way from the root."""
+        """Record changed directories: pass the whole path from the root."""
         self._changed.update(node.serial for node in directories if node.serial <= self._serial)
 
     def link(self, node: Inode, path: bytes) -> None:
-        """Record one more name of an inode; path: the one that it was given by."""
+        """Record one more name of an inode; path: the target name of the hard link."""
         self._several.setdefault(node.serial, path)
         if node.serial <= self._serial:
             self._linked.add(node.serial)
 
     def has_several_names(self, node: Inode) -> bool:
-        """Whether an inode was given one more name since."""
+        """Whether an inode gained a hard link after the baseline."""
         return bool(self._several) and node.serial in self._several
 
     def main_name(self, node: Inode, root: Inode) -> bytes | None:
-        """The name under which its layer has a file of several names; None: that name is gone."""
+        """The name of a hard-linked file in its layer; None: the name no longer exists."""
         path = self._several[node.serial]
         found: Inode | None = root
         for part in path.split(b"/"):
@@ -59,11 +59,10 @@ class Baseline:
         return path if found is node else None
 
     def difference(self, root: Inode) -> Iterator[tuple[bytes, Inode]]:
-        """The changes that lead from the earlier tree to that of root: parents first, names in byte order.
+        """The changes between the earlier tree and root: parents first, names in byte order.
 
-        The root's path is b"". A name that is no more has the inode NOTHING; a directory comes with its
-        present attributes when anything below it is new. Names are merged by overlayfs, so that opaque
-        directories are not needed.
+        The root's path is b"". A removed name has the inode NOTHING; a directory with changes anywhere below
+        appears with its present attributes. overlayfs merges names, hence opaque directories are not needed.
         """
         self._mark_links(root)
         before = root if self._serial >= root.serial else None
@@ -90,7 +89,7 @@ class Baseline:
         return node.serial in (self._changed if node.is_directory else self._linked)
 
     def _mark_links(self, root: Inode) -> None:
-        """Mark every directory that has a name of a linked inode as changed."""
+        """Mark every directory with a name of a linked inode as changed."""
         if not self._linked:
             return
         above: dict[int, Inode] = {}
@@ -109,5 +108,5 @@ class Baseline:
 
 
 def _there(node: Inode | None) -> Inode | None:
-    """The inode, or None for a device 0:0, which overlayfs takes for a whiteout (as with containerd)."""
+    """The inode, or None for a device 0:0: overlayfs reads the device as a whiteout (as with containerd)."""
     return None if node is not None and node.kind == tarstream.CHAR and node.device == (0, 0) else node

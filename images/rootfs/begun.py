@@ -1,4 +1,4 @@
-"""A filesystem that is begun while its topmost layer arrives, so that the layer is inflated only once."""
+"""Begins a filesystem while the topmost layer arrives, to decompress the layer only once."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from images.settings import ImageSettings
 
 
 class BegunFilesystem:
-    """A filesystem of which a FileWriter writes the beginning; written: what that was, once it is known."""
+    """A filesystem begun by a FileWriter; written: the FileWriter's result, once known."""
 
     def __init__(self, out: Path, size: int, settings: ImageSettings, tools: Tools) -> None:
-        """size: see Squashfs. Raises Refused; close() it in any case."""
+        """size: see Squashfs. Raises Refused; call close() in any case."""
         self.out = out
         self.written: Written | None = None
         self.squashfs = Squashfs(out, size, settings, tools)
 
     def fits(self, content: ContentId) -> bool:
-        """Whether what is written is what a plan begins with."""
+        """Whether a plan begins with exactly the files written here."""
         return self.written is not None and self.written[:2] == (True, content.first)
 
     def close(self) -> None:

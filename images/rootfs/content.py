@@ -1,8 +1,8 @@
-"""Names filesystems by their content: filesystems with equal names are equal.
+"""Names filesystems by content: filesystems with equal names are equal.
 
-The name stands for all that tar2sqfs gets: each path with its inode, and for each file where in which layer
-its bytes are. So it holds whatever a filesystem takes from those below (attributes of directories that its
-layers only imply, files that get a further name, what is to be hidden), and nothing else of them.
+The name covers all input of tar2sqfs: each path with its inode, and for each file the layer and the place of
+its bytes. The name therefore covers everything that a filesystem takes from lower filesystems (attributes of
+implied directories, files with a further name, whiteouts), but nothing else of the lower filesystems.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from images.layer.packed import MARSHAL
 from images.rootfs.plan import FilesystemPlan
 from images.rootfs.stream import FilesDigest
 
-# To be changed with the order of the stream, which convert() writes.
+# Change together with the order of the stream in convert().
 _FORM = b"1\n"
 _NEVER = CancelToken()
 
 
 class ContentId(NamedTuple):
-    """value: the name; first: the digest of the files that the stream begins with, b"": there are none."""
+    """value: the name; first: digest of the first files in the stream, b"": no files."""
 
     value: str
     first: bytes
@@ -37,10 +37,10 @@ def content_id(
     below: Collection[str] = (),
     token: CancelToken = _NEVER,
 ) -> ContentId:
-    """The name of the filesystem that a plan makes. diff_ids: of the image's layers, lowest first.
+    """The name of a planned filesystem. diff_ids: of the image's layers, lowest first.
 
-    below: the names of the filesystems that it lies over. None of them is given again: a stack has no
-    filesystem twice, since overlayfs takes no layer twice.
+    below: names of the lower filesystems. The result differs from all names below, because overlayfs accepts
+    no filesystem twice in one stack.
     """
     running = hashlib.sha256(_FORM)
     first = b""

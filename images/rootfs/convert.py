@@ -1,7 +1,7 @@
-"""The stream that tar2sqfs makes a filesystem of: the final tree, planned, and written once.
+"""Writes the planned tree as a tar stream for tar2sqfs.
 
-No layer is unpacked: each layer's plain stream is passed through, from which the bytes of those files that
-are there in the end are copied out.
+Layers are not unpacked: each layer's decompressed stream passes through, and the bytes of files in the final
+tree are copied.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def write_stream(
     moved: Callable[[int], None],
     sink: BinaryIO,
 ) -> None:
-    """Write what is left of a filesystem's stream, to its end; blobs: layers by their numbers.
+    """Write the rest of a filesystem's stream; blobs: layers by number.
 
-    The same contents give the same bytes. moved: is told of the bytes of files that were copied.
+    The same contents give the same bytes. moved: called with the number of bytes copied.
     """
     for layer, files in contents.files.items():
         stream = plain_stream(blobs[layer], subject)
         _copy_files(files, stream, sink, accounts, moved)
-    # Directories may come after what is in them: the tool makes them, and takes their attributes later.
+    # Directories may follow their contents: tar2sqfs creates a directory early, and sets attributes later.
     for path, node in contents.bare:
         sink.write(tarwrite.member(path, node)[0])
     for path, target in contents.links:
@@ -69,14 +69,14 @@ class Accounts:
     """The account files, caught while their data passes by."""
 
     def __init__(self, nodes: Mapping[str, Inode | None], known: Mapping[tuple[int, int], bytes]) -> None:
-        """nodes: see FilesystemPlan.accounts; known: data by the layer and the offset that it has there."""
+        """nodes: see FilesystemPlan.accounts; known: data by layer and offset in the layer."""
         self._nodes = nodes
         contents = [node.content for node in nodes.values() if node is not None]
         self._wanted = {content[:2] for content in contents if content is not None}
         self._found = dict(known)
 
     def wants(self, content: Content) -> bool:
-        """Whether it is an account file's."""
+        """Whether the content belongs to an account file."""
         return content[:2] in self._wanted
 
     def keep(self, content: Content, data: bytes) -> None:
@@ -84,7 +84,7 @@ class Accounts:
         self._found[content[:2]] = data
 
     def contents(self, blobs: Mapping[int, BinaryIO], subject: str) -> dict[str, bytes | None]:
-        """All account files; what a new symlink leads to may be in a lower layer, and is read there."""
+        """All account files; a new symlink's target may be in a lower layer, and is read from the layer."""
         contents: dict[str, bytes | None] = {}
         for path, node in self._nodes.items():
             if node is None or node.content is None:

@@ -19,10 +19,10 @@ _ACCOUNTS = {path.encode().lstrip(b"/") for path in ACCOUNT_FILES}
 
 
 class Written(NamedTuple):
-    """What was written of a layer's files.
+    """Result of writing a layer's files.
 
-    useful: whether all of it was; digest: see FilesDigest; accounts: data of account files by their offsets
-    in the layer; bytes: of all files.
+    useful: whether all files were written; digest: see FilesDigest; accounts: data of account files by their
+    offsets in the layer; bytes: of all files.
     """
 
     useful: bool
@@ -32,10 +32,10 @@ class Written(NamedTuple):
 
 
 class FileWriter:
-    """Takes it that every file of the layer belongs into the filesystem, under its own name.
+    """Writes every file of a layer into the filesystem under its own name, before the plan exists.
 
-    Mostly that is so. A layer may also have a file twice, or a name that leads through a lower layer's
-    symbolic link: then what was begun does not fit the plan, and is of no use.
+    The guess is mostly right. But a layer may have a file twice, or a name that passes through a lower
+    layer's symbolic link: then the result does not fit the plan, and is useless.
     """
 
     def __init__(self, diff_id: str, limits: ImageLimits, sink: StreamPipe) -> None:
@@ -45,18 +45,18 @@ class FileWriter:
         self._tree = MergedTree(diff_id, limits)
         self._digest = FilesDigest(diff_id)
         self._useful = True
-        # By path: a layer that has one twice is not useful, and must not cost memory for each.
+        # By path: a repeated file makes the layer useless, but must not cost memory for each repetition.
         self._accounts: dict[bytes, tuple[int, bytes]] = {}
         self._bytes = 0
 
     def take(self, entry: TarEntry, stream: PlainStream) -> None:
-        """Write the layer's next entry, if it is a file with data; see StreamPipe.put."""
+        """Write the layer's next entry, if a file with data; see StreamPipe.put."""
         if not self._useful or entry.kind != tarstream.FILE or not entry.size:
             return
         try:
             path, node = self._tree.described(entry)
         except (Unpackable, Oversized):
-            # Whoever applies the entry to the tree will say so.
+            # MergedTree.apply() raises the same error later.
             self._useful = False
             return
         if node.content is not None:
@@ -64,7 +64,7 @@ class FileWriter:
             self._useful = self._sink.put(write)
 
     def written(self) -> Written:
-        """What was written so far."""
+        """The result of all files written until now."""
         useful = self._sink.flush() and self._useful
         return Written(useful, self._digest.value(), dict(self._accounts.values()), self._bytes)
 

@@ -1,4 +1,4 @@
-"""Plans a filesystem of an image: which inodes it has, and where in the layers their bytes are."""
+"""Plans a filesystem of an image: the inodes, and the places of their bytes in the layers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,11 @@ _NEVER = CancelToken()
 
 
 class FilesystemPlan(NamedTuple):
-    """What goes into the stream: files by layer, the topmost first, and offset; bare inodes; further names.
+    """The contents of the stream: files (topmost layer first, by offset), bare inodes, hard links.
 
-    Files come first so that those of a layer can be written while it arrives.
-
-    file_bytes: what is copied out of the layers; accounts: those account files that are others now than in
-    the filesystems below; None: it is gone, or nothing that can be read. directories: see TreeCache; lost:
-    see LossCount.named.
+    Files come first because the files of a layer can be written while the layer arrives. file_bytes: bytes
+    copied out of the layers; accounts: the account files that differ from the filesystems below; None:
+    deleted or unreadable. directories: see TreeCache; lost: see LossCount.named.
     """
 
     bare: NamedInodes
@@ -47,11 +45,11 @@ class FilesystemPlan(NamedTuple):
 
     @property
     def order(self) -> list[int]:
-        """The layers that files come from, in the order of the stream."""
+        """The layers with files for this filesystem, in the order of the stream."""
         return sorted(self.files, reverse=True)
 
     def save(self, out: BinaryIO) -> None:
-        """Write what the stream takes, for stream.load_contents()."""
+        """Write the stream's contents, for stream.load_contents()."""
         accounts = {path: None if node is None else recorded(node) for path, node in self.accounts.items()}
         packed.save(out, (self.order, accounts))
         for layer in self.order:
@@ -61,7 +59,7 @@ class FilesystemPlan(NamedTuple):
 
 
 class _Files:
-    """Files with data, sorted by their places in the layers: that is the order of their serials."""
+    """Files with data, sorted by place in the layers, in other words by serial."""
 
     def __init__(self) -> None:
         self._nodes: list[Inode] = []
@@ -78,7 +76,7 @@ class _Files:
         self._names.append(name)
 
     def sorted(self, last: int) -> tuple[dict[int, NamedInodes], int]:
-        """By layer, in the order of the stream; and how many bytes they store. last: the highest serial."""
+        """Files by layer, in the order of the stream; and their stored bytes. last: the highest serial."""
         places = array("I", bytes(4 * (last + 1)))
         for place, node in enumerate(self._nodes, 1):
             places[node.serial] = place
@@ -95,9 +93,9 @@ class _Files:
 
 
 class Planner:
-    """Applies the layers of one image, lowest first, and plans a filesystem when asked for one.
+    """Applies the layers of one image, lowest first, and plans filesystems on request.
 
-    What is spent: bytes of paths, and of files.
+    The budget counts bytes of paths and of files.
     """
 
     def __init__(self, subject: str, limits: ImageLimits, below: Sequence[TreeCache] = ()) -> None:
@@ -108,7 +106,7 @@ class Planner:
         self._tree = MergedTree(subject, limits, before)
         self._layers = sum(len(one.layers) for one in below)
         self._names = self._bytes = 0
-        # Beyond so many bytes of paths one of two limits is exceeded.
+        # More bytes of paths than this exceed one of two limits.
         self._least = min(limits.memory_bytes, limits.index_bytes or limits.memory_bytes)
         for one in below:
             self._spend(one.spent[0], one.spent[1])
@@ -121,12 +119,12 @@ class Planner:
         self._layers += 1
 
     def plan(self, token: CancelToken = _NEVER) -> FilesystemPlan:
-        """Plan the filesystem of the layers applied since the last one.
+        """Plan the filesystem of the layers applied since the last plan.
 
         Raises Unpackable, Oversized, Cancelled.
         """
         bare, files, links = NamedInodes(), _Files(), PackedRecords()
-        # Of inodes with several names, the main one.
+        # The main name of each inode with several names.
         first: dict[int, bytes] = {}
         owners: set[int] = set()
         directories: list[Inode] = []
@@ -135,10 +133,10 @@ class Planner:
         for path, node in token.passing(self._tree.difference()):
             self._spend(len(path), 0)
             if self._tree.has_several_names(node):
-                # All names of a file are in one filesystem; under this one its layer has the data.
+                # All names of a file are in one filesystem; the layer has the data under the main name.
                 main = first.get(node.serial)
                 if main is None:
-                    # Once for each inode: a file may have a million names, and its main one a long path.
+                    # Once for each inode: a file may have a million names, and a long main name.
                     main = first[node.serial] = self._tree.main_name(node) or path
                 if main != path:
                     links.add((path, main))

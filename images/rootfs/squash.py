@@ -25,20 +25,20 @@ log = logging.getLogger(__name__)
 TOOL = "tar2sqfs"
 BLOCK_BYTES = 128 << 10
 _THREAD_BYTES = 4 << 20
-"""Bytes of a filesystem for each thread that compresses, at least."""
+"""Least bytes of a filesystem for each compressing thread."""
 _F_SETPIPE_SZ = 1031
 _BUILD = "build filesystem image"
 _LEVELLED = ("zstd", "gzip")
 
 
 class RunningTool(Protocol):
-    """A program that runs in a process of its own."""
+    """A program running as a separate process."""
 
     def wait(self) -> int | None:
-        """The exit status, negative for a signal; None: nobody knows. May be repeated."""
+        """The exit status, negative for a signal; None: unknown. May be repeated."""
 
     def kill(self) -> None:
-        """End it at once, from any thread; it may have ended."""
+        """Kill the process, from any thread; harmless after the exit."""
 
 
 class Tools(Protocol):
@@ -47,26 +47,26 @@ class Tools(Protocol):
     def start_tool(
         self, program: str, arguments: Sequence[str], threads: int, source: int, errors: int, out: int
     ) -> RunningTool:
-        """Start a program; source, errors: its standard input and error output.
+        """Start a program; source, errors: standard input and error output.
 
         out: the output file, the program's last argument; the program's user owns the file from now on.
         """
 
 
 class Squashfs:
-    """A squashfs file in the making: others write into ``sink``; finish() once, close() in any case.
+    """A squashfs file in the making: callers write into ``sink``; finish() once, close() in any case.
 
-    Both block; they may be called in one thread after the other.
+    Both block; different threads may call them, one after the other.
     """
 
     def __init__(self, out: Path, size: int, settings: ImageSettings, tools: Tools) -> None:
-        """Start the tool, which makes ``out``, of about ``size`` bytes; raises Refused without a tool."""
+        """Start the tool to write ``out``, of about ``size`` bytes; raises Refused without a tool."""
         self.out = out
         self._cpu_seconds = settings.limits.cpu_seconds
         self._finished = False
         with ExitStack() as undo:
             self._errors = undo.enter_context(tempfile.TemporaryFile())
-            # The tool gets an open file, which it cannot remove: a failure can be looked into.
+            # The tool gets an open file and cannot remove it: the file remains to diagnose a failure.
             self._file = undo.enter_context(out.open("x+b"))
             undo.callback(out.unlink, missing_ok=True)
             source, self._sink = os.pipe()
@@ -86,9 +86,9 @@ class Squashfs:
         return self._sink
 
     def finish(self, whole: bool, token: CancelToken) -> None:
-        """Have a synced, read-only file; raises Exhausted for a full disk, Broken, Cancelled.
+        """Complete a synced, read-only file; raises Exhausted for a full disk, Broken, Cancelled.
 
-        whole: whether the tool took all of the stream; if not, its status and message say why.
+        whole: whether the tool read the whole stream; if not, the exit status and message give the reason.
         """
         with token.unblocking(self.kill):
             self._end_stream()
@@ -102,11 +102,11 @@ class Squashfs:
         self._finished = True
 
     def kill(self) -> None:
-        """End the tool at once, from any thread; the others' calls then fail."""
+        """Kill the tool, from any thread; calls in other threads then fail."""
         self._tool.kill()
 
     def close(self) -> None:
-        """End the tool; the file is removed unless it is finished."""
+        """End the tool; removes an unfinished file."""
         self._tool.kill()
         self._end_stream()
         self._tool.wait()
@@ -144,7 +144,7 @@ def _start(
         raise Refused(_BUILD, "", f"no {TOOL} on the PATH", "install squashfs-tools-ng")
     kind = settings.compression
     level = ["-X", f"level={settings.compression_level}"] if kind in _LEVELLED else []
-    # Each takes memory, and time to begin: of a small filesystem a third of all.
+    # Each thread takes memory and startup time: a third of the whole for a small filesystem.
     threads = min(1 + size // _THREAD_BYTES, len(os.sched_getaffinity(0)))
     # Without SOURCE_DATE_EPOCH the file's own times are 0, whatever the daemon's environment.
     arguments = ["--quiet", "--force", "--no-skip", "-c", kind, *level]

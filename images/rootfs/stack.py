@@ -1,9 +1,9 @@
-"""Decides which filesystems an image becomes: a stack of parts, each of one or several layers.
+"""Divides an image into filesystems: a stack of parts, each of one or several layers.
 
-The rule looks at the layers from the lowest up and never back, so that images which begin with the same
-layers have the same filesystems for them. A large layer ends a part, and a very large one begins one, too:
-whatever lies below it, it is cut out in the same way, and so images can share it that have no beginning in
-common (see content.py).
+The rule goes through the layers from the lowest up and never back. Images that begin with the same layers
+therefore share the filesystems of these layers. A large layer ends a part. A very large layer also begins a
+part: the part is the same over any lower layers, and images without a common beginning can share it (see
+content.py).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 
 from images.bounds.digests import digest_of
 
-# Each is a disk of the zone, and one string of mount options must hold all their names.
+# Each part is a disk of the zone, and one string of mount options must hold all their names.
 MAX_PARTS = 8
-# As many times the least size of a part, a layer is not put together with small ones below it, as long as not
-# more than half of the parts are there: building it again costs more than a disk.
+# A layer of this many least part sizes is not joined with small layers below, unless half of the parts are
+# used up: building the layer again costs more than a disk.
 VERY_LARGE = 8
 
 
 @dataclass(frozen=True)
 class Part:
-    """One filesystem. end: how many layers there are up to its topmost one.
+    """One filesystem. end: number of layers up to and including its topmost.
 
-    chain_id names its layers and the parts below it; below: the chain_id of the next one down, "": none.
+    chain_id names its layers and the parts below; below: the chain_id of the next lower part, "": none.
     """
 
     chain_id: str
@@ -43,8 +43,8 @@ def chain(diff_ids: Sequence[str]) -> str:
 def parts(diff_ids: Sequence[str], sizes: Sequence[int], least: int) -> list[Part]:
     """The stack of an image, lowest first.
 
-    sizes: of the compressed layers, in bytes; a part ends as soon as it has ``least`` of them, and before a
-    layer that is very large. The topmost takes what is left, and all that is beyond MAX_PARTS.
+    sizes: of the compressed layers, in bytes. A part ends at ``least`` bytes, and before a very large layer.
+    The topmost part takes the remaining layers, and all layers beyond MAX_PARTS.
     """
     ends: list[int] = []
     size = 0
@@ -60,7 +60,7 @@ def parts(diff_ids: Sequence[str], sizes: Sequence[int], least: int) -> list[Par
     start, below = 0, ""
     for end in (*ends, len(sizes)):
         name = chain(diff_ids[start:end])
-        # Unlike a chain of the same layers in one part, which has the same digests in it.
+        # Differs from the chain of the same layers in one part, although that part has the same digests.
         found.append(Part(digest_of(f"{below} below {name}".encode()) if below else name, below, end))
         start, below = end, found[-1].chain_id
     return found

@@ -1,6 +1,6 @@
-"""What the stream of a filesystem is made of, as a worker gets it, and the pipe that it is written into.
+"""The contents of a filesystem's stream, as a worker gets them, and the pipe to write into.
 
-A worker imports no more of ``rootfs`` than it needs: each module is memory and time of its parent.
+A worker imports as little of ``rootfs`` as possible: each module costs its parent memory and time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ACCOUNT_FILES = ("/etc/passwd", "/etc/group", "/kernel/metadata")
 
 
 class NamedInodes:
-    """Inodes with their paths, in order, packed: none of them keeps the tree in memory."""
+    """Inodes with their paths, in order, packed: the tree need not stay in memory."""
 
     def __init__(self, records: PackedRecords | None = None) -> None:
         self._records = PackedRecords() if records is None else records
@@ -30,7 +30,7 @@ class NamedInodes:
         self._records.save(out)
 
     def add(self, path: bytes, node: Inode) -> None:
-        """Add an inode as it is now; a directory comes back without its names."""
+        """Add an inode in its present state; iteration returns directories without names."""
         self._records.add((path, *recorded(node)))
 
     def __len__(self) -> int:
@@ -41,12 +41,12 @@ class NamedInodes:
             yield path, restored(record)
 
     def records(self) -> Iterator[tuple[bytes, InodeRecord]]:
-        """Their paths, and what recorded() says of them."""
+        """The paths, with the record of recorded()."""
         return ((record[0], record[1:]) for record in self._records)
 
 
 class Contents(NamedTuple):
-    """What a stream is made of: see FilesystemPlan."""
+    """The contents of a stream, see FilesystemPlan."""
 
     bare: NamedInodes
     files: Mapping[int, NamedInodes]
@@ -54,7 +54,7 @@ class Contents(NamedTuple):
 
 
 def load_contents(source: BinaryIO) -> tuple[Contents, dict[str, Inode | None]]:
-    """Read what FilesystemPlan.save() wrote: for the stream, and the account files."""
+    """Read the output of FilesystemPlan.save(): the stream's contents, and the account files."""
     order, accounts = packed.load(source)
     files = {layer: NamedInodes(PackedRecords.load(source)) for layer in order}
     bare, links = NamedInodes(PackedRecords.load(source)), PackedRecords.load(source)
@@ -66,7 +66,7 @@ def _nodes(accounts: Mapping[str, InodeRecord | None]) -> dict[str, Inode | None
 
 
 class FilesDigest:
-    """A digest of files of one layer, as they are written one after another."""
+    """A digest of files of one layer, in the order of writing."""
 
     def __init__(self, diff_id: str) -> None:
         self._hash = hashlib.sha256(diff_id.encode() + b"\n")
@@ -76,21 +76,24 @@ class FilesDigest:
         self._hash.update(marshal.dumps((path, identity(record)), MARSHAL))
 
     def value(self) -> bytes:
-        """The digest of those added so far."""
+        """The digest of the files added until now."""
         return self._hash.digest()
 
 
 class StreamPipe:
-    """The pipe into the tool, as whoever writes the tar stream has it."""
+    """The pipe into the tool, on the side of the stream's writer."""
 
     def __init__(self, handle: int) -> None:
-        """handle: of the pipe, which stays open."""
+        """handle: of the pipe; close() is up to the caller."""
         self.handle = handle
         self._file = open(handle, "wb", buffering=PIPE_BYTES, closefd=False)
         self._broken = False
 
     def put(self, feed: Callable[[BinaryIO], None]) -> bool:
-        """Let ``feed`` write a part of the stream; whether the tool still reads. Raises what feed raises."""
+        """Let ``feed`` write a part of the stream; returns whether the tool still reads.
+
+        Passes on feed's errors.
+        """
         try:
             feed(self._file)
         except BrokenPipeError:
@@ -98,5 +101,5 @@ class StreamPipe:
         return not self._broken
 
     def flush(self) -> bool:
-        """Write what is held back; whether the tool has read all so far, or will."""
+        """Flush the buffer; returns whether the tool still reads."""
         return self.put(lambda file: file.flush())

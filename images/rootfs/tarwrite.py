@@ -1,4 +1,4 @@
-"""The merged tree as a plain tar stream for tar2sqfs: our own headers, and file data copied between them."""
+"""Writes the merged tree as a plain tar stream for tar2sqfs: generated headers, copied file data."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _OCTAL_MAX = 0o77777777777
 
 
 def member(path: bytes, node: Inode) -> tuple[bytes, int]:
-    """An inode's headers, and how many zero bytes pad its data; the root's path is empty."""
+    """An inode's headers, and the zero bytes of padding after the data; the root's path is empty."""
     records: list[tuple[bytes, bytes]] = [(b"SCHILY.xattr." + key, value) for key, value in node.xattrs]
     content = node.content
     stored = content.stored if content is not None else 0
     before = b""
     if content is not None and content.extents is not None:
-        # tar2sqfs takes no empty map: what is all hole ends with an empty part, as GNU tar writes it.
+        # tar2sqfs rejects an empty map: a file of one hole ends with an empty part, as in GNU tar.
         before = _sparse_map(content.extents or ((node.size, 0),))
         records += [(b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0")]
         records += [(b"GNU.sparse.name", path), (b"GNU.sparse.realsize", b"%d" % node.size)]
@@ -28,7 +28,7 @@ def member(path: bytes, node: Inode) -> tuple[bytes, int]:
 
 
 def hard_link(path: bytes, target: bytes) -> bytes:
-    """The header of a further name for an inode that stands under target."""
+    """The header of a hard link to the inode at target."""
     return _headers(path, tarstream.LINK, None, [], 0, target)
 
 
@@ -64,14 +64,14 @@ def _block(path: bytes, kind: bytes, node: Inode | None, size: int, link: bytes)
     )
     device = node.device if node is not None else (0, 0)
     tail = _NO_LINK[kind] if not link and device == (0, 0) else _tail(kind, link, device)
-    # The low half of Adler-32 is 1 and the sum of all bytes, modulo 65521 (RFC 1950); no header of ours has
-    # so much. It takes a tenth of the time of sum().
+    # The low half of Adler-32 is 1 plus the sum of all bytes, modulo 65521 (RFC 1950); the sum of a header
+    # here is smaller. adler32() takes a tenth of the time of sum().
     total = (zlib.adler32(tail, zlib.adler32(head)) & 0xFFFF) - 1 + 8 * 0x20
     return b"%b%06o\0 %b" % (head, total, tail)
 
 
 def _tail(kind: bytes, link: bytes, device: tuple[int, int]) -> bytes:
-    """The header after its checksum."""
+    """The header after the checksum."""
     fields = (kind, link[:100].ljust(100, b"\0"), b"ustar\x0000", bytes(64), *device)
     return (b"%b%b%b%b%07o\0%07o\0" % fields).ljust(BLOCK - 156, b"\0")
 
@@ -80,7 +80,7 @@ _NO_LINK = {kind: _tail(kind, b"", (0, 0)) for kind in (b"x", *(b"%d" % number f
 
 
 def _record(key: bytes, value: bytes) -> bytes:
-    """A PAX record, whose length counts its own digits."""
+    """A PAX record; the length counts its own digits."""
     rest = len(key) + len(value) + 3
     length = rest + len(str(rest))
     length = rest + len(str(length))

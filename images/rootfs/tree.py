@@ -1,9 +1,9 @@
-"""The merged tree of an image: an index of names, without data, to which layers are applied in turn.
+"""The merged tree of an image: an index of names, without data. Layers are applied in turn.
 
-The rules are those of the OCI image-spec (layer.md) where it speaks, and where it does not, what umoci and
-containerd have in common: ``..`` and absolute names stay inside the root, symlinks in a parent path are
-followed inside the root, a whiteout only hides what lower layers brought, a hard link carries no metadata of
-its own.
+The rules are from the OCI image-spec (layer.md). For gaps in the spec, the common behaviour of umoci and
+containerd counts: ``..`` and absolute names stay inside the root, symlinks in a parent path are followed
+inside the root, a whiteout hides only the content of lower layers, a hard link carries no metadata of its
+own.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from images.rootfs.paths import cleaned
 WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"
 MAX_SYMLINKS = 255
-# What an ordinary entry takes of limits.path_steps, and more. Without a limit, a few entries deep behind
+# Allowance for an ordinary entry in limits.path_steps, generous. Without a limit, a few entries deep behind
 # symlinks would take hours.
 STEPS_PER_ENTRY = 32
 
 
 class _Trail(NamedTuple):
-    """A path as the directories from the root down, with the names that lead to each."""
+    """A path: the directories from the root down, with their names."""
 
     nodes: tuple[Inode, ...]
     names: tuple[bytes, ...]
 
 
 class MergedTree:
-    """Layers are applied lowest first; difference() lists the result, or what is new since rebase()."""
+    """Layers are applied lowest first; difference() lists the result, or the changes since rebase()."""
 
     def __init__(self, subject: str, limits: ImageLimits, before: tuple[Inode, int] | None = None) -> None:
         """before: the root and last serial of a tree to continue from, as after rebase()."""
@@ -48,8 +48,8 @@ class MergedTree:
         self._steps_left = limits.path_steps
         self._implied = 0
         self._layer = 0
-        # What the current layer brought: all inodes with a higher serial than this, and others by (serial of
-        # the directory, name), ancestors included.
+        # The current layer's changes: all inodes with a higher serial than this, and older inodes by (serial
+        # of the directory, name), ancestors included.
         self._before_layer = self._serial
         self._touched: set[tuple[int, bytes]] = set()
         self._last: tuple[bytes, _Trail] | None = None
@@ -62,18 +62,18 @@ class MergedTree:
         return self._serial
 
     def rebase(self) -> None:
-        """Make the present state the one that difference() compares with."""
+        """Make the present state the base of difference()."""
         self._base = Baseline(self._serial)
 
     def difference(self) -> Iterator[tuple[bytes, Inode]]:
-        """Every path (relative, the root b"") that differs from what was there at rebase(), with its inode.
+        """Every path (relative, the root b"") that changed since rebase(), with its inode.
 
-        Without a rebase() all that is there; otherwise see Baseline.difference.
+        Without a rebase(), the whole tree; otherwise see Baseline.difference.
         """
         return self._base.difference(self.root)
 
     def has_several_names(self, node: Inode) -> bool:
-        """Whether an inode was given one more name since rebase()."""
+        """Whether an inode gained a hard link after rebase()."""
         return self._base.has_several_names(node)
 
     def main_name(self, node: Inode) -> bytes | None:
@@ -81,7 +81,7 @@ class MergedTree:
         return self._base.main_name(node, self.root)
 
     def described(self, entry: TarEntry) -> tuple[bytes, Inode]:
-        """A file's path and inode, as long as no other entry affects them."""
+        """A file's path and inode, assuming that no other entry affects them."""
         node = Inode(tarstream.FILE, 0)
         self._describe(node, entry)
         return b"/".join(cleaned(entry.name)), node
@@ -161,7 +161,7 @@ class MergedTree:
             self._remove_lower(parent, hidden)
 
     def _remove_lower(self, parent: Inode, name: bytes) -> None:
-        """Remove what lower layers have under this name; what this layer has stays."""
+        """Remove the content of lower layers under this name; content of the current layer stays."""
         stack = [(parent, name)]
         while stack:
             parent, name = stack.pop()
@@ -226,10 +226,10 @@ class MergedTree:
         return node
 
     def _resolve(self, parts: list[bytes], create: bool) -> _Trail | None:
-        """The directory a path leads to; None: it is not there, or something on the way is no directory.
+        """The directory at a path; None: missing, or a parent is no directory.
 
-        Missing directories are made (root's, 0755) when create is set, as every unpacker does. Raises
-        Unpackable for a loop of symlinks.
+        create: make missing directories (owned by root, mode 0755), as every unpacker does. Raises Unpackable
+        for a loop of symlinks.
         """
         nodes: list[Inode | None] = [self.root]
         names: list[bytes] = []

@@ -1,8 +1,8 @@
 """Caches merged trees on disk: the changes by a filesystem's layers, loaded one directory at a time.
 
-They spare reading the layers of filesystems that are here when another one is built over them. Nothing
-depends on them: one that is missing, damaged, or of another version of this program or of Python is made
-again from the layers.  Workers write and read them; the daemon only keeps them.
+A new filesystem over existing ones then needs no reading of their layers. Caches are optional: a missing or
+damaged cache, or a cache of another version of this program or of Python, is rebuilt from the layers. Workers
+write and read the caches; the daemon only keeps them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from images.layer.inode import Inode, InodeRecord, recorded, restored
 from images.layer.packed import expanded, squeezed
 
 _FORM = f"2 {sys.version_info[0]}.{sys.version_info[1]}"
-# Directories that are compressed, and later read, together.
+# Directories per compressed group; a group is read as a whole.
 _TOGETHER = 16
 _READ_GROUPS = 8
 
@@ -34,7 +34,7 @@ class PackedDirectories:
         kept = self.groups = tuple(groups)
         self.serials = serials
         self._serials = array("I", serials)
-        # What is looked for was often made beside what was found last.
+        # The next lookup is often for a directory created beside the last.
         self._group = lru_cache(_READ_GROUPS)(lambda number: expanded(kept[number]))
 
     @classmethod
@@ -48,7 +48,7 @@ class PackedDirectories:
         return cls(array("I", (directory.serial for directory in ordered)).tobytes(), groups)
 
     def find(self, serial: int) -> list[tuple[bytes, InodeRecord]] | None:
-        """The content of a directory; None: it is not among these."""
+        """The content of a directory; None: unknown here."""
         place = bisect_left(self._serials, serial)
         if place == len(self._serials) or self._serials[place] != serial:
             return None
@@ -68,10 +68,10 @@ def _listed(directory: Inode) -> list[tuple[bytes, InodeRecord]]:
 
 @dataclass(frozen=True)
 class TreeCache:
-    """A filesystem's part of a tree.
+    """The part of a tree from one filesystem.
 
-    layers: digests of the compressed layers it was made from; serial: of the tree's last inode; spent: see
-    Planner, of these layers alone, then their Cost; root: the root directory's record.
+    layers: digests of the compressed layers; serial: of the tree's last inode; spent: see Planner, of these
+    layers alone, then their Cost; root: the root directory's record.
     """
 
     chain_id: str
@@ -97,7 +97,7 @@ def pack(cache: TreeCache) -> bytes:
 
 
 def load(source: BinaryIO) -> TreeCache | None:
-    """Load what pack() has written; None: it is unusable."""
+    """Load the output of pack(); None: unusable."""
     try:
         form, *fields, serials, groups = expanded(source.read())
         if form != _FORM:
@@ -109,15 +109,15 @@ def load(source: BinaryIO) -> TreeCache | None:
 
 
 def root(trees: Sequence[TreeCache]) -> Inode:
-    """The root of the tree that the filesystems make together, lowest first."""
+    """The root of the merged tree of the filesystems, lowest first."""
     return _Loader([tree.directories for tree in reversed(trees)]).node(trees[-1].root)
 
 
 class _Loader:
-    """Makes inodes when they are asked for; an inode with several names is made once."""
+    """Makes inodes on demand; an inode with several names is made once."""
 
     def __init__(self, directories: Sequence[PackedDirectories]) -> None:
-        """directories: of the topmost filesystem first, which has a directory's latest contents."""
+        """directories: topmost filesystem first, because it has a directory's latest contents."""
         self._directories = directories
         self._made: dict[int, Inode] = {}
 
@@ -128,7 +128,7 @@ class _Loader:
         if node is None:
             node = restored(record)
             if node.is_directory:
-                # It has one name, and must not be kept by what it keeps.
+                # A directory has one name. No entry here: a reference cycle would keep it in memory.
                 node.load_later(partial(self._load, serial))
             else:
                 self._made[serial] = node

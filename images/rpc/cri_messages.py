@@ -1,4 +1,4 @@
-"""Makes CRI's messages about images, and reads credentials from them."""
+"""Makes CRI's messages about images, and reads credentials from CRI's messages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from images.store.catalogue import StoredImage
 from xenpod_proto.cri.v1 import runtime_pb2
 
 _SHOWN = 200
-# Ends a shortened user: no account has a name with a colon, so the text names nobody.
+# Ends a shortened user: no account name contains a colon, hence the text matches no account.
 _CUT = "...:"
 
 
 def image_message(image: StoredImage) -> runtime_pb2.Image:
-    """CRI's Image, with the user its containers run as: a number, or a name to be looked up in the image."""
+    """CRI's Image, with the user of its containers: a number, or a name for lookup in the image."""
     message = runtime_pb2.Image(
         id=image.id,
         repo_tags=image.repo_tags,
@@ -36,9 +36,9 @@ def image_message(image: StoredImage) -> runtime_pb2.Image:
 
 
 def _set_user(message: runtime_pb2.Image, untrusted_user: str) -> None:
-    """Set uid or username.  The kubelet's runAsNonRoot takes neither for root, and a username for unknown.
+    """Set uid or username.  To the kubelet's runAsNonRoot, neither means root, and a username means unknown.
 
-    A user that CreateContainer refuses is a username: for runAsNonRoot this is refused, too.
+    A user that CreateContainer refuses becomes a username: runAsNonRoot refuses it too.
     """
     try:
         who = user_of(untrusted_user)
@@ -52,7 +52,7 @@ def _set_user(message: runtime_pb2.Image, untrusted_user: str) -> None:
 
 
 def verbose_info(image: StoredImage) -> dict[str, str]:
-    """What ``crictl inspecti`` shows beside the status, in the shape containerd gives it."""
+    """The verbose part of ``crictl inspecti``, in containerd's shape."""
     pulled = datetime.fromtimestamp(image.pulled_at / 1e9, UTC).isoformat()
     info = {
         "chainID": chain(image.config["rootfs"]["diff_ids"]),
@@ -66,7 +66,7 @@ def verbose_info(image: StoredImage) -> dict[str, str]:
 
 
 def credentials_from(auth: runtime_pb2.AuthConfig) -> Credentials:
-    """Read CRI's AuthConfig in all its forms; raises Invalid, without the secret, if it is malformed."""
+    """Read CRI's AuthConfig in all its forms; raises Invalid, without the secret, if malformed."""
     server = _server(auth.server_address)
     if auth.registry_token:
         return Credentials(registry_token=_sendable(auth.registry_token), server=server)

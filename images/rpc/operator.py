@@ -1,4 +1,4 @@
-"""The gRPC service xenpod.images.v1: what an operator can do with images beyond CRI."""
+"""The gRPC service xenpod.images.v1: image operations beyond CRI, for operators."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Pull(  # noqa: N802
         self, request: pb.PullRequest, context: _Context
     ) -> AsyncIterator[pb.PullEvent]:
-        """Pull an image; sends the progress whenever it has changed, then the image."""
+        """Pull an image; sends each change of the progress, then the image."""
         reference = names.parse(request.name)
         secret = Credentials(request.username, request.password) if request.username else ANONYMOUS
         told: list[Progress] = []
@@ -79,14 +79,14 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
                 await asyncio.wait({pulling}, timeout=PACE)
             image = await pulling
         finally:
-            # The caller may be gone: the pull is cancelled then, unless others wait for it.
+            # The caller may be gone: cancel the pull, unless another caller waits.
             pulling.cancel()
         yield pb.PullEvent(image=self._message(image))
 
     async def WatchPulls(  # noqa: N802
         self, request: pb.WatchPullsRequest, context: _Context
     ) -> AsyncIterator[pb.WatchPullsEvent]:
-        """Send all pulls, and again whenever any of them has changed."""
+        """Send all pulls, and again at each change."""
         pulls = self._manager.pulls
         before: list[Snapshot] | None = None
         while True:
@@ -102,7 +102,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def List(  # noqa: N802
         self, request: pb.ListRequest, context: _Context
     ) -> pb.ListResponse:
-        """List all images that fit."""
+        """List all matching images."""
         filters = Filters(request.filters, time.time_ns())
         messages = [
             image_message(image, holders)
@@ -114,7 +114,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Inspect(  # noqa: N802
         self, request: pb.InspectRequest, context: _Context
     ) -> pb.InspectResponse:
-        """Show an image, and what is stored of it."""
+        """Show an image and its stored parts."""
         image = self._store.resolve(_named(request.image))
         row, stack = self._store.stored(image)
         return pb.InspectResponse(
@@ -141,7 +141,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Remove(  # noqa: N802
         self, request: pb.RemoveRequest, context: _Context
     ) -> pb.RemoveResponse:
-        """Remove an image that must be there."""
+        """Remove an image; Missing if no image matches."""
         image = self._store.resolve(_named(request.image))
         message = self._message(image)
         await self._manager.remove(image.id)
@@ -150,14 +150,14 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Verify(  # noqa: N802
         self, request: pb.VerifyRequest, context: _Context
     ) -> AsyncIterator[pb.VerifyEvent]:
-        """Check images: one event for each, as soon as it has been read, and repaired when that is asked."""
+        """Check images: one event for each image once read, after its repair if requested."""
         secret = Credentials(request.username, request.password) if request.username else ANONYMOUS
         asked = [self._store.resolve(_named(text)) for text in request.images] or self._store.images()
         for image in asked:
             try:
                 event = await self._verified(image, secret if request.repair else None)
             except Missing:
-                continue  # it was removed since
+                continue  # removed after the listing
             yield event
 
     async def _verified(self, image: StoredImage, repaired_by: Credentials | None) -> pb.VerifyEvent:
@@ -179,7 +179,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Prune(  # noqa: N802
         self, request: pb.PruneRequest, context: _Context
     ) -> pb.CollectResponse:
-        """Remove the unused images that fit; those with a tag only if all are asked for."""
+        """Remove unused images that match; images with a tag only with ``all`` or a dangling filter."""
         filters = Filters(request.filters, time.time_ns())
         every = request.all or any(text.startswith("dangling=") for text in request.filters)
 
@@ -191,7 +191,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Tag(  # noqa: N802
         self, request: pb.TagRequest, context: _Context
     ) -> pb.TagResponse:
-        """Give an image one more name."""
+        """Add a name to an image."""
         image = self._store.resolve(_named(request.image))
         name = names.parse(_named(request.name))
         if name.digest is not None:
@@ -224,7 +224,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def ListKernels(  # noqa: N802
         self, request: pb.ListKernelsRequest, context: _Context
     ) -> pb.ListKernelsResponse:
-        """List all kernel images; a faulty one has its fault."""
+        """List all kernel images; a faulty image carries its fault."""
         found = await self._manager.kernels.listed()
         holders = self._store.holders
         return pb.ListKernelsResponse(kernels=[kernel_message(one, holders(one.image.id)) for one in found])
@@ -232,7 +232,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def _remove_unused(
         self, fits: Callable[[StoredImage], bool], dry_run: bool, unfinished: bool = False
     ) -> pb.CollectResponse:
-        """Remove unused images that fit, or only list them; unfinished: layers of unfinished pulls, too."""
+        """Remove matching unused images, or only list them; unfinished: layers of unfinished pulls, too."""
         layers = self._store.unfinished
         if dry_run:
             return pb.CollectResponse(
@@ -260,7 +260,7 @@ def _named(text: str) -> str:
 
 
 def _tags(image: StoredImage, asked: str) -> Sequence[str]:
-    """The tags to export: the one in the request, or all tags when the request has an id or a digest."""
+    """The tags to export: the requested tag, or all tags if the request has an id or a digest."""
     try:
         name = str(names.parse(asked))
     except Invalid:

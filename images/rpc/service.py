@@ -30,7 +30,7 @@ def add_image_services(
 ) -> None:
     """Register CRI's ImageService and xenpod.images.v1 with a server.
 
-    mixed: CRI's ImageService where images of another runtime are in it, too.
+    mixed: CRI's ImageService for the images of several runtimes.
     """
     if mixed is None:
         runtime_pb2_grpc.add_ImageServiceServicer_to_server(ImageService(manager), server)
@@ -40,7 +40,7 @@ def add_image_services(
 
 
 class ImageService(runtime_pb2_grpc.ImageServiceServicer):
-    """One method for each RPC; failures are raised as Faults, which an interceptor turns into statuses."""
+    """One method for each RPC; failures are raised as Faults, and an interceptor maps them to statuses."""
 
     def __init__(self, manager: ImageManager) -> None:
         self._manager = manager
@@ -49,14 +49,14 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
     async def PullImage(  # noqa: N802
         self, request: runtime_pb2.PullImageRequest, context: _Context
     ) -> runtime_pb2.PullImageResponse:
-        """Pull an image; answers with its id once it is ready to run."""
+        """Pull an image; returns its id once ready to run."""
         reference = names.parse(_asked(request.image))
         try:
             secret, namespace = credentials_from(request.auth), request.sandbox_config.metadata.namespace
             image = await self._manager.pull(reference, secret, namespace=namespace or None)
         except Rejected as fault:
-            # The kubelet recognises this error by these words, and only in UNKNOWN
-            # (k8s.io/cri-api/pkg/errors; pkg/kubelet/images).
+            # The kubelet recognises this error by the text, and only in UNKNOWN (k8s.io/cri-api/pkg/errors;
+            # pkg/kubelet/images).
             await context.abort(grpc.StatusCode.UNKNOWN, clip(f"SignatureValidationFailed: {fault}"))
         return runtime_pb2.PullImageResponse(image_ref=image.id)
 
@@ -64,7 +64,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
     async def ListImages(  # noqa: N802
         self, request: runtime_pb2.ListImagesRequest, context: _Context
     ) -> runtime_pb2.ListImagesResponse:
-        """List all images, or the one that the filter names."""
+        """List all images, or the image in the filter."""
         return runtime_pb2.ListImagesResponse(images=self._selected(request.filter))
 
     async def StreamImages(  # noqa: N802
@@ -78,9 +78,10 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
     async def ImageStatus(  # noqa: N802
         self, request: runtime_pb2.ImageStatusRequest, context: _Context
     ) -> runtime_pb2.ImageStatusResponse:
-        """An image's status; empty for an image that is not there, as the kubelet expects.
+        """An image's status; empty for a missing image, as the kubelet expects.
 
-        One whose damage takes a pull is not there: the kubelet pulls it then, with the pod's credentials.
+        An image with damage that only a pull can repair counts as missing: the kubelet then pulls it with the
+        pod's credentials.
         """
         image = self._find(_asked(request.image))
         if image is None or not self._store.usable(image):
@@ -91,7 +92,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
     async def RemoveImage(  # noqa: N802
         self, request: runtime_pb2.RemoveImageRequest, context: _Context
     ) -> runtime_pb2.RemoveImageResponse:
-        """Remove an image with all its names; an image that is not there is fine."""
+        """Remove an image with all its names, if the image exists."""
         image = self._find(_asked(request.image))
         if image is not None:
             await self._manager.remove(image.id)
@@ -101,7 +102,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
     async def ImageFsInfo(  # noqa: N802
         self, request: runtime_pb2.ImageFsInfoRequest, context: _Context
     ) -> runtime_pb2.ImageFsInfoResponse:
-        """Show the space that the store uses on the disk."""
+        """Show the disk usage of the store."""
         usage = await self._manager.usage()
         filesystem = runtime_pb2.FilesystemUsage(
             timestamp=time.time_ns(),
@@ -122,7 +123,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
         return [image_message(image) for image in found]
 
     def _find(self, text: str) -> StoredImage | None:
-        """The image; None if it is not here, or if its name cannot be parsed."""
+        """The image; None if missing, or if its name cannot be parsed."""
         try:
             return self._store.find(text)
         except Invalid:

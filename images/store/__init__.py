@@ -1,1 +1,1 @@
-"""The image store: index, files, and what may be removed."""
+"""The image store: index, files, and removal."""

@@ -1,4 +1,4 @@
-"""An immutable snapshot of the store's images, which is replaced at every change."""
+"""An immutable snapshot of the store's images, replaced at every change."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MAX_SHOWN = 5
 class StoredImage:
     """An image as the rest of the daemon sees it.
 
-    id: digest of its configuration; size: bytes on the disk (layers that others share included); config: the
-    part that we use of the JSON document, with Env, Cmd and so on under "config"; stack: the read-only
-    filesystems, lowest first; pinned: garbage collection leaves it alone; damaged: one of its filesystems is;
-    lost: how many files lost what in them, see LossCount.named.
+    id: digest of the configuration; size: bytes on disk, shared layers included; config: the part of the JSON
+    document that xenpod uses, with Env, Cmd etc. under "config"; stack: the read-only filesystems, lowest
+    first; pinned: exempt from garbage collection; damaged: a filesystem is damaged; lost: counts of files by
+    lost attributes, see LossCount.named.
     """
 
     id: str
@@ -48,15 +48,15 @@ class StoredImage:
 
     @property
     def run(self) -> dict[str, Any]:
-        """The part of the configuration that says how to run it (Env, Cmd, Entrypoint, User, ...)."""
+        """The run settings of the configuration (Env, Cmd, Entrypoint, User, ...)."""
         run: dict[str, Any] = self.config.get("config") or {}
         return run
 
 
 class Catalogue:
-    """images, rows, facts: by id, the removed ones included; filesystems: by chain id.
+    """images, rows, facts: by id, removed images included; filesystems: by chain id.
 
-    facts lacks the images whose documents have not been read, see ImageManager.start().
+    facts lacks images with unread documents, see ImageManager.start().
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Catalogue:
         before: Catalogue | None,
         pins: Globs,
     ) -> None:
-        """before: the last snapshot, whose facts need not be unpacked again."""
+        """before: the last snapshot; unchanged facts are reused, not unpacked again."""
         self.rows = {row.id: row for row in sorted(rows, key=lambda row: row.id)}
         self.filesystems = {row.chain_id: row for row in filesystems}
         self._names = dict(named)
@@ -96,7 +96,7 @@ class Catalogue:
         return found[::-1]
 
     def broken(self) -> set[str]:
-        """Filesystems whose files are gone, or have another size. Of damaged ones nothing is expected."""
+        """Filesystems with missing files or files of a wrong size, except those marked damaged."""
         return {
             chain_id
             for chain_id, row in self.filesystems.items()
@@ -105,11 +105,11 @@ class Catalogue:
         }
 
     def listed(self) -> list[StoredImage]:
-        """All images that were not removed, in the order of their ids."""
+        """All images not marked removed, sorted by id."""
         return [image for image in self.images.values() if self._is_here(image.id)]
 
     def find(self, name_or_id: str) -> StoredImage | None:
-        """An image that was not removed, by name, id, or unique beginning of an id; raises Invalid."""
+        """An image not marked removed, by name, id, or unique prefix of an id; raises Invalid."""
         text = name_or_id
         image_id: str | None = text if ":" in text else f"sha256:{text}"
         if image_id not in self.rows:
@@ -119,7 +119,7 @@ class Catalogue:
         return None if image_id is None or not self._is_here(image_id) else self.images[image_id]
 
     def _is_here(self, image_id: str) -> bool:
-        """Whether an image is listed: not removed, and its documents read, which name its user."""
+        """Whether an image is listed: not removed, and with known facts, for instance the user name."""
         return not self.rows[image_id].removed and image_id in self.facts
 
     def resolve(self, text: str) -> StoredImage:
@@ -154,7 +154,7 @@ class Catalogue:
         return fitting[0] if len(fitting) == 1 else None
 
     def _beginning(self, text: str) -> list[str]:
-        """The ids with this prefix of images that were not removed."""
+        """The ids with this prefix, removed images excluded."""
         if not _is_hex(text, MIN_PREFIX, 64):
             return []
         listed = filter(self._is_here, self.rows)
@@ -187,7 +187,7 @@ def _image(
 
 
 def _facts(row: ImageRow) -> ImageFacts | None:
-    """What an image's documents say; None: they are to be read."""
+    """The stored facts of an image's documents; None: the documents must be read."""
     try:
         return unpack_image(row.facts) if row.facts else None
     except Malformed as error:

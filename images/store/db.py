@@ -1,4 +1,4 @@
-"""The index of images: one SQLite file. A file in the store that no row names is garbage."""
+"""The index of images: one SQLite file. A file in the store without a row is garbage."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from images.store import schema
 
 log = logging.getLogger(__name__)
 
-# The log is restarted after so many pages, which is half of the disk space reserved for it.
+# Pages of the write-ahead log before a checkpoint: half of the disk space reserved for the log.
 _LOG_PAGES = 64
 _LOG_BYTES = 512 * 1024
 
 
 @dataclass(frozen=True)
 class FilesystemRow:
-    """A filesystem image in the store, named by its layers and all those below.
+    """A filesystem image in the store, named by its layers and all layers below.
 
-    bytes: its length; digest: of the whole file as it was built, "" when version 1 made it; below: the
-    chain_id of the filesystem that it lies over, "" when it is the lowest. That one may come later.
-    damaged: its file was found to be another than was built, and no new container may have it. lost: how many
-    files lost what, see LossCount.named; None: nobody counted.
+    bytes: length; digest: of the whole file as built, "" if built by version 1; below: chain_id of the
+    filesystem underneath, possibly added later, "" for the lowest. damaged: the file has changed since the
+    build; new containers must not use it. lost: counts of files by lost attributes, see LossCount.named;
+    None: not counted.
     """
 
     chain_id: str
@@ -46,9 +46,9 @@ class FilesystemRow:
 
 @dataclass(frozen=True)
 class ImageRow:
-    """An image. chain_id: of its topmost filesystem; layers: (digest, compressed bytes), lowest first.
+    """An image. chain_id: of the topmost filesystem; layers: (digest, compressed bytes), lowest first.
 
-    pulled_at: nanoseconds since the epoch. facts: ImageFacts as bytes; b"": nobody has read its documents.
+    pulled_at: nanoseconds since the epoch. facts: ImageFacts as bytes; b"": documents not read yet.
     """
 
     id: str
@@ -63,7 +63,7 @@ class ImageRow:
 
 
 class ImageDb:
-    """Every method is one transaction that is on the disk when it returns; safe to call from any thread."""
+    """Every method is one transaction, on disk on return; safe to call from any thread."""
 
     def __init__(self, file: Path) -> None:
         self._lock = threading.Lock()
@@ -120,9 +120,9 @@ class ImageDb:
     def add_filesystem(
         self, row: FilesystemRow, accounts: Mapping[str, bytes | None], content: str = ""
     ) -> None:
-        """Add a finished filesystem; an older row of the same chain id is replaced, and with it its damage.
+        """Add a finished filesystem. Replaces a row of the same chain id, and clears its mark of damage.
 
-        accounts: see account_file(); content: see same_content(), "": not known.
+        accounts: see account_file(); content: see same_content(), "": unknown.
         """
         with self._transaction() as db:
             db.execute(
@@ -141,9 +141,9 @@ class ImageDb:
                 db.execute("INSERT OR REPLACE INTO contents VALUES (?, ?)", (row.chain_id, content))
 
     def add_image(self, row: ImageRow, names: tuple[str, ...], replace: bool = False) -> None:
-        """Add an image with names, taken from other images if need be; a removed image comes back.
+        """Add an image with names, taken from other images if necessary; a removed image returns.
 
-        replace: what is stored of it, as replace_image() does; else that stays as it is.
+        replace: also replace the stored documents, as replace_image() does.
         """
         with self._transaction() as db:
             db.execute(
@@ -166,7 +166,7 @@ class ImageDb:
         self._grow()
 
     def _grow(self) -> None:
-        """Move new rows from the log to the file: deleting them later then needs no disk space."""
+        """Move new rows from the log to the file: deleting rows later then needs no disk space."""
         with self._lock:
             try:
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
@@ -174,25 +174,25 @@ class ImageDb:
                 log.warning("the index stays in its log: %s", error)
 
     def mark_damaged(self, chain_ids: Sequence[str]) -> None:
-        """Note that filesystems' files are damaged, until add_filesystem() replaces them."""
+        """Mark filesystems as damaged until add_filesystem() replaces them."""
         with self._transaction() as db:
             db.executemany(
                 "INSERT OR IGNORE INTO damaged VALUES (?)", [(chain_id,) for chain_id in chain_ids]
             )
 
     def replace_image(self, row: ImageRow) -> None:
-        """Replace an image's documents and list of layers; keep its names and its mark of removal."""
+        """Replace an image's documents and list of layers; keep the names and the mark of removal."""
         with self._transaction() as db:
             _replace(db, row)
             _add_facts(db, row)
 
     def add_facts(self, row: ImageRow) -> None:
-        """Add what the documents of an image say."""
+        """Add the facts of an image's documents."""
         with self._transaction() as db:
             _add_facts(db, row)
 
     def name(self, name: str, image_id: str | None) -> None:
-        """Give a name to an image, taken from another if need be; None: no image has it any more."""
+        """Give a name to an image, taken from another image if necessary; None: delete the name."""
         with self._transaction() as db:
             if image_id is None:
                 db.execute("DELETE FROM names WHERE name = ?", (name,))
@@ -200,25 +200,25 @@ class ImageDb:
                 db.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (name, image_id))
 
     def unname(self, image_id: str) -> None:
-        """Remove all names of an image and mark it removed."""
+        """Remove all names of an image and mark the image removed."""
         with self._transaction() as db:
             db.execute("DELETE FROM names WHERE image_id = ?", (image_id,))
             db.execute("UPDATE images SET removed = 1 WHERE id = ?", (image_id,))
 
     def delete_image(self, image_id: str) -> None:
-        """Delete an image and its names."""
+        """Delete an image and all its names."""
         with self._transaction() as db:
             db.execute("DELETE FROM images WHERE id = ?", (image_id,))
 
     def drop_filesystems(self, chain_ids: list[str]) -> None:
-        """Delete filesystems that no image has."""
+        """Delete filesystems without an image."""
         with self._transaction() as db:
             db.executemany(
                 "DELETE FROM filesystems WHERE chain_id = ?", [(chain_id,) for chain_id in chain_ids]
             )
 
     def images(self) -> list[ImageRow]:
-        """All images, the removed ones included."""
+        """All images, removed images included."""
         with self._lock, self._told("read"):
             rows = self._db.execute(
                 "SELECT images.*, coalesce(facts, x'') FROM images LEFT JOIN facts ON image_id = id "
@@ -247,21 +247,21 @@ class ImageDb:
         ]
 
     def same_content(self, content: str) -> list[str]:
-        """The chain ids of filesystems made of the same things, by ContentId.value, wherever they lie."""
+        """The chain ids of filesystems with the same content, by ContentId.value, at any place in a stack."""
         with self._lock, self._told("read"):
             rows = self._db.execute("SELECT chain_id FROM contents WHERE content_id = ?", (content,))
             return [row[0] for row in rows]
 
     def contents(self, chain_ids: Sequence[str]) -> set[str]:
-        """The ContentId.value of each of these filesystems that was built with one."""
+        """The known ContentId.value of each filesystem."""
         with self._lock, self._told("read"):
             query = "SELECT content_id FROM contents WHERE chain_id = ?"
             return {row[0] for chain_id in chain_ids for row in self._db.execute(query, (chain_id,))}
 
     def account_file(self, stack: Sequence[str], path: str) -> bytes | None:
-        """The account file in a stack of filesystems, lowest first; None: there is none.
+        """The account file in a stack of filesystems, lowest first; None: no such file.
 
-        The topmost one that has a row says what it is: its contents, or NULL where it was taken away.
+        The topmost filesystem with a row decides: the file's contents, or NULL if it deletes the file.
         """
         with self._lock, self._told("read"):
             for chain_id in reversed(stack):
@@ -288,7 +288,7 @@ def _replace(db: sqlite3.Connection, row: ImageRow) -> None:
 
 
 def _add_facts(db: sqlite3.Connection, row: ImageRow) -> None:
-    """Note the facts of the manifest that is stored, if they are of it."""
+    """Store the facts if they belong to the stored manifest."""
     db.execute(
         "INSERT OR REPLACE INTO facts SELECT id, manifest_digest, ? FROM images "
         "WHERE id = ? AND manifest_digest = ?",

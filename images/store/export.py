@@ -1,9 +1,8 @@
-"""Images as an OCI image layout, out of what the store keeps of them (image-spec v1.1, image-layout.md).
+"""Exports images as an OCI image layout (image-spec v1.1, image-layout.md).
 
-Manifests, configurations and compressed layers are kept and exported byte for byte, but for a manifest in
-Docker's format: that becomes OCI's, since skopeo and umoci find no other in a layout. The image's id stays
-then, the digest of its manifest does not. What an index listed beside this platform's manifest is not kept,
-and not exported.
+Manifests, configurations and compressed layers are exported byte for byte. Exception: a manifest in Docker's
+format becomes an OCI manifest, because skopeo and umoci find no other in a layout. The image's id stays, but
+the manifest's digest changes. Manifests for other platforms are not stored, and not exported.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _OCI_KINDS = {"diff.tar": "v1.tar", "foreign.diff.tar": "nondistributable.v1.tar
 
 
 class LayoutFile(NamedTuple):
-    """The beginning of a file of the layout; its data follows. path: relative; size: in bytes."""
+    """Header of a file in the layout; the data follows. path: relative; size: in bytes."""
 
     path: str
     size: int
@@ -46,7 +45,7 @@ class Note(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """An image, and the tags to export it with."""
+    """An image, and the tags for its export."""
 
     image: StoredImage
     tags: Sequence[str]
@@ -55,7 +54,7 @@ class Wanted(NamedTuple):
 def pieces(store: ImageStore, wanted: Sequence[Wanted]) -> Generator[Piece, None, None]:
     """Notes, then the files of the layout, each followed by its data in chunks; blocks.
 
-    Raises Refused before the first piece when something is not kept, and on the way when a layer is damaged.
+    Raises Refused before the first piece if a layer is missing, and midway if a layer is damaged.
     """
     with ExitStack() as leases:
         notes: list[Note] = []
@@ -93,11 +92,11 @@ def pieces(store: ImageStore, wanted: Sequence[Wanted]) -> Generator[Piece, None
 def kept_layers(
     store: ImageStore, image: StoredImage, manifest: Manifest, operation: str = "export"
 ) -> Mapping[str, int]:
-    """The layers of a manifest, all of them kept, and their sizes; raises Refused."""
+    """Layer sizes by digest for a manifest; raises Refused if a layer is not kept."""
     for layer in manifest.layers:
         path = store.files.blob_path(layer.digest)
         if not path.is_file():
-            # It was never fetched: an image with other compression had brought the same filesystems.
+            # Never fetched: an image with other compression had brought the same filesystems.
             cause = f"the layer {layer.digest} is not kept"
             hint = "remove it and the images with the same layers, and pull it again"
             raise Refused(operation, image.id, cause, hint)
@@ -107,7 +106,7 @@ def kept_layers(
 
 
 def _as_oci(parsed: Manifest) -> bytes:
-    """A manifest of Docker's format in OCI's; its configuration and layers stay the same."""
+    """A Docker manifest in OCI format; configuration and layers stay the same."""
 
     def described(media_type: str, one: Descriptor) -> dict[str, Any]:
         return {"mediaType": media_type, "digest": one.digest, "size": one.size}
@@ -122,7 +121,7 @@ def _as_oci(parsed: Manifest) -> bytes:
 
 
 def _oci_layer(media_type: str) -> str:
-    """ "application/vnd.docker.image.rootfs.diff.tar.gzip" as OCI calls it; other types stay."""
+    """The OCI media type of a layer: maps "application/vnd.docker.image.rootfs.*", keeps other types."""
     kind, tar, packing = media_type.removeprefix(_DOCKER_LAYER).partition(".tar")
     if not media_type.startswith(_DOCKER_LAYER) or kind + tar not in _OCI_KINDS:
         return media_type
@@ -130,7 +129,7 @@ def _oci_layer(media_type: str) -> str:
 
 
 def _entries(one: Wanted, manifest: bytes, short: Mapping[str, int]) -> list[dict[str, Any]]:
-    """The image's descriptors in index.json, one for each tag; short: how often each tag is there."""
+    """The image's descriptors in index.json, one for each tag; short: number of uses of each tag."""
     entry: dict[str, Any] = {
         "mediaType": manifests.OCI_MANIFEST,
         "digest": digest_of(manifest),
@@ -145,7 +144,7 @@ def _entries(one: Wanted, manifest: bytes, short: Mapping[str, int]) -> list[dic
 
 
 def _annotations(name: str, short: Mapping[str, int]) -> dict[str, str]:
-    """containerd reads the whole name, skopeo and umoci the reference: the tag, where that is unambiguous."""
+    """containerd reads the whole name; skopeo and umoci read the ref name: the tag, if unambiguous."""
     tag = name.rpartition(":")[2]
     return {
         "io.containerd.image.name": name,
@@ -160,7 +159,7 @@ def _small(path: str, data: bytes) -> Iterator[LayoutFile | bytes]:
 
 
 def _checked(path: Path, digest: str, size: int) -> Iterator[bytes]:
-    """A layer's bytes; raises Refused at the end if they do not have its digest."""
+    """A layer's bytes; raises Refused at the end if the digest is wrong."""
     verified = VerifiedChunks(digest, size)
     try:
         yield from verified.passing(file_chunks(path, CancelToken()))

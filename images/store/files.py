@@ -1,11 +1,12 @@
-"""The files of the store: their paths, and how they are made and removed.
+"""The files of the store: paths, creation and removal.
 
 On the disk, under ``<state_dir>/images``: ``images.db`` (the index), ``blobs/<algorithm>/<hex>`` (compressed
-layers), ``filesystems/<hex>.squashfs`` (of one layer or more; equal ones are one file with several names),
-``shelves/<hex>`` (their tree caches), ``shelves/<hex>.entries`` (what is in a layer), ``kernels/<hex>/``
-(what was taken out of a kernel image), ``ingest/`` (work in progress), ``partial/`` (beginnings of layers). A
-file gets its name after its bytes are on the disk, but for what is on the shelves, which is made again where
-it is damaged, and beginnings, which are verified with the rest.
+layers), ``filesystems/<hex>.squashfs`` (one layer or more; equal filesystems are hard links of one file),
+``shelves/<hex>`` (tree caches), ``shelves/<hex>.entries`` (lists of layers' entries), ``kernels/<hex>/``
+(files of a kernel image), ``ingest/`` (work in progress), ``partial/`` (partial layers).
+
+A file gets its name after its bytes are synced. Exceptions: ``shelves``, whose files are made again if
+damaged, and partial layers, which are verified once complete.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from daemonkit.faults import Refused
 
 FS_TYPE = "squashfs"
 LEAST_PARTIAL = 4 << 20
-"""Fewest bytes of an unfinished layer that are worth keeping for the next try."""
+"""Minimum size in bytes of a partial layer to keep for the next attempt."""
 _LAYER = "layer-"
 
 
 @dataclass(frozen=True)
 class Usage:
-    """The space that the store uses: bytes as du counts them, and inodes."""
+    """The disk usage of the store: bytes as du counts them, and inodes."""
 
     path: Path
     bytes: int
@@ -37,7 +38,7 @@ class Usage:
 
 
 class StoreFiles:
-    """Paths and files of the store, for one process at a time."""
+    """Paths and files of the store, open in one process at a time."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -53,7 +54,7 @@ class StoreFiles:
         self._guard = _only_one(root / "lock")
 
     def close(self) -> None:
-        """Release the store to other processes."""
+        """Unlock the store for other processes."""
         os.close(self._guard)
 
     def clear_ingest(self) -> None:
@@ -65,12 +66,12 @@ class StoreFiles:
         self.ingest.mkdir(mode=0o700)
 
     def blob_path(self, digest: str) -> Path:
-        """The path of a compressed layer, whether it is there or not."""
+        """The path of a compressed layer, existing or not."""
         algorithm, _, value = digest.partition(":")
         return self._blobs / algorithm / value
 
     def fs_path(self, chain_id: str) -> Path:
-        """The path of a filesystem, whether it is there or not."""
+        """The path of a filesystem, existing or not."""
         return self._filesystems / f"{chain_id.partition(':')[2]}.{FS_TYPE}"
 
     def paths(self, chain_ids: Sequence[str], digests: Sequence[str]) -> list[Path]:
@@ -83,11 +84,11 @@ class StoreFiles:
         ]
 
     def kernel_path(self, chain_id: str) -> Path:
-        """The folder of a kernel image's files, whether it is there or not."""
+        """The folder of a kernel image's files, existing or not."""
         return self._kernels / chain_id.partition(":")[2]
 
     def keep_kernels(self, chain_ids: Set[str]) -> None:
-        """Remove the folders of all other chains; each is renamed first, so that none is seen half gone."""
+        """Remove the folders of all other chains. A rename before the removal hides half-removed folders."""
         kept = {self.kernel_path(chain_id) for chain_id in chain_ids}
         for folder in set(self._kernels.iterdir()) - kept:
             self._drop(folder)
@@ -112,16 +113,16 @@ class StoreFiles:
                 shutil.rmtree(path)
 
     def tree_cache_path(self, chain_id: str) -> Path:
-        """The path of a filesystem's tree cache, whether it is there or not."""
+        """The path of a filesystem's tree cache, existing or not."""
         return self._tree_caches / chain_id.partition(":")[2]
 
     def layer_cache_path(self, digest: str) -> Path:
-        """The path of the list of a layer's entries, whether it is there or not."""
+        """The path of a layer's list of entries, existing or not."""
         return self._tree_caches / f"{digest.partition(':')[2]}.entries"
 
     @contextmanager
     def work_file(self, stem: str) -> Iterator[Path]:
-        """A path for an unfinished file; whatever is there when the body ends is removed."""
+        """A path for an unfinished file; removed when the body ends."""
         path = self._work_path(stem)
         try:
             yield path
@@ -129,11 +130,11 @@ class StoreFiles:
             path.unlink(missing_ok=True)
 
     def _work_path(self, stem: str) -> Path:
-        # One step, so that no two threads get the same number.
+        # next() is atomic: two threads never get the same number.
         return self.ingest / f"{stem}.{next(self._serials)}"
 
     def put(self, work: Path, final: Path) -> None:
-        """Give a file whose bytes are synced its final name."""
+        """Give a synced file its final name."""
         if not final.parent.is_dir():
             final.parent.mkdir(mode=0o700, exist_ok=True)
             sync_directory(final.parent.parent)
@@ -141,8 +142,8 @@ class StoreFiles:
         sync_directory(final.parent)
 
     def link(self, equal: Path, replaced: Path, work: Path) -> bool:
-        """Give a filesystem the further name ``work``, unless it is gone, or is the one to be replaced."""
-        # It may be on its way out; under its new name it stays.
+        """Link a filesystem as ``work``; returns False if the file is gone, or is the file to be replaced."""
+        # The file may be about to be removed; the new link keeps the contents.
         with suppress(OSError):
             if not (replaced.exists() and replaced.samefile(equal)):
                 work.hardlink_to(equal)
@@ -150,12 +151,12 @@ class StoreFiles:
         return False
 
     def same(self, chain_ids: Sequence[str], among: Iterable[str]) -> list[str]:
-        """These filesystems, and those of others that are the same files."""
+        """The given filesystems, and all others that are hard links of the same files."""
         inodes = {self._inode(chain_id) for chain_id in chain_ids} - {0}
         return [*chain_ids, *(other for other in among if self._inode(other) in inodes)]
 
     def _inode(self, chain_id: str) -> int:
-        """The number of a filesystem's file; 0: there is none."""
+        """The inode number of a filesystem's file; 0: no file."""
         try:
             return self.fs_path(chain_id).stat().st_ino
         except FileNotFoundError:
@@ -163,9 +164,9 @@ class StoreFiles:
 
     @contextmanager
     def download_file(self, digest: str, origin: str) -> Iterator[Path]:
-        """Like work_file(), for a layer; if a part of it was kept, the file has it already.
+        """Like work_file(), for a layer; begins with the partial layer of an earlier attempt.
 
-        origin: whose bytes they are, since a part is not verified: each origin goes on with its own.
+        origin: of the bytes. Partial layers are unverified, hence never shared between origins.
         """
         partial = self.partial_path(digest, origin)
         with self.work_file(f"{_LAYER}{partial.name}") as work:
@@ -174,17 +175,17 @@ class StoreFiles:
             yield work
 
     def keep_partial(self, work: Path, digest: str, origin: str) -> None:
-        """Keep an unfinished layer for the next download_file(), if it is large enough."""
+        """Keep a partial layer for the next download_file(), if large enough."""
         if work.is_file() and work.stat().st_size >= LEAST_PARTIAL:
             os.utime(work)
             work.rename(self.partial_path(digest, origin))
 
     def partial_path(self, digest: str, origin: str) -> Path:
-        """The path of an unfinished layer, whether it is there or not."""
+        """The path of a partial layer, existing or not."""
         return self._partial / f"{digest.replace(':', '-')}-{origin}"
 
     def partial(self) -> list[Path]:
-        """Every unfinished layer."""
+        """Every partial layer."""
         return list(self._partial.iterdir())
 
     def layers(self) -> list[Path]:
@@ -196,7 +197,7 @@ class StoreFiles:
         return [*self._filesystems.iterdir(), *self.layers(), *self._tree_caches.iterdir()]
 
     def usage(self) -> Usage:
-        """The space that the store uses now."""
+        """The present disk usage of the store."""
         blocks: dict[int, int] = {}
         for directory, _, files in os.walk(self.root):
             for path in (directory, *(os.path.join(directory, name) for name in files)):
@@ -218,7 +219,7 @@ def _only_one(path: Path) -> int:
 
 
 def sync_directory(directory: Path) -> None:
-    """Sync a directory, so that its names are on the disk."""
+    """Sync a directory: its names are then on disk."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

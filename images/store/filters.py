@@ -1,4 +1,4 @@
-"""Filters of images, in the form "KEY=VALUE" that operators write."""
+"""Filters of images, in the operators' form "KEY=VALUE"."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _Test: TypeAlias = Callable[[_Candidate], bool]
 
 
 class Filters:
-    """What an image must be: all of it, but of several references one is enough.
+    """Matches images that pass all filters; of several references one is enough.
 
-    Raises Invalid for a filter that does not exist, or whose value means nothing.
+    Raises Invalid for an unknown filter or a malformed value.
     """
 
     def __init__(self, untrusted_texts: Sequence[str], now_ns: int) -> None:
-        """now_ns: what ``until`` counts back from, in nanoseconds since the epoch."""
+        """now_ns: the reference time of ``until``, in nanoseconds since the epoch."""
         if len(untrusted_texts) > MAX_FILTERS:
             raise Invalid("read filters", "", f"{len(untrusted_texts)} filters, more than {MAX_FILTERS}")
         self._tests: list[_Test] = []
@@ -60,7 +60,7 @@ class Filters:
             self._tests.append(lambda one: bool(globs.matching(_all_names(one.image))))
 
     def fit(self, image: StoredImage, used: bool) -> bool:
-        """Whether an image passes all filters; used: a container or a zone has it."""
+        """Whether an image passes all filters; used: a container or a zone uses the image."""
         candidate = _Candidate(image, used)
         return all(test(candidate) for test in self._tests)
 
@@ -124,7 +124,7 @@ def _flag(value: str) -> bool:
 
 
 def _moment(value: str, now_ns: int) -> int:
-    """An age ("90m", "24h", "7d") or a date (ISO 8601; local time when it names no zone), in nanoseconds."""
+    """An age ("90m", "24h", "7d") or a date (ISO 8601; local time without a zone), in nanoseconds."""
     number = value.removesuffix("d")
     if value.endswith("d") and number.isascii() and number.isdigit():
         return now_ns - int(number[:9]) * _DAY * _NS

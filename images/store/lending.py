@@ -1,4 +1,4 @@
-"""Lends an image, byte for byte as it was pulled, to another store on this host."""
+"""Lends a pulled image, byte for byte, to another store on this host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from images.store.store import ImageStore
 
 @dataclass(frozen=True)
 class LentImage:
-    """The parts of an image; the files of its layers stay while it is lent, and may be damaged."""
+    """The parts of an image. The layer files stay during the loan, and may be damaged."""
 
     target: Descriptor
     manifest: bytes
@@ -26,7 +26,7 @@ class LentImage:
 
 @contextmanager
 def lent(store: ImageStore, image: StoredImage) -> Iterator[LentImage]:
-    """The image while the body runs; Refused when a layer of it is not kept, Missing when it was removed."""
+    """The image, lent while the body runs; Refused if a layer is not kept, Missing if the image is gone."""
     row, stack = store.stored(image)
     facts = store.facts(image).manifest
     manifest = facts.manifest

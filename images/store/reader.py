@@ -1,4 +1,4 @@
-"""Looks up what the store has."""
+"""Reads the index of the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StoreReader:
         self._catalogue: Catalogue | None = None
 
     def images(self) -> list[StoredImage]:
-        """All images that were not removed, in the order of their ids."""
+        """All images not marked removed, sorted by id."""
         return self._now.listed()
 
     def resolve(self, name_or_id: str) -> StoredImage:
@@ -29,23 +29,23 @@ class StoreReader:
         return self._now.resolve(name_or_id)
 
     def find(self, name_or_id: str) -> StoredImage | None:
-        """Like resolve(), but None if there is no such image."""
+        """Like resolve(), but None instead of Missing."""
         return self._now.find(name_or_id)
 
     def get(self, image_id: str) -> StoredImage:
-        """The image by its full id, even when it was removed while in use."""
+        """The image by full id, including images removed while in use."""
         image = self._now.images.get(image_id)
         if image is None:
             raise Missing("find image", image_id[:100], "no such image")
         return image
 
     def read_file(self, image: StoredImage, path: str, limit: int) -> bytes | None:
-        """/etc/passwd or /etc/group of the image (untrusted); None: none there, or larger than limit."""
+        """/etc/passwd or /etc/group of the image (untrusted); None: no such file, or larger than limit."""
         data = self._db.account_file(self.stack(image.id), path)
         return data if data is not None and len(data) <= limit else None
 
     def manifest(self, image: StoredImage) -> bytes:
-        """The manifest of the image, byte for byte as it was pulled."""
+        """The manifest of the image, byte for byte as pulled."""
         return self._now.rows[image.id].manifest
 
     def stored(self, image: StoredImage) -> tuple[ImageRow, list[FilesystemRow]]:
@@ -57,14 +57,14 @@ class StoreReader:
         return row, now.stack(row.chain_id)
 
     def facts(self, image: StoredImage) -> ImageFacts:
-        """What the manifest and the configuration of an image say; raises Missing."""
+        """The facts of an image's manifest and configuration; raises Missing."""
         found = self._now.facts.get(image.id)
         if found is None:
             raise Missing("find image", image.id, "it was removed")
         return found
 
     def unread(self) -> list[ImageRow]:
-        """The images whose documents have not been read, the removed ones included."""
+        """The images with unread documents, removed images included."""
         return [row for row in self._now.rows.values() if row.id not in self._now.facts]
 
     def stack(self, image_id: str) -> list[str]:
@@ -74,15 +74,15 @@ class StoreReader:
         return [] if row is None else [one.chain_id for one in now.stack(row.chain_id)]
 
     def contents(self, chain_ids: Sequence[str]) -> set[str]:
-        """The ContentId.value of filesystems, where it is known."""
+        """The known ContentId.value of each filesystem."""
         return self._db.contents(chain_ids)
 
     def row(self, image_id: str) -> ImageRow | None:
-        """The row of an image; None: it is gone."""
+        """The row of an image; None: no such image."""
         return self._now.rows.get(image_id)
 
     def has(self, image_id: str) -> bool:
-        """Whether an image is here, also if it was removed while in use."""
+        """Whether the store has an image, including images removed while in use."""
         return image_id in self._now.rows
 
     @property

@@ -22,8 +22,7 @@ CREATE TABLE names (
 ) STRICT;
 CREATE INDEX names_of ON names (image_id);
 """
-# Made in every index, whichever version has written it: versions before these tables know nothing of them,
-# and lose nothing by that.
+# Created in an index of any version: older versions ignore these tables, and lose nothing.
 ALWAYS = """
 CREATE TABLE IF NOT EXISTS damaged (
   chain_id TEXT PRIMARY KEY REFERENCES filesystems ON DELETE CASCADE
@@ -53,5 +52,5 @@ INSERT INTO accounts SELECT * FROM accounts_2;
 DROP TABLE accounts_2;
 """
 
-# By the version that an index has; 0: it is new.
+# By the version of the index; 0: new.
 STEPS = {0: _SCHEMA, 1: _FROM_1 + _FROM_2, 2: _FROM_2}

@@ -1,8 +1,8 @@
-"""The image store: the images, their names, who holds them, and what may be removed.
+"""The image store: images, names, holders, and removal.
 
-Files without a row in the index are swept at start, so that a kill at any moment leaves nothing behind.
-Compressed layers are kept: they take about a fifth of an unpacked copy, and spare the download when another
-image shares them.
+At start the store removes files without a row in the index; a kill at any moment leaves nothing behind.
+Compressed layers are kept: their size is about a fifth of an unpacked copy, and images with the same layers
+then need no download.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from images.store.unfinished import UnfinishedLayers
 class ImageStore(StoreReader):
     """Safe to use from any thread; reads come from memory and do not wait.
 
-    At start: open(), then hold() for every container that exists, then collect().
+    At start: open(), then hold() for every existing container, then collect().
     """
 
     def __init__(self, settings: ImageSettings) -> None:
@@ -42,7 +42,7 @@ class ImageStore(StoreReader):
         self._load()
 
     def open(self) -> None:
-        """Sweep what a killed run left behind; images removed while in use stay until collect()."""
+        """Sweep the remains of a killed run; images removed while in use stay until collect()."""
         self.files.clear_ingest()
         checkpoint("image-start.cleared")
         with self._lock:
@@ -62,9 +62,9 @@ class ImageStore(StoreReader):
             return sorted(owner for owner, held in self._holds.items() if image_id in held)
 
     def hold(self, image_id: str, owner: str) -> None:
-        """Keep the image's files until release(owner), even if the image is removed meanwhile.
+        """Keep the image's files until release(owner), even if the image is removed in between.
 
-        An owner may hold several.
+        An owner may hold several images.
         """
         with self._lock:
             if image_id not in self._now.rows:
@@ -72,19 +72,19 @@ class ImageStore(StoreReader):
             self._holds.setdefault(owner, set()).add(image_id)
 
     def release(self, owner: str) -> None:
-        """End an owner's holds (none is fine); files of images that were removed meanwhile go now."""
+        """End an owner's holds, if any; deletes images marked removed that lost their last holder."""
         with self._lock:
             for image_id in self._holds.pop(owner, ()):
                 self._drop_if_unneeded(image_id)
 
     def collect(self) -> None:
-        """Delete every removed image that nobody holds."""
+        """Delete every removed image without a holder."""
         with self._lock:
             for image_id in [row.id for row in self._now.rows.values() if row.removed]:
                 self._drop_if_unneeded(image_id)
 
     def remove(self, name_or_id: str) -> None:
-        """Remove an image with all its names (no such image is fine); its files go once nobody holds it."""
+        """Remove an image with all its names, if it exists; the files go with the last holder."""
         with self._lock:
             image = self.find(name_or_id)
             if image is None:
@@ -95,14 +95,14 @@ class ImageStore(StoreReader):
             self._drop_if_unneeded(image.id)
 
     def unused(self, fits: Callable[[StoredImage], bool] = lambda _: True) -> list[StoredImage]:
-        """The images that nobody holds, that are not pinned, and that fit."""
+        """Images without a holder that are not pinned and match ``fits``."""
         with self._lock:
             needed = {image_id for held in self._holds.values() for image_id in held}
             found = [image for image in self.images() if image.id not in needed and not image.pinned]
             return [image for image in found if fits(image)]
 
     def remove_unused(self, fits: Callable[[StoredImage], bool] = lambda _: True) -> list[StoredImage]:
-        """Remove these images, except those that have been held meanwhile."""
+        """Remove the images of unused(); returns them."""
         with self._lock:
             found = self.unused(fits)
             for image in found:
@@ -110,9 +110,9 @@ class ImageStore(StoreReader):
             return found
 
     def has_filesystem(self, chain_id: str) -> bool:
-        """Whether it is there, complete, whatever lies below it; stays true only while it is leased.
+        """Whether the store has a sound filesystem; reliable only under a lease.
 
-        One that is damaged is not there.
+        The filesystems below may be missing.
         """
         row = self._now.filesystems.get(chain_id)
         return row is not None and not row.damaged
@@ -123,9 +123,9 @@ class ImageStore(StoreReader):
             self._leases.update(self.files.paths(chain_ids, digests))
 
     def end_lease(self, chain_ids: Sequence[str], digests: Sequence[str], unfinished: bool = False) -> None:
-        """End a lease; what no image has and nobody leases is removed.
+        """End a lease; removes files without an image or another lease.
 
-        unfinished: layers are kept for the next try, within the bounds of UnfinishedLayers.
+        unfinished: layers are kept for the next attempt, within the bounds of UnfinishedLayers.
         """
         paths = self.files.paths(chain_ids, digests)
         with self._lock:
@@ -150,9 +150,9 @@ class ImageStore(StoreReader):
     def add_filesystem(
         self, work: Path, row: FilesystemRow, accounts: Mapping[str, bytes | None], content: str = ""
     ) -> None:
-        """Add a finished, synced filesystem image; the caller has leased it. See ImageDb.add_filesystem.
+        """Add a finished, synced filesystem image, leased by the caller. See ImageDb.add_filesystem.
 
-        A further name of a file that is damaged is damaged.
+        A hard link of a damaged file is marked damaged too.
         """
         self.files.put(work, self.files.fs_path(row.chain_id))
         checkpoint("image-pull.filesystem-named")
@@ -165,7 +165,7 @@ class ImageStore(StoreReader):
             self._load()
 
     def link_filesystem(self, content: str, chain_id: str, work: Path) -> str | None:
-        """Give a filesystem of that content the further name ``work``; its digest, None: there is none."""
+        """Link a sound filesystem of equal content as ``work``; returns the digest, None without a match."""
         rows = filter(None, map(self._now.filesystems.get, self._db.same_content(content)))
         sound = [row for row in rows if not row.damaged]
         path = self.files.fs_path
@@ -173,14 +173,14 @@ class ImageStore(StoreReader):
         return next((row.digest for row in linked), None)
 
     def add_image(self, row: ImageRow, image_names: tuple[str, ...], replace: bool = False) -> StoredImage:
-        """Add an image whose filesystems and layers are there; replace: what is stored of it already."""
+        """Add an image with stored filesystems and layers; replace: replace the stored documents."""
         with self._lock:
             self._db.add_image(row, image_names, replace)
             self._load()
             return self._now.images[row.id]
 
     def replace_image(self, row: ImageRow) -> StoredImage:
-        """Replace an image's documents and list of layers, and keep its names; Missing when it is gone."""
+        """Replace an image's documents and list of layers, keep the names; Missing if the image is gone."""
         with self._lock:
             self.get(row.id)
             self._db.replace_image(row)
@@ -188,13 +188,13 @@ class ImageStore(StoreReader):
             return self._now.images[row.id]
 
     def add_facts(self, row: ImageRow) -> None:
-        """Note what the documents of an image say."""
+        """Store the facts of an image's documents."""
         with self._lock:
             self._db.add_facts(row)
             self._load()
 
     def mark_damaged(self, rows: Sequence[FilesystemRow]) -> None:
-        """Give filesystems to no new container until they are built again; those that have been are sound."""
+        """Mark filesystems damaged, for no new container until a rebuild; skips rows changed since."""
         with self._lock:
             known = self._now.filesystems
             damaged = [row.chain_id for row in rows if known.get(row.chain_id) == row]
@@ -203,7 +203,7 @@ class ImageStore(StoreReader):
             self._load()
 
     def usable(self, image: StoredImage) -> bool:
-        """Whether containers can use an image: it is sound, or can be rebuilt from the layers here."""
+        """Whether containers can use an image: sound, or with all layers for a rebuild."""
         row = self.row(image.id)
         if row is None or not image.damaged:
             return row is not None
@@ -213,7 +213,7 @@ class ImageStore(StoreReader):
         return len(here) == len(image.config["rootfs"]["diff_ids"])
 
     def tag(self, image_id: str, name: str) -> str:
-        """Give an image one more name; the id of the image that had it, "": none; raises Missing."""
+        """Add a name to an image; returns the id of the image that had the name, "": none; raises Missing."""
         with self._lock:
             before, image = self.find(name), self.find(image_id)
             if image is None:
@@ -224,7 +224,7 @@ class ImageStore(StoreReader):
             return "" if before in (None, image) else before.id
 
     def untag(self, name: str) -> StoredImage:
-        """Remove a name from its image, which stays; returns the image without it; raises Missing."""
+        """Remove a name from an image; returns the image without the name; raises Missing."""
         with self._lock:
             image = self.find(name)
             if image is None or name not in (*image.repo_tags, *image.repo_digests):
@@ -239,7 +239,7 @@ class ImageStore(StoreReader):
         with self._lock:
             if chain_id not in {row.chain_id for row in self._now.rows.values()}:
                 raise Missing("take kernel out of image", chain_id, "it was removed")
-            # Another caller may have added it meanwhile.
+            # Another caller may have added the folder already.
             if not self.files.kernel_path(chain_id).is_dir():
                 self.files.put(work, self.files.kernel_path(chain_id))
 
@@ -260,7 +260,7 @@ class ImageStore(StoreReader):
         self._sweep(stack, self.files.paths(stack, digests))
 
     def _forget_broken(self) -> None:
-        """Delete rows whose files are gone: an operator removed them, or the disk lost them."""
+        """Delete rows with missing files: removed by an operator, or lost by the disk."""
         now, broken = self._now, self._now.broken()
         forgotten = [
             row
@@ -271,11 +271,11 @@ class ImageStore(StoreReader):
             self._db.delete_image(row.id)
         self._db.drop_filesystems(sorted(broken))
         self._load()
-        # The image is pulled again; what is here of it need not be.
+        # Keep the remaining layers for the next pull of the image.
         self.unfinished.keep([self.files.blob_path(digest) for row in forgotten for digest, _ in row.layers])
 
     def _sweep(self, chain_ids: Sequence[str], paths: Iterable[Path]) -> None:
-        """Remove those of the given filesystems and files that no image has and no pull leases."""
+        """Remove the given filesystems and files, except those of an image or a lease."""
         wanted = {one.chain_id for row in self._now.rows.values() for one in self._now.stack(row.chain_id)}
         unused = [
             chain_id
@@ -284,7 +284,7 @@ class ImageStore(StoreReader):
             and chain_id not in wanted
             and self.files.fs_path(chain_id) not in self._leases
         ]
-        # On a full disk the index cannot be changed, and mostly need not be.
+        # On a full disk the index cannot change, and mostly need not.
         if unused:
             self._db.drop_filesystems(unused)
             checkpoint("image-remove.filesystem-forgotten")
@@ -295,6 +295,6 @@ class ImageStore(StoreReader):
         self.files.keep_kernels({row.chain_id for row in self._now.rows.values()})
 
     def _in_use(self) -> set[Path]:
-        """The files that the index names, or a pull leases."""
+        """Files in the index or under a lease."""
         digests = [digest for row in self._now.rows.values() for digest, _ in row.layers]
         return {*self.files.paths(list(self._now.filesystems), digests), *self._leases}

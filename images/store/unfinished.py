@@ -1,7 +1,7 @@
-"""Keeps layers of unfinished pulls for the next try, for a time and up to a size.
+"""Keeps layers of unfinished pulls for the next attempt, within bounds of age and size.
 
-Whole ones are verified, and no image has them; of others there is a part, which is verified with the rest.  A
-file's modification time says since when it is kept, so that a restarted daemon goes on counting.
+A whole layer here is verified, but belongs to no image. A partial layer is verified once complete. The age
+counts from the file's modification time, and continues over a restart of the daemon.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from images.settings import ImageSettings
 from images.store.files import StoreFiles
 
-# When its disk is fuller than this, the kubelet removes images (imageGCHighThresholdPercent).  What is kept
-# here is none, so it cannot remove that.
+# Above this disk usage the kubelet removes images (imageGCHighThresholdPercent). The kubelet cannot remove
+# unfinished layers, because they are no images.
 _FULL_PERCENT = 85
 
 
@@ -38,19 +38,19 @@ class UnfinishedLayers:
         lock: AbstractContextManager[object],
         in_use: Callable[[], Set[Path]],
     ) -> None:
-        """in_use: the files that images have, or that are leased."""
+        """in_use: returns the files that images or leases use."""
         self._files = files
         self._settings = settings
         self._lock = lock
         self._in_use = in_use
 
     def bytes(self) -> int:
-        """The number of bytes that are kept now."""
+        """The total size of unfinished layers, in bytes."""
         with self._lock:
             return sum(kept.bytes for kept in self._kept())
 
     def keep(self, paths: Iterable[Path]) -> None:
-        """Begin to count the time of layers that are here and that nobody uses."""
+        """Restart the age of the given layers that exist unused."""
         with self._lock:
             in_use = self._in_use()
             for path in paths:
@@ -58,12 +58,12 @@ class UnfinishedLayers:
                     os.utime(path)
 
     def trim(self) -> float | None:
-        """Remove what is too old or too much; returns the seconds until more is too old, None: never."""
+        """Remove layers beyond the bounds; returns the seconds until the next expires, or None."""
         with self._lock:
             now, left = time.time(), 0
             oldest = None
             for kept in sorted(self._kept(), key=lambda one: one.since, reverse=True):
-                # A clock that was set back must not keep it for ever.
+                # abs(): after a clock was set back, layers must still expire.
                 age = abs(now - kept.since)
                 if (
                     age >= self._settings.unfinished_seconds
@@ -76,7 +76,7 @@ class UnfinishedLayers:
             return None if oldest is None else self._settings.unfinished_seconds - oldest
 
     def give_back(self) -> int:
-        """Remove everything that is kept; returns its bytes."""
+        """Remove all unfinished layers; returns their size in bytes."""
         with self._lock:
             given = 0
             for kept in self._kept():
@@ -85,7 +85,7 @@ class UnfinishedLayers:
             return given
 
     def drop_parts(self, digests: Iterable[str], origin: str) -> None:
-        """Remove the parts of unfinished layers that came from this origin."""
+        """Remove the partial layers from this origin."""
         with self._lock:
             for digest in digests:
                 self._files.partial_path(digest, origin).unlink(missing_ok=True)
@@ -97,14 +97,14 @@ class UnfinishedLayers:
             self.give_back()
 
     def relieve(self) -> None:
-        """Remove everything if the disk is so full that the kubelet begins to remove images."""
+        """Remove everything if the disk is full enough for the kubelet to remove images."""
         disk = os.statvfs(self._files.root)
         self.make_room(disk.f_blocks * disk.f_frsize * (100 - _FULL_PERCENT) // 100)
 
     def _kept(self) -> list[_KeptLayer]:
         found = []
         for path in {*self._files.layers(), *self._files.partial()} - self._in_use():
-            # A download may be taking its part of a layer just now.
+            # A download may be taking its partial layer at this moment.
             with suppress(FileNotFoundError):
                 status = path.stat()
                 found.append(_KeptLayer(path, status.st_blocks * 512, status.st_mtime))

@@ -1,1 +1,1 @@
-"""Worker processes: what a stranger's bytes may take of the host ends with the process that reads them."""
+"""Worker processes: hostile bytes consume host resources only until the reading process ends."""

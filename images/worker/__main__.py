@@ -1,7 +1,8 @@
-"""The parent of all workers: forks one for each job, tells how it ended, and ends with the daemon.
+"""The parent of all workers: forks a worker for each job, reports its status, and ends with the daemon.
 
-A fresh interpreter takes 60 ms of CPU time, a fork of this one 2 ms. It has one thread, so that a fork is a
-whole copy, and never sees a byte of an image. Jobs come from its standard input, a socket: see workers.py.
+A fresh interpreter takes 60 ms of CPU time, a fork of this process 2 ms. The parent has one thread, hence
+forks are complete copies, and never sees a byte of an image. Jobs come from standard input, a socket: see
+workers.py.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from images.worker.confinement.program import Order, ProgramConfinement
 from images.worker.handles import ONLINE, PROGRAM, Given, receive
 from images.worker.jobs import carry_out, load, prepared, refuse
 
-# Workers and their parent are ended before a daemon or a zone when the host has no memory left.
+# If the host runs out of memory, the kernel kills workers and their parent before a daemon or a zone.
 _OOM_SCORE = "500"
-# Files that come with a request, and copies of the socket that they come by.
+# Files of a request, and copies of the requests' socket.
 _NEEDS = Needs(handles=32)
 # Connections to registries, and sockets of the daemon for answers.
 _SERVING = Needs(handles=256)
-# Seconds of CPU time after which a child makes way: all of a small image's take less. Children that have not
-# used it up are looked at every tenth of a second.
+# Seconds of CPU time before a child becomes low priority: enough for a whole small image. The parent checks
+# younger children every tenth of a second.
 _SHORT, _LOOK = 0.1, 0.1
 
 
 class _Worker(NamedTuple):
-    """ended: a pidfd; asker: a socket that is told its status, and whose other end is shut to kill it."""
+    """ended: a pidfd; asker: a socket for the status. The daemon shuts its end to kill the worker."""
 
     pid: int
     ended: int
@@ -45,10 +46,10 @@ class _Worker(NamedTuple):
 
 
 class Parent:
-    """The loop that forks and reaps."""
+    """The loop of forking and reaping."""
 
     def __init__(self, control: socket.socket, nicer: int) -> None:
-        """nicer: what is added to the niceness of children. The parent only forks, and keeps the daemon's."""
+        """nicer: added to the niceness of children only; the parent keeps the daemon's niceness."""
         self._control = control
         self._nicer = nicer
         self._confinements: dict[bool, Confinement] = {False: Confinement()}
@@ -61,10 +62,10 @@ class Parent:
         self._poll.register(control, select.POLLIN)
 
     def run(self) -> None:
-        """Until the daemon hangs up; then all workers are killed."""
+        """Run until the daemon hangs up; then kill all workers."""
         while True:
             control = self._control.fileno()
-            # A new worker may get a number that another one of these events was for, and so comes last.
+            # Handle the control socket last: a new worker may reuse a handle number of an earlier event.
             events = self._poll.poll(1000 * _LOOK if self._short else None)
             for handle, _ in sorted(events, key=lambda event: event[0] == control):
                 worker = self._workers.get(handle)
@@ -81,11 +82,11 @@ class Parent:
             self._have_long_ones_make_way()
 
     def _have_long_ones_make_way(self) -> None:
-        """Else a few large layers would hold up all calls, and the pulls of all small images."""
+        """Otherwise a few large layers would delay all calls, and the pulls of all small images."""
         if (now := time.monotonic()) < self._look:
             return
         self._look = now + _LOOK
-        # None of them has been waited for: their numbers are still theirs.
+        # No child here has been waited for: the process numbers are still valid.
         long = {worker for worker in self._short if _cpu_seconds(worker.pid) >= _SHORT}
         for worker in long:
             _make_way(worker.pid)
@@ -102,7 +103,7 @@ class Parent:
         asker, *given = order.handles
         parent = os.getpid()
         become = self._prepared(order, given, parent)
-        # The daemon has settled this process: its forks have its control group.
+        # The daemon has placed this process: forks inherit its control group.
         pid = os.fork()
         if pid == 0:
             os.nice(self._nicer)
@@ -117,7 +118,7 @@ class Parent:
         return True
 
     def _prepared(self, order: Given, given: list[int], parent: int) -> Callable[[], NoReturn]:
-        """The life of a new child. Confinements are made once, before the first child that needs them."""
+        """The main function of a new child. Makes each confinement once, before its first child."""
         if order.kind == PROGRAM:
             if self._programs is None:
                 self._programs = ProgramConfinement()
@@ -126,7 +127,7 @@ class Parent:
         if network not in self._confinements:
             if network:
                 load()
-                # Else a collection in a child would write to, and so copy, all of these pages.
+                # Otherwise a garbage collection in a child would write to, and copy, all of these pages.
                 gc.collect()
                 gc.freeze()
             self._confinements[network] = Confinement(network)
@@ -140,16 +141,16 @@ class Parent:
         self._poll.unregister(worker.ended)
         os.close(worker.ended)
         with worker.asker:
-            # It is not there any more once it has been killed.
+            # After a kill, the handle is already unregistered.
             with suppress(KeyError):
                 self._poll.unregister(worker.asker)
-            # Nobody may want to know any more.
+            # The daemon may no longer wait for the status.
             with suppress(BrokenPipeError, ConnectionResetError):
                 worker.asker.send(status.to_bytes(4, "little"))
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Those of all its threads: its clock is made as by clock_getcpuclockid(3)."""
+    """CPU time of all threads of a process, in seconds: the clock id is that of clock_getcpuclockid(3)."""
     return time.clock_gettime(~pid << 3 | 2)
 
 
@@ -169,9 +170,9 @@ def _work(confinement: Confinement, network: bool, handles: list[int], parent: i
 
 
 def _make_way(pid: int) -> None:
-    """Give a child idle time only. With niceness alone the child would keep a turn that it has begun."""
+    """Give a child idle time only. With niceness alone a child would finish its current time slice."""
     for thread in os.listdir(f"/proc/{pid}/task"):
-        # It may have ended since.
+        # The thread may have ended.
         with suppress(ProcessLookupError):
             os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
 
@@ -182,8 +183,8 @@ def _expose() -> None:
 
 
 def main() -> None:
-    """Serve the daemon at the other end of the standard input."""
-    # A terminal's Ctrl-C is the daemon's to act on.
+    """Serve the daemon at the other end of standard input."""
+    # A terminal's Ctrl-C is for the daemon.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _expose()
     # The library reads its configuration with the first digest.

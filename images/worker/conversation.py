@@ -1,4 +1,4 @@
-"""The process that talks to the registries of one pull, as the daemon's threads use it."""
+"""Runs the process that talks to the registries of one pull, for the daemon's threads."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class RegistryConversation:
         """See Conversation; in the process, PullServer.run() takes the question."""
         stream, its_stream = socket.socketpair()
         ending, its_ending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # As much as the system's limit allows; the worker goes on while the daemon stores.
+        # As large as the system's limit allows: the worker continues while the daemon stores.
         its_stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _STREAM_BYTES)
         with its_stream, its_ending, self._lock:
-            # If the worker has ended, the streams have, too.
+            # If the worker has ended, the streams have ended too.
             with suppress(BrokenPipeError, ConnectionResetError):
                 socket.send_fds(self._begun(), [request.pack()], [its_stream.fileno(), its_ending.fileno()])
         return stream, ending
@@ -51,7 +51,7 @@ class RegistryConversation:
             return self._worker.ended(subject)
 
     def close(self) -> None:
-        """Kill the process, and wait for its end; blocks."""
+        """Kill the process, and wait for the end; blocks."""
         with self._lock:
             self._stack.close()
             self._control = None
@@ -73,7 +73,7 @@ def converse(
     settings: ImageSettings,
     platform: Platform,
 ) -> tuple[tuple[RegistryHost, ...], RegistryConversation]:
-    """The hosts of a pull, and a conversation with them; reads the files that hosts.toml names.
+    """The hosts of a pull, and a conversation with the hosts; reads the files named in hosts.toml.
 
     Refused: no host has the name.
     """

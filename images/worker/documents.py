@@ -1,7 +1,8 @@
-"""Manifests and configurations read in workers, one for each document.
+"""Reads manifests and configurations in workers, each in a process of its own.
 
-The process that talks to a registry does not read them: if it is taken over, it could tell lies about a
-document whose digest is right, and that other tenants use.
+The process that talks to a registry is not trusted with documents (except as in registry/claims.py). A
+compromised process could report false facts about a document with a right digest, and other tenants use the
+same document.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from images.worker.frames import JobOutcome
 from images.worker.workers import LayerWorkers
 
 T = TypeVar("T")
-# Those of a configuration, and as many of a manifest: 512 layers take less.
+# Facts of a configuration, and the same for a manifest: 512 layers take less.
 _FACTS_BYTES = 2 * MAX_CONFIG_FACTS
 
 

@@ -1,4 +1,4 @@
-"""How a worker ended, and the fault for one that ended without a word."""
+"""The fault for a worker that ended without a result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_MEMORY = "is the host out of memory, or do workers together take more than t
 
 
 def end_of(limits: ImageLimits, job: str, subject: str, status: int | None) -> Fault:
-    """The fault for a worker with this status."""
+    """The fault for a worker with this exit status."""
     if status is not None and os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGXCPU:

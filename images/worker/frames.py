@@ -1,4 +1,4 @@
-"""Frames of a worker, taken strictly: each by its kind and its length."""
+"""Frames from a worker, with strict checks of kind and length."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ HEAD = Struct("<cQ")
 ANSWER, FAULT, MOVED = b"A", b"F", b"M"
 FILES = (b"0", b"1", b"2", b"3", b"4")
 """The kinds of pieces of files, by the numbers of the files."""
-# As much as a pipe has: a larger buffer would be cut each time, and leave a hole.
+# The size of a pipe: a larger buffer would be shrunk each time, and fragment memory.
 _PIECE = 64 << 10
-# Bytes of an answer beside what a caller expects in it.
+# Bytes of an answer beyond the data that the caller expects.
 _FIELDS_BYTES = 64 << 10
-# The thread that takes frames holds the daemon's interpreter. Frames therefore have a budget: _FREE of them,
-# and one more for each _FILE_BYTES or _MOVED_BYTES of their content. A sound worker fills its frames.
+# A thread that takes frames holds the interpreter lock of the daemon. Frames therefore have a budget: _FREE
+# frames, and one more for each _FILE_BYTES or _MOVED_BYTES of content. A sound worker fills its frames.
 _FREE, _FILE_BYTES, _MOVED_BYTES = 256, 4 << 10, 1 << 20
 
 
 class Ended(Exception):
-    """The other side has gone before a value was whole."""
+    """The other side has ended in the middle of a value."""
 
 
 class FilledFile(Protocol):
     """A file to be filled."""
 
     def write(self, data: bytes, /) -> int:
-        """Write all of it."""
+        """Write all data."""
         ...
 
 
 class JobOutcome:
-    """What comes of a job, read from a worker's pipe.
+    """The results of a job, read from a worker's pipe.
 
-    files: to be filled by the worker, in their order, with at most ``most`` bytes each; data: bytes that an
-    answer may have; moved: is told of bytes that were copied, at most ``total``.
+    files: for the worker to fill, in order, with at most ``most`` bytes each; data: most bytes of an answer;
+    moved: called with numbers of copied bytes, at most ``total`` in all.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class JobOutcome:
 
 
 def exactly(handle: int, size: int) -> bytes:
-    """So many bytes; raises Ended."""
+    """Read exactly ``size`` bytes; raises Ended."""
     pieces: list[bytes] = []
     while size:
         piece = os.read(handle, min(size, _PIECE))

@@ -7,17 +7,17 @@ import socket
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# Linux carries 253 with a message (SCM_MAX_FD).
+# Limit for one message: Linux carries 253 (SCM_MAX_FD).
 _MOST = 250
 _LEFT = 4
 _TEXT = 1 << 16
 
 WORKER, ONLINE, PROGRAM = b"w", b"o", b"p"
-"""A worker without network, one with network, and a program of the host."""
+"""A worker without network, a worker with network, and a program of the host."""
 
 
 class Given(NamedTuple):
-    """An order as it arrives; the handles are the receiver's."""
+    """A received order; the receiver owns the handles."""
 
     kind: bytes
     text: bytes
@@ -25,7 +25,7 @@ class Given(NamedTuple):
 
 
 def send(control: socket.socket, handles: Sequence[int], kind: bytes = WORKER, text: bytes = b"") -> None:
-    """Send an order over a socket that keeps messages apart."""
+    """Send an order over a socket that preserves message boundaries."""
     for at in range(0, len(handles), _MOST):
         part = handles[at : at + _MOST]
         left = len(handles) - at - len(part)

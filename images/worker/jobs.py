@@ -1,7 +1,7 @@
-"""The jobs of a worker: read a layer, plan filesystems, write one, read documents, take out a kernel.
+"""The jobs of a worker: read a layer, plan filesystems, write a filesystem, read documents, extract a kernel.
 
-A job is a name and its arguments. Its handles: the pipe or socket that they, open files and a layer's bytes
-come from, the pipe for what comes of it, for some the pipe into a tar2sqfs, and open files.
+A job is a name and its arguments. Handles of a job: the pipe or socket with the arguments, open files and a
+layer's bytes; the pipe for results; for some jobs the pipe into a tar2sqfs; and open files.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ READ, PLAN, WRITE, ACCOUNTS, FIND_KERNEL, COPY_KERNEL = (
 )
 DOCUMENT, CONFIG, IMAGE = "read manifest", "read configuration", "read stored documents"
 CONVERSE = "talk to registry"
-"""The jobs, as messages have them."""
-# What a worker takes beside what the limits of images allow: the program, and windows of zstd.
+"""The names of jobs in messages."""
+# Memory of a worker beyond the limits of images: the program, and windows of zstd.
 OWN_BYTES = 512 << 20
 # The program, and a stack for each answer.
 CONVERSATION_BYTES = 512 << 20
@@ -61,7 +61,7 @@ class _Handles(NamedTuple):
 
 
 def carry_out(source: int, target: int, *more: int) -> None:
-    """The worker's life; a fault is what comes of it, too. more: the pipe of a tar2sqfs, and files."""
+    """The worker's main function; a fault is sent as the result. more: the pipe of a tar2sqfs, and files."""
     name, most, count, arguments = wire.take(source)
     limits = ImageLimits(**most)
     _limit(limits, _address_space(limits))
@@ -74,7 +74,7 @@ def carry_out(source: int, target: int, *more: int) -> None:
             cause = f"a process of {_address_space(limits)} bytes is too small to read it"
             raise oversized(name, str(arguments[0]), cause, "memory_bytes") from None
     except (BrokenPipeError, ConnectionResetError, Ended):
-        # Whoever asked has gone.
+        # The daemon's side has gone.
         return
     except Exception as error:
         with suppress(BrokenPipeError):
@@ -82,16 +82,17 @@ def carry_out(source: int, target: int, *more: int) -> None:
 
 
 def load() -> None:
-    """Import all that talks to registries, which a confined process could not do."""
+    """Import all code for registries; a confined process could not import."""
     from images.registry.conversation import preload
 
     preload.run()
 
 
 def prepared(source: int, target: int, control: int) -> Callable[[], None]:
-    """The life of a worker that talks to registries; call this before, and the result after it is confined.
+    """The main function of a worker that talks to registries. Call this function first, confine the worker,
+    then call the result.
 
-    It only reads what the daemon says, and certificates of the host's administrator.
+    Reads only the daemon's briefing, and certificates of the host's administrator.
     """
     from images.registry.conversation.serve import PullServer
 
@@ -109,7 +110,7 @@ def prepared(source: int, target: int, control: int) -> Callable[[], None]:
 
 
 def refuse(target: int, error: OSError) -> None:
-    """The end of a worker that could not be confined, and so reads nothing."""
+    """Report that the worker could not be confined; the worker then reads nothing."""
     with suppress(BrokenPipeError):
         wire.complain(target, Broken("confine worker", "", str(error)))
 
@@ -122,7 +123,7 @@ def _limit(limits: ImageLimits, address_space: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (address_space,) * 2)
     if limits.cpu_seconds:
-        # The soft limit kills it with a signal of its own; the hard one is for what might catch that.
+        # The soft limit kills with SIGXCPU; the hard limit is for a process that catches SIGXCPU.
         resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_seconds, limits.cpu_seconds + 5))
 
 
@@ -190,7 +191,7 @@ def _find_kernel(
     layers: Sequence[tuple[int, str]],
     wanted: Sequence[tuple[str, int, str, bool]],
 ) -> None:
-    """Find the files of a kernel image; bounds: limits that are lower for these."""
+    """Find the files of a kernel image; bounds: lower limits for kernel images."""
     found = kernels.find(handles.files, replace(limits, **bounds), subject, layers, wanted)
     wire.answer(handles.target, found)
 
@@ -221,7 +222,7 @@ def _config(handles: _Handles, limits: ImageLimits, subject: str, layers: int) -
 
 
 def _image(handles: _Handles, limits: ImageLimits, subject: str, manifest_bytes: int) -> None:
-    """Facts of a manifest and the configuration that follows it."""
+    """Facts of a manifest and the following configuration."""
     data = _fed(handles)
     found = reading.read_image(data[:manifest_bytes], data[manifest_bytes:], subject, limits.layers)
     wire.answer(handles.target, FieldWriter().data(pack_image(found)))

@@ -1,4 +1,4 @@
-"""Layers read, and filesystems built of them, in workers."""
+"""Reads layers and builds filesystems, both in workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from images.worker.planning import EMPTY, MOST, StoredPlan, read_cost
 from images.worker.workers import LayerWorkers
 
 _HASH = 32
-# A planning may have so many files open at once.
+# Limit of files open at once in a planning worker.
 _MOST_FILES = 16
 
 
@@ -43,14 +43,14 @@ def read_layer(
     token: CancelToken,
     begun: BegunFilesystem | None = None,
 ) -> Cost:
-    """Read a layer in a worker, as layer.layers.read_layer(); returns its cost.
+    """Read a layer in a worker, as layer.layers.read_layer(); returns the layer's cost.
 
-    layer: digest and size, compressed; listed: an empty file, for the list of its entries; begun: is given
-    the layer's files.
+    layer: digest and size, compressed; listed: an empty file, for the list of entries; begun: receives the
+    layer's files.
     """
     limits = workers.limits
     data = len(ACCOUNT_FILES) * limits.account_file_bytes if begun is not None else 0
-    # The entries packed take less than they do in a tree.
+    # Packed entries are smaller than entries in a tree.
     outcome = JobOutcome([listed], limits.memory_bytes, data)
 
     def decode(answer: FieldReader) -> tuple[Cost, Written | None]:
@@ -74,10 +74,10 @@ def convert(
     token: CancelToken,
     moved: Callable[[int], None],
 ) -> BuiltFilesystem:
-    """Build ``out`` from those layers of an image that the plan needs; the same plan gives the same bytes.
+    """Build ``out`` from the layers in the plan; the same plan gives the same bytes.
 
-    moved: is told of the bytes of files that were copied, plan.file_bytes in all.
-    Raises Unpackable, Exhausted (disk, limits), Cancelled; then nothing is left of out.
+    moved: called with the number of copied file bytes, plan.file_bytes in all. Raises Unpackable, Exhausted
+    (disk, limits), Cancelled; then ``out`` is removed.
     """
     with closing(Squashfs(out, plan.file_bytes, settings, workers)) as squashfs:
         accounts = _write(workers, squashfs, blobs, plan, plan.order, {}, token, moved)
@@ -92,7 +92,7 @@ def convert_rest(
     token: CancelToken,
     moved: Callable[[int], None],
 ) -> BuiltFilesystem:
-    """As convert(), going on with what fits the plan."""
+    """Like convert(), but completes a begun filesystem that fits the plan."""
     first, *rest = plan.order
     assert begun.written is not None
     moved(min(begun.written.bytes, plan.file_bytes))
@@ -144,7 +144,7 @@ def _write(
 
 @contextmanager
 def _opened(plan: StoredPlan, blobs: Mapping[int, Path]) -> Iterator[tuple[tuple[int, ...], list[int]]]:
-    """The numbers of layers; and handles of the plan and of these layers, only to be read."""
+    """The numbers of layers, and read-only handles of the plan and of these layers."""
     with ExitStack() as stack:
         paths = [Path(f"/proc/self/fd/{plan.stored.fileno()}"), *blobs.values()]
         files = [stack.enter_context(path.open("rb")) for path in paths]

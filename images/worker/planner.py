@@ -1,6 +1,6 @@
-"""Plans the filesystems of one image: the part of the work that has the entries of all its layers.
+"""Plans the filesystems of one image, with the entries of all its layers.
 
-This is the worker's side, planning.py the daemon's.
+The worker's side; planning.py is the daemon's side.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from images.worker import wire
 from images.worker.writer import write
 
 BEGIN, APPLY, PLAN, WRITE = "begin", "apply", "plan", "write"
-"""The requests; BEGIN may come first, once, and WRITE is the last one."""
+"""The requests; BEGIN may come first, once, and WRITE comes last."""
 
 
 class Planning:
-    """What has been applied so far; each request answers with its fields."""
+    """The state after the layers applied until now; each request returns the fields of its answer."""
 
     def __init__(self, subject: str, limits: ImageLimits) -> None:
         self._subject = subject
@@ -43,14 +43,14 @@ class Planning:
     def _begin(
         self, _: int, files: Sequence[BinaryIO], expected: Sequence[tuple[str, tuple[str, ...]]]
     ) -> FieldWriter:
-        """Go on from tree caches; answers how many of them can be used, and the cost of each of these.
+        """Continue from tree caches; answers the number of usable caches, and the cost of each.
 
         expected: chain id and compressed layers of each.
         """
         below: list[TreeCache] = []
         for file, key in zip(files, expected, strict=True):
             cache = tree_cache.load(file)
-            # Layers that say they have the same contents may lie.
+            # Layers that claim the same contents may lie.
             if cache is None or (cache.chain_id, cache.layers) != key:
                 break
             below.append(cache)
@@ -62,7 +62,7 @@ class Planning:
         return fields
 
     def _apply(self, _: int, files: Sequence[BinaryIO], digest: str, diff_id: str) -> FieldWriter:
-        """Apply a layer's list; answers whether it can be used, and the layer's cost."""
+        """Apply a layer's list; answers whether the list is usable, and the layer's cost."""
         index = layer_cache.load(files[0], digest, diff_id)
         fields = FieldWriter().number(index is not None)
         cost = Cost() if index is None else index.cost
@@ -82,9 +82,10 @@ class Planning:
         diff_ids: Sequence[str],
         below: Sequence[str],
     ) -> FieldWriter:
-        """Plan a filesystem; its plan and its tree cache are the answer's files, the rest its fields.
+        """Plan a filesystem; the answer's files are the plan and the tree cache, all else is in fields.
 
-        layers: its compressed layers; diff_ids: of all layers up to its topmost one; below: see content_id().
+        layers: the part's compressed layers; diff_ids: of all layers up to its topmost; below: see
+        content_id().
         """
         plan = self._planner.plan()
         content = content_id(plan, diff_ids, below)
@@ -110,14 +111,14 @@ class Planning:
         numbers: Sequence[int],
         known: Mapping[tuple[int, int], bytes],
     ) -> FieldWriter:
-        """See writer.write(). files: the pipe of a tar2sqfs, the plan, and the layers of these numbers."""
+        """See writer.write(). files: the pipe of a tar2sqfs, the plan, and the layers with these numbers."""
         sink, plan, *blobs = files
         given = dict(zip(numbers, blobs, strict=True))
         return write(target, StreamPipe(sink.fileno()), plan, given, self._subject, layers, known)
 
 
 def _state_accounts(plan: FilesystemPlan, fields: FieldWriter) -> None:
-    """For each account file whether it is another one now, whether there is one, and its layer, if any."""
+    """For each account file: whether it changed, whether it exists, and its layer, if any."""
     for path in ACCOUNT_FILES:
         node = plan.accounts.get(path)
         content = node.content if node is not None else None

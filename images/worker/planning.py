@@ -1,7 +1,7 @@
-"""An image's filesystems planned in a worker of its own, as the daemon has them.
+"""Plans an image's filesystems in a separate worker: the daemon's side.
 
-The daemon passes lists and tree caches on as open files, and gets plans to be passed on. It looks into none
-of them, since they are made of a stranger's entries.
+The daemon passes lists and tree caches to the worker as open files, and passes the resulting plans on. The
+daemon never parses these files, because their content comes from hostile entries.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from images.worker.workers import LayerWorkers
 
 T = TypeVar("T")
 MOST = (1 << 63) - 1
-"""More than an image has of anything that is counted."""
+"""Upper bound of every number in an answer."""
 EMPTY = -1
-"""Instead of the layer of an account file that has no data."""
+"""Stands for the layer of an account file without data."""
 _HASH = 32
 _OWN_BYTES = 16 << 20
-# Memory of entries in a tree: some 10,000 of them.
+# Memory of entries in a tree: about 10,000 entries.
 _SMALL = 4 << 20
 
 
@@ -39,9 +39,9 @@ class StoredPlan(NamedTuple):
     """A planned filesystem.
 
     stored: the plan itself, for workers; tree: its tree cache; content: see ContentId; order: the numbers of
-    the layers that files come from, in the order of the stream; file_bytes: of files, copied out of layers;
-    accounts: those account files that are others now than in the filesystems below, with the layer that has
-    the data, or EMPTY; None: it is gone. lost: see LossCount.named. writer: may also write the filesystem.
+    the layers with files, in the order of the stream; file_bytes: of files, copied out of layers; accounts:
+    the account files that differ from the filesystems below, each with the layer of its data, or EMPTY; None:
+    deleted. lost: see LossCount.named. writer: may also write the filesystem.
     """
 
     stored: BinaryIO
@@ -60,10 +60,10 @@ class StoredPlan(NamedTuple):
 
 
 class ImagePlanning:
-    """The planning of one image; blocks, and is used by one thread at a time; to be closed."""
+    """The planning of one image; blocks, for one thread at a time; call close() at the end."""
 
     def __init__(self, workers: LayerWorkers, subject: str, folder: Path) -> None:
-        """folder: for the files of plans, which have no names."""
+        """folder: for the unnamed files of plans."""
         self._workers = workers
         self._subject = subject
         self._folder = folder
@@ -72,22 +72,22 @@ class ImagePlanning:
         self._plans: list[StoredPlan] = []
 
     def close(self) -> None:
-        """End the worker, and remove the files of all plans: a failed pull builds only some of them."""
+        """End the worker, and remove the files of all plans: a failed pull builds only some plans."""
         self._end_worker()
         for plan in self._plans:
             plan.close()
 
     def _end_worker(self) -> None:
-        """Give back all that it has in memory."""
+        """Free the worker's memory."""
         if self._worker is not None:
             self._worker.close()
 
     def begin(
         self, caches: Sequence[Path], expected: Sequence[tuple[str, tuple[str, ...]]], token: CancelToken
     ) -> list[Cost]:
-        """Go on from the tree caches of the lowest filesystems; the cost of each that can be used.
+        """Continue from the tree caches of the lowest filesystems; returns the cost of each usable cache.
 
-        caches: their files, of which some may be missing; expected: chain id and compressed layers of each.
+        caches: their files, possibly missing; expected: chain id and compressed layers of each.
         """
         with ExitStack() as stack:
             files: list[BinaryIO] = []
@@ -107,7 +107,7 @@ class ImagePlanning:
             )
 
     def apply(self, listed: Path, digest: str, diff_id: str, token: CancelToken) -> Cost | None:
-        """Apply the next layer, by its list; its cost, None: the list cannot be used."""
+        """Apply the next layer from its list; returns its cost, or None if the list is unusable."""
 
         def cost(answer: FieldReader) -> Cost | None:
             usable, cost = answer.flag(), read_cost(answer)
@@ -130,14 +130,15 @@ class ImagePlanning:
         below: Collection[str],
         token: CancelToken,
     ) -> StoredPlan:
-        """Plan the filesystem of the layers applied since the last one.
+        """Plan the filesystem of the layers applied since the last plan.
 
-        layers: its compressed layers; diff_ids: of all layers up to its topmost one; below: see content_id().
+        layers: the part's compressed layers; diff_ids: of all layers up to its topmost; below: see
+        content_id().
         """
         with ExitStack() as undo:
             stored = undo.enter_context(tempfile.TemporaryFile(dir=self._folder))
             tree = undo.enter_context(tempfile.TemporaryFile(dir=self._folder))
-            # Neither is longer than what all entries may take in memory, but for what each has in any case.
+            # Each file is at most as long as all entries in memory, plus a constant.
             outcome = JobOutcome([stored, tree], self._workers.limits.memory_bytes + _OWN_BYTES)
             arguments = (chain_id, tuple(layers), tuple(diff_ids), tuple(below))
             decode = plan_decoder(stored, tree, len(diff_ids))
@@ -149,11 +150,11 @@ class ImagePlanning:
         return plan
 
     def finished(self, plan: StoredPlan) -> StoredPlan:
-        """The topmost filesystem's plan, after which nothing is planned."""
+        """The topmost filesystem's plan; ends the planning."""
         if self._memory <= _SMALL:
-            # Another worker would take longer to begin than this one to write.
+            # A new worker would take longer to start than this worker to write.
             return plan._replace(writer=self)
-        # It holds all entries in memory, and the last builds do not need it.
+        # The worker holds all entries in memory, and the last builds do not need the entries.
         self._end_worker()
         return plan
 
@@ -165,9 +166,9 @@ class ImagePlanning:
         decode: Callable[[FieldReader], T],
         token: CancelToken,
     ) -> T:
-        """Write the topmost filesystem, as the job WRITE; then it ends. files: the sink, too, as the first.
+        """Write the topmost filesystem, as the job WRITE, and end the worker. files: the sink comes first.
 
-        Its worker has read no layer that this filesystem is not made of.
+        The worker has read only layers of this filesystem.
         """
         assert self._worker is not None
         with closing(self._worker):
@@ -192,7 +193,7 @@ class ImagePlanning:
 
 
 def plan_decoder(stored: BinaryIO, tree: BinaryIO, end: int) -> Callable[[FieldReader], StoredPlan]:
-    """Takes the fields of a plan with these files; end: how many layers there are up to its topmost one."""
+    """Returns a decoder of a plan's fields for these files; end: number of layers up to the topmost."""
 
     def decode(answer: FieldReader) -> StoredPlan:
         value, first = answer.data(_HASH, _HASH), answer.data(_HASH)

@@ -1,4 +1,4 @@
-"""One worker, as a thread of the daemon talks to it: requests go in, answers come out."""
+"""One worker, as seen by a thread of the daemon: requests go in, answers come out."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _GONE = (BrokenPipeError, ConnectionResetError)
 
 
 class Pipe:
-    """One end of a pipe or socket, which may be closed twice."""
+    """One end of a pipe or socket; close() may be repeated."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
 
     def close(self) -> None:
-        """Close it, unless it is."""
+        """Close the handle, unless closed."""
         if self.handle >= 0:
             os.close(self.handle)
             self.handle = -1
 
 
 class Worker:
-    """A worker that was started for one job; it ends with close(), or with a fault."""
+    """A worker for one job; ends with close(), or with a fault."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Worker:
         asker: socket.socket,
         end_of: Callable[[str, str, int | None], Fault],
     ) -> None:
-        """source: its input; asker: tells its status, and is shut down to have it killed.
+        """source: the worker's input; asker: reports the status; shutting it down kills the worker.
 
-        end_of: the fault for a worker that ended without a word, by job, subject, and status.
+        end_of: the fault for a worker that ended without a result, by job, subject, and status.
         """
         self._job = job
         self._subject = subject
@@ -57,7 +57,7 @@ class Worker:
         self._status: int | None = None
 
     def begin(self, job: Any) -> None:
-        """Tell it the job."""
+        """Send the job."""
         self._tell(job, ())
 
     def ask(
@@ -69,10 +69,10 @@ class Worker:
         feed: Iterable[bytes] | None = None,
         files: Sequence[int] = (),
     ) -> T:
-        """The answer to a request; blocks.  Faults: as LayerWorkers.run(), after which it has ended.
+        """The answer to a request; blocks.  Faults: as LayerWorkers.run(); the worker has then ended.
 
-        request: None if the job is the only request; decode: takes the answer's fields; feed: bytes that
-        follow the request, after which no other request may come.
+        request: None if the job is the only request; decode: takes the answer's fields; feed: bytes to send
+        after the request; no further request may follow.
         """
         try:
             with token.unblocking(self._hang_up):
@@ -100,12 +100,12 @@ class Worker:
         raise self.ended(self._subject)
 
     def ended(self, subject: str) -> Fault:
-        """The fault of a worker that has ended without a word."""
+        """The fault of a worker that ended without a result."""
         self.close()
         return self._end_of(self._job, subject, self._status)
 
     def close(self) -> None:
-        """Kill it unless it has ended, and wait."""
+        """Kill the worker unless ended, and wait."""
         if self._ended:
             return
         self._ended = True
@@ -114,11 +114,11 @@ class Worker:
         with self._asker, suppress(OSError):
             status = self._asker.recv(4)
         self._results.close()
-        # Without one the parent has gone, too.
+        # No status: the parent has ended too.
         self._status = int.from_bytes(status, "little") if status else None
 
     def _tell(self, value: Any, files: Sequence[int]) -> None:
-        # If it has found a fault, or has ended, the results say which.
+        # If the worker has a fault or has ended, the results tell.
         with suppress(*_GONE):
             wire.put(self._source.handle, value, files)
 

@@ -1,8 +1,8 @@
 """The bytes between the daemon and its workers.
 
-To a worker go the daemon's own values, marshalled, and open files. A worker has read bytes of strangers, so
-whatever comes from one is hostile: frames of a kind and a length, files that the daemon copies and does not
-look into, and answers, whose fields are decoded one by one, each within its bounds.
+The daemon sends its own values, marshalled, and open files. A worker has read hostile bytes; its output is
+therefore hostile too: frames of a kind and a length, files that the daemon copies unparsed, and answers,
+whose fields are decoded singly, each within its bounds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from images.worker.frames import ANSWER, FAULT, FILES, HEAD, MOVED, Ended, exact
 _LENGTH = 8
 # Linux passes 253 at once (SCM_MAX_FD).
 _TOGETHER = 128
-# Messages of a fault are shorter, and what a worker says of itself is cut.
+# Messages of a fault are shorter; longer texts of a worker are cut.
 _TEXT = 4096
 _PIECE = 1 << 20
 _FAULTS: dict[str, type[faults.Fault]] = {
@@ -47,9 +47,9 @@ _FAULTS: dict[str, type[faults.Fault]] = {
 
 
 def put(handle: int, value: Any, files: Sequence[int] = ()) -> None:
-    """Write a value, and then open files; raises BrokenPipeError, ConnectionResetError.
+    """Write a value, then open files; raises BrokenPipeError, ConnectionResetError.
 
-    files: handles; the handle is a socket's then. take() does not say how many come.
+    files: handles; they need a socket as handle. The receiver must know their number.
     """
     data = marshal.dumps(value, MARSHAL)
     write(handle, len(data).to_bytes(_LENGTH, "little"))
@@ -74,7 +74,7 @@ def take(handle: int) -> Any:
 def take_files(handle: int, count: int) -> list[io.BufferedReader]:
     """The next open files; raises Ended."""
     found = array.array("i")
-    # Its kind is stated, since a worker may not ask for it.
+    # The type is given explicitly, because a worker may not ask for it.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(handle)) as receiver:
         while len(found) < count:
             data, handles, _, _ = socket.recv_fds(receiver, 1, _TOGETHER)
@@ -85,7 +85,7 @@ def take_files(handle: int, count: int) -> list[io.BufferedReader]:
 
 
 def chunks(handle: int, size: int) -> Iterator[bytes]:
-    """What comes after the values, to its end."""
+    """All bytes after the values, until the end."""
     while chunk := os.read(handle, size):
         yield chunk
 
@@ -94,19 +94,19 @@ def chunks(handle: int, size: int) -> Iterator[bytes]:
 
 
 class FileFrames(io.RawIOBase):
-    """A file as a worker writes it: it is the daemon's."""
+    """A file in a worker that writes into a file of the daemon."""
 
     def __init__(self, handle: int, number: int) -> None:
-        """number: which of the files of this answer."""
+        """number: index among the files of this answer."""
         self._handle = handle
         self._kind = FILES[number]
 
     def writable(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def write(self, data: Any) -> int:
-        """Write all of it."""
+        """Write all data."""
         view = memoryview(data)
         for start in range(0, len(view), _PIECE):
             piece = view[start : start + _PIECE]
@@ -116,7 +116,7 @@ class FileFrames(io.RawIOBase):
 
 
 def file(handle: int, number: int) -> io.BufferedWriter:
-    """A buffered file of an answer; close it before the answer is given."""
+    """A buffered file of an answer; close the file before the answer."""
     return io.BufferedWriter(FileFrames(handle, number), _PIECE)
 
 
@@ -127,7 +127,7 @@ def answer(handle: int, fields: FieldWriter) -> None:
 
 
 def moved(handle: int, size: int) -> None:
-    """Tell that so many more bytes have been copied; raises BrokenPipeError."""
+    """Report more copied bytes; raises BrokenPipeError."""
     write(handle, HEAD.pack(MOVED, 8) + size.to_bytes(8, "little"))
 
 
@@ -146,7 +146,7 @@ def complain(handle: int, error: Exception) -> None:
 
 
 def fault(data: bytes) -> Exception:
-    """The error of complain(); Broken for an unexpected one; raises Malformed."""
+    """The error of complain(); Broken for an unexpected error; raises Malformed."""
     said = FieldReader(data)
     kind, *texts = (said.printable(_TEXT) for _ in range(5))
     said.end()

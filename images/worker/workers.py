@@ -1,4 +1,4 @@
-"""Workers as the daemon's threads use them: a job in, its result or its fault out; killed on cancel."""
+"""Runs workers for the daemon's threads: a job in, a result or fault out; killed on cancellation."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ log = logging.getLogger(__name__)
 PIPE_BYTES = 1 << 20
 _GROUP = "image-workers"
 _F_SETPIPE_SZ = 1031
-# The environment variables that a worker's parent gets, beside those of proxies.
+# The environment variables of a worker's parent, besides proxy variables.
 _VARIABLES = ("LANG", "LOCALDOMAIN", "PATH", "RES_OPTIONS")
 _PREFIXES = ("LC_", "LD_", "PYTHON", "SSL_CERT_")
 
 
 class WorkerParent:
-    """The process that forks workers. It is started with the first order, and again if it has ended."""
+    """The process that forks workers. Starts with the first order, and again after an unexpected end."""
 
     def __init__(self, limits: ImageLimits) -> None:
         self._limits = limits
@@ -50,19 +50,19 @@ class WorkerParent:
         self._process: subprocess.Popen[bytes] | None = None
 
     def close(self) -> None:
-        """End it, and all its workers."""
+        """End the process and all its workers."""
         with self._lock:
             if self._control is not None:
                 self._control.close()
             if self._process is not None:
-                # It ends as soon as it sees that.
+                # The process ends when it sees the closed socket.
                 self._process.wait()
             self._control = self._process = None
 
     def send(self, handles: list[int], kind: bytes = WORKER, text: bytes = b"") -> None:
         """Have the process fork. If the fork fails, the worker's reader sees an ended worker."""
         with self._lock:
-            # A killed parent took its workers along: their pulls have failed, and the next pulls go on.
+            # A killed parent ended its workers: their pulls have failed, and later pulls get a new parent.
             if self._control is None or self._process is None or self._process.poll() is not None:
                 if self._control is not None:
                     self._control.close()
@@ -73,7 +73,7 @@ class WorkerParent:
             except (BrokenPipeError, ConnectionResetError):
                 return
             except BaseException:
-                # The parent may wait for the rest of the handles: it ends, and the next job has a new one.
+                # The parent may still wait for handles: end it, and let the next job start a new parent.
                 self._control.close()
                 self._process.wait()
                 self._control = None
@@ -81,7 +81,7 @@ class WorkerParent:
 
 
 class LayerWorkers:
-    """One for a daemon. Their parents are started with the first jobs, and stay until close()."""
+    """Shared by the whole daemon. The parents start with the first jobs, and stay until close()."""
 
     def __init__(self, limits: ImageLimits) -> None:
         self._limits = limits
@@ -111,11 +111,11 @@ class LayerWorkers:
         files: Sequence[int] = (),
         sink: int | None = None,
     ) -> T:
-        """The answer to a job; its first argument is the subject, for messages.
+        """The answer to a job; the first argument is the subject, for messages.
 
-        decode: takes the answer's fields; feed: a layer's bytes; files: handles that the worker is given;
-        sink: the pipe of a tar2sqfs. Raises the worker's fault, Oversized when it took more than it may,
-        Broken, Cancelled, and what feed raises. The worker has ended then.
+        decode: takes the answer's fields; feed: a layer's bytes; files: handles for the worker; sink: the
+        pipe of a tar2sqfs. Raises the worker's fault, Oversized if the worker exceeded a limit, Broken,
+        Cancelled, and feed's errors. The worker has then ended.
         """
         with closing(self._start(job, arguments, os.pipe(), files, sink)) as worker:
             return worker.ask(None, token, outcome, decode, feed)
@@ -131,14 +131,14 @@ class LayerWorkers:
         return ConfinedTool(asker)
 
     def session(self, job: str, arguments: Sequence[Any]) -> Worker:
-        """A worker that answers several requests, each of which may give it files; to be closed."""
+        """A worker for several requests, each with files if needed; call close() at the end."""
         its, mine = socket.socketpair()
         return self._start(job, arguments, (its.detach(), mine.detach()))
 
     def converse(self, told: bytes, control: int) -> Worker:
-        """A worker with network that answers what comes over the socket ``control``; to be closed.
+        """A worker with network that serves requests from the socket ``control``; call close() at the end.
 
-        told: what PullServer is to know.
+        told: the briefing for PullServer.
         """
         return self._start(CONVERSE, ("", told), os.pipe(), sink=control, kind=ONLINE)
 
@@ -151,9 +151,9 @@ class LayerWorkers:
         sink: int | None = None,
         kind: bytes = WORKER,
     ) -> Worker:
-        """A new worker, and the pipe or socket into it, the pipe out of it, and the socket of its end.
+        """Start a worker, with pipes in and out, and a socket for its status.
 
-        ends: the first is the worker's, the second is written into.
+        ends: the worker's end, then the writing end.
         """
         given, source = ends
         results, taken = os.pipe()
@@ -163,7 +163,7 @@ class LayerWorkers:
         )
         with ExitStack() as undo:
             undo.callback(worker.close)
-            # The pipe quota of the user may be used up; a small pipe works too.  A socket has no such size.
+            # The user's pipe quota may be used up; a small pipe works too. A socket has no pipe size.
             with suppress(OSError):
                 fcntl(source, _F_SETPIPE_SZ, PIPE_BYTES)
             with told:
@@ -181,7 +181,7 @@ class LayerWorkers:
 
 
 def _hold(parent: int, limits: ImageLimits) -> None:
-    # Half as much again as one worker of the largest size: less than the unit's MemoryMax.
+    # One and a half workers of the largest size: less than the unit's MemoryMax.
     most = (limits.memory_bytes + OWN_BYTES) * 3 // 2
     try:
         held = cgroups.hold_memory(parent, _GROUP, most)
@@ -193,14 +193,14 @@ def _hold(parent: int, limits: ImageLimits) -> None:
 
 
 def _is_for_workers(variable: str) -> bool:
-    # No secret of the daemon's environment; and the fewer there are, the faster are those for proxies found.
+    # No secret from the daemon's environment; and fewer variables make the search for proxies faster.
     return variable in _VARIABLES or variable.startswith(_PREFIXES) or variable.lower().endswith("_proxy")
 
 
 def _started() -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """A new parent, and the socket that jobs go to; what is sent at once waits until it is up."""
+    """A new parent, and the socket for jobs; early jobs wait in the socket until the parent is up."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    # Without site.py, which takes longer than all that it needs; modules are where this process has them.
+    # Without site.py: its import takes longer than all others together. Same module path as here.
     command = [sys.executable, "-P", "-S", "-m", "images.worker", str(NICER)]
     top = str(Path(images.__file__).parent.parent)
     environment = {name: value for name, value in os.environ.items() if _is_for_workers(name)}

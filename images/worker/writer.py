@@ -12,7 +12,7 @@ from images.rootfs.convert import Accounts, write_stream
 from images.rootfs.stream import ACCOUNT_FILES, StreamPipe, load_contents
 from images.worker import wire
 
-# Bytes that are copied between two messages about them.
+# Bytes to copy before the next report.
 _TOLD = 4 << 20
 
 
@@ -25,9 +25,9 @@ def write(
     layers: Sequence[int],
     known: Mapping[tuple[int, int], bytes],
 ) -> FieldWriter:
-    """Write the rest of a filesystem's stream: the files of some layers, and all that has no data.
+    """Write the rest of a filesystem's stream: the files of some layers, and all inodes without data.
 
-    Answers with the account files, and whether the tool has read all of it. known: see Accounts.
+    Answers with the account files, and whether the tool read the whole stream. known: see Accounts.
     """
     contents, found = load_contents(plan)
     files = {layer: contents.files[layer] for layer in layers}
@@ -40,7 +40,7 @@ def write(
 
 
 def account_fields(contents: Mapping[str, bytes | None]) -> FieldWriter:
-    """For each account file whether it is another one now, whether there is one, and its contents."""
+    """For each account file: whether it changed, whether it exists, and its contents."""
     fields = FieldWriter()
     for path in ACCOUNT_FILES:
         data = contents.get(path)
@@ -49,7 +49,7 @@ def account_fields(contents: Mapping[str, bytes | None]) -> FieldWriter:
 
 
 class _Moved:
-    """Tells how many bytes were copied, now and then."""
+    """Reports the number of copied bytes at intervals."""
 
     def __init__(self, target: int) -> None:
         self._target = target

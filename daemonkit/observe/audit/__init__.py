@@ -1,1 +1,1 @@
-"""The audit log: who called what that changes something, and how it ended; in a chain that shows cuts."""
+"""The audit log: each changing call with its caller and outcome, in a hash chain that reveals cuts."""

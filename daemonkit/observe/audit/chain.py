@@ -1,7 +1,7 @@
-"""Entries as lines, each with the hash of the one before: whatever is cut out, changed or moved is seen.
+"""Entries as lines, each with the hash of the line before: removals, changes and moves become visible.
 
-A line is a JSON object that ends with its own hash: the SHA-256 of all that is before ``,"hash"`` in it.
-``seq`` counts from 1; ``prev`` is the hash of the line before.
+A line is a JSON object that ends with its own hash: the SHA-256 of the text before ``,"hash"``. ``seq``
+counts from 1; ``prev`` is the hash of the line before.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _HASH = len(GENESIS)
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """One place in a chain: the number of an entry, and its hash."""
+    """A place in a chain: the number of an entry, and its hash."""
 
     seq: int = 0
     hash: str = GENESIS
 
     def follow(self, entry: Mapping[str, object]) -> tuple[ChainLink, bytes]:
-        """The next link, and the line of its entry, which ends with a newline."""
+        """The next link, and the line of its entry, with a newline."""
         whole = {"seq": self.seq + 1, **entry, "prev": self.hash}
         body = json.dumps(whole, separators=(",", ":")).encode()[:-1]
         digest = hashlib.sha256(body).hexdigest()
@@ -41,7 +41,7 @@ class ChainLink:
 
 @dataclass(frozen=True, slots=True)
 class ChainedLine:
-    """What a line says of its place."""
+    """The place that a line claims."""
 
     link: ChainLink
     prev: str
@@ -49,18 +49,18 @@ class ChainedLine:
 
 @dataclass(slots=True)
 class Verified:
-    """What was found: the entries, the first and the last link, and everything that is wrong."""
+    """Result of a verification: number of entries, first and last link, and all errors."""
 
     entries: int = 0
     first: int = 0
     last: ChainLink = field(default_factory=ChainLink)
     wrong: list[str] = field(default_factory=list)
     seen: ChainLink | None = None
-    """The entry that was asked for, if it is there."""
+    """The requested entry, if found."""
 
 
 def read(line: bytes) -> ChainedLine:
-    """The place of a line without its newline; ValueError: it is damaged."""
+    """The place of a line without its newline; ValueError: the line is damaged."""
     at = len(line) - len(_MARK) - _HASH - len(_END)
     if at <= 0 or line[at : at + len(_MARK)] != _MARK or not line.endswith(_END):
         raise ValueError("it does not end with a hash")
@@ -72,7 +72,7 @@ def read(line: bytes) -> ChainedLine:
 
 
 def verify(lines: Iterable[bytes], anchor: ChainLink | None = None) -> Verified:
-    """Check a chain from its first line that is there.  ``anchor``: an entry that must be in it."""
+    """Check a chain from its first existing line.  ``anchor``: an entry that must be in the chain."""
     found = Verified()
     before: ChainLink | None = None
     for number, line in enumerate(lines, 1):

@@ -1,4 +1,4 @@
-"""``audit verify``: checks audit logs, from their folders or as journalctl prints them."""
+"""``audit verify``: checks audit logs, from their folders or from journalctl's output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> bool:
-    """Check them, and say of each what was found; whether all is well."""
+    """Check the logs, and print the result for each; returns whether all are sound."""
     folders: list[Path] = options.folders or [one for one in FOLDERS if one.is_dir()]
     if not folders:
         sys.stdout.write("there is no audit log\n")

@@ -1,7 +1,7 @@
-"""The files of an audit log: ``audit.log``, which is written, ``audit.log.1`` before it, and so on.
+"""The files of an audit log: ``audit.log`` for new entries, ``audit.log.1`` before it, and so on.
 
-``audit.head`` has the last link and the number of the oldest entry that is kept, so that a cut at either end
-is seen, too.  It is written after the entries are on the disk, so it is never ahead of them by itself.
+``audit.head`` has the last link and the number of the oldest kept entry, to reveal a cut at either end. The
+head is written after the entries are on disk, and therefore never runs ahead of the entries.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ HEAD = "audit.head"
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The end of a chain, and the oldest entry that is kept of it."""
+    """The end of a chain, and its oldest kept entry."""
 
     link: ChainLink = ChainLink()
     first: int = 1
 
     def write(self, folder: Path) -> None:
-        """Replace the file in one step."""
+        """Replace the file atomically."""
         said = {"seq": self.link.seq, "hash": self.link.hash, "first": self.first}
         fresh = folder / f"{HEAD}.new"
         fresh.write_text(json.dumps(said) + "\n")
@@ -36,7 +36,7 @@ class Head:
 
     @staticmethod
     def read(folder: Path) -> Head | None:
-        """The head; None: there is none.  Broken: it cannot be read."""
+        """The head; None: no file.  Broken: the file cannot be read."""
         try:
             said = json.loads((folder / HEAD).read_text())
             return Head(ChainLink(int(said["seq"]), str(said["hash"])), int(said["first"]))
@@ -47,12 +47,12 @@ class Head:
 
 
 class AuditFiles:
-    """Writes the files of one log; all calls are one thread's."""
+    """Writes the files of a log; all calls come from one thread."""
 
     def __init__(self, folder: Path, size: int, count: int) -> None:
-        """``size``: bytes after which a file is put aside; ``count``: files that are kept.
+        """``size``: bytes after which a file is rotated; ``count``: number of files to keep.
 
-        Broken: the folder cannot be used, or what is in it cannot be read.
+        Broken: the folder is unusable, or its files cannot be read.
         """
         self._folder, self._size, self._count = folder, size, count
         try:
@@ -60,7 +60,7 @@ class AuditFiles:
             self._path = folder / NAME
             head = Head.read(folder)
             last = _last_link(self._path) or _last_link(folder / f"{NAME}.1")
-            # What is lacking at the end shows as a gap before the next entry.
+            # Missing entries at the end appear as a gap before the next entry.
             ahead = head is not None and (last is None or last.seq < head.link.seq)
             self.link = head.link if head is not None and ahead else last or ChainLink()
             self._first = head.first if head is not None else _first(self._paths()) or 1
@@ -69,7 +69,7 @@ class AuditFiles:
             raise Broken("open audit log", str(folder), error.strerror or str(error)) from error
 
     def append(self, entries: Iterable[dict[str, object]]) -> None:
-        """Write entries and wait until they are on the disk; OSError: none of them may be there."""
+        """Write entries and sync; OSError: the entries may be missing."""
         link, lines = self.link, []
         for entry in entries:
             link, line = link.follow(entry)
@@ -110,7 +110,7 @@ def paths(folder: Path) -> list[Path]:
 
 
 def verify_folder(folder: Path, anchor: ChainLink | None = None) -> Verified:
-    """Check all files of a log against each other and against its head."""
+    """Check all files of a log against each other and against the head."""
     found = verify(_lines(paths(folder)), anchor)
     try:
         head = Head.read(folder)
@@ -136,7 +136,7 @@ def _lines(files: list[Path]) -> Iterator[bytes]:
 
 
 def _open(path: Path) -> int:
-    """Open a file to append to; half a line at its end, of a daemon that was killed, is cut off."""
+    """Open a file to append to; cuts off a final half line from a killed daemon."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     size = os.fstat(file).st_size
     tail = os.pread(file, 4 * LINE, max(0, size - 4 * LINE))
@@ -152,7 +152,7 @@ def _write(file: int, data: bytes) -> None:
 
 
 def _last_link(path: Path) -> ChainLink | None:
-    """The last whole line's link; None: there is no such line."""
+    """The last whole line's link; None: no such line."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 4 * LINE))
@@ -168,7 +168,7 @@ def _last_link(path: Path) -> ChainLink | None:
 
 
 def _first(files: list[Path]) -> int:
-    """The number of the oldest entry; 0: there is none."""
+    """The number of the oldest entry; 0: no entry."""
     for line in _lines(files):
         try:
             return read(line.rstrip(b"\n")).link.seq

@@ -15,10 +15,10 @@ IDENTIFIER = "xenpod-audit"
 
 
 class AuditJournal:
-    """Sends entries to journald; all calls are one thread's."""
+    """Sends entries to journald; all calls come from one thread."""
 
     def __init__(self, folder: Path, path: Path = SOCKET) -> None:
-        """``folder``: keeps the number and hash of the last entry, so that a restart continues the chain."""
+        """``folder``: keeps the number and hash of the last entry; a restart then continues the chain."""
         self._folder, self._path = folder, str(path)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ class AuditJournal:
         self.link = (Head.read(folder) or Head()).link
 
     def append(self, entries: Iterable[Mapping[str, object]]) -> None:
-        """Send entries; OSError: this one and those after it are not in the journal."""
+        """Send entries; OSError: the failed entry and all later ones are not in the journal."""
         for entry in entries:
             link, line = self.link.follow(entry)
             fields = {

@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 ENTRIES = Counter("xenpod_audit_entries", "Entries of the audit log.", registry=REGISTRY)
 LOST = Counter("xenpod_audit_lost", "Entries of the audit log that could not be written.", registry=REGISTRY)
 WAITING = 1024
-"""Most entries that wait to be written, of some 16 KiB at most in memory."""
+"""Limit of waiting entries, of at most about 16 KiB each in memory."""
 
 _BATCH = 256
 _GATHER = 0.1
-"""Seconds for which an entry waits for others; a daemon that is killed loses as much."""
+"""Seconds for which an entry waits for others; a killed daemon loses this much."""
 _LONGEST = LINE // 2
 
 
@@ -41,7 +41,7 @@ class AuditSink(Protocol):
     """Where entries go."""
 
     def append(self, entries: Iterable[dict[str, object]]) -> None:
-        """OSError: they cannot be written."""
+        """OSError: the entries cannot be written."""
         ...
 
     def close(self) -> None: ...
@@ -53,7 +53,7 @@ class AuditLog:
     def __init__(self, daemon: str, sink: AuditSink, *, commands: bool = False) -> None:
         self.commands = commands
         self.pod_of: Callable[[str], str] = lambda _: ""
-        """The pod, as ``namespace/name``, that the object with this id belongs to; set by the daemon."""
+        """The pod, as ``namespace/name``, of the object with this id; set by the daemon."""
         self._daemon = daemon
         self._sink = sink
         self._waiting: deque[dict[str, object]] = deque()
@@ -67,7 +67,7 @@ class AuditLog:
     def add(
         self, rpc: str, caller: Caller, pod: str, said: dict[str, object], code: str, seconds: float
     ) -> None:
-        """Add the entry of a call that has ended; ``said``: ``request`` and ``reply``, redacted."""
+        """Add the entry of an ended call; ``said``: ``request`` and ``reply``, redacted."""
         now = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="microseconds")
         entry: dict[str, object] = {
             "time": now,
@@ -89,7 +89,7 @@ class AuditLog:
             self._changed.notify()
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Write waiting entries, and end."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -100,7 +100,7 @@ class AuditLog:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._closing)
-                # What comes with it is written with it: a write waits for the disk, and nobody for the write.
+                # Batch entries: a write waits for the disk, but no caller waits for the write.
                 self._changed.wait_for(lambda: len(self._waiting) >= _BATCH or self._closing, _GATHER)
                 batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
                 if not batch:
@@ -125,16 +125,16 @@ class AuditLog:
         ENTRIES.inc(len(batch))
 
     def _lose(self, count: int) -> None:
-        """Note it for the next entry that is written, which says how many are lacking before it."""
+        """Count lost entries; the next written entry reports the number missing before it."""
         self._lost += count
         LOST.inc(count)
 
 
 @asynccontextmanager
 async def auditing(config: AuditConfig, daemon: str, state_dir: Path) -> AsyncIterator[AuditLog | None]:
-    """The audit log while the block runs; None: it is off.
+    """The audit log while the block runs; None: off.
 
-    Broken: it cannot be opened, and the daemon should not serve without.
+    Broken: the log cannot be opened, and the daemon should not serve without it.
     """
     if config.to is AuditDestination.OFF:
         yield None

@@ -1,6 +1,6 @@
-"""What of a message may be kept: numbers, and texts in fields that are known to name things.
+"""Redacts messages: keeps numbers, and texts in fields known to be names.
 
-A list of what may be kept rather than of what may not: a field that is new, or was forgotten, is left out.
+The list says which fields to keep, not which to hide: a new or forgotten field is hidden.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ NAMES = frozenset(
         "log_directory", "log_path", "type", "cpupool", "seclabel", "pod_cidr", "device", "devices",
     }
 )  # fmt: skip
-"""Fields whose text is kept."""
+"""Fields with kept text."""
 COMMANDS = frozenset({"cmd", "command", "args", "argv"})
-"""Fields that are command lines."""
+"""Fields of command lines."""
 HIDDEN = frozenset({"auth", "envs", "env"})
-"""Fields of which not even a part is kept."""
+"""Fields hidden completely."""
 
 _TEXT = 256
 _ITEMS = 16
@@ -33,12 +33,12 @@ _WORDS = 32
 
 
 def redacted(message: Message, *, commands: bool = False) -> dict[str, object]:
-    """What may be kept of a message, as JSON has it; bounded in depth, fields and the length of each."""
+    """The redacted message as JSON; bounded in depth, fields and the length of each."""
     return _Redaction(commands).message(message, _DEPTH)
 
 
 def ids(message: Message) -> dict[str, str]:
-    """The texts of a message's own fields that are ids."""
+    """The texts of a message's own id fields."""
     found = message.ListFields()
     return {field.name: _clip(value) for field, value in found if _is_id(field) and isinstance(value, str)}
 
@@ -105,7 +105,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def _has_password(text: str) -> bool:
-    """Whether it is like ``user:password@host``; a digest may come after an @."""
+    """Whether the text looks like ``user:password@host``; a digest may come after an @."""
     before, at, after = text.partition("@")
     return bool(at) and ":" in before and not after.startswith("sha")
 

@@ -1,1 +1,1 @@
-"""How a worker talks to the registries of one pull: HTTP, TLS, challenges, retries, downloads."""
+"""A worker's side of talking to registries: HTTP, TLS, challenges, retries, downloads."""

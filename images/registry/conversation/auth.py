@@ -1,8 +1,8 @@
-"""Answers a registry's challenges: oras' token backend, with the credentials of a CRI call and no others.
+"""Answers a registry's challenges: oras' token backend, with only the credentials of a CRI call.
 
-What oras lacks for us: it reads credentials from Docker's files and helpers, answers a Basic challenge as if
-it were a Bearer one, has no identity tokens, and follows a realm to wherever it points. Source:
-distribution's spec/auth (token.md, oauth.md), RFC 7235.
+Unfit for xenpod in oras' own backend: reads credentials from Docker's files and helpers, answers a Basic
+challenge like a Bearer one, has no identity tokens, and follows a realm to any host. Source: distribution's
+spec/auth (token.md, oauth.md), RFC 7235.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_TOKEN_ANSWER = 1 << 20
 
 
 class Authority(TokenAuth):  # type: ignore[misc]
-    """The credentials of one pull at one host. oras asks it before and after each request."""
+    """The credentials of one pull at one host. oras calls this object before and after each request."""
 
     def __init__(self, session: requests.Session, credentials: Credentials, host: RegistryHost) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Authority(TokenAuth):  # type: ignore[misc]
         self._host = host
         self._lock = threading.Lock()
         self._header = f"Bearer {credentials.registry_token}" if credentials.registry_token else ""
-        # oras only asks for the header when this is set.
+        # oras asks for the header only if this is set.
         self.token = self._header or None
 
     def load_configs(self, container: Any, configs: Any = None) -> None:
@@ -50,7 +50,7 @@ class Authority(TokenAuth):  # type: ignore[misc]
     def authenticate_request(
         self, original: requests.Response, headers: dict[str, str], refresh: bool = False
     ) -> tuple[dict[str, str], bool]:
-        """Answer a challenge; False when there is nothing (more) to answer it with."""
+        """Answer a challenge; False without a (new) answer."""
         challenge = original.headers.get("Www-Authenticate", "")
         shown = original.request.headers.get("Authorization", "")
         original.close()
@@ -60,7 +60,7 @@ class Authority(TokenAuth):  # type: ignore[misc]
             return headers, False
         with self._lock:
             if self._header and self._header != shown:
-                # Another thread has answered the challenge meanwhile.
+                # Another thread has already answered the challenge.
                 return headers | self.get_auth_header(), True
             if self._credentials.registry_token or (refresh and not challenge):
                 return headers, False
@@ -84,7 +84,7 @@ class Authority(TokenAuth):  # type: ignore[misc]
         if realm.scheme not in ("http", "https") or not realm.hostname:
             return ""
         if self._host.scheme == "https" and realm.scheme == "http":
-            # A token is a secret too, and who answers http can be anybody.
+            # A token is a secret too, and anybody may answer plain http.
             raise Denied("authenticate", realm.netloc, "the registry would have us authenticate unencrypted")
         query = {key: fields[key] for key in ("service", "scope") if fields.get(key)}
         try:

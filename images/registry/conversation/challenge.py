@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 MAX_CHALLENGE = 8 << 10
-"""Longest header that is read, in characters; several headers count as one."""
+"""Length limit of a header, in characters; several headers count as one."""
 _SPACE = re.compile(r"[ \t]*")
 _GAP = re.compile(r"[ \t,]*")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -25,11 +25,11 @@ class Challenge(NamedTuple):
 
 
 def challenges(untrusted: str) -> list[Challenge]:
-    """The challenges of a header, in its order, up to the first error of form; none if it is too long."""
+    """The challenges of a header, in order, up to the first syntax error; none if too long."""
     found: list[tuple[str, dict[str, str]]] = []
     at = 0
     while len(untrusted) <= MAX_CHALLENGE:
-        # Each pattern begins where the last one ended, and none can match in two ways.
+        # Each pattern begins at the end of the last match, and can match in only one way.
         at = _end(_GAP, untrusted, at)
         word = _TOKEN.match(untrusted, at)
         if word is None:

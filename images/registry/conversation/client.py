@@ -1,9 +1,9 @@
 """The client of one registry host, built on oras.
 
-Taken from oras: the session, challenges and repeats of ``Registry.do_request``, and the URLs of
-``Container``. Set aside: its retry decorator (it sleeps for minutes, where the next host should be tried),
-``get_blob`` (which knows no ranges), its ``get_manifest`` (which gives parsed JSON, so that no digest could
-be held against the bytes) and ``download_blob`` (which neither verifies nor bounds).
+Used from oras: the session, challenges and repeats of ``Registry.do_request``, and the URLs of ``Container``.
+Not used: the retry decorator (sleeps for minutes, instead of trying the next host), ``get_blob`` (no ranges),
+``get_manifest`` (returns parsed JSON, without the bytes to verify a digest) and ``download_blob`` (neither
+verifies nor bounds).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NO_RANGE = 416
 
 
 class Repository(oras.container.Container):  # type: ignore[misc]
-    """A repository at a host: oras' URLs with the host's path, and the registry it stands in for."""
+    """A repository at a host: oras' URLs with the host's path, and the registry behind a mirror."""
 
     def __init__(self, host: RegistryHost, reference: Reference) -> None:
         self.registry = host.netloc
@@ -52,16 +52,16 @@ class Repository(oras.container.Container):  # type: ignore[misc]
         self._query = f"?ns={reference.host}" if host.mirror else ""
 
     def manifest_url(self, tag: str | None = None) -> str:
-        """The URL without its scheme, as oras wants it."""
+        """The URL without scheme, for oras."""
         return f"{self._base}/manifests/{tag or self.digest or self.tag}{self._query}"
 
     def get_blob_url(self, digest: str) -> str:
-        """The URL without its scheme, as oras wants it."""
+        """The URL without scheme, for oras."""
         return f"{self._base}/blobs/{digest}{self._query}"
 
 
 class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
-    """A host of a repository. Every failure of it is a Fault: Missing, Denied, Unreachable, TooLate.
+    """A host of a repository. Every failure is a Fault: Missing, Denied, Unreachable, TooLate.
 
     Interrupted and Stalled are worth a retry, Unconnected is not.
     """
@@ -88,7 +88,7 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
         self.auth = Authority(self.session, shown, host)
 
     def do_request(self, url: str, method: str = "GET", *args: Any, **kwargs: Any) -> requests.Response:
-        """Send a request as oras does, but without its retries; only a success is returned."""
+        """Send a request through oras, but without retries; returns successes only."""
         kwargs["headers"] = {**self.headers, **(kwargs.get("headers") or {})}
         with self._failures("pull"):
             try:
@@ -98,9 +98,9 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
             except requests.RequestException:
                 raise
             except ValueError as error:
-                # oras raises this for a challenge that its backend had no answer to.
+                # oras raises ValueError if the backend has no answer to a challenge.
                 raise Denied("pull", self._subject, "access is denied", "check the credentials") from error
-        # Servers of TLS answer http with this status, if at all.
+        # TLS servers answer plain http with this status, if at all.
         self._answered = self._answered or response.status_code != _BAD_REQUEST
         if response.status_code not in _FOUND:
             with response:
@@ -120,9 +120,9 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
 
     @contextmanager
     def blob(self, digest: str, start: int) -> Iterator[requests.Response]:
-        """An open download from a byte on; what fails while the body reads from it becomes a Fault too.
+        """An open download from a byte on; errors while the body reads become Faults too.
 
-        A host may answer with the whole blob all the same (200 instead of 206).
+        A host may still answer with the whole blob (200 instead of 206).
         """
         url = f"{self.prefix}://{self._repository.get_blob_url(digest)}"
         headers = {"Range": f"bytes={start}-"} if start else {}
@@ -189,7 +189,7 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
 
 
 def _broke_off(error: BaseException) -> bool:
-    """Whether there was a connection: a host that refused one will refuse the next, too."""
+    """Whether a connection existed: a host that refused one will refuse the next, too."""
     return any(isinstance(arg, urllib3.exceptions.ProtocolError) for arg in error.args)
 
 
@@ -198,7 +198,7 @@ def _timed_out(error: BaseException) -> bool:
 
 
 def _root_cause(error: BaseException) -> str:
-    """The innermost system error, such as "[Errno 111] Connection refused", which a user can act on."""
+    """The innermost system error, for example "[Errno 111] Connection refused": useful to a user."""
     for one in causes(error):
         if isinstance(one, OSError) and one.strerror and not isinstance(one, requests.RequestException):
             return one.strerror

@@ -1,4 +1,4 @@
-"""Connections of one registry client: to addresses that the registry may name, and with bounded answers."""
+"""Connections of one registry client: only to allowed addresses, and with bounded answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib3.exceptions import NameResolutionError, NewConnectionError
 from images.registry.conversation.targets import Targets
 
 MAX_INTERIM = 8
-"""Responses 100 (Continue) before a final one; servers send one, and only if they are asked to."""
+"""Limit of responses 100 (Continue) before a final response; servers send one, and only on request."""
 
 
 class BoundedResponse(http.client.HTTPResponse):
@@ -31,14 +31,14 @@ class BoundedResponse(http.client.HTTPResponse):
 
 
 class CheckedConnection(HTTPConnection):
-    """Connects to no address before ``targets`` has allowed that address."""
+    """Connects to an address only after ``targets`` has allowed the address."""
 
     targets: ClassVar[Targets]
     response_class = BoundedResponse
 
     def _new_conn(self) -> socket.socket:
         if self.proxy is not None:
-            # The operator names the proxy. Of what lies behind, the adapter has checked the URL.
+            # The operator names the proxy. The adapter has checked the URL behind the proxy.
             return super()._new_conn()
         if self.targets.is_own(self.host, self.port):
             connected = super()._new_conn()
@@ -57,7 +57,7 @@ class CheckedConnection(HTTPConnection):
             self.targets.check(name, address)
         try:
             for address in addresses:
-                # An address instead of the name: it is not looked up again, and gives the same address.
+                # The address instead of the name: a second lookup could give another address.
                 self._dns_host = address
                 try:
                     return super()._new_conn()

@@ -1,6 +1,6 @@
-"""Downloads a blob from a registry host; where a connection breaks, the next one continues.
+"""Downloads a blob from a registry host; after a broken connection, the next one continues.
 
-The bytes are untrusted.  The caller checks the digest of all of them, whichever connections they came over.
+The bytes are untrusted.  The caller checks the digest over all bytes from all connections.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from images.settings import ImageSettings
 
 CHUNK = 120 << 10
 SLOWEST = 1024
-"""Bytes a second; a host that sends less over the whole stall time counts as stalled."""
+"""Least bytes a second over the whole stall time; a slower host counts as stalled."""
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-[0-9]{1,19}/(?:[0-9]{1,19}|\*)\Z")
 
 
@@ -60,7 +60,7 @@ def _chunks_from(
     at: int,
     settings: ImageSettings,
 ) -> Iterator[bytes]:
-    """The blob from byte ``at`` on, over one connection; asked: the byte the host is asked to begin with."""
+    """The blob from byte ``at`` on, over one connection; asked: the first byte of the request."""
     with client.blob(descriptor.digest, asked) as response:
         start = _start(response)
         declared = response.headers.get("Content-Length", "")
@@ -78,7 +78,7 @@ def _chunks_from(
 
 
 def _start(response: requests.Response) -> int:
-    """The byte that a response begins with."""
+    """The first byte of a response."""
     if response.status_code != requests.codes.partial_content:
         return 0
     found = _CONTENT_RANGE.match(response.headers.get("Content-Range", "").strip())
@@ -88,7 +88,7 @@ def _start(response: requests.Response) -> int:
 
 
 def _timely(response: requests.Response, subject: str, stall: float) -> Iterator[bytes]:
-    """The response's bytes; Stalled when they trickle. Only waiting counts, not our work between reads."""
+    """The response's bytes; Stalled if they trickle. Counts only waiting, not the work between reads."""
     waited, came = 0.0, 0
     while True:
         asked = time.monotonic()

@@ -1,4 +1,4 @@
-"""Imports all that a conversation may need: a confined process finds no module, and loads no library."""
+"""Imports all modules for a conversation: a confined process finds no module, and loads no library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOADED = (encodings, http, stringprep, unicodedata, images.registry.conversatio
 
 
 def run() -> None:
-    """Let libraries read their configuration, and the parts of Python that are imported at first use."""
+    """Load the configuration of libraries, and modules that Python imports at first use."""
     hashlib.new("sha256")
     ssl.create_default_context()
     "registry.example".encode("idna")

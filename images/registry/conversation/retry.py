@@ -1,4 +1,4 @@
-"""Retry policy for one registry host: how often it is asked again, and after how long."""
+"""Retry policy for one registry host: number of attempts, and the delay between them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from images.settings import ImageSettings
 
 T = TypeVar("T")
 PROGRESS = 64 << 10
-"""Bytes that earn a download a new set of tries."""
+"""Bytes of progress that reset a download's attempts."""
 
 
 class RetryPolicy:
-    """Counts the tries of one request at one host; after progress the count starts over.
+    """Counts the attempts of one request at one host; progress resets the count.
 
-    last: no other host is left to ask, so a busy one is asked again.
+    last: no other host is left to ask, hence a busy host is asked again.
     """
 
     def __init__(self, settings: ImageSettings, last: bool = True) -> None:
@@ -30,14 +30,14 @@ class RetryPolicy:
         self._received = 0
 
     def received(self, size: int) -> None:
-        """Count bytes that came."""
+        """Count received bytes."""
         self._received += size
 
     def backoff(self, fault: Interrupted | Stalled) -> float:
-        """Seconds to wait before the next try; raises the fault when there is to be none.
+        """Seconds to wait before the next attempt; raises the fault to give up.
 
-        A stall without progress is final: it has cost its whole deadline already.  So is the answer of a busy
-        host while there is another to ask.
+        A stall without progress is final: the request has already used its whole deadline.  A busy host's
+        answer is final too, unless no other host is left.
         """
         if isinstance(fault, Busy) and not self._last:
             raise fault
@@ -51,7 +51,7 @@ class RetryPolicy:
         return delay
 
     def _delay(self, fault: Interrupted | Stalled) -> float:
-        """Exponential backoff with jitter, so that callers that failed together come back apart."""
+        """Exponential backoff with jitter: callers that failed together return at different times."""
         longest = self._settings.retry_most_seconds
         after = fault.after if isinstance(fault, Interrupted) else None
         if after is not None and after > longest:
@@ -60,12 +60,12 @@ class RetryPolicy:
         delay: float = min(longest, self._settings.retry_seconds * 2 ** (self._tries - 1)) * random.uniform(
             0.5, 1
         )
-        # Added to what the host asks for: or all that it sent away would come back at the same moment.
+        # Added to the host's Retry-After: otherwise all refused callers would return at the same moment.
         return delay if after is None else min(longest, after + delay)
 
 
 def with_retries(work: Callable[[], T], policy: RetryPolicy, token: CancelToken) -> T:
-    """The result of the first try that is neither interrupted nor stalls; blocks."""
+    """The result of the first attempt that is neither interrupted nor stalled; blocks."""
     while True:
         try:
             return work()

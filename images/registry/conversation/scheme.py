@@ -13,7 +13,7 @@ from images.registry.hosts import RegistryHost
 
 _PATIENCE = 5.0
 _HANDSHAKE, _ALERT = b"\x16", b"\x15"
-# What OpenSSL makes of an answer that is no TLS (ssl/record; 1.1 to 3.5).
+# OpenSSL's reasons for an answer without TLS (ssl/record; 1.1 to 3.5).
 _NO_TLS = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"}
 )
@@ -22,7 +22,8 @@ _NO_TLS = frozenset(
 def speaks_tls(host: RegistryHost, seconds: float) -> bool:
     """Whether the port answers a TLS greeting with a handshake or an alert; blocks.
 
-    Servers of TLS answer http with a 400, with an alert, or not at all, so their answer alone says nothing.
+    TLS servers answer plain http with a 400, with an alert, or not at all, hence an http answer proves
+    nothing.
     """
     parts = urlsplit(f"//{host.netloc}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -45,6 +46,6 @@ def met_plain_http(error: BaseException, host: RegistryHost) -> bool:
     """Whether a request failed because the host's port does not speak TLS."""
     request = error.request if isinstance(error, requests.RequestException) else None
     if request is not None and urlsplit(request.url or "").netloc != host.netloc:
-        return False  # a redirect led elsewhere
+        return False  # a redirect led to another host
     found = next((one for one in causes(error) if isinstance(one, ssl.SSLError)), None)
     return found is not None and found.reason in _NO_TLS

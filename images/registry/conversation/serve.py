@@ -56,9 +56,9 @@ class HostSource:
             return self._connected
 
     def claims(self, data: bytes, said: str) -> bytes:
-        """Packed facts of a manifest or an index, b"" if there are none; said: its media type.
+        """Packed facts of a manifest or an index, b"" if unusable; said: the media type.
 
-        A document that cannot be read has none: an independent process says what is wrong.
+        An unreadable document has no facts: an independent process reports the error.
         """
         if len(data) > MAX_DOCUMENT:
             return b""
@@ -69,7 +69,7 @@ class HostSource:
         return packed if len(packed) <= MAX_CLAIMS else b""
 
     def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
-        """A manifest by tag or digest, and its media type."""
+        """A manifest by tag or digest, with its media type."""
         return with_retries(lambda: self._client.manifest(target, most), self._policy(), token)
 
     @contextmanager
@@ -82,7 +82,7 @@ class HostSource:
 
 
 class HangUp(CancelToken):
-    """Cancelled once the daemon has closed the socket that an answer goes to."""
+    """Cancelled once the daemon has closed the answer's socket."""
 
     def __init__(self, link: socket.socket) -> None:
         super().__init__()
@@ -90,24 +90,24 @@ class HangUp(CancelToken):
         self._poll.register(link, 0)
 
     def check(self) -> None:
-        """Raise Cancelled if nobody waits for the answer."""
+        """Raise Cancelled if the daemon no longer waits for the answer."""
         self.sleep(0)
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, or raise Cancelled as soon as nobody waits for the answer."""
+        """Sleep, or raise Cancelled as soon as the daemon no longer waits for the answer."""
         if self._poll.poll(seconds * 1000):
             raise Cancelled
 
 
 class PullServer:
-    """All hosts of the pull. Made before the process is confined, since OpenSSL reads files."""
+    """All hosts of the pull. Made before the confinement, because OpenSSL reads files."""
 
     def __init__(self, told: bytes) -> None:
         about = briefing.unpack(told)
         self._sources = [HostSource(number, about) for number in range(len(about.hosts))]
 
     def run(self, control: socket.socket) -> None:
-        """Answer until the daemon closes its end; threads still at work end with the process."""
+        """Answer until the daemon closes its end; running threads end with the process."""
         threading.stack_size(_STACK)
         while True:
             said, handles, _, _ = socket.recv_fds(control, MAX_QUESTION, 2)
@@ -120,7 +120,7 @@ class PullServer:
 
 
 def _answer(source: HostSource, question: Question, stream: socket.socket, outcome: socket.socket) -> None:
-    # The daemon looks for the outcome when the stream has ended, and closes both when it gives up.
+    # The daemon reads the outcome after the stream ends, and closes both to give up.
     with outcome, stream, suppress(BrokenPipeError, ConnectionResetError, Cancelled):
         try:
             ending = _transfer(source, question, stream)

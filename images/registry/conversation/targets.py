@@ -1,7 +1,7 @@
-"""The addresses that a registry may send us to, by a token realm or a redirect.
+"""Checks the addresses that a registry sends a pull to, by a token realm or a redirect.
 
-Whoever names an image chooses its registry, and the registry chooses where we go next, with an answer that
-we may hand back to it as a token. Checked is each address that a connection is made to, not a name.
+A caller who names an image chooses the registry. The registry chooses the next host, and may receive that
+host's answer back as a token. The check covers each address of a connection, not a name.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Reach(Enum):
 
 
 _Address = IPv4Address | IPv6Address
-# Networks whose hosts belong together: a registry and its token service may share such a network.
+# Networks whose hosts belong together: a registry and its token service may share the network.
 _NETWORKS = (Reach.PRIVATE, Reach.SHARED)
 
 
 class Targets:
-    """The rule for one configured host of a registry; used by all threads that talk to it.
+    """The rule for one configured host of a registry; shared by all threads of the conversation.
 
     allowed: see ImageSettings.private_targets.
     """
@@ -56,16 +56,16 @@ class Targets:
             self._met.add(parsed(self._own[0]))
 
     def is_own(self, name: str, port: int | None) -> bool:
-        """Whether this is the configured host, which a registry need not name."""
+        """Whether this is the configured host itself."""
         return (_plain(name), port) == self._own
 
     def met(self, address: str) -> None:
-        """Note an address of the configured host itself: a connection to it was made."""
+        """Record an address of the configured host itself, after a connection."""
         with self._lock:
             self._met.add(parsed(address))
 
     def check(self, name: str, address: str) -> None:
-        """Raise Denied unless the registry may send us to this address, which ``name`` has."""
+        """Raise Denied unless the registry may send the pull to this address of ``name``."""
         target = parsed(address)
         reach = reach_of(target)
         if reach is Reach.PUBLIC or _plain(name) in self._names:
@@ -74,7 +74,7 @@ class Targets:
             return
         with self._lock:
             met = set(self._met)
-        # All of its addresses count: a name server may give another one each time.
+        # All addresses of the host count: a name server may return a different address each time.
         if met == {target} or (reach in _NETWORKS and met and {reach_of(one) for one in met} == {reach}):
             return
         cause = f"the registry sends us to {reach.value} address, {address}, which is not its own"
@@ -82,9 +82,9 @@ class Targets:
         raise Denied("pull", name[:255], cause, hint)
 
     def check_literal(self, url: str) -> None:
-        """The same for a URL that a proxy is asked for, if an address stands in it.
+        """The same for a URL for a proxy, if the URL contains an address.
 
-        A proxy looks up names itself, so which addresses it connects to is the proxy's to restrict.
+        A proxy looks up names itself; the proxy has to restrict the resulting addresses.
         """
         parts = urlsplit(url)
         name = parts.hostname or ""
@@ -103,7 +103,7 @@ def endpoint(scheme: str, netloc: str) -> tuple[str, int | None]:
 
 
 def parsed(address: str) -> _Address:
-    """An address as the system has it; an IPv6 address that stands for an IPv4 address becomes the latter."""
+    """An address in normal form; an IPv6 address that embeds an IPv4 address becomes the IPv4 address."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, IPv4Address):
         return found

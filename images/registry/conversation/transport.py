@@ -1,5 +1,4 @@
-"""HTTP as a registry client needs it: deadlines on every wait, our trust anchors, no surprises from the
-environment.
+"""HTTP for a registry client: deadlines on every wait, given trust anchors, no influence of the environment.
 
 ``requests`` alone waits for ever, reads ~/.netrc, and trusts its own bundle instead of the system's.
 """
@@ -31,7 +30,7 @@ USER_AGENT = "xenpod-cri"
 
 
 class Adapter(HTTPAdapter):
-    """An adapter of requests with one TLS context, one pair of deadlines, and the targets it may ask."""
+    """An adapter of requests with one TLS context, one pair of deadlines, and its allowed targets."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class Adapter(HTTPAdapter):
         super().__init__(pool_maxsize=connections, max_retries=0)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """Give every pool the TLS context, and connections that check where they lead."""
+        """Give every pool the TLS context, and connections that check their target."""
         super().init_poolmanager(*args, ssl_context=self._context, **kwargs)
         self.poolmanager.pool_classes_by_scheme = self._pools
 
@@ -58,7 +57,7 @@ class Adapter(HTTPAdapter):
         return manager
 
     def build_connection_pool_key_attributes(self, request: Any, verify: Any, cert: Any = None) -> Any:
-        """Leave trust to the TLS context; requests would load its own bundle into it."""
+        """Leave trust to the TLS context; requests would add its own bundle."""
         url = urlsplit(request.url)
         return {"scheme": url.scheme, "host": url.hostname, "port": url.port}, {}
 
@@ -66,7 +65,7 @@ class Adapter(HTTPAdapter):
         """Do nothing: the TLS context verifies certificates."""
 
     def send(self, request: Any, *args: Any, **kwargs: Any) -> requests.Response:
-        """Send with our deadlines, and drop the body of a redirect: requests would read it whole."""
+        """Send with the deadlines, and drop the body of a redirect: requests would read the whole body."""
         kwargs["timeout"] = self._timeouts
         if select_proxy(request.url, kwargs.get("proxies")):
             self._targets.check_literal(request.url)
@@ -78,7 +77,7 @@ class Adapter(HTTPAdapter):
 
 
 class HostSession(requests.Session):
-    """A session to one configured host; its own headers and credentials stay with that host."""
+    """A session to one configured host; its own headers and credentials stay with the host."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class HostSession(requests.Session):
         super().__init__()
         self._host = host
         self.max_redirects = MAX_REDIRECTS
-        # An auth that does nothing keeps requests from looking into ~/.netrc.
+        # Without an auth, requests would read ~/.netrc.
         self.auth = _unchanged
         self.headers["User-Agent"] = USER_AGENT
         self.headers["Accept-Encoding"] = "identity"
@@ -102,14 +101,14 @@ class HostSession(requests.Session):
         self.mount("http://", self._adapter(None))
 
     def get_adapter(self, url: str) -> requests.adapters.BaseAdapter:
-        """The adapter for a URL; the one for TLS is made at first use, since trust anchors take 10 ms."""
+        """The adapter for a URL; the TLS adapter is made at first use, because trust anchors take 10 ms."""
         with self._lock:
             if urlsplit(url).scheme == "https" and "https://" not in self.adapters:
                 self.mount("https://", self._adapter(self._tls()))
         return super().get_adapter(url)
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
-        """Where a response leads; Denied if that is from https to http."""
+        """The target of a redirect; Denied if from https to http."""
         target: str | None = super().get_redirect_target(resp)
         if target and urlsplit(resp.url).scheme == "https":
             scheme = urlsplit(urljoin(resp.url, target)).scheme
@@ -127,7 +126,7 @@ class HostSession(requests.Session):
 
 
 def tls_context(host: RegistryHost, trust: TrustFiles) -> ssl.SSLContext:
-    """The system's trust anchors and the host's own; raises Refused for files that are of no use."""
+    """The system's trust anchors and the host's own; raises Refused for unusable files."""
     try:
         if trust.fault:
             raise OSError(trust.fault)
@@ -147,7 +146,7 @@ def tls_context(host: RegistryHost, trust: TrustFiles) -> ssl.SSLContext:
 
 
 def early_context(host: RegistryHost, trust: TrustFiles) -> Callable[[], ssl.SSLContext]:
-    """As tls_context(), with files that are read now; the result raises Refused if they are of no use."""
+    """As tls_context(), but reads the files now; the result raises Refused if they are unusable."""
     try:
         context = tls_context(host, trust)
     except Refused as refused:
@@ -166,7 +165,7 @@ def _pem(data: bytes) -> str:
 
 
 def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Load a client's certificate and key, which OpenSSL reads by names of files only."""
+    """Load a client's certificate and key through files, because OpenSSL reads both only by file name."""
     handles = []
     try:
         for data in filter(None, (certificate, key)):
@@ -179,7 +178,7 @@ def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and its causes, outermost first; requests and urllib3 nest them in several ways."""
+    """An error and its causes, outermost first; requests and urllib3 nest errors in several ways."""
     seen: BaseException | None = error
     for _ in range(_MAX_CAUSES):
         if seen is None:

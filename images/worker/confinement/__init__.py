@@ -1,1 +1,1 @@
-"""Takes all rights from processes that read bytes of strangers: workers, and tar2sqfs."""
+"""Takes all rights from processes that read hostile bytes: workers, and tar2sqfs."""

@@ -1,6 +1,6 @@
-"""The system calls of confined workers, as seccomp profiles: all others kill the process.
+"""The system calls of confined workers, as seccomp profiles: all other calls kill the process.
 
-Found by running the tests of images; names that a machine does not have are left out.
+Found by running the tests of images; calls unknown to the machine are left out.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _ITSELF = (
     "setrlimit getrlimit exit exit_group"
 )
 _CONNECTED = "recvfrom recvmsg sendto getsockname"
-"""On a socket that the worker was given."""
+"""On a socket from the daemon."""
 _BY_NAME = "open openat openat2 stat lstat access faccessat faccessat2 readlink readlinkat getcwd"
-"""There is nothing in the root directory."""
+"""The root directory is empty."""
 
 _THREADS = "set_robust_list rseq sched_setaffinity set_tid_address membarrier"
 _SOCKETS = (
@@ -38,21 +38,21 @@ _PROGRAM = (
     "execve openat open stat access faccessat faccessat2 readlink readlinkat getcwd unlink unlinkat "
     "arch_prctl pwrite64 pwritev fsync fdatasync fallocate statfs fstatfs sysinfo uname"
 )
-"""Its root directory is read-only, and has no other program."""
+"""The root directory is read-only, without other programs."""
 _READ_ONLY = "stat lstat access faccessat faccessat2 readlink readlinkat getcwd getdents64 statfs fstatfs"
 
 
 def offline() -> Mapping[str, Any]:
-    """For a worker without network, which has no use for any name."""
+    """For a worker without network: lookups of file names fail."""
     return _profile(*_common(), _refuse(_BY_NAME, errno.ENOENT))
 
 
 def online() -> Mapping[str, Any]:
-    """For a worker that speaks to registries: sockets of TCP and UDP, threads, and reading files."""
+    """For a worker with network: TCP and UDP sockets, threads, and reading files."""
     return _profile(
         *_common(),
         *(_allow("socket", _is(0, family)) for family in (socket.AF_INET, socket.AF_INET6)),
-        # The C library asks for nscd and for the host's addresses, and does without.
+        # The C library tries nscd and netlink (for the host's addresses), and works without both.
         *(
             _refuse("socket", errno.EAFNOSUPPORT, _is(0, family))
             for family in (socket.AF_UNIX, socket.AF_NETLINK)
@@ -67,7 +67,7 @@ def online() -> Mapping[str, Any]:
 
 
 def program() -> Mapping[str, Any]:
-    """For a program that is started, loads its libraries, reads a pipe and writes a file, with threads."""
+    """For a program: start, load libraries, read a pipe, write a file, run threads."""
     return _profile(*_anyone(), _allow("mmap mprotect"), *_threads(), _allow(_PROGRAM))
 
 
@@ -80,7 +80,7 @@ def _common() -> list[dict[str, Any]]:
 def _threads() -> list[dict[str, Any]]:
     return [
         _allow("clone", _masked(0, _CLONE_THREAD, _CLONE_THREAD)),
-        # Its flags are in memory, which no filter reads; the C library goes on with clone.
+        # The flags are in memory, hidden from seccomp filters; the C library falls back to clone.
         _refuse("clone3", errno.ENOSYS),
         _allow(_THREADS),
     ]
@@ -91,9 +91,9 @@ def _anyone() -> list[dict[str, Any]]:
         _allow(" ".join((_BYTES, _WAITING, _MEMORY, _ITSELF))),
         _allow("prlimit64", _is(0, 0)),
         *(_allow("ioctl", _is(1, one)) for one in (_FIONBIO, _FIOCLEX, _FIONCLEX, _FIONREAD, _TCGETS)),
-        # Names for memory, which new C libraries set.
+        # Names for memory, set by new C libraries.
         _refuse("prctl", errno.EINVAL),
-        # abort(3) of its own, whose signal says more than that of the filter.
+        # abort(3), because its signal is more informative than the filter's.
         _allow("tgkill", _is(2, signal.SIGABRT)),
     ]
 

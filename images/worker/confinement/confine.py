@@ -1,9 +1,8 @@
-"""Takes all rights from a worker: it has the descriptors that it was given, and nothing else of the host.
+"""Takes all rights from a worker: the worker has the given descriptors, and nothing else of the host.
 
-The parent of workers makes the namespaces once; each child enters them, takes an id of its own, drops all
-capabilities, and filters its system calls. The reasons: docs/adr/0060-confined-workers.md.
-
-A daemon that is not root has no namespaces to make and no capabilities to drop; the rest holds there too.
+The parent of workers makes the namespaces once; each child enters the namespaces, takes a user id of its own,
+drops all capabilities, and filters its system calls. The reasons: docs/adr/0060-confined-workers.md. A daemon
+without root can make no namespaces and has no capabilities to drop; all other steps apply.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from daemonkit.host.rights import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RD
 from images.worker.confinement import calls
 
 FIRST_ID = 2_000_000_000
-"""The user and the group of a worker are this plus its process number: no other process has them.
+"""A worker's user and group id are this plus its process number: no other process has the same ids.
 
 systemd's UIDS-GIDS calls the range from 1,879,048,192 to 2,147,483,647 unused.
 """
@@ -36,7 +35,7 @@ _CERTIFICATES = (
 )
 _RESOLVER = ("/etc/resolv.conf", "/etc/hosts", "/etc/host.conf", "/etc/gai.conf")
 _FRESH = "/run"
-# The C library loads no other module, and so no code of the host.
+# The C library loads no other module, and therefore no code of the host.
 _SERVICES = b"hosts: files dns\n"
 _ONLINE_THREADS = 64
 
@@ -52,12 +51,12 @@ NOTHING = Needs()
 
 
 class Confinement:
-    """Made once, in a process of one thread that has loaded all code that its children need."""
+    """Made once, in a process of one thread that has loaded all code for its children."""
 
     def __init__(self, network: bool = False) -> None:
-        """network: children keep the host's network, find names of hosts, and read its certificates.
+        """network: children keep the host's network, resolve host names, and read the host's certificates.
 
-        Raises OSError where a daemon that is root may not confine, and Broken without libseccomp.
+        Raises OSError if a daemon running as root may not confine, and Broken without libseccomp.
         """
         self._network = network
         self._filter = rights.CallFilter(seccomp.compiled(calls.online() if network else calls.offline()))
@@ -68,10 +67,10 @@ class Confinement:
         )
 
     def enter(self, given: Sequence[int], parent: int, needs: Needs = NOTHING) -> None:
-        """Confine this process for good; call it in a new child, before it reads a byte.
+        """Confine this process for good; call in a new child, before it reads a byte.
 
-        given: descriptors that stay open; parent: the forking process, whose end is this process's end, too.
-        Raises OSError; the process must end then.
+        given: descriptors to keep open; parent: the forking process; this process dies with its parent.
+        Raises OSError; the process must then end.
         """
         rights.end_with(parent)
         fresh = _resolver_files() if self._network and self._is_root else {}
@@ -93,13 +92,13 @@ class Confinement:
 
 
 APART = ("mnt", "net")
-"""Namespaces that each child enters; a child inherits the parent's others."""
+"""Namespaces for each child; all others come from the parent."""
 
 
 def prepared() -> bool:
-    """Have the parent give up first all that it needs not itself; whether it is root. May be repeated.
+    """Drop the parent's unneeded rights; returns whether the parent is root. May be repeated.
 
-    Each step here is one that no child has to take.
+    Each step here saves a step in every child.
     """
     is_root = os.geteuid() == 0
     if is_root:
@@ -115,13 +114,13 @@ def lock(calls_left: rights.CallFilter, parent: int, is_root: bool) -> None:
     if is_root:
         rights.become(FIRST_ID + os.getpid())
     rights.hide()
-    # Again: a change of ids has undone it.
+    # Again: a change of ids resets the parent-death signal.
     rights.end_with(parent)
     calls_left.set()
 
 
 def new_top() -> Path:
-    """An empty file system of this mount namespace, in which a root directory is made."""
+    """An empty file system of this mount namespace, as the base of a root directory."""
     rights.keep_mounts()
     # Every host has /proc, and nothing below /proc is bound into the new root.
     rights.mount("tmpfs", "/proc", "tmpfs", _PLAIN, f"{_TMPFS}1m")
@@ -159,7 +158,7 @@ def _online_root() -> None:
 
 
 def _resolver_files() -> dict[str, bytes]:
-    """Files by their names as the host has them now: they are replaced, not written, and so not bound."""
+    """The host's present resolver files by name. Copies, because a bind mount would miss replaced files."""
     found = {"nsswitch.conf": _SERVICES}
     for name in _RESOLVER:
         with suppress(FileNotFoundError):

@@ -1,6 +1,6 @@
-"""Runs tar2sqfs of the host confined: the program sees its own file, its libraries, and its output.
+"""Runs the host's tar2sqfs confined: the program sees its own file, its libraries, and its output.
 
-The program reads its standard input and writes one file, which its user owns while the program runs.
+The program reads standard input and writes one file. The program's user owns the file during the run.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from images.worker.confinement import calls
 from images.worker.confinement.confine import APART, FIRST_ID, bind, close_top, lock, new_top, prepared
 
 OUT = "/out"
-"""Where the program finds the file that it writes."""
+"""The output file, as the program sees it."""
 _HANDLES = 32
 _MORE_THREADS = 8
 _THREAD_BYTES = 16 << 20
 
 
 class Order(NamedTuple):
-    """A program to run, as the daemon found it; all paths are absolute.
+    """A program to run, as found by the daemon; all paths are absolute.
 
-    threads: how many it starts; memory, file_bytes: bytes; cpu: seconds, 0: no limit.
+    threads: number of started threads; memory, file_bytes: bytes; cpu: seconds, 0: no limit.
     """
 
     program: str
@@ -40,7 +40,7 @@ class Order(NamedTuple):
 
 
 class ProgramConfinement:
-    """The root directories of programs, made with their first run, and anew once they were replaced."""
+    """The root directories of programs, made at the first run, and again after a program changed on disk."""
 
     def __init__(self) -> None:
         self._filter = rights.CallFilter(seccomp.compiled(calls.program()))
@@ -51,9 +51,9 @@ class ProgramConfinement:
     def prepared(
         self, order: Order, parent: int, source: int, errors: int, out: int
     ) -> Callable[[], NoReturn]:
-        """The life of a child that becomes the program, to be called after the fork.
+        """The main function of a child that becomes the program; call after the fork.
 
-        source, errors: the program's standard input and error output; out: the file that it writes.
+        source, errors: the program's standard input and error output; out: its output file.
         """
         try:
             self._prepare(order)
@@ -120,7 +120,7 @@ def _limits(order: Order) -> dict[int, int]:
     found = {
         resource.RLIMIT_NOFILE: _HANDLES,
         resource.RLIMIT_NPROC: threads,
-        # Not the address space: the C library reserves much of that for each thread.
+        # Not the address space: the C library reserves large parts for each thread.
         resource.RLIMIT_DATA: order.memory + threads * _THREAD_BYTES,
         resource.RLIMIT_FSIZE: order.file_bytes,
     }

@@ -1,4 +1,4 @@
-"""Programs of the host as the daemon's threads run them: confined, by the parent of workers."""
+"""Runs programs of the host for the daemon's threads: confined, under the parent of workers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from daemonkit.host.children import settle
 from images.bounds.limits import ImageLimits
 from images.worker.confinement.program import Order
 
-# Beside what the limits of images allow: the program, and its queues of blocks.
+# Beyond the limits of images: the program, and its queues of blocks.
 _OWN_BYTES = 512 << 20
 _LIBRARY = re.compile(r"^\t(?:\S+ => )?(/\S+) \(0x", re.MULTILINE)
 
 
 class ConfinedTool:
-    """A program that runs: see rootfs.squash.RunningTool."""
+    """A running program: see rootfs.squash.RunningTool."""
 
     def __init__(self, asker: socket.socket) -> None:
         self._asker = asker
@@ -28,7 +28,7 @@ class ConfinedTool:
         self._ended = False
 
     def wait(self) -> int | None:
-        """The exit status, negative for a signal; None: nobody knows. May be repeated."""
+        """The exit status, negative for a signal; None: unknown. May be repeated."""
         if not self._ended:
             said = self._asker.recv(4)
             self._ended = True
@@ -37,7 +37,7 @@ class ConfinedTool:
         return self._status
 
     def kill(self) -> None:
-        """End it at once, from any thread; it may have ended."""
+        """Kill the process, from any thread; harmless after the exit."""
         with suppress(OSError):
             self._asker.shutdown(socket.SHUT_WR)
 
@@ -47,7 +47,7 @@ def order(program: str, arguments: Sequence[str], threads: int, limits: ImageLim
     state = os.stat(program)
     libraries = _libraries(program, state.st_ino, state.st_mtime_ns)
     folders = dict.fromkeys(os.path.dirname(one) for one in libraries)
-    # There is no cache of libraries in its root directory.
+    # The root directory has no ld.so cache.
     environment = {"LC_ALL": "C", "LD_LIBRARY_PATH": ":".join(folders)}
     return Order(
         program,
@@ -63,7 +63,7 @@ def order(program: str, arguments: Sequence[str], threads: int, limits: ImageLim
 
 @functools.lru_cache(maxsize=4)
 def _libraries(program: str, *_: int) -> tuple[str, ...]:
-    """The libraries of a program as its own loader finds them (ld.so(8): LD_TRACE_LOADED_OBJECTS)."""
+    """The libraries of a program, found by its own loader (ld.so(8): LD_TRACE_LOADED_OBJECTS)."""
     environment = {"LD_TRACE_LOADED_OBJECTS": "1", "LC_ALL": "C"}
     with subprocess.Popen(
         [program],

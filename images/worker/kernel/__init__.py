@@ -1,1 +1,1 @@
-"""Files of kernel images: the part of the work that reads hostile layers."""
+"""Reads hostile layers of kernel images."""

@@ -1,7 +1,7 @@
 """Finds the files of a kernel image in its layers, and copies them out: the worker's side.
 
-Nothing of the image is unpacked: its layers are read as streams, verified against the digests in its
-configuration, and merged as they are when a filesystem is built.
+No layer is unpacked: layers are read as streams, verified against the digests in the configuration, and
+merged as for a filesystem.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KINDS = {
 
 
 class WantedFile(NamedTuple):
-    """A file of /kernel. most: its size; key: what the limit is called, "": it is fixed."""
+    """A file of /kernel. most: size limit in bytes; key: name of the setting for the limit, "": fixed."""
 
     name: str
     most: int
@@ -43,7 +43,7 @@ class WantedFile(NamedTuple):
 
 
 class KernelPlace(NamedTuple):
-    """Where a file's data is. number: which of the answer's files it becomes; config: it is config.gz."""
+    """The place of a file's data. number: index among the answer's files; config: the file is config.gz."""
 
     number: int
     offset: int
@@ -58,10 +58,10 @@ def find(
     layers: Sequence[tuple[int, str]],
     wanted: Sequence[tuple[str, int, str, bool]],
 ) -> FieldWriter:
-    """For each wanted file whether it is there, its layer, offset, and size.
+    """For each wanted file: presence, layer, offset, and size.
 
-    layers: compressed size and plain digest of each; wanted: see WantedFile. Raises Refused, Oversized: it is
-    no kernel image; Corrupt: a layer is damaged.
+    layers: compressed size and plain digest of each; wanted: see WantedFile. Raises Refused or Oversized if
+    the image is no kernel image; Corrupt: a layer is damaged.
     """
     tree, budget = MergedTree(subject, limits), LayerBudget(subject, limits)
     for number, (file, (size, diff_id)) in enumerate(zip(files, layers, strict=True)):
@@ -117,10 +117,10 @@ def copy(
     places: Sequence[tuple[int, int, int, bool]],
     extras: Sequence[str],
 ) -> FieldWriter:
-    """Copy files out of one layer, which is verified again: it may have changed since they were found.
+    """Copy files out of one layer. Verifies the layer again, because it may have changed after find().
 
-    places: see KernelPlace, by their offsets; extras: see kconfig.check(). Corrupt: the layer is damaged;
-    Refused: the kernel was not built for zones.
+    places: see KernelPlace, by offset; extras: see kconfig.check(). Corrupt: the layer is damaged; Refused:
+    the kernel was not built for zones.
     """
     algorithm, _, digest = diff_id.partition(":")
     whole = hashlib.new(algorithm)

@@ -1,7 +1,7 @@
-"""``/kernel/config.gz`` of a kernel image: whether a zone can run on such a kernel.
+"""Checks ``/kernel/config.gz`` of a kernel image: can a zone run on the kernel.
 
-The image claims it, so it protects from nothing: it serves to refuse an unfit kernel with the reason, instead
-of a zone that does not boot.
+The check is no protection, because an image may lie. It refuses an unfit kernel with a reason, instead of a
+zone that does not boot.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BEFORE_ADDONS = ("XEN_BLKDEV_FRONTEND", "SQUASHFS")
 
 
 def check(untrusted: bytes, subject: str, extras: Set[str]) -> None:
-    """Raise Refused with what is missing.  ``extras``: which of initramfs and addons.squashfs there are."""
+    """Raise Refused, naming missing options.  ``extras``: the present ones of initramfs, addons.squashfs."""
     inflater = zlib.decompressobj(wbits=31)
     try:
         text = inflater.decompress(untrusted, _PLAIN)
