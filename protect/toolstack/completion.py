@@ -36,7 +36,7 @@ T = TypeVar("T")
 def completed(
     method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Decorator that makes a method one step: a cancelled caller gets CancelledError after the method's end."""
+    """Decorator that makes a method one step: a cancelled caller gets CancelledError at the method's end."""
 
     @functools.wraps(method)
     def step(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:

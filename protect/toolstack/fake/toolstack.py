@@ -296,5 +296,5 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
 
 
 def _numa_nodes() -> int:
-    """Number of NUMA nodes of the host's kernel, which the zones share; 1 if the kernel has no NUMA support."""
+    """Number of NUMA nodes of the host, which the zones share; 1 if its kernel has no NUMA support."""
     return len(list(_NODES.glob("node[0-9]*"))) or 1

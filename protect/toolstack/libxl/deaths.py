@@ -104,7 +104,7 @@ class DomainRegistry:
         )
 
     async def renew(self) -> None:
-        """Watch through a new connection to xenstored, which has lost all marks.  Ends may be reported twice."""
+        """Watch through a new connection to xenstored; all marks are lost.  Ends may be reported twice."""
         stale, self._broken = self._watcher, None
         self._watcher = await asyncio.to_thread(DeathWatcher, self._from_thread, self._failed)
         await asyncio.to_thread(stale.close)

@@ -54,7 +54,7 @@ class _Server:
 
 
 async def _ended(process: PidfdProcess) -> None:
-    """Wait for the process's end, with a limit: a file server in the shared files may hang and block the end
+    """Wait for the process's end, with a limit: files on an unresponsive remote server can block the end
     (ADR 30).
     """
     try:

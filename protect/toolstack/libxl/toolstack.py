@@ -229,7 +229,7 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
         with xen_faults("list domains", ""):
             listed, vanished = await self._census.take()
             for known in vanished:
-                if not known.lock.locked():  # a held lock: we destroy the domain ourselves
+                if not known.lock.locked():  # a held lock: we are destroying the domain
                     await self._forget(known)
         return listed
 
@@ -265,9 +265,8 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
         known = self._living("share", domain)
         with xen_faults("share", f"domain {domain}"):
             async with known.lock:
-                qemu = await self._store.list(
-                    f"/local/domain/{domain}/device/9pfs"
-                )  # from an earlier release
+                # Domains of an earlier release have QEMU's 9pfs.
+                qemu = await self._store.list(f"/local/domain/{domain}/device/9pfs")
                 return "" if qemu else await self._sharing.serve(known.uuid, domain)
 
     @completed

@@ -73,7 +73,7 @@ def note_vcpus(hierarchy: Hierarchy, group: Path, vcpus: int) -> None:
 
 
 def set_memory(hierarchy: Hierarchy, group: Path, memory_bytes: int) -> None:
-    """Change the limit.  Refused, limit unchanged: the zone uses more, and the kernel cannot reclaim enough."""
+    """Change the limit.  Refused, limit unchanged: more is in use, and cannot be reclaimed."""
     if hierarchy.unified:
         _set_memory_v2(group, memory_bytes)
     elif "memory" in hierarchy.controllers:

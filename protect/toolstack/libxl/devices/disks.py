@@ -50,7 +50,7 @@ class Disks:
     """Attaches and detaches disks.
 
     A loop device is held here until detach; after a restart blkback alone holds it, and keeps it alive.
-    Claims are ours alone: blkback opens devices without O_EXCL.
+    Claims are ours alone: blkback's open of a device excludes nobody.
     """
 
     def __init__(self, workers: Workers, store: AsyncStore, patience: float, rates: BackendRates) -> None:

@@ -77,7 +77,7 @@ class PciFunctions:
             log.error("%s is not wholly taken back: %s", address, error)
 
     async def detach(self, domid: int, address: str) -> None:
-        """Detach a function; an unknown function is no error.  A guest that does not agree loses it by force."""
+        """Detach a function; an unknown function is no error.  A guest that refuses loses it by force."""
         async with self._lock:
             if address not in await self.list(domid):
                 return

@@ -61,7 +61,7 @@ class Scheduling:
 
 
 def dom0_notice(scheduler: Scheduler, weight: int) -> str:
-    """Text about a low dom0 weight.  dom0 serves disks and networks; zones must not make it wait for a CPU."""
+    """Text about a low dom0 weight.  dom0 serves disks and networks; zones must not delay it."""
     return (
         f"dom0's CPU weight is {weight}, and a vCPU of a zone can have {CPU_WEIGHT}: "
         f"xl sched-{scheduler.value.lower()} -d 0 -w {DOM0_WEIGHT} gives dom0 precedence"

@@ -1,7 +1,7 @@
 """Memory and vCPUs of running domains on Xen, changed through the guest's balloon and xenstore.
 
 Xen enforces a domain's memory even if its balloon does not cooperate.  The nodes in xenstore only ask for
-vCPUs: Xen lets a domain start every vCPU of its creation.  Therefore the scheduler's cap limits the extra
+vCPUs: Xen lets a domain start every vCPU that it was created with.  Therefore the scheduler's cap limits the extra
 vCPUs.
 """
 
