@@ -1,4 +1,4 @@
-"""A zone's area: the directory that the zone sees, and its parts.
+"""A zone's area: its shared directory, with supporting files.
 
 ::
 
@@ -46,7 +46,7 @@ class Area:
         return self.root / "stage"
 
     def has_stage(self) -> bool:
-        """Whether there is a namespace, not only the file that keeps one."""
+        """Whether the stage namespace exists, not only the file for its mount."""
         try:
             return self.stage.stat().st_dev != self.root.stat().st_dev
         except FileNotFoundError:
@@ -73,7 +73,7 @@ class Area:
         return tree
 
     def _root_again(self) -> int:
-        """The same, by which the new namespace learns nothing of the zone's: kept() makes it private."""
+        """The root of the new namespace, without propagation from the zone's: kept() makes it private."""
         return mountspace.inside(self.namespace, lambda: mounts.clone(Path("/"), recursive=False))
 
     def remove(self) -> None:
@@ -81,10 +81,10 @@ class Area:
         while mounts.unmount(self.root):
             pass
         with suppress(FileNotFoundError):
-            self.root.rmdir()  # and nothing that removes what it finds in it
+            self.root.rmdir()  # never remove recursively: a mount's files could be deleted
 
     def attach(self, workload: str, name: str, tree: int, *, directory: bool, stage: int = -1) -> None:
-        """Show a tree of mounts to the zone; ``stage``: the same that follows the host, -1 for none."""
+        """Show a tree of mounts to the zone; ``stage``: a copy that follows the host, -1 for none."""
         places = self.places / workload
         if not places.exists():
             places.mkdir(mode=0o755)
@@ -110,13 +110,15 @@ class Area:
         if self.has_stage():
             mountspace.inside(self.stage, lambda: _uncover(Path("/", workload)))
         for place in list(places.iterdir()):
-            # One by one, empty: nothing here may ever remove what it finds.
+            # One by one, empty: a recursive removal could delete files of a volume.
             place.rmdir() if place.is_dir() else place.unlink()
         places.rmdir()
 
 
 def _cover(place: Path) -> None:
-    """Mount a directory on itself: what is below is then unmounted at once (each takes milliseconds)."""
+    """Mount a directory on itself: one unmount then removes all mounts below it (each would take
+    milliseconds).
+    """
     tree = mounts.clone(place, recursive=False)
     try:
         mounts.attach(tree, place)

@@ -1,8 +1,8 @@
 """Memory and vCPUs of running domains on Xen, changed through the guest's balloon and xenstore.
 
 Xen enforces a domain's memory even if its balloon does not cooperate.  The nodes in xenstore only ask for
-vCPUs: Xen lets a domain start every vCPU that it was created with.  Therefore the scheduler's cap limits the extra
-vCPUs.
+vCPUs: Xen lets a domain start every vCPU that it was created with.  Therefore the scheduler's cap limits the
+extra vCPUs.
 """
 
 from __future__ import annotations
