@@ -2,17 +2,16 @@
 
 ::
 
-    <root>/                          a tmpfs, unbindable: a copy of the host's tree, which a volume may be,
-                                     has no zone's area in it
+    <root>/                          a tmpfs, unbindable: a copy of the host's tree (a possible volume)
+                                     contains no zone's area
     <root>/places/<workload>/<name>  empty files and directories, written by us alone
-    <root>/namespace                 a mount namespace of the zone's own, whose root is ``places``, read-only
-                                     and a shared mount; volumes are mounted there
+    <root>/namespace                 the zone's mount namespace; its root is ``places``, read-only
+                                     and a shared mount; volumes are mounted in it
+    <root>/stage                     a second namespace, invisible to zones, with copies of the read-only
+                                     volumes that follow the host: see following.py
 
-    <root>/stage                     another one, which no zone sees, with copies of those read-only volumes
-                                     that follow the host: see following.py
-
-So the zone can neither add to its directory nor rename in it, and the host can remove what volumes are
-made of.  Unmounting ``<root>`` takes everything away at once.
+The zone can neither add to its directory nor rename in it, and the host can remove the sources of volumes. An
+unmount of ``<root>`` removes everything at once.
 """
 
 from __future__ import annotations
