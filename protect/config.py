@@ -128,7 +128,7 @@ class ScratchConfig:
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """The operator's description of this host, for handlers that require it."""
+    """The operator's description of this host, for handlers with requirements."""
 
     labels: tuple[str, ...] = ()
     devices: Mapping[str, NamedDevice] = field(default_factory=dict)
@@ -241,7 +241,7 @@ class ProtectdConfig:
                     raise WrongKey(f"host.devices.{name}.profiles", f"there is no profile {profile!r:.80}")
 
     def check_host(self) -> None:
-        """Check the values that depend on this host.  WrongKey: a value cannot work on this host."""
+        """Check the values that depend on this host.  WrongKey: a value is impossible on this host."""
         existing_directory("guest_dir", self.guest_dir)
         if self.toolstack is ToolstackKind.LIBXL:
             existing_file("libxl.kernel", self.libxl.kernel)

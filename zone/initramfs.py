@@ -37,9 +37,7 @@ SHARING = ("9pnet-fd", "9p")
 """The modules for volumes.  Debian's cloud kernel lacks them."""
 
 DEVICES = ("fuse", "tun", "loop", "xen-pcifront")
-"""The modules for devices: /dev/fuse, /dev/net/tun, /dev/loop0 and other loop devices, and PCI functions of
-the host.
-"""
+"""The modules for devices (/dev/fuse, /dev/net/tun, /dev/loop0 and so on), and PCI functions of the host."""
 
 SCRATCH = ("crc32c-generic", "ext4")
 """The modules for scratch disks; the agent of a zone without a scratch disk removes them.

@@ -74,9 +74,7 @@ def kernel_files(version: str, flavor: str, addons: bool, scratch: Path) -> dict
 
 
 def squashfs(modules: Path, output: Path) -> None:
-    """Pack the modules as modules/, without links to the kernel's source; gzip, because every kernel reads
-    it.
-    """
+    """Pack the modules as modules/, without links to the kernel's source; gzip: every kernel reads it."""
     pack = [
         *("tar", "-C", str(modules), "-c", "--sort=name", "--mtime=@0", "--owner=0", "--group=0"),
         *("--exclude=./build", "--exclude=./source", "--transform=s,^[.],modules,S", "."),

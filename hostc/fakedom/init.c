@@ -186,7 +186,7 @@ static int descriptors(int channel, int shared, int console, int ready, int go, 
 	    (shared >= 0 && dup2(shared, SHARED_FD) < 0))
 		return reason_errno(reason, "arrange", "descriptors");
 	/* 4 < ready < go, see monitor.c.  No other descriptor of the monitor may reach the zone, above all not its report:
-	 * the report may lie between the two, and the caller waits until it is closed. */
+	 * the report's number may lie between the two, and the caller waits until the report is closed. */
 	if (syscall(SYS_close_range, rest, ready - 1, 0) < 0 ||
 	    (go > ready + 1 && syscall(SYS_close_range, ready + 1, go - 1, 0) < 0) ||
 	    syscall(SYS_close_range, go + 1, ~0U, 0) < 0)

@@ -66,7 +66,7 @@ class OpenCall:
     operation: str
     answer: asyncio.Future[channel_pb2.Reply]
     question: bool = False
-    """Whether the call has a slot of its own; it then never waits for a slot."""
+    """Whether the call has its own slot, and never waits for a free one."""
 
     @property
     def answered(self) -> bool:
@@ -87,7 +87,7 @@ class Answer:
 
 
 class CallTable:
-    """Ids and callers.  An id stays taken until its reply comes, even after its caller has left."""
+    """Ids and callers.  An id stays taken until its reply comes, even after the caller's end."""
 
     def __init__(self) -> None:
         self._open: dict[int, OpenCall] = {}

@@ -85,7 +85,7 @@ def violation(cause: str) -> ProtocolViolation:
 
 
 def _header_fault(sender: Side, kind: int, flags: int, zero: int, stream: int, length: int) -> str:
-    """The reason why this sender may not send this header; "" if allowed."""
+    """The reason against this header from this sender; "" if allowed."""
     rule = RULES.get(kind)
     if rule is None:
         return f"unknown frame type {kind}"
@@ -173,7 +173,7 @@ class FrameDecoder:
         return len(self._source) - self._at
 
     def add(self, untrusted_bytes: bytes) -> None:
-        """Add bytes from the other side; after a violation they are dropped."""
+        """Add bytes from the other side; bytes after a violation are dropped."""
         if self._broken is not None:
             return
         if self._at == len(self._source):

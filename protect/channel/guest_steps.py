@@ -10,7 +10,7 @@ from daemonkit.observe.reported import ReportedStep, ReportedSteps
 from xenpod_proto.channel.v1 import channel_pb2
 
 MOST = 8
-"""Maximum number of steps in one message."""
+"""Maximum number of steps in a message."""
 LONGEST_US = 3600 * 10**6
 """Longer than any wait."""
 
@@ -20,7 +20,7 @@ _NAMES: Mapping[int, str] = {
 
 
 def read(untrusted: Sequence[channel_pb2.StepTime]) -> ReportedSteps:
-    """The steps of a message that has just come, without unknown steps."""
+    """The known steps of a message that has just come."""
     return ReportedSteps(
         time.time_ns(),
         tuple(

@@ -10,7 +10,7 @@ from protect.channel.streams import Credit, DataChunk, Sender
 
 
 class InputStream:
-    """One input stream.  It keeps up to 65,536 unconsumed bytes; they survive a broken connection."""
+    """An input stream.  Up to 65,536 unconsumed bytes are kept, and survive a broken connection."""
 
     def __init__(self, number: int, *, fresh: bool, ready: Callable[[InputStream], None]) -> None:
         self.number = number

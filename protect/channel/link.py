@@ -33,7 +33,7 @@ STEADY = 10.0
 """Seconds after which a connection counts as good: its successor is then tried at once."""
 
 _connecting: ContextVar[bool] = ContextVar("connecting", default=False)
-"""Set while ``LinkEvents.connected`` runs: its own calls need not wait for its end."""
+"""Set while ``LinkEvents.connected`` runs: calls from inside need not wait for the end of ``connected``."""
 
 
 class Link:
@@ -91,8 +91,8 @@ class Link:
         """Make a call; a reply with another operation's result is a violation.
 
         The agent's error comes as the matching fault.  LinkDown: not connected, or the connection ended
-        during the call (it may have taken effect).  TooLate: no answer within ``timeout`` seconds (it may yet
-        take effect).  Cancelling leaves the link as it was.
+        during the call.  TooLate: no answer within ``timeout`` seconds.  In both cases the call may take
+        effect.  Cancelling leaves the link unchanged.
         """
         operation = _operation(request)
         if self._connection is None:
@@ -187,7 +187,7 @@ class Link:
             opened.set_exception(self._down)
 
     async def _connect(self, opened: asyncio.Future[AgentHello]) -> None:
-        """Run one connection from dial to its end; it always ends with an exception."""
+        """Run one connection from dial to end; the end is always an exception."""
         transport = await self._dial()
         try:
             wire = ChannelWire(transport, self._zone_id, self._share)

@@ -22,7 +22,7 @@ class OutputStream:
     def __init__(
         self, number: int, *, fresh: bool, credit: Callable[[int, Credit], None], share: Share
     ) -> None:
-        """``share``: the zone's turns; the sink is written in them."""
+        """``share``: the zone's turns for writes to the sink."""
         self.number = number
         self.claimable = False
         """Whether a call has just created the stream: it is kept until the caller registers or drops it."""

@@ -1,7 +1,7 @@
 """Offsets, credit and resumption of one stream, without input or output (docs/channel.md, Streams).
 
-A receiver or sender outlives connections: after ``disconnected`` it stays silent until a CREDIT resumes it in
-the next connection.
+A receiver or sender outlives connections: after ``disconnected`` it is silent until a CREDIT of the next
+connection.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from protect.channel.frames import WINDOW, violation
 CREDIT_STEP = WINDOW // 4
 """Least window growth that is worth a CREDIT: few frames, and the sender never runs dry."""
 FARTHEST = 1 << 62
-"""Offset limit; no honest peer reaches it (centuries of bytes)."""
+"""Offset limit; no honest peer sends so many bytes (centuries)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,10 @@ class Receiver:
         self.consumed = consumed
 
     def due(self) -> Credit | None:
-        """The CREDIT to send now, if it is large enough; call this after every ``data`` and ``consume``.
+        """The CREDIT to send now, if large enough; call this after every ``data`` and ``consume``.
 
         After a reconnect the sender repeats bytes that may be consumed already.  The CREDIT never covers more
-        than the peer has sent in this connection.
+        than the peer has sent in the current connection.
         """
         if self._next is None:
             return None

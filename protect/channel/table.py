@@ -27,7 +27,7 @@ class StreamTable:
     """Streams by number.  A number that the agent has not announced in this boot is a violation."""
 
     def __init__(self, share: Share) -> None:
-        """``share``: the zone's turns; output to sinks is written in them."""
+        """``share``: the zone's turns for output to sinks."""
         self._share = share
         self._ignored = IgnoredFrames()
         self._inputs: dict[int, InputStream] = {}
@@ -79,8 +79,8 @@ class StreamTable:
     ) -> None:
         """Take the agent's (untrusted) announcement of a process's streams.
 
-        ``listed``: in a ProcessList, which repeats known numbers.  ``fresh``: created in this connection.
-        ``wanted``: the creating caller still waits.
+        ``listed``: in a ProcessList, which repeats known numbers.  ``fresh``: created in the current
+        connection.  ``wanted``: the creating caller still waits.
         """
         outputs = [n for n in (created.stdout_stream, created.stderr_stream) if n]
         numbers = outputs + ([created.stdin_stream] if created.stdin_stream else [])

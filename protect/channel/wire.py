@@ -20,7 +20,7 @@ from protect.model.transport import Transport
 HELLO_DEADLINE = 10.0
 READ_SIZE = 65_536
 WRITE_SIZE = 262_144
-"""A write collects whole frames up to about this many bytes."""
+"""Approximate limit of a write, in bytes; a write consists of whole frames."""
 
 
 class OutgoingStream(Protocol):
@@ -32,10 +32,10 @@ class OutgoingStream(Protocol):
 
 
 class ChannelWire:
-    """Sends frames: calls first, then credits, then one DATA frame of each ready stream in turn."""
+    """Sends frames: calls first, then credits, then a DATA frame of each ready stream in turn."""
 
     def __init__(self, transport: Transport, zone_id: str, share: Share) -> None:
-        """``share``: the zone's turns; ``greet`` and the loops run in them."""
+        """``share``: the zone's turns for ``greet`` and the loops."""
         self._share = share
         self._transport = transport
         self._zone_id = zone_id

@@ -1,7 +1,8 @@
 """Exclusive use of the host's block devices.
 
-A claim is an open with O_EXCL.  While it is held, the kernel lets no other user mount the device, one of its
-partitions or its whole disk, nor use it for swap, LVM or RAID.  A claim fails if such a use exists.
+A claim is an open with O_EXCL.  While the claim is held, the kernel lets no other user mount the device, one
+of its partitions or its whole disk, nor use it for swap, LVM or RAID.  During one of these uses a claim
+fails.
 
 Source: open(2), block/bdev.c (bd_prepare_to_claim).
 """

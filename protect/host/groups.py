@@ -33,9 +33,7 @@ class ServerGroups:
     memory: int
 
     def make(self, name: str) -> list[Path]:
-        """Make the groups of a server; empty, with a log line, if the kernel refuses: its other limits still
-        hold.
-        """
+        """Make the groups of a server.  Empty and logged if the kernel refuses: other limits still hold."""
         made = []
         try:
             for base, files in self._bases():

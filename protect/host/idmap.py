@@ -27,9 +27,7 @@ def lines(mapping: ZoneIdMapping) -> str:
 
 @contextmanager
 def user_namespace(mapping: ZoneIdMapping) -> Iterator[int]:
-    """A descriptor of a user namespace with these mappings, for the block.  Blocks for a short time;
-    OSError.
-    """
+    """A descriptor of a user namespace with these mappings, for the block.  Blocks shortly; OSError."""
     command = ["unshare", "--user", "cat"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as holder:
         assert holder.stdin is not None and holder.stdout is not None

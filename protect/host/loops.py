@@ -1,11 +1,11 @@
 """Loop devices: a file as a read-only or writable block device that frees itself after its last user.
 
-``take_device`` makes a loop device of a block device, and holds its claim.  Its users do not always keep it
-open; ``keep`` lets it live without an open descriptor, until it is released.
+A device has LO_FLAGS_AUTOCLEAR: it lives exactly as long as a process has it open (we by ``Loop``) or a mount
+uses it.  A killed daemon therefore leaks no device.  A device without other users is then gone, and the
+caller has to attach it again.
 
-A device is configured with LO_FLAGS_AUTOCLEAR: it lives exactly as long as a process has it open (we by
-``Loop``) or a mount uses it.  A killed daemon therefore leaks no device.  A device that was not yet opened by
-others is then gone, and the caller has to attach it again.
+``take_device`` makes a loop device of a block device, and holds its claim.  Its users do not always keep the
+device open; ``keep`` lets it live without an open descriptor, until released.
 
 Source: linux/loop.h (struct loop_config, LOOP_CONFIGURE since Linux 5.8).
 """
@@ -188,9 +188,7 @@ def _configure_free(path: Path, file: int, readonly: bool, direct: bool) -> Loop
 
 
 def _check_direct(fd: int) -> None:
-    """Use the page cache if a direct read fails: overlayfs promises direct I/O even for files that lack
-    it.
-    """
+    """Use the page cache if a direct read fails: overlayfs promises direct I/O even for files without it."""
     try:
         os.pread(fd, _SECTOR, 0)
     except OSError:

@@ -103,9 +103,7 @@ def tmpfs(place: Path, options: str) -> None:
 
 
 def propagate(place: Path, propagation: int) -> None:
-    """Set the propagation of the mount at a path (mount_namespaces(7)); MS_REC includes the mounts below
-    it.
-    """
+    """Set the propagation of the mount at a path (mount_namespaces(7)); MS_REC includes mounts below it."""
     _call("mount", str(place), None, os.fsencode(place), None, ctypes.c_ulong(propagation), None)
 
 
@@ -134,9 +132,7 @@ def unmount(place: Path) -> bool:
 
 
 def unmount_at(place: int) -> None:
-    """Unmount the mount whose root is an open directory, with all mounts below it; the thread's directory
-    changes.
-    """
+    """Unmount the mount with this open root, and all mounts below it; changes the thread's directory."""
     os.fchdir(place)
     _call("umount2", f"descriptor {place}", b".", _MNT_DETACH)
 

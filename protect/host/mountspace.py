@@ -111,9 +111,7 @@ def inside(namespace: Path, work: Callable[[], T]) -> T:
 
 
 def listing(namespace: Path) -> int:
-    """A descriptor of the namespace's mountinfo (proc(5)): POLLPRI reports changes, pread() from 0 the
-    present mounts.
-    """
+    """The namespace's mountinfo (proc(5)): POLLPRI reports changes, pread() from 0 the present mounts."""
     number = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
 
     def enter() -> int:

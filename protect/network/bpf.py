@@ -26,9 +26,7 @@ _LOADS = {1: 0x30, 2: 0x28, 4: 0x20}  # BPF_LD | BPF_ABS by the number of bytes,
 _FROM_PLACE = 0x20  # added for BPF_IND: offsets relative to a register
 
 _ATTEMPTS = 5
-"""Tries of a load.  The kernel aborts the check of a program if a signal is pending (EAGAIN; do_check() of
-its verifier).
-"""
+"""Tries of a load.  A pending signal aborts the kernel's check (EAGAIN; do_check() of its verifier)."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -47,10 +45,10 @@ class Program:
         self._jumps: list[tuple[int, str]] = []
         self._labels: dict[str, int] = {}
         self._placed = False
-        self._add(0xBF, 0x16)  # r6 = r1, the frame: loads expect it there
+        self._add(0xBF, 0x16)  # r6 = r1, the frame, as loads require
 
     def place(self, offset: int) -> None:
-        """Set the place; later sizes and offsets count from it."""
+        """Set the place; later sizes and offsets are relative to the place."""
         self._placed = True
         self._add(0xB7, 0x07, 0, offset)  # r7 is the place
 
@@ -134,9 +132,7 @@ class Program:
         return bytes(code)
 
     def load(self) -> int:
-        """Load the program; returns its descriptor.  Broken, with the kernel's words: the kernel refuses
-        it.
-        """
+        """Load the program; returns its descriptor.  Broken: the kernel's reason for its refusal."""
         code = self.encoded()
         license_text = ctypes.create_string_buffer(_LICENSE)
         instructions = ctypes.create_string_buffer(code, len(code))

@@ -51,9 +51,7 @@ def from_zone(guest: GuestNetwork, out: int, *, spoof_check: bool = True) -> Pro
 
 
 def to_zone(guest: GuestNetwork, out: int, *, spoof_check: bool = True) -> Program:
-    """A program for frames that arrive for the pod, to the zone's interface; without ``spoof_check`` for all
-    frames.
-    """
+    """A program for the pod's arriving frames, to the zone's interface; without ``spoof_check`` for all."""
     program = Program()
     if spoof_check:
         program.at_least(14, "drop")
@@ -142,7 +140,7 @@ def _check_nobodys(program: Program, own: Sequence[bytes]) -> None:
 def _pass_extensions(program: Program) -> None:
     """Place the program behind the extension headers, and keep the type of the next header.
 
-    A later fragment passes: without the first fragment, which is checked, it forms no message.
+    A later fragment passes: without the first fragment, which is checked, no message is complete.
     """
     program.keep(_IPV6_NEXT)
     program.place(_IPV6_SIZE)

@@ -1,7 +1,7 @@
 """Reads a zone's network configuration from the interface that CNI made for the pod.
 
-Only configuration that the zone channel can express is taken over: unicast routes of the main table with
-their gateway.  Metrics, preferred sources and permanent neighbours are not.
+Only configuration known to the zone channel is taken over: unicast routes of the main table with their
+gateway.  Metrics, preferred sources and permanent neighbours are left out.
 """
 
 from __future__ import annotations

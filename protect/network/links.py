@@ -52,7 +52,7 @@ class Interface:
 def find(name: str) -> Interface | None:
     """The interface of this name in the calling thread's namespace, or None; by the ioctls of netdevice(7).
 
-    Netlink's answer has forty more attributes, which pyroute2 would decode for nothing.
+    Netlink's answer has forty more attributes, and pyroute2 would decode all of them for nothing.
     """
     wanted = struct.pack("16s24x", name.encode())  # struct ifreq
     try:
@@ -68,7 +68,7 @@ def find(name: str) -> Interface | None:
 
 
 def index_of(name: str) -> int | None:
-    """The index of the interface of this name; None if it does not exist.
+    """The index of the interface of this name; None if missing.
 
     Unlike ``find``, this function never makes the kernel load a module of this name.
     """

@@ -1,7 +1,7 @@
 """Runs netlink work in network namespaces, in fresh threads and never in a forked process.
 
 A thread in another namespace must not be used for other work.  Therefore each piece of work gets a fresh
-thread that ends with it.  Nothing is forked: forks conflict with gRPC's threads.
+thread.  Nothing is forked: forks conflict with gRPC's threads.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The zone's host interface moves into the pod's network namespace.  A frame that arrives at either interface
 and passes the check leaves at the other (tc: ingress qdisc, one program of ``frames`` for each direction).
 The programs take all frames before the namespace's own stack sees them: nothing in the namespace answers for
-the pod's address. The addresses stay on the CNI interface for CNI CHECK and DEL.
+the pod's address.  The addresses stay on the CNI interface for CNI CHECK and DEL.
 
 When a namespace is deleted, the kernel destroys its veth; a physical or Xen backend interface returns to the
 initial namespace, and can be spliced again.
@@ -69,9 +69,7 @@ async def move_interface(host_interface: str, netns: str) -> None:
 
 
 async def unsplice(host_interface: str, netns: str) -> None:
-    """Move the host interface back out of the namespace; the interface or the namespace may be gone
-    already.
-    """
+    """Move the host interface back out of the namespace; either may be gone already."""
 
     def work() -> None:
         with _lock_of(host_interface):

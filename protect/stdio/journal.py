@@ -5,7 +5,7 @@
     byte 64, 192 the two slots
 
 A slot is written completely while the other slot is current; then one store to the state byte makes it
-current. A killed process's stores into a shared mapping persist in their order: at every instant either the
+current.  A killed process's stores into a shared mapping persist in their order: at every instant either the
 old or the new slot counts.  (A crash of the host needs no care: the zones, which produce the output, end with
 it.)
 """

@@ -29,9 +29,7 @@ LONGEST = 16_384
 CHUNK = 2 * LONGEST
 """Bytes of output per append."""
 LINES = 1024
-"""Lines per append: a newline becomes about 50 bytes in the file.  Both limits bound the time of one
-append.
-"""
+"""Lines per append: a newline takes about 50 bytes in the file.  Both limits bound an append's time."""
 _DISK = LogDisk()
 _CALLS = HostCalls()
 
@@ -105,7 +103,7 @@ class WorkloadLog:
 
         With an empty path lines are dropped, but offsets are kept.  Refused: a new log cannot be opened, or
         its file system does not answer in time.  A log with a journal opens later, as soon as its file can be
-        opened. Broken: the journal is damaged.  ``step`` is called with each step of the file work.
+        opened.  Broken: the journal is damaged.  ``step`` is called with each step of the file work.
         """
         notes, new = _notes(journal)
         opened = cls(path, LogFile(path, notes, step) if path else NoFile(notes))
@@ -164,9 +162,7 @@ class WorkloadLog:
         self.trouble = cause
 
     async def reopen(self) -> None:
-        """Continue in a new file at the path, after the kubelet has renamed the old file.  Refused: the open
-        fails.
-        """
+        """Continue in a new file at the path, after the kubelet's rename of the old file.  Refused: it fails."""
         async with self._turn:
             if self._closed:
                 raise Refused("reopen", f"log {self.path}", "it is closed")

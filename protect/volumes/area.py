@@ -10,8 +10,8 @@
     <root>/stage                     a second namespace, invisible to zones, with copies of the read-only
                                      volumes that follow the host: see following.py
 
-The zone can neither add to its directory nor rename in it, and the host can remove the sources of volumes. An
-unmount of ``<root>`` removes everything at once.
+The zone can neither add to its directory nor rename in it, and the host can remove the sources of volumes.
+An unmount of ``<root>`` removes everything at once.
 """
 
 from __future__ import annotations
@@ -115,9 +115,7 @@ class Area:
 
 
 def _cover(place: Path) -> None:
-    """Mount a directory on itself: one unmount then removes all mounts below it (each would take
-    milliseconds).
-    """
+    """Mount a directory on itself: one unmount then removes all mounts below (each takes milliseconds)."""
     tree = mounts.clone(place, recursive=False)
     try:
         mounts.attach(tree, place)

@@ -30,7 +30,7 @@ from protect.volumes.returned import open_returned
 
 ENTRIES = 1024
 BYTES = 4 << 20
-"""Limit of one volume, in pages of a zone's memory."""
+"""Maximum bytes of one volume, counted in whole pages of the zone's memory."""
 _NAMES = 128 << 10
 _DEPTH = 16
 _TRIES = 5

@@ -1,6 +1,6 @@
 """Volumes that follow the host: later mounts of the host get the volume's attributes before a zone sees them.
 
-A propagated mount has the host's flags.  Therefore the zone's mounts of such a volume receive nothing. The
+A propagated mount has the host's flags.  Therefore the zone's mounts of such a volume receive nothing.  The
 stage, a copy in another namespace out of every zone's reach, receives the host's mounts.  When it changes,
 each new mount is copied, given its attributes while detached, and then attached to the zone's volume;
 vanished mounts are unmounted.  Both namespaces together hold the whole state: after a restart the comparison

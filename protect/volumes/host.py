@@ -165,9 +165,7 @@ def _heard(changes: select.epoll, changed: asyncio.Event) -> None:
 
 
 def _users(volumes: Sequence[Volume], ids: ZoneIdMapping | None, stack: ExitStack) -> int:
-    """A descriptor of the user namespace for id-mapped volumes, open as long as the stack; 0 if none needs
-    it.
-    """
+    """A descriptor of the user namespace for id-mapped volumes, open as long as the stack; 0: not needed."""
     mapped = [volume.host_path for volume in volumes if volume.map_ids]
     if not mapped:
         return 0

@@ -135,17 +135,13 @@ def _checked(volume: Volume, place: Place, mount: mountinfo.Mount) -> bool:
 
 
 def attributes(*, readonly: bool) -> int:
-    """Attributes of all mounts of a volume.  Every mount needs them: a mount below could otherwise be used
-    without.
-    """
+    """Attributes of all mounts of a volume: a mount without them would give access to mounts below."""
     always = mounts.MOUNT_ATTR_NOSUID | mounts.MOUNT_ATTR_NODEV
     return always | mounts.MOUNT_ATTR_RDONLY if readonly else always
 
 
 def _set_attributes(tree: int, way: int, *, readonly: bool) -> None:
-    """Set attributes and propagation.  Later mounts reach the zone only through the stage: see
-    following.py.
-    """
+    """Set attributes and propagation.  Later mounts reach the zone only by the stage: see following.py."""
     mounts.change(tree, add=attributes(readonly=readonly), propagation=way, recursive=True)
 
 

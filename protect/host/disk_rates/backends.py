@@ -1,7 +1,7 @@
 """Keeps blkback's threads in the groups of their domains, and notices guests that reconnect a disk.
 
 Whenever a guest connects a disk, the kernel starts new threads in the root group, without rates.  A zone
-connects a disk once, after the attach.  A second connect would shed the rates; the caller is told of it.
+connects a disk once, after the attach.  A second connect would shed the rates, and is reported to the caller.
 """
 
 from __future__ import annotations

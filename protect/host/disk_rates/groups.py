@@ -1,7 +1,7 @@
 """Control groups of the host's threads that serve a zone's disks: ``xenpod-disks/<domain's uuid>``.
 
 The groups are at the root of the hierarchy: groups below protectd's unit would end with the unit, but zones
-do not. No manager can take the groups' controller away while a group uses it.
+do not.  No manager can take the groups' controller away while a group uses it.
 
 Source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1.
 """

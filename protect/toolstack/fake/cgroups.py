@@ -49,7 +49,7 @@ class Cgroups:
         for hierarchy in self._hierarchies:
             parent = hierarchy.base / self._instance
             group = parent / domain
-            with self._making:  # no domain may use a group before its controllers are on
+            with self._making:  # another create must not take a group without controllers as finished
                 _make(hierarchy, hierarchy.base, parent)
                 _let_inherit(hierarchy, parent)
             _make(hierarchy, parent, group)
@@ -142,9 +142,7 @@ class Cgroups:
         return found
 
     async def remove(self, domain: str) -> None:
-        """Kill the groups' processes and remove the groups.  Frozen processes would not die, therefore thaw
-        first.
-        """
+        """Kill the groups' processes and remove the groups.  Thaw first: frozen processes would not die."""
         if self.frozen(domain):
             self.freeze(domain, frozen=False)
         deadline = time.monotonic() + _REMOVAL_SECONDS

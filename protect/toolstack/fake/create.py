@@ -40,9 +40,9 @@ def admit(settings: FakeSettings, spec: DomainSpec, others: Sequence[DomainSpec]
 
 
 def _refuse_impossible(settings: FakeSettings, spec: DomainSpec) -> None:
-    """Refused: the spec has its own kernel, or a mode or label that the settings do not support.
+    """Refused: the spec has its own kernel, an unsupported mode, or a label without FLASK.
 
-    Invalid: the settings lack the spec's label.
+    Invalid: the settings lack the label.
     """
     if spec.kernel:
         cause = f"the fake toolstack's zones share the host's kernel, and cannot boot {spec.kernel.name}"

@@ -102,9 +102,7 @@ def _user_namespaces() -> bool:
 
 
 class SaysRoom:
-    """The port's part about the host's room.  All figures come from the settings: a test can simulate any
-    host.
-    """
+    """The port's part about the host's room.  The settings have all figures: tests can simulate any host."""
 
     _settings: FakeSettings
     _faults: FaultInjector

@@ -1,7 +1,7 @@
 """A toolstack without a hypervisor: domains are trees of Linux namespaces.
 
-The first process of a domain is the same agent that boots in a Xen guest; everything above the port runs
-unchanged. THERE IS NO SECURITY BOUNDARY: zones share the host's kernel, and root in one is root on the host.
+A domain's first process is the same agent that boots in a Xen guest; everything above the port runs unchanged.
+THERE IS NO SECURITY BOUNDARY: zones share the host's kernel, and root in one is root on the host.
 """
 
 from __future__ import annotations

@@ -82,9 +82,7 @@ def unpacked_kernel(image: Path, cache: Path) -> Path:
 
 
 def has_user_namespaces(kernel: Path) -> bool:
-    """Whether an ELF image was built with CONFIG_USER_NS: the image then contains the name of the slab cache
-    (kernel/user_namespace.c).
-    """
+    """Whether an ELF image has CONFIG_USER_NS: then it names the slab cache (kernel/user_namespace.c)."""
     with kernel.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
         return image.find(b"\0user_namespace\0") >= 0
 

@@ -54,9 +54,7 @@ class _Server:
 
 
 async def _ended(process: PidfdProcess) -> None:
-    """Wait for the process's end, with a limit: files on an unresponsive remote server can block the end
-    (ADR 30).
-    """
+    """Wait for the process's end, with a limit: an unresponsive file server can block the end (ADR 30)."""
     try:
         async with asyncio.timeout(_END_SECONDS):
             await process.wait()

@@ -1,8 +1,8 @@
 /* A pipe or terminal on one side, DATA frames on the other.
  *
- * The ring keeps the bytes from `consumed` to `end`; bytes from `sent` on are sent, maybe once more, as credit allows.
- * The pipe is read only for bytes that can be sent at once: a process blocks on its pipe while the host takes no
- * output. */
+ * The ring keeps the bytes from `consumed` to `end`; bytes from `sent` on are sent as credit allows, maybe for the
+ * second time.  The pipe is read only for bytes that can be sent at once: a process blocks on its pipe while the host
+ * takes no output. */
 #include "channel/output.h"
 
 #include <errno.h>

@@ -22,7 +22,7 @@ static char wanted[ID_MAX + 1]; /* by the job under way */
 static struct call *waiting; /* for the job */
 static struct job job;
 
-/* The pump's end closes its socket, and with it the kernel's session: no process in the session stays in this one. */
+/* The pump's end closes its socket, and with it the kernel's 9P session.  The pump leaves the agent's process session. */
 static int start_pump(const char *session, int ends[2], struct fault *fault)
 {
 	char byte;

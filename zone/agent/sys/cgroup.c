@@ -74,7 +74,7 @@ uint64_t cgroup_oom_kills(const char *id)
 }
 
 /* The kernel counts an OOM kill for the killed process's group, but the "oom" event for the group whose limit was
- * reached. Version 1 counts how often the limit was met, even if memory could then be freed. */
+ * reached.  Version 1 counts how often the limit was met, even if memory could then be freed. */
 bool cgroup_limit_reached(const char *id)
 {
 	char group[GROUP_SIZE], text[32];

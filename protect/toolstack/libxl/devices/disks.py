@@ -126,9 +126,7 @@ class Disks:
                 loop.close()
 
     async def _ask_back(self, known: Known, vdev: str) -> str:
-        """Ask the guest to release the disk, like libxl.  Returns the path of the state to watch; "" for
-        none.
-        """
+        """Ask the guest to release the disk, like libxl.  Returns the path of the state to watch, or ""."""
         if known.forgotten or known.abandoned.is_set():
             return ""
         try:

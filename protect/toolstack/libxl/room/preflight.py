@@ -160,9 +160,7 @@ def consoles(running: Mapping[str, list[str]]) -> HostNotice | None:
 
 
 def saved_domains(root: Path) -> HostNotice | None:
-    """At the host's shutdown xendomains would write the memory of each zone to disk; shutdown waits for the
-    writes.
-    """
+    """At the host's shutdown xendomains would write each zone's memory to disk, and wait for the write."""
     if not any(True for pattern in _ENABLED for _ in root.glob(pattern.lstrip("/"))):
         return None
     for file in _XENDOMAINS:

@@ -1,4 +1,4 @@
-"""Removes backends in xenstore whose domain is gone.  Nothing else removes them."""
+"""Removes backends in xenstore whose domain is gone.  No other program removes them."""
 
 from __future__ import annotations
 
