@@ -79,7 +79,7 @@ class LiveReader:
         self._owner.leave(self)
 
     def _joined(self, stream: str, data: bytes) -> bool:
-        """Append data to the newest chunk, if both are small; returns whether it did."""
+        """Append data to the newest chunk, if both are small; returns True if appended."""
         if not self._chunks or self._chunks[-1][0] != stream:
             return False
         last = self._chunks[-1][1]

@@ -162,7 +162,7 @@ class WorkloadLog:
         self.trouble = cause
 
     async def reopen(self) -> None:
-        """Continue in a new file at the path, after the kubelet's rename of the old file.  Refused: it fails."""
+        """Continue in a new file at the path, after the kubelet's rename of the old.  Refused: it fails."""
         async with self._turn:
             if self._closed:
                 raise Refused("reopen", f"log {self.path}", "it is closed")

@@ -1,6 +1,6 @@
 """A toolstack without a hypervisor: domains are trees of Linux namespaces.
 
-A domain's first process is the same agent that boots in a Xen guest; everything above the port runs unchanged.
+A domain's first process is the agent that also boots in Xen guests; all code above the port runs unchanged.
 THERE IS NO SECURITY BOUNDARY: zones share the host's kernel, and root in one is root on the host.
 """
 

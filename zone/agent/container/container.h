@@ -77,7 +77,7 @@ bool containers_child_ended(pid_t pid, int status, int64_t at_ns);
  * the process.  True while the process lives. */
 bool container_adopt(struct process *process);
 
-/* Note the begin or end of an operation; the end may free the container. */
+/* Note the start or end of an operation; the end may free the container. */
 void container_begin(struct container *container, const struct call *call);
 void container_end(struct container *container);
 

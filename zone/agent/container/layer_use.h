@@ -5,8 +5,8 @@
 #include "container/container.h"
 #include "mounts/rootfs.h"
 
-/* For a layer on a shared file system: the last count.  A separate process counts, at most a twentieth of the time. -1:
- * no writable layer. */
+/* For a layer on a shared file system: the last count.  A separate process counts, at most a twentieth of the time.
+ * -1: no writable layer. */
 int layer_use(struct container *container, struct disk_usage *usage);
 
 #endif

@@ -31,7 +31,7 @@ class Scheduling:
             await self._workers.run(_set, domid, shares, vcpus)
 
     async def raise_dom0(self, weight: int) -> None:
-        """Give dom0 at least this weight; 0 changes nothing.  A failure is logged; a notice has the weight."""
+        """Give dom0 at least this weight; 0 changes nothing.  A failure is logged, and a notice shows it."""
         if weight and self._scheduler.weighs:
             try:
                 await self._workers.run(_raise_dom0, weight)

@@ -43,7 +43,7 @@ class AsyncStore:
         await self.ask(Xenstore.write, path, value.encode())
 
     async def write_below(self, node: str, name: str, value: str) -> None:
-        """Write a child of a node.  FileNotFoundError: no such node; a domain's node may vanish at any time."""
+        """Write a child of a node.  FileNotFoundError: no such node; a domain's may vanish any time."""
         await self.ask(Xenstore.write_below, node, name, value.encode())
 
     async def seed(self, domid: int) -> None:
