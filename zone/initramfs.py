@@ -31,23 +31,23 @@ MODULES = (
     "erofs",
     "overlay",
 )
-"""The modules that a zone needs, unless they are built in."""
+"""The modules that a zone needs, unless built in."""
 
 SHARING = ("9pnet-fd", "9p")
-"""The modules for volumes.  Debian's cloud kernel does not have them."""
+"""The modules for volumes.  Debian's cloud kernel lacks them."""
 
 DEVICES = ("fuse", "tun", "loop", "xen-pcifront")
-"""The modules for devices: /dev/fuse, /dev/net/tun, /dev/loop0 and so on, and PCI functions of the host."""
+"""The modules for devices (/dev/fuse, /dev/net/tun, /dev/loop0 and so on), and PCI functions of the host."""
 
 SCRATCH = ("crc32c-generic", "ext4")
-"""The modules for scratch disks, which the agent of a zone that has none removes.
+"""The modules for scratch disks; the agent of a zone without a scratch disk removes them.
 
-ext4 wants a driver of crc32c, which modprobe would load for it (modules.softdep).
+ext4 needs a driver of crc32c, which modprobe would load too (modules.softdep).
 """
 
 
 class Archive:
-    """A cpio archive.  Entries keep the order they are added in, belong to root, and have time 0."""
+    """A cpio archive.  Entries keep the order of their addition, belong to root, and have time 0."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -75,7 +75,7 @@ def stem(path: str) -> str:
 
 
 def index_of(modules: Path) -> tuple[dict[str, tuple[str, list[str]]], set[str]]:
-    """Return each module's file and the files it needs, by name; and the names that are built in."""
+    """Return each module's file and the files it needs, by name; and the names of built-in modules."""
     needs = {}
     for line in (modules / "modules.dep").read_text().splitlines():
         path, _, others = line.partition(":")
@@ -84,7 +84,7 @@ def index_of(modules: Path) -> tuple[dict[str, tuple[str, list[str]]], set[str]]
 
 
 def sharing(modules: Path) -> tuple[str, ...]:
-    """Return those of SHARING that the kernel has, or nothing if it has no 9p."""
+    """Return the modules of SHARING that the kernel has, or none without 9p."""
     needs, built_in = index_of(modules)
     there = tuple(name for name in SHARING if name in needs or name in built_in)
     if "9p" in there:  # before Linux 5.17 the transport is a part of 9pnet
@@ -94,7 +94,7 @@ def sharing(modules: Path) -> tuple[str, ...]:
 
 
 def known(modules: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """Return those that the kernel has."""
+    """Return the names that the kernel has."""
     needs, built_in = index_of(modules)
     return tuple(name for name in names if name in needs or name in built_in)
 
@@ -105,12 +105,12 @@ def optional(modules: Path) -> tuple[str, ...]:
 
 
 def load_order(modules: Path, wanted: Sequence[str]) -> list[Path]:
-    """Return the modules' files, each after those it needs, without those that are built in."""
+    """Return the modules' files, each after its dependencies, without built-in modules."""
     needs, built_in = index_of(modules)
     order: list[str] = []
 
     def visit(path: str) -> None:
-        # modules.dep lists everything a module needs, the nearest first.
+        # modules.dep lists all dependencies of a module, the nearest first.
         for other in reversed(needs[stem(path)][1]):
             if other not in order:
                 order.append(other)
@@ -126,7 +126,7 @@ def load_order(modules: Path, wanted: Sequence[str]) -> list[Path]:
 
 
 def unpacked(module: Path) -> bytes:
-    """Return a module's content; the kernels of many distributions have them compressed."""
+    """Return a module's content; many distributions compress their modules."""
     data = module.read_bytes()
     match module.suffix:
         case ".ko":
@@ -141,7 +141,7 @@ def unpacked(module: Path) -> bytes:
 
 
 def unpacked_by(program: str, module: Path) -> bytes:
-    """Return a module's content as a program unpacks it: Python has no zstd."""
+    """Return a module's content, decompressed by a program: Python has no zstd."""
     try:
         done = subprocess.run([program, "-dc", "--", str(module)], stdout=subprocess.PIPE, check=False)
     except FileNotFoundError:
@@ -166,7 +166,7 @@ def tree(root: Path) -> Iterator[tuple[str, int, bytes]]:
 
 
 def write(root: Path | None, modules: Path | None, output: Path, wanted: Sequence[str] = MODULES) -> None:
-    """Write the archive; it appears only when it is complete.  What is None is left out."""
+    """Write the archive; it appears only when complete.  None leaves a part out."""
     draft = output.with_suffix(f".{os.getpid()}.new")
     with draft.open("wb") as file:
         archive = Archive(file)
@@ -189,7 +189,7 @@ def write(root: Path | None, modules: Path | None, output: Path, wanted: Sequenc
 
 
 def add_modules(archive: Archive, folder: str, files: Sequence[Path]) -> None:
-    """Add the files to the folder, unpacked, and the order to load them in."""
+    """Add the unpacked files to the folder, with their load order."""
     plain = {path.name.split(".ko")[0] + ".ko": path for path in files}
     for name, path in plain.items():
         archive.add(f"{folder}/{name}", stat.S_IFREG | 0o644, unpacked(path))

@@ -26,12 +26,12 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def digest(data: bytes) -> str:
-    """Return a digest as OCI writes it."""
+    """Return a digest in OCI's format."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def put(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-    """Add a file of root's with time 0, so that the same files make the same image."""
+    """Add a file of root's with time 0: the same files always make the same image."""
     member = tarfile.TarInfo(name)
     member.size, member.mode = len(data), 0o644
     archive.addfile(member, io.BytesIO(data))
@@ -50,7 +50,7 @@ def layer(files: dict[str, bytes]) -> bytes:
 
 
 def kernel_files(version: str, flavor: str, addons: bool, scratch: Path) -> dict[str, bytes]:
-    """Return what goes into /kernel, by name."""
+    """Return the files for /kernel, by name."""
     modules = initramfs.installed(version)
     config = Path(f"/boot/config-{version}").read_bytes()
     early = scratch / "early.cpio"
@@ -74,7 +74,7 @@ def kernel_files(version: str, flavor: str, addons: bool, scratch: Path) -> dict
 
 
 def squashfs(modules: Path, output: Path) -> None:
-    """Pack the modules as modules/, without links to the kernel's source; gzip, which every kernel reads."""
+    """Pack the modules as modules/, without links to the kernel's source; gzip: every kernel reads it."""
     pack = [
         *("tar", "-C", str(modules), "-c", "--sort=name", "--mtime=@0", "--owner=0", "--group=0"),
         *("--exclude=./build", "--exclude=./source", "--transform=s,^[.],modules,S", "."),

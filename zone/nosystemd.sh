@@ -1,10 +1,10 @@
 #!/bin/sh
-# Makes the directory $1, with a libsystemd.so.0 that can do nothing, for Debian's crun.
+# Makes the directory $1, with a libsystemd.so.0 without functions, for Debian's crun.
 #
-# crun is linked with libsystemd, for a control group manager and a log that zones do not have, and so with five
-# libraries for ciphers and compression.  To load them takes as long as all else that a short crun command does.
-# What crun calls of it is read off crun itself; each function fails with ENOSYS.  Without libsystemd in crun the
-# directory stays empty.
+# crun is linked with libsystemd, for a control group manager and a log that zones do not have, and through it with
+# five libraries for ciphers and compression.  Their load takes as long as the rest of a short crun command.
+# The list of functions is read from crun itself; each function fails with ENOSYS.  If crun does not use libsystemd,
+# the directory stays empty.
 set -eu
 directory=$1
 rm -rf "$directory"

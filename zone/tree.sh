@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes the zone's root tree at $1: the agent $2, Debian's crun, and the libraries that both need.  Those in the
-# directory $3 stand in for the system's of the same name.
-# An existing tree is replaced by a rename: zones that run from it keep it until the build after the next.
+# Makes the zone's root tree at $1: the agent $2, Debian's crun, and the libraries of both.  Libraries in the
+# directory $3 replace the system's libraries of the same name.
+# A rename replaces an existing tree: zones that run from the old tree keep it until the build after the next.
 set -eu
 tree=$1
 agent=$2

@@ -1,8 +1,8 @@
-/* Has hostc/fileserver's server answer the messages on standard input, in a directory: for tests, with sanitizers.
+/* Lets hostc/fileserver's server answer the messages on standard input, in a directory: for tests with sanitizers.
  *
  *   sharecheck DIRECTORY
  *
- * It is not confined as the server is (fileserver/confine.c), but for chroot(2).  Standard output gets the answers. */
+ * Unlike the server (fileserver/confine.c), it is confined by chroot(2) only.  The answers go to standard output. */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 int main(int argc, char **argv)
 {
 	uint32_t msize = MSIZE_MAX;
-	/* Of the heap, and no longer than the message: what is read beyond it is found. */
+	/* On the heap, exactly as long as the message: sanitizers then detect reads beyond it. */
 	uint8_t head[4], *in, *out = malloc(MSIZE_MAX);
 	int proc = open("/proc/self/fd", O_PATH | O_DIRECTORY | O_CLOEXEC);
 

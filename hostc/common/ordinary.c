@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* As daemonkit/host/children.py has it. */
+/* The same value as in daemonkit/host/children.py. */
 static const char SCORE[] = "100";
 
 void ordinary_process(void)

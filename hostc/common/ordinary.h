@@ -1,8 +1,8 @@
 #ifndef ORDINARY_H
 #define ORDINARY_H
 
-/* Gives up what the caller's daemon has of protection from the OOM killer: this process and those that it starts are
- * no daemons.  Failing changes nothing. */
+/* Gives up the OOM protection inherited from the caller's daemon, for this process and its children: they are no
+ * daemons.  A failure changes nothing. */
 void ordinary_process(void);
 
 #endif

@@ -5,9 +5,9 @@
 
 #include "common/reason.h"
 
-/* Writes a file that appears with all of its content, or not at all. */
+/* Writes a file atomically: readers see all of its content, or no file. */
 int publish(int directory, const char *name, const char *text, struct reason *reason);
-/* The file "pid": "<pid> <start in clock ticks since boot>", and a word after that unless it is empty. */
+/* Writes the file "pid": "<pid> <start in clock ticks since boot>", and then `word` unless empty. */
 int publish_process(int directory, pid_t pid, const char *word, struct reason *reason);
 
 #endif

@@ -3,11 +3,11 @@
 
 enum { REASON_SIZE = 512 };
 
-/* Why something could not be done: "operation: object: <text of errno>". */
+/* The reason of a failure: "operation: object: <text of errno>". */
 struct reason {
 	char text[REASON_SIZE];
 };
-/* Fills it in and returns -1. */
+/* Fills in the reason and returns -1. */
 int reason_errno(struct reason *reason, const char *operation, const char *object);
 
 #endif

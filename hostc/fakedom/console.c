@@ -1,4 +1,4 @@
-/* console.log holds at most 256 KiB: when it is full, its older half is dropped. */
+/* console.log holds at most 256 KiB: a full log loses its older half. */
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ static void drop_older(int log)
 	ssize_t n;
 	int flags = fcntl(log, F_GETFL);
 
-	/* While O_APPEND is set, pwrite(2) appends whatever its offset is. */
+	/* While O_APPEND is set, pwrite(2) appends and ignores its offset. */
 	if (flags < 0 || fcntl(log, F_SETFL, flags & ~O_APPEND) < 0)
 		return;
 	while ((n = pread(log, chunk, sizeof(chunk), from)) > 0 && pwrite(log, chunk, (size_t)n, to) == n) {
@@ -40,7 +40,7 @@ void console_take(int log, int pipe)
 
 	while (done < n) {
 		written = write(log, chunk + done, (size_t)(n - done));
-		/* A full disk loses the console's text, not the zone. */
+		/* A full disk loses console text, but does not end the zone. */
 		if (written < 0 && errno != EINTR)
 			break;
 		done += written > 0 ? written : 0;

@@ -18,8 +18,8 @@
 
 enum { CHANNEL_FD = 3, SHARED_FD = 4 };
 
-/* Writes to "tasks" where there is one (version 1): a single thread that moves itself needs no lock on all processes of
- * the system.  "cgroup.procs" takes that lock, which waits for an RCU grace period (5 to 20 ms). */
+/* Writes to "tasks" if it exists (version 1): a single thread that moves itself needs no lock on all processes of the
+ * system.  "cgroup.procs" takes that lock, and waits for an RCU grace period (5 to 20 ms). */
 static int join_cgroup(const char *cgroup, const char *file)
 {
 	char path[4096];
@@ -50,8 +50,8 @@ static int join_cgroups(const struct options *options, struct reason *reason)
 	return 0;
 }
 
-/* A read-only copy of the tree's mount, attached nowhere.  Private: where systemd is, mounts of the host are shared,
-   and pivot_root takes no shared one. */
+/* A read-only, detached copy of the tree's mount.  Private: under systemd the host's mounts are shared, and pivot_root
+ * refuses shared mounts. */
 static int open_root(const char *root, struct reason *reason)
 {
 	struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY, .propagation = MS_PRIVATE };
@@ -91,12 +91,12 @@ static const struct node {
 	{ "/dev/null", S_IFCHR | 0666, 1, 3 },	  { "/dev/zero", S_IFCHR | 0666, 1, 5 },
 	{ "/dev/full", S_IFCHR | 0666, 1, 7 },	  { "/dev/random", S_IFCHR | 0666, 1, 8 },
 	{ "/dev/urandom", S_IFCHR | 0666, 1, 9 }, { "/dev/tty", S_IFCHR | 0666, 5, 0 },
-	/* What is written to the console by name is lost: the host's is not the zone's. */
+	/* Text written to the console by name is lost: the host's console is not the zone's. */
 	{ "/dev/console", S_IFCHR | 0600, 1, 3 },
 };
 
-/* Those of the kernel's misc devices that a zone of its own kernel has, and that open something new for each
- * user.  No disk of the host, no loop device: they belong to others. */
+/* The kernel's misc devices that a zone with its own kernel would have, and that open a new instance for each user.  No
+ * disk of the host and no loop device: they belong to others. */
 static const struct misc {
 	const char *name;
 	const char *path;
@@ -108,7 +108,7 @@ static const struct misc {
 	{ "loop-control", "/dev/loop-control", S_IFCHR | 0660 },
 };
 
-/* Mounts a tmpfs of half the zone's memory, as it is by default where a kernel knows of no other memory. */
+/* Mounts a tmpfs of half the zone's memory, like the default of a kernel with that much memory. */
 static int mount_shared_memory(uint64_t memory, struct reason *reason)
 {
 	char size[64] = "mode=1777";
@@ -130,7 +130,7 @@ static int make_misc(const char *name, unsigned int minor, struct reason *reason
 	return 0;
 }
 
-/* Makes those that this kernel has: /proc/misc lists "minor name". */
+/* Makes the devices that this kernel has: /proc/misc lists "minor name". */
 static int make_miscs(struct reason *reason)
 {
 	FILE *list = fopen("/proc/misc", "re");
@@ -146,7 +146,7 @@ static int make_miscs(struct reason *reason)
 	return result;
 }
 
-/* Makes /dev as a kernel would, on a tmpfs of the zone's own. */
+/* Makes /dev like a kernel would, on a tmpfs of the zone's own. */
 static int make_devices(uint64_t memory, struct reason *reason)
 {
 	if (mount("dev", "/dev", "tmpfs", MS_NOSUID | MS_STRICTATIME, "mode=0755,size=1m") < 0)
@@ -185,8 +185,8 @@ static int descriptors(int channel, int shared, int console, int ready, int go, 
 	    dup2(console, 2) < 0 || dup2(channel, CHANNEL_FD) < 0 ||
 	    (shared >= 0 && dup2(shared, SHARED_FD) < 0))
 		return reason_errno(reason, "arrange", "descriptors");
-	/* 4 < ready < go, see monitor.c.  No other descriptor of the monitor may reach the zone, least of all its
-	 * report: that may lie between the two, and the caller waits until it is closed. */
+	/* 4 < ready < go, see monitor.c.  No other descriptor of the monitor may reach the zone, above all not its report:
+	 * the report's number may lie between the two, and the caller waits until the report is closed. */
 	if (syscall(SYS_close_range, rest, ready - 1, 0) < 0 ||
 	    (go > ready + 1 && syscall(SYS_close_range, ready + 1, go - 1, 0) < 0) ||
 	    syscall(SYS_close_range, go + 1, ~0U, 0) < 0)
@@ -200,7 +200,7 @@ static int prepare(const struct options *options, int channel, int console, int 
 	int shared = -1;
 	int root;
 
-	/* A zone that does not run yet ends with its monitor. */
+	/* An unstarted zone ends with its monitor. */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
 		return reason_errno(reason, "prctl", "PR_SET_PDEATHSIG");
 	if (join_cgroups(options, reason) < 0)
@@ -208,7 +208,7 @@ static int prepare(const struct options *options, int channel, int console, int 
 	root = open_root(options->root, reason);
 	if (root < 0)
 		return -1;
-	/* The namespace that is copied below is then a small one: the host's has some mounts for each zone. */
+	/* Enter a small namespace before the copy below: the host's namespace has mounts of every zone. */
 	if (options->shared && namespace_enter(options->shared, &shared, reason) < 0)
 		return -1;
 	if (unshare(CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWCGROUP) < 0)

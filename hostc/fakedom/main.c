@@ -59,7 +59,7 @@ static int parse(int argc, char **argv, struct options *options)
 	return 0;
 }
 
-/* Waits for the monitor's report: "+" once the zone is there, else the reason. */
+/* Waits for the monitor's report: "+" when the zone exists, else the error. */
 static int wait_for(int report)
 {
 	char text[REASON_SIZE];
@@ -87,7 +87,7 @@ int main(int argc, char **argv)
 	if (parse(argc, argv, &options) < 0)
 		return 2;
 
-	/* The monitor changes its directory: a relative path would mean something else there. */
+	/* The monitor changes its directory: relative paths would be wrong there. */
 	options.root = realpath(options.root, NULL);
 	options.directory = realpath(options.directory, NULL);
 	if (!options.root || !options.directory) {
@@ -95,7 +95,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 
-	/* 2. Start the monitor, which makes the zone and stays. */
+	/* 2. Start the monitor; it makes the zone and stays. */
 	ordinary_process();
 	if (pipe(report) < 0) {
 		perror("fakedom: pipe");
@@ -113,6 +113,6 @@ int main(int argc, char **argv)
 	}
 	close(report[1]);
 
-	/* 3. Wait for its report. */
+	/* 3. Wait for the monitor's report. */
 	return wait_for(report[0]) < 0 ? 1 : 0;
 }

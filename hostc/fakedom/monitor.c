@@ -1,4 +1,4 @@
-/* The zone's parent: makes the zone, keeps its console, reports how it ended. */
+/* The zone's parent: makes the zone, keeps its console, reports its end. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -17,19 +17,19 @@
 #include "fakedom.h"
 #include "common/publish.h"
 
-/* Descriptors that are kept are moved above this, out of the way of those with fixed numbers. */
+/* Kept descriptors are moved above this number, out of the way of the fixed numbers. */
 enum { HIGH_FD = 100 };
 
 struct zone {
 	int directory;
 	int channel;
-	int console; /* to read */
+	int console; /* read end */
 	int log;
-	int go; /* to write */
+	int go; /* write end */
 	pid_t pid;
 };
 
-/* The socket's path may be longer than an address can hold, so it is bound from within its directory. */
+/* Binds from within the socket's directory: its path may be longer than an address can hold. */
 static int open_channel(struct zone *zone, const char *directory, struct reason *reason)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = "channel.sock" };
@@ -86,7 +86,7 @@ static int await_ready(int ready, struct reason *reason)
 	return -1;
 }
 
-/* SIGSTOP works on an init when it comes from a parent outside.  Then the order to go on cannot come too early. */
+/* SIGSTOP from a parent outside the namespace works on an init.  After it the order to go on cannot come too early. */
 static int stop_and_let_go(struct zone *zone, struct reason *reason)
 {
 	int status;
@@ -147,8 +147,8 @@ static const char *ending(int status)
 	}
 }
 
-/* What a guest's kernel says when its first process ends, with the same status (do_exit of Linux); a zone that was
- * killed from outside has no time for a word. */
+/* A guest kernel's last words when its first process ends, with the same status (do_exit of Linux).  A zone killed from
+ * outside writes none. */
 static void panic_word(const struct zone *zone, int status)
 {
 	if (strcmp(ending(status), "crash\n") == 0)
@@ -176,7 +176,7 @@ static void watch_over(const struct zone *zone)
 	(void)publish(zone->directory, "status", ending(status), &reason);
 }
 
-/* Keeps nothing of the caller's but the report: a new session, no other descriptor, default signals. */
+/* Keeps only the report of the caller's resources: a new session, no other descriptor, default signals. */
 static int leave_caller(int *report)
 {
 	int nothing = open("/dev/null", O_RDWR);

@@ -3,8 +3,8 @@
 
 #include "common/reason.h"
 
-/* Enters a mount namespace by its path, and opens its mounts as one tree for move_mount.  What is mounted there later
- * appears in the tree too, and never the other way round.  The caller must have a single thread. */
+/* Enters a mount namespace by its path, and opens its mounts as one tree for move_mount.  Later mounts in the namespace
+ * propagate to the tree, but not back.  The caller must have a single thread. */
 int namespace_enter(const char *shared, int *tree, struct reason *reason);
 
 #endif

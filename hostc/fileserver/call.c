@@ -24,7 +24,7 @@ int reopen(int path, int flags)
 	if (fstat(path, &file) < 0)
 		return -1;
 	if (!S_ISREG(file.st_mode) && !S_ISDIR(file.st_mode)) {
-		errno = EPERM; /* its other end is in this kernel, or it is this kernel's device */
+		errno = EPERM; /* the other end of a pipe or socket, or a device, would be the host kernel's */
 		return -1;
 	}
 	return openat(proc_fds, fd_name(path).text, flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);

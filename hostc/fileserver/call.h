@@ -1,4 +1,4 @@
-/* A request that is being answered, and the steps that handlers have in common. */
+/* A request in progress, and the common steps of handlers. */
 #ifndef FILESERVER_CALL_H
 #define FILESERVER_CALL_H
 
@@ -13,19 +13,19 @@ struct call {
 	uint32_t msize;
 };
 
-/* The fid that a request names: 0, or EBADF. */
+/* Finds the fid that a request names: 0, or EBADF. */
 int find_fid(struct call *call, struct fid **fid);
-/* A fid with an open file or an extended attribute. */
+/* Finds a fid with an open file or an extended attribute. */
 int find_open_fid(struct call *call, struct fid **fid);
-/* Opens the file of an O_PATH descriptor itself; -1 with errno.  Only directories and regular files can be opened. */
+/* Opens the file of an O_PATH descriptor; -1 with errno.  Only directories and regular files can be opened. */
 int reopen(int path, int flags);
-/* /proc/self/fd, and descriptors of this process as names in it. */
+/* /proc/self/fd, and the names of this process's descriptors in it. */
 extern int proc_fds;
 struct fd_name {
 	char text[16];
 };
 struct fd_name fd_name(int fd);
-/* A component of a path, and nothing else: EINVAL otherwise. */
+/* Reads a single component of a path; EINVAL otherwise. */
 int get_name(struct call *call, char name[NAME_LONGEST + 1]);
 
 #endif

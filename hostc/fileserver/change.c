@@ -1,4 +1,4 @@
-/* Changing what there is. */
+/* Requests that change files. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #include "handlers.h"
 
-/* Of Tsetattr (P9_ATTR_*). */
+/* flags of Tsetattr (P9_ATTR_*) */
 enum {
 	SET_MODE = 1,
 	SET_UID = 2,
@@ -24,15 +24,15 @@ enum {
 	REMOVE_DIRECTORY = 0x200, /* of Tunlinkat */
 };
 
-/* New files are the client's user's, also where ids are mapped by the mount.  What this process may do stays as it
- * is (SECBIT_NO_SETUID_FIXUP). */
+/* New files belong to the client's user, even if the mount maps ids.  The capabilities of this process stay
+ * (SECBIT_NO_SETUID_FIXUP). */
 static void act_as(uint32_t uid, uint32_t gid)
 {
 	setfsgid(gid);
 	setfsuid(uid);
 }
 
-/* `result` of a call as act_as's user: 0 or an errno, as root again. */
+/* The `result` of a call as act_as's user: 0 or an errno; then acts as root again. */
 static int done(int result)
 {
 	int error = result < 0 ? errno : 0;
@@ -51,7 +51,7 @@ static int put_new(struct call *call, int directory, const char *name)
 	return 0;
 }
 
-/* A regular file that there is.  What is none is not even opened: that alone has effects on a pipe. */
+/* Opens an existing regular file.  Other files are not even opened: an open alone has effects on a pipe. */
 static int open_there(int directory, const char *name, int flags)
 {
 	int path = openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -146,7 +146,7 @@ int symlink_at(struct call *call)
 	return error ? error : put_new(call, fid->path, name);
 }
 
-/* No devices: those are the host's. */
+/* Refuses devices: they would be the host's. */
 int mknod_at(struct call *call)
 {
 	char name[NAME_LONGEST + 1];
@@ -254,7 +254,7 @@ int setattr(struct call *call)
 		if (fchownat(fid->path, "", uid, gid, AT_EMPTY_PATH) < 0)
 			return errno;
 	}
-	/* After the owner, whose change takes the bits for set-user-ID away. */
+	/* After the owner: its change clears the set-user-ID bits. */
 	if (valid & SET_MODE && fchmodat(proc_fds, fd_name(fid->path).text, mode & BITS, 0) < 0)
 		return errno;
 	if (valid & SET_SIZE)

@@ -24,8 +24,8 @@ enum { NAMESPACES = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | C
 
 static int proc_root = -1;
 
-/* A proc that is mounted nowhere.  Of processes only: root may write to the files beside them, and command the host,
- * without any capability. */
+/* Opens a detached proc.  With processes only: root may write to the other files, and command the host without any
+ * capability. */
 static int open_proc(int *proc, struct reason *reason)
 {
 	int system = fsopen("proc", FSOPEN_CLOEXEC);
@@ -43,7 +43,7 @@ int confine_view(int mounts, int *proc, struct reason *reason)
 {
 	if (open_proc(proc, reason) < 0)
 		return -1;
-	/* Its root becomes this process's.  Nothing of the host's own mounts is left. */
+	/* The share's root becomes this process's root.  None of the host's own mounts is left. */
 	if (setns(mounts, CLONE_NEWNS) < 0)
 		return reason_errno(reason, "setns", "the share");
 	close(mounts);
@@ -63,8 +63,8 @@ static int write_map(const char *name)
 	return fd < 0 || write(fd, all, strlen(all)) < 0 ? -1 : 0;
 }
 
-/* All ids mean what they mean on the host, so the capabilities below hold over every file, and over nothing else.  Only
- * a process outside of the namespace may say so: a copy of this one. */
+/* All ids keep their meaning on the host: the capabilities below hold over every file, and over nothing else.  Only a
+ * process outside of the namespace may write this mapping: a copy of this process. */
 static int enter_users(struct reason *reason)
 {
 	int go[2], status;

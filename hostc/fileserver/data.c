@@ -41,7 +41,7 @@ int lopen(struct call *call)
 	return 0;
 }
 
-/* What a reply has room for. */
+/* Limits a count to the room of a reply. */
 static uint32_t bounded(const struct call *call, uint32_t count)
 {
 	uint32_t room = call->msize - DATA_AT;
@@ -90,7 +90,7 @@ int write_file(struct call *call)
 	return 0;
 }
 
-/* Adds the entries that there is room for. */
+/* Adds as many entries as fit. */
 static void put_entries(struct call *call, const char *entries, size_t length, uint32_t room, struct stat *file)
 {
 	struct writer *out = &call->out;
@@ -134,7 +134,7 @@ int readdir_at(struct call *call)
 	put32(&call->out, 0);
 	put_entries(call, entries, (size_t)n, room, &file);
 	if (n > 0 && call->out.length == DATA_AT)
-		return EINVAL; /* not even one: no end of the directory */
+		return EINVAL; /* not even one entry fits; 0 entries would mean the end of the directory */
 	patch32(call->out.start + count_at, (uint32_t)(call->out.length - DATA_AT));
 	return 0;
 }
@@ -150,7 +150,8 @@ int fsync_file(struct call *call)
 	return (data_only ? fdatasync(fid->open) : fsync(fid->open)) < 0 ? errno : 0;
 }
 
-/* The client's kernel has locked it already, against all that use the file in this zone.  Nobody else learns of it. */
+/* The client's kernel has locked the file already, against all its users in this zone.  Others do not learn of the
+ * lock. */
 int lock(struct call *call)
 {
 	struct fid *fid;

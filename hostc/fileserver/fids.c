@@ -1,4 +1,4 @@
-/* All memory is set aside at the start: what a client does cannot make this process grow. */
+/* All memory is allocated at the start: no client can make this process grow. */
 #include "fids.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@ enum { BUCKETS = 4096 };
 
 static struct fid all[FIDS_MAX];
 static struct fid *free_fids;
-static size_t fresh; /* all[fresh] and up were never used */
+static size_t fresh; /* all[fresh] and above were never used */
 static struct fid *buckets[BUCKETS];
 static struct xattr xattrs[XATTRS_MAX];
 static bool taken[XATTRS_MAX];

@@ -55,7 +55,7 @@ static const unsigned int allowed[] = {
 	SYS_flistxattr,
 	SYS_fsetxattr,
 	SYS_fremovexattr,
-	/* Whose new files are. */
+	/* Ownership of new files. */
 	SYS_setfsuid,
 	SYS_setfsgid,
 	/* The end. */
@@ -72,7 +72,7 @@ int filter_calls(struct reason *reason)
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		/* Of a vchan: to notify the guest, and nothing else. */
+		/* For a vchan: only to notify the guest. */
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 4),
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IOCTL_EVTCHN_NOTIFY, 0, 1),

@@ -1,4 +1,4 @@
-/* The system calls of a server that has started (seccomp(2)): any other one kills it. */
+/* Limits a started server to its system calls (seccomp(2)): any other call kills it. */
 #ifndef FILESERVER_FILTER_H
 #define FILESERVER_FILTER_H
 

@@ -1,4 +1,4 @@
-/* The handlers of requests, each in a file of its kind. */
+/* The handlers of requests, grouped by file. */
 #ifndef FILESERVER_HANDLERS_H
 #define FILESERVER_HANDLERS_H
 
@@ -6,8 +6,7 @@
 
 #include "call.h"
 
-/* Answers a request: fills in `out` and returns 0, or returns an errno.  A request that it finds broken ends the
- * session. */
+/* Answers a request: fills in `out` and returns 0, or returns an errno.  A broken request ends the session. */
 typedef int handler(struct call *call);
 
 handler statfs_file, walk, attach, readlink_file, getattr; /* look.c */
@@ -21,7 +20,7 @@ uint64_t file_number(const struct stat *file);
 /* xattr.c */
 int xattr_read(struct call *call, struct xattr *xattr, uint64_t offset, uint32_t count);
 int xattr_write(struct call *call, struct xattr *xattr, uint64_t offset, uint32_t count);
-/* Sets what was written; an errno. */
+/* Sets the written value; returns 0 or an errno. */
 int xattr_finish(struct fid *fid);
 
 #endif

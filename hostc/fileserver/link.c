@@ -12,7 +12,7 @@
 
 enum { PATIENCE = 60 }; /* seconds for the guest to serve */
 
-/* In a process of its own, since a watch starts a thread, and nobody with threads can enter a user namespace. */
+/* Runs in a separate process: a watch starts a thread, and a process with threads cannot enter a user namespace. */
 static _Noreturn void wait_for_node(const char *node)
 {
 	struct xs_handle *store = xs_open(0);
@@ -34,7 +34,7 @@ static int wait_for_guest(const char *path, struct reason *reason)
 	pid_t pid;
 	int status;
 
-	/* What libxenvchan writes last. */
+	/* The node that libxenvchan writes last. */
 	snprintf(node, sizeof(node), "%s/event-channel", path);
 	pid = fork();
 	if (pid == 0)
@@ -55,7 +55,7 @@ int link_open_vchan(struct link *link, int domain, const char *path, int most_or
 	if (!link->ring)
 		return reason_errno(reason, "connect vchan", path);
 	if (link->ring->read.order > most_order || link->ring->write.order > most_order) {
-		libxenvchan_close(link->ring); /* the pages of its rings are mapped until then */
+		libxenvchan_close(link->ring); /* unmaps the pages of its rings */
 		link->ring = NULL;
 		errno = EMSGSIZE;
 		return reason_errno(reason, "the zone broke the protocol", "its rings are too large");
@@ -75,7 +75,7 @@ int link_open_socket(struct link *link, int fd, struct reason *reason)
 	return 0;
 }
 
-/* Waits for a change.  An event of a vchan is consumed by it. */
+/* Waits for a change; consumes the event of a vchan. */
 static int change(struct link *link, short events)
 {
 	struct pollfd watched = { .fd = link->fd, .events = link->ring ? POLLIN : events };

@@ -1,4 +1,4 @@
-/* The bytes to and from the client: a vchan of a guest that is its server, or a connected socket. */
+/* The bytes to and from the client: a vchan that the guest serves, or a connected socket. */
 #ifndef FILESERVER_LINK_H
 #define FILESERVER_LINK_H
 
@@ -9,15 +9,15 @@
 #include "common/reason.h"
 
 struct link {
-	int fd; /* that tells of changes */
+	int fd; /* reports changes */
 	struct libxenvchan *ring; /* NULL: fd is a socket */
 };
 
-/* Waits until the guest serves a vchan at `path` of xenstore, and connects to it.  A ring has at most two to the
- * power `most_order` bytes: the guest picks the size. */
+/* Waits until the guest serves a vchan at `path` of xenstore, and connects to it.  A ring may have at most
+ * 2^`most_order` bytes: the guest picks the size. */
 int link_open_vchan(struct link *link, int domain, const char *path, int most_order, struct reason *reason);
 int link_open_socket(struct link *link, int fd, struct reason *reason);
-/* Exactly `size` bytes, however long that takes.  -1: the other side is gone. */
+/* Move exactly `size` bytes, without a time limit.  -1: the other side is gone. */
 int link_read(struct link *link, void *data, size_t size);
 int link_write(struct link *link, const void *data, size_t size);
 

@@ -1,4 +1,4 @@
-/* Finding files, and what they are. */
+/* Finding files and their attributes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -10,11 +10,11 @@
 enum {
 	DEVICES = 1024,
 	NOBODY = 65534,
-	BASIC = 0x7ff, /* of Rgetattr: everything but the birth time, the generation and the data's version */
+	BASIC = 0x7ff, /* of Rgetattr: all but the birth time, the generation and the data's version */
 };
 
-/* A client tells files apart by one number, the host by two: the file system's place in this table goes into the upper
- * bits.  Files of those that found no place may look like each other. */
+/* A client identifies a file by one number, the host by two: the upper bits become the file system's index in this
+ * table.  If the table is full, files of further file systems may look equal. */
 uint64_t file_number(const struct stat *file)
 {
 	static dev_t devices[DEVICES];
@@ -41,9 +41,9 @@ int attach(struct call *call)
 	uint32_t uid;
 	int root;
 
-	get32(&call->in); /* afid: nobody authenticates here */
+	get32(&call->in); /* afid: no authentication */
 	get_text(&call->in, name, sizeof(name));
-	get_text(&call->in, tree, sizeof(tree)); /* there is one only */
+	get_text(&call->in, tree, sizeof(tree)); /* only one tree exists */
 	uid = get32(&call->in);
 	if (call->in.broken)
 		return 0;
@@ -60,7 +60,7 @@ int attach(struct call *call)
 	return 0;
 }
 
-/* Follows one name; the descriptor it comes from is closed.  -1 with errno. */
+/* Follows one name and closes the descriptor `from`.  -1 with errno. */
 static int step(int from, const char *name, struct stat *file)
 {
 	int to = openat(from, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -76,7 +76,7 @@ static int step(int from, const char *name, struct stat *file)
 	return to;
 }
 
-/* Follows the names as far as they lead.  -1 with errno: not even the first. */
+/* Follows the names as far as possible.  -1 with errno: even the first failed. */
 static int follow(struct call *call, int from, uint16_t names, uint16_t *done)
 {
 	char name[NAME_LONGEST + 1];
@@ -130,7 +130,7 @@ int walk(struct call *call)
 		return errno;
 	call->out.start[count_at] = (uint8_t)done;
 	if (path < 0)
-		return 0; /* a part of the way: the new fid is not made */
+		return 0; /* a part of the way: no new fid */
 	if (new)
 		fid_move(fid, path);
 	else if (!fid_add(number, fid->uid, path))
@@ -162,7 +162,7 @@ static void put_time(struct writer *out, struct timespec time)
 	put64(out, (uint64_t)time.tv_nsec);
 }
 
-/* As the kernel encodes it, in 32 bits. */
+/* The kernel's encoding in 32 bits. */
 static uint64_t device(dev_t number)
 {
 	uint64_t major = number >> 8 & 0xfff, minor = (number & 0xff) | (number >> 12 & 0xfff00);
@@ -173,7 +173,7 @@ static uint64_t device(dev_t number)
 int getattr(struct call *call)
 {
 	struct writer *out = &call->out;
-	uint64_t block = (call->msize - 4096) & ~4095ull; /* by which programs read: one request each */
+	uint64_t block = (call->msize - 4096) & ~4095ull; /* the block size of programs' reads: one request each */
 	struct fid *fid;
 	int error = find_fid(call, &fid);
 	struct stat file;

@@ -3,15 +3,15 @@
  *   share --namespace FILE --dir DIR --session NAME [--cgroup DIR]... --vchan DOMAIN --ring-order ORDER
  *   share --namespace FILE --dir DIR --session NAME [--cgroup DIR]... --socket DESCRIPTOR
  *
- * What the guest is to see is the root of the mount namespace FILE, with what is mounted there, now and later.  The
- * guest DOMAIN serves a vchan at data/share/NAME of its xenstore directory, whose rings have at most 2^ORDER bytes each;
- * tests have a connected socket instead.
+ * The guest sees the root of the mount namespace FILE, with its present and later mounts.  The guest DOMAIN serves a
+ * vchan at data/share/NAME of its xenstore directory, with rings of at most 2^ORDER bytes each; tests use a connected
+ * socket instead.
  *
  * The command ends as soon as the server runs, with the server's pid in DIR/pid (publish.h, with NAME).  The server
- * waits for the guest, and serves it until one of them ends.  Then the last line of DIR/log says why.  A lock on
- * DIR/lock is held until the command has ended: whoever finds it free knows that DIR/pid comes no more.
+ * waits for the guest, and serves it until either ends.  Then the last line of DIR/log is the reason.  The command
+ * holds a lock on DIR/lock until its end: if the lock is free, DIR/pid will not appear any more.
  *
- * The server parses what a hostile guest sends.  So before it reads the first byte it gives up everything else
+ * The server parses a hostile guest's messages.  Therefore it gives up all other rights before it reads the first byte
  * (confine.h). */
 #include <ctype.h>
 #include <errno.h>
@@ -36,16 +36,16 @@
 #include "link.h"
 #include "server.h"
 
-enum { CGROUPS_MAX = 16, SESSION_MAX = 32, NICENESS = 10 /* as daemonkit/host/children.py has it */ };
+enum { CGROUPS_MAX = 16, SESSION_MAX = 32, NICENESS = 10 /* as in daemonkit/host/children.py */ };
 
 struct options {
 	const char *namespace;
 	const char *directory;
 	const char *session;
 	const char *cgroups[CGROUPS_MAX + 1];
-	int domain; /* -1 */
-	int ring_order; /* -1 */
-	int socket; /* -1 */
+	int domain; /* -1: none */
+	int ring_order; /* -1: none */
+	int socket; /* -1: none */
 };
 
 static int refuse(const char *text)
@@ -123,7 +123,7 @@ static int enter_cgroups(const struct options *options, struct reason *reason)
 	return 0;
 }
 
-/* Both are whole in memory at once, and never more than that. */
+/* Holds one request and one reply in memory, and never more. */
 static const char *serve(struct link *link)
 {
 	static uint8_t in[MSIZE_MAX], out[MSIZE_MAX];
@@ -174,8 +174,8 @@ static int prepare(const struct options *options, int mounts, struct link *link,
 	return confine_rights(keep, reason);
 }
 
-/* A guest keeps its server busy as it likes, and what dom0 does for everybody goes first.  The kernel may weigh
- * whole sessions against each other, by a niceness of their own (sched(7), "The autogroup feature"). */
+/* A guest can keep its server busy; dom0's work for all zones has precedence.  The kernel may weigh whole sessions
+ * against each other, by a separate niceness (sched(7), "The autogroup feature"). */
 static void make_way(void)
 {
 	int fd = open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC);
@@ -187,7 +187,7 @@ static void make_way(void)
 	close(fd);
 }
 
-/* The first process of its pid namespace: it ends with all that it started. */
+/* The first process of its pid namespace: all its children end with it. */
 static _Noreturn void run(const struct options *options, int mounts, int log, int go)
 {
 	struct reason reason = { "" };
@@ -195,7 +195,7 @@ static _Noreturn void run(const struct options *options, int mounts, int log, in
 	char byte;
 
 	signal(SIGPIPE, SIG_IGN);
-	if (read(go, &byte, 1) != 1) /* nobody knows of this process, and nobody will */
+	if (read(go, &byte, 1) != 1) /* the pid was not recorded, and will never be */
 		_exit(EXIT_FAILURE);
 	close(go);
 	setsid();
@@ -206,7 +206,7 @@ static _Noreturn void run(const struct options *options, int mounts, int log, in
 	_exit(say(prepare(options, mounts, &link, &reason) < 0 ? reason.text : serve(&link)));
 }
 
-/* Makes the server's process, writes down which it is, and lets it go on. */
+/* Makes the server's process, records its pid, and lets it go on. */
 static int start(const struct options *options, struct reason *reason)
 {
 	int mounts, log, lock, go[2];

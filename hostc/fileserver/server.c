@@ -30,7 +30,7 @@ static int version(struct call *call)
 	return 0;
 }
 
-/* What is to be flushed has been answered already. */
+/* The request to be flushed has been answered already. */
 static int flush(struct call *call)
 {
 	get16(&call->in);
@@ -50,7 +50,7 @@ static int clunk(struct call *call)
 	return error;
 }
 
-/* A client of 9P2000.L has Tunlinkat.  The fid is gone in any case. */
+/* Refused: a client of 9P2000.L has Tunlinkat.  The fid is gone in any case. */
 static int remove_fid(struct call *call)
 {
 	struct fid *fid;

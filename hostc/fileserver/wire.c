@@ -95,7 +95,7 @@ void put_text(struct writer *out, const char *text, size_t length)
 void put_qid(struct writer *out, mode_t type, uint64_t path)
 {
 	put8(out, S_ISDIR(type) ? 0x80 : S_ISLNK(type) ? 0x02 : 0);
-	put32(out, 0); /* the version: nothing here is cached by it */
+	put32(out, 0); /* the version: clients cache nothing by it */
 	put64(out, path);
 }
 

@@ -1,4 +1,4 @@
-/* Messages of 9P2000.L: integers little-endian, texts with a length of 16 bits before them.
+/* Messages of 9P2000.L: little-endian integers, texts after a length of 16 bits.
  *
  * Sources: the 9P2000.L description of https://github.com/chaos/diod/blob/master/protocol.md, and Linux
  * include/net/9p/9p.h. */
@@ -20,7 +20,7 @@ enum {
 	QID_SIZE = 13,
 };
 
-/* Types of requests; the reply's is one more. */
+/* Types of requests; a reply's type is one more. */
 enum request {
 	R_LERROR = 7,
 	T_STATFS = 8,
@@ -51,14 +51,14 @@ enum request {
 	T_REMOVE = 122,
 };
 
-/* The rest of a request that nobody has read yet.  Reading beyond it gives 0 and sets `broken`. */
+/* The unread rest of a request.  A read beyond it gives 0 and sets `broken`. */
 struct reader {
 	const uint8_t *at;
 	size_t left;
 	bool broken;
 };
 
-/* A reply under construction, in a buffer of MSIZE_MAX bytes.  Callers keep within it. */
+/* A reply under construction, in a buffer of MSIZE_MAX bytes.  Callers respect the bound. */
 struct writer {
 	uint8_t *start;
 	size_t length;
@@ -68,9 +68,9 @@ uint8_t get8(struct reader *in);
 uint16_t get16(struct reader *in);
 uint32_t get32(struct reader *in);
 uint64_t get64(struct reader *in);
-/* Copies a text and ends it with a NUL: `size` includes that.  A longer one, or one with a NUL in it, is broken. */
+/* Copies a text with a final NUL; `size` includes the NUL.  A longer text, or a text with a NUL in it, is broken. */
 void get_text(struct reader *in, char *text, size_t size);
-/* The next `length` bytes themselves, NULL when there are not so many. */
+/* The next `length` bytes without a copy; NULL if fewer are left. */
 const uint8_t *get_bytes(struct reader *in, size_t length);
 
 void put8(struct writer *out, uint8_t value);
@@ -80,7 +80,7 @@ void put64(struct writer *out, uint64_t value);
 void put_text(struct writer *out, const char *text, size_t length);
 void put_qid(struct writer *out, mode_t type, uint64_t path);
 
-/* Writes a number at a place that was written before. */
+/* Overwrites an earlier number. */
 void patch32(uint8_t *place, uint32_t value);
 
 #endif

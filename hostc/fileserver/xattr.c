@@ -1,4 +1,4 @@
-/* Extended attributes: a fid is opened on one, read or written like a file, and clunked. */
+/* Extended attributes: a fid is opened on an attribute, read or written like a file, and clunked. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 
 #include "handlers.h"
 
-/* Reads the value, or the list of names when there is no name.  0 or an errno. */
+/* Reads the value; without a name, the list of names.  0 or an errno. */
 static int load(int path, struct xattr *xattr)
 {
 	int fd = reopen(path, O_RDONLY);
@@ -109,7 +109,7 @@ int xattr_write(struct call *call, struct xattr *xattr, uint64_t offset, uint32_
 	return 0;
 }
 
-/* An empty value removes the attribute, as Linux's client means it. */
+/* An empty value removes the attribute: Linux's client removes this way. */
 int xattr_finish(struct fid *fid)
 {
 	const struct xattr *xattr = fid->xattr;

@@ -1,21 +1,21 @@
-/* lookup: finds what is at paths of the host, for a caller that must not wait for their file systems itself.
+/* lookup: looks up paths of the host for a caller that must not wait for their file systems.
  *
- * A file server that does not answer holds whoever asks it, and nothing ends that wait: so this is a process of its
- * own, which its caller can leave behind.  The caller's socket (SOCK_SEQPACKET) is descriptor 0.  A request is
+ * A file server that does not answer blocks its callers without end.  Therefore lookup is a separate process that its
+ * caller can abandon.  The caller's socket (SOCK_SEQPACKET) is descriptor 0.  A request is
  *
- *   o PATH   what is there: symbolic links are followed, automounts made
- *   d PATH   the same; a directory is made if there is nothing, with those above it
- *   c        the descriptor that was found last, in a new copy of the mount namespace
- *   f        the same; the copy follows what the host mounts and unmounts from then on
- *   s PATH   as o, with what fstat() and fstatfs() say of it; a symbolic link at the end is not followed
+ *   o PATH   open a path: symbolic links are followed, automounts triggered
+ *   d PATH   the same; creates a missing directory, with its parents
+ *   c        the last found descriptor, in a new copy of the mount namespace
+ *   f        the same; the copy follows the host's later mounts and unmounts
+ *   s PATH   as o, with the results of fstat() and fstatfs(); a symbolic link at the end is not followed
  *   r PATH   a copy of a plain file, up to one byte more than READ_MAX: symbolic links are followed
- *   u LIST   make mounts of the last copy unbindable: each "<number> <path>", ended by a null character.  One that
- *            another one is mounted over is passed over; one that has gone is too, and the answer is then ENOENT
+ *   u LIST   make mounts of the last copy unbindable: each "<number> <path>", ended by a null character.  A mount
+ *            hidden under another mount is skipped; so is a vanished mount, and the answer is then ENOENT
  *
- * without the first blank.  The answer is a number of errno and the type of a file, both as uint32_t; for s the mode,
- * the owner and the group, also uint32_t, and the size of its file system in bytes as uint64_t.  If the number is 0 a
- * descriptor comes along, for all but u: O_PATH, for r of a file in memory.  The process ends with its caller's end of
- * the socket. */
+ * without the first blank.  The answer is an errno and the type of a file, both as uint32_t; for s the mode, the owner
+ * and the group, also uint32_t, and the size of its file system in bytes as uint64_t.  If the errno is 0, a descriptor
+ * follows for all requests but u: O_PATH; for r of a file in memory.  The process ends when the caller closes its end
+ * of the socket. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -45,8 +45,8 @@ struct status {
 };
 
 struct place {
-	int found; /* last; -1 */
-	int home; /* the mount namespace that this process began in */
+	int found; /* the last found; -1: none */
+	int home; /* the mount namespace at the start of this process */
 	bool away;
 };
 
@@ -57,7 +57,7 @@ static int find(const char *path)
 	return open_tree(AT_FDCWD, path, OPEN_TREE_CLOEXEC);
 }
 
-/* mkdir -p.  The path is cut at each slash, and whole again afterwards. */
+/* mkdir -p.  The path is cut at each slash, and restored afterwards. */
 static int make_directories(char *path)
 {
 	for (char *at = path + 1; *at; at++) {
@@ -85,7 +85,7 @@ static int find_or_make(char *path)
 	if (there && errno != EEXIST)
 		return -1;
 	found = find(path);
-	/* A symbolic link to nothing. */
+	/* A symbolic link to a missing file. */
 	if (found < 0 && errno == ENOENT && there)
 		errno = EEXIST;
 	return found;
@@ -99,7 +99,7 @@ static int go_home(struct place *place)
 	return 0;
 }
 
-/* A copied namespace takes along the current directory, on the copy of its mount: nothing is looked up again. */
+/* A copied namespace moves the current directory to its copied mount: no path is looked up again. */
 static int copy(struct place *place, bool follow)
 {
 	struct mount_attr alone = { .propagation = MS_PRIVATE };
@@ -112,7 +112,7 @@ static int copy(struct place *place, bool follow)
 	return open_tree(AT_FDCWD, "", AT_EMPTY_PATH | OPEN_TREE_CLOEXEC);
 }
 
-/* ENOENT: it has gone. */
+/* ENOENT: the mount is gone. */
 static int make_unbindable(uint64_t number, const char *path)
 {
 	struct mount_attr wanted = { .propagation = MS_UNBINDABLE };
@@ -125,7 +125,7 @@ static int make_unbindable(uint64_t number, const char *path)
 	result = statx(found, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &seen);
 	if (result == 0 && seen.stx_mnt_id == number) {
 		result = mount_setattr(found, "", AT_EMPTY_PATH, &wanted, sizeof(wanted));
-		/* What it is asked of a mount, by its own descriptor, is wrong once that is mounted nowhere. */
+		/* EINVAL: the descriptor's mount is no longer mounted anywhere. */
 		if (result < 0 && errno == EINVAL)
 			errno = ENOENT;
 	}
@@ -133,7 +133,7 @@ static int make_unbindable(uint64_t number, const char *path)
 	return result;
 }
 
-/* 0, or the number of an error. */
+/* 0, or an errno. */
 static uint32_t make_all_unbindable(const char *list, const char *end)
 {
 	uint32_t gone = 0;
@@ -153,7 +153,7 @@ static uint32_t make_all_unbindable(const char *list, const char *end)
 	return gone;
 }
 
-/* For reading; what is no plain file is not even opened. */
+/* Opens a plain file for reading; other files are not even opened. */
 static int open_plain(const char *path)
 {
 	int found = open(path, O_PATH | O_CLOEXEC);
@@ -193,7 +193,7 @@ static int copy_all(int from, int to)
 	return 0;
 }
 
-/* A file that only this process writes to, and nobody else can hold. */
+/* Copies a plain file to memory: only this process writes to the copy, and no other process can block it. */
 static int read_plain(const char *path)
 {
 	int from = open_plain(path);
@@ -232,7 +232,7 @@ static int serve(struct place *place, char *request)
 	return -1;
 }
 
-/* The type of a file never changes: whatever the kernel knows of it will do. */
+/* The type of a file never changes: the kernel's cached attributes suffice. */
 static int mode_of(int found, uint32_t *mode)
 {
 	struct statx seen;
@@ -283,7 +283,7 @@ static int status_of(int found, struct status *status)
 	return 0;
 }
 
-/* Nothing is kept of what is only looked at, or read. */
+/* For requests that look or read only: keeps no descriptor. */
 static int answer_once(struct place *place, char *request)
 {
 	struct status status = { .error = 0 };
@@ -309,7 +309,7 @@ static int answer_with(struct place *place, char *request)
 		return send_answer(answer, -1);
 	}
 	result = send_answer(answer, found);
-	/* What is in a copy is not what the next one is made from. */
+	/* The next copy is not made from a file in this copy. */
 	if (place->away) {
 		close(found);
 		return result;

@@ -1,1 +1,1 @@
-"""The zone channel's host side: frames, streams, and the link that keeps them alive (docs/channel.md)."""
+"""The zone channel's host side: frames, streams, and their link to the agent (docs/channel.md)."""

@@ -1,4 +1,4 @@
-"""Bounds what a zone may send at no cost to itself."""
+"""Bounds the frames that a zone may send at no cost to itself."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MOST_EARNED = 64 * WINDOW
 
 
 class IgnoredFrames:
-    """Frames that are legal and have no effect; more than an honest agent can send are a violation.
+    """Budget for legal frames without effect; more than an honest agent can send are a violation.
 
-    What was under way when a stream was given up is ``earned``, byte by byte: the sender's credit bounds it,
-    so no honest agent is ever short of it, however small its frames are.  What else there is comes from a
-    bucket: an agent's CREDIT for each of its inputs after a reconnect, for example.
+    Bytes under way on an abandoned stream are ``earned``, byte by byte.  The sender's credit bounds them; an
+    honest agent therefore always has enough, with frames of any size.  All other frames come from a bucket:
+    for example, an agent's CREDIT for each of its inputs after a reconnect.
     """
 
     BURST = 4096.0
@@ -27,15 +27,15 @@ class IgnoredFrames:
         self._earned = 0
 
     def earn(self, size: int) -> None:
-        """Allow this many more bytes for a stream that has been given up."""
+        """Allow ``size`` more bytes for an abandoned stream."""
         self._earned = min(MOST_EARNED, self._earned + size)
 
     def disconnected(self) -> None:
-        """Forget what was earned: what was under way is lost with the connection."""
+        """Forget the earned bytes: bytes under way are lost with the connection."""
         self._earned = 0
 
     def frame(self, what: str, size: int = 1) -> None:
-        """Ignore one frame with ``size`` bytes; ProtocolViolation if it is one too many."""
+        """Ignore one frame with ``size`` bytes; ProtocolViolation if the budget is spent."""
         size = max(1, size)
         if self._earned >= size:
             self._earned -= size

@@ -16,9 +16,9 @@ from protect.model.errors import CannotStart
 from xenpod_proto.channel.v1 import channel_pb2
 
 MOST_QUESTIONS = 4
-"""One for each kind of statistics, and one for the clock."""
+"""One question for each kind of statistics, and one for the clock."""
 MOST_OPEN = 64 - MOST_QUESTIONS
-"""Other calls; the agent takes 64 of all kinds at once."""
+"""Maximum of other open calls; the agent accepts 64 calls of all kinds."""
 LONGEST_MESSAGE = 4096
 
 RESULTS: Mapping[str, str] = {
@@ -33,7 +33,7 @@ RESULTS: Mapping[str, str] = {
     "sync_clock": "clock",
     "find_device": "device",
 }
-"""The result that answers an operation; all other operations are answered by ``done``."""
+"""The result field of an operation's reply; all other operations are answered by ``done``."""
 CREATING = frozenset({"create_container", "exec_process", "dial"})
 
 KINDS: Mapping[int, type[faults.Fault]] = {
@@ -47,11 +47,11 @@ KINDS: Mapping[int, type[faults.Fault]] = {
     12: faults.Unsupported,
     14: faults.Unreachable,
 }
-"""Fault by google.rpc.Code; all others are Broken."""
+"""Fault by google.rpc.Code; all other codes are Broken."""
 
 
 def fault_of(operation: str, zone_id: str, untrusted_error: channel_pb2.Error) -> faults.Fault:
-    """The fault for an error of the agent."""
+    """The fault for an agent's error."""
     kind = KINDS.get(untrusted_error.code, faults.Broken)
     if operation in ("create_container", "start_container") and untrusted_error.cannot_start:
         kind = CannotStart
@@ -61,16 +61,16 @@ def fault_of(operation: str, zone_id: str, untrusted_error: channel_pb2.Error) -
 
 @dataclass(slots=True)
 class OpenCall:
-    """A call that the agent has not answered; its caller may have gone meanwhile."""
+    """A call without a reply yet; its caller may have left."""
 
     operation: str
     answer: asyncio.Future[channel_pb2.Reply]
     question: bool = False
-    """It has a slot of its own, and waits for none."""
+    """Whether the call has its own slot, and never waits for a free one."""
 
     @property
     def answered(self) -> bool:
-        """Whether its reply has come."""
+        """Whether the reply has come."""
         return self.answer.done() and not self.answer.cancelled() and self.answer.exception() is None
 
 
@@ -87,7 +87,7 @@ class Answer:
 
 
 class CallTable:
-    """Ids and callers.  An id stays taken until its reply comes, even when the caller has gone."""
+    """Ids and callers.  An id stays taken until its reply comes, even after the caller's end."""
 
     def __init__(self) -> None:
         self._open: dict[int, OpenCall] = {}
@@ -98,25 +98,25 @@ class CallTable:
 
     @property
     def creating(self) -> bool:
-        """Whether a call that makes streams is open."""
+        """Whether a stream-creating call is open."""
         return any(call.operation in CREATING for call in self._open.values())
 
     async def open(self, operation: str, early: bool) -> tuple[int, OpenCall]:
-        """Open a call, with its id, once one more may be open.
+        """Open a call as soon as a slot is free; returns its id and the call.
 
-        Unless ``early``, calls that make streams wait for ``resume``: streams made while the old ones
-        are being listed could not be told from them.
+        Unless ``early``, stream-creating calls wait for ``resume``: during the listing of old streams, new
+        streams could not be told from old ones.
         """
         if operation in CREATING and not early:
             await self._resumed.wait()
         await self._slots.acquire()
         if self._failure is not None:
-            self._slots.release()  # the next one who waits gets the failure, too
+            self._slots.release()  # the next waiter gets the failure, too
             raise self._failure
         return self._add(OpenCall(operation, asyncio.get_running_loop().create_future()))
 
     def ask(self, operation: str) -> tuple[int, OpenCall]:
-        """Open a question, with its id, at once.  Exhausted: there are as many as there may be."""
+        """Open a question at once; returns its id and the call.  Exhausted: too many questions are open."""
         if self._failure is not None:
             raise self._failure
         if sum(call.question for call in self._open.values()) >= MOST_QUESTIONS:
@@ -132,22 +132,22 @@ class CallTable:
         return call_id, call
 
     def resume(self) -> None:
-        """Let calls that make streams begin: the old streams have been listed."""
+        """Let stream-creating calls begin: the old streams have been listed."""
         self._resumed.set()
 
     def close(self, call_id: int) -> None:
-        """Free the id of a call that was answered, or never sent."""
+        """Free the id of an answered or unsent call."""
         call = self._open.pop(call_id, None)
         if call is not None and not call.question:
             self._slots.release()
 
     def operation(self, call_id: int) -> str:
-        """What an open call asks for; "" if there is none of this id."""
+        """The operation of an open call; "" for an unknown id."""
         call = self._open.get(call_id)
         return call.operation if call is not None else ""
 
     def reply(self, frame: Frame) -> Answer:
-        """Parse and check a REPLY; ProtocolViolation if it answers no open call, or not what was asked.
+        """Parse and check a REPLY.  ProtocolViolation: no such open call, or a reply to another operation.
 
         The call stays open until ``close``.
         """
@@ -168,7 +168,7 @@ class CallTable:
         return Answer(call, untrusted)
 
     def fail(self, failure: Exception) -> None:
-        """The connection ended: open calls and those that wait fail, and so does every later one."""
+        """Fail all open and waiting calls, and every later call: the connection has ended."""
         self._failure = failure
         for call in self._open.values():
             if not call.answer.done():

@@ -1,4 +1,4 @@
-"""One connection to an agent after HELLO: makes calls, matches their replies, hands on other frames."""
+"""One connection to an agent after HELLO: makes calls, matches replies, and passes other frames on."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class AgentConnection:
         self._events = EventGate()
 
     async def call(self, operation: str, request: channel_pb2.Request, early: bool) -> channel_pb2.Reply:
-        """Make a call and wait for its reply; ``early``: while the connection is being set up.
+        """Make a call and wait for its reply; ``early``: during the set-up of the connection.
 
-        The agent's error comes as its fault.  LinkDown: the connection ended first.
+        The agent's error is raised as its fault.  LinkDown: the connection ended first.
         """
         payload = self._payload(operation, request)
         call_id, call = await self.calls.open(operation, early)
@@ -44,7 +44,7 @@ class AgentConnection:
             return await call.answer
         except asyncio.CancelledError:
             if call.answered:
-                # The reply came at the moment when its caller was cancelled.
+                # The reply came at the moment of the caller's cancellation.
                 self._streams.drop(_made_by(call.answer.result()))
             raise
         finally:
@@ -52,7 +52,7 @@ class AgentConnection:
                 self.calls.close(call_id)
 
     def ask(self, operation: str, request: channel_pb2.Request) -> asyncio.Future[channel_pb2.Reply]:
-        """Make a call that makes nothing in the zone; its reply, or what ``call`` raises, is the future's."""
+        """Make a call without effect in the zone; the future gets the reply, or the errors of ``call``."""
         payload = self._payload(operation, request)
         call_id, call = self.calls.ask(operation)
         self._wire.call(call_id, encode(Frame(Type.CALL, call_id, payload)))
@@ -66,7 +66,7 @@ class AgentConnection:
         return payload
 
     async def read(self) -> None:
-        """Handle the agent's frames until the connection ends, which is always an exception."""
+        """Handle the agent's frames until the connection ends; it always ends with an exception."""
         await self._wire.read_loop(self.handle, self.calls.operation)
 
     def handle(self, frame: Frame) -> None:
@@ -90,7 +90,7 @@ class AgentConnection:
         if reply.HasField("dialed"):
             self._dialed(reply.dialed, answer.wanted)
         for process in reply.processes.processes:
-            # A list may overtake the answer to a call that has just made a process.
+            # A list may overtake the reply to the call that created a process.
             self._streams.announce(process.created, listed=True, fresh=self.calls.creating, wanted=False)
             if process.HasField("exited"):
                 checked_exit(process.exited)
@@ -108,21 +108,21 @@ class AgentConnection:
             answer.call.answer.set_result(reply)
 
     def _dialed(self, untrusted: channel_pb2.Dialed, wanted: bool) -> None:
-        """Announce a connection; one that nobody waits for any more is closed, by dropping its output."""
+        """Announce a dialed connection.  Without a waiting caller, drop its output, which closes it."""
         streams = _streams_of(untrusted)
         if not (streams.stdin_stream and streams.stdout_stream):
             raise violation("REPLY to dial without two streams")
         self._announce(streams, wanted)
 
     def _announce(self, streams: channel_pb2.ProcessCreated, wanted: bool) -> None:
-        """Announce new streams, and drop those of a reply that nobody waits for any more."""
+        """Announce new streams; drop the streams of a reply without a waiting caller."""
         self._streams.announce(streams, listed=False, fresh=True, wanted=wanted)
         if not wanted:
             self._streams.drop(streams)
 
 
 def _made_by(reply: channel_pb2.Reply) -> channel_pb2.ProcessCreated:
-    """The streams that a call has made, if any."""
+    """The streams that a call created, if any."""
     return _streams_of(reply.dialed) if reply.HasField("dialed") else reply.created
 
 

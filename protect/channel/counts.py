@@ -1,4 +1,4 @@
-"""Counters of the channels to all zones together."""
+"""Counters of all zones' channels together."""
 
 from __future__ import annotations
 

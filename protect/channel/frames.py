@@ -1,7 +1,7 @@
 """The frames of docs/channel.md: a pure codec, without input or output.
 
-All integers are little-endian.  A header is checked as soon as its 12 bytes are there, before any
-byte of its payload is kept, so a decoder never holds more than one legal frame.
+All integers are little-endian.  A header is checked as soon as its 12 bytes are complete, before any byte of
+its payload is kept.  A decoder therefore never holds more than one legal frame.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ CREDIT = struct.Struct("<QQ")
 FIN = 0x01
 VERSION = 1
 WINDOW = 65_536
-"""Bytes of one stream that may be under way or unconsumed."""
+"""Most bytes of one stream that may be under way or unconsumed."""
 DATA_TURN = 16_384
-"""Most bytes in one DATA frame that we send, so that streams take turns."""
+"""Most bytes in a DATA frame of ours: a small limit lets streams take turns."""
 MAX_STREAM = 0xFFFF_FFFF
 
 
 class Side(Enum):
-    """The side that sent a frame."""
+    """The sender of a frame."""
 
     HOST = "host"
     AGENT = "agent"
 
 
 class Type(IntEnum):
-    """What a frame carries."""
+    """The type of a frame."""
 
     HELLO = 1
     CALL = 2
@@ -71,7 +71,7 @@ RULES: Mapping[int, Rule] = {
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame; ``payload`` is what follows the header."""
+    """One frame; ``payload`` excludes the header."""
 
     type: Type
     stream: int
@@ -80,12 +80,12 @@ class Frame:
 
 
 def violation(cause: str) -> ProtocolViolation:
-    """The peer broke a rule; ``cause`` says which."""
+    """Make a ProtocolViolation; ``cause`` names the broken rule."""
     return ProtocolViolation("read", "channel", cause)
 
 
 def _header_fault(sender: Side, kind: int, flags: int, zero: int, stream: int, length: int) -> str:
-    """Why this header is not allowed from this sender, or ``""``."""
+    """The reason against this header from this sender; "" if allowed."""
     rule = RULES.get(kind)
     if rule is None:
         return f"unknown frame type {kind}"
@@ -113,7 +113,7 @@ def _form_fault(rule: Rule, kind: int, flags: int, zero: int, stream: int, lengt
 
 
 def _payload_fault(frame: Frame) -> str:
-    """Why this payload is not allowed whatever came before it, or ``""``."""
+    """The reason why this payload is never allowed, regardless of earlier frames; "" if allowed."""
     if frame.type is Type.CREDIT and not frame.fin:
         consumed, limit = CREDIT.unpack(frame.payload)
         if not consumed <= limit <= consumed + WINDOW:
@@ -126,7 +126,7 @@ def _payload_fault(frame: Frame) -> str:
 
 
 def encode(frame: Frame) -> bytes:
-    """The frame's bytes; ValueError for one that no side may send."""
+    """The frame's bytes; ValueError for a frame that neither side may send."""
     header = (frame.type, FIN if frame.fin else 0, 0, frame.stream, len(frame.payload))
     fault = _form_fault(RULES[frame.type], *header) or _payload_fault(frame)
     if fault:
@@ -145,7 +145,7 @@ def credit(stream: int, consumed: int, limit: int, fin: bool = False) -> Frame:
 
 
 def data_offset(frame: Frame) -> int:
-    """Where in the stream a DATA frame's bytes (``payload[8:]``) begin."""
+    """The stream offset of a DATA frame's bytes (``payload[8:]``)."""
     offset: int = OFFSET.unpack_from(frame.payload)[0]
     return offset
 
@@ -157,10 +157,10 @@ def credit_values(frame: Frame) -> tuple[int, int]:
 
 
 class FrameDecoder:
-    """Cuts one side's byte stream into frames, whatever chunks it comes in."""
+    """Cuts one side's byte stream into frames, for chunks of any size."""
 
     def __init__(self, sender: Side, longest_reply: Callable[[int], int] | None = None) -> None:
-        """``longest_reply``: bytes that the REPLY to this call may have, where less than the table's."""
+        """``longest_reply``: the limit in bytes for the REPLY to a call, if below the table's."""
         self._sender = sender
         self._longest_reply = longest_reply
         self._source: bytes | bytearray = b""
@@ -169,11 +169,11 @@ class FrameDecoder:
 
     @property
     def held(self) -> int:
-        """Number of bytes kept; those of an incomplete frame, once ``take`` gives None."""
+        """Number of bytes kept; after ``take`` returned None: the bytes of an incomplete frame."""
         return len(self._source) - self._at
 
     def add(self, untrusted_bytes: bytes) -> None:
-        """Add bytes from the other side, which are dropped after a violation."""
+        """Add bytes from the other side; bytes after a violation are dropped."""
         if self._broken is not None:
             return
         if self._at == len(self._source):
@@ -187,7 +187,7 @@ class FrameDecoder:
         self._at = 0
 
     def take(self) -> Frame | None:
-        """The next frame; None while it is incomplete.  ProtocolViolation if it breaks a rule.
+        """The next frame; None while incomplete.  ProtocolViolation if the frame breaks a rule.
 
         After a violation every further call raises it again.
         """
@@ -213,7 +213,7 @@ class FrameDecoder:
         return frame
 
     def feed(self, untrusted_bytes: bytes) -> list[Frame]:
-        """Add bytes, and take all complete frames.  ProtocolViolation at the first that breaks a rule."""
+        """Add bytes, and take all complete frames.  ProtocolViolation at the first illegal frame."""
         self.add(untrusted_bytes)
         frames: list[Frame] = []
         while (frame := self.take()) is not None:

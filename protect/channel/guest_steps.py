@@ -1,4 +1,4 @@
-"""What an agent tells of its own time: names from the contract, bounded numbers."""
+"""An agent's reports of its own steps: names from the contract, bounded numbers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from daemonkit.observe.reported import ReportedStep, ReportedSteps
 from xenpod_proto.channel.v1 import channel_pb2
 
 MOST = 8
-"""An agent tells no more of one message."""
+"""Maximum number of steps in a message."""
 LONGEST_US = 3600 * 10**6
-"""Longer than anything that is waited for."""
+"""Longer than any wait."""
 
 _NAMES: Mapping[int, str] = {
     value: f"guest.{name.removeprefix('STEP_').lower()}" for name, value in channel_pb2.Step.items() if value
@@ -20,7 +20,7 @@ _NAMES: Mapping[int, str] = {
 
 
 def read(untrusted: Sequence[channel_pb2.StepTime]) -> ReportedSteps:
-    """The steps of a message that has just come; those that are unknown here are left out."""
+    """The known steps of a message that has just come."""
     return ReportedSteps(
         time.time_ns(),
         tuple(

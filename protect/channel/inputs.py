@@ -1,4 +1,4 @@
-"""Streams that go to the agent (stdin), with back-pressure for their writers."""
+"""Streams to the agent (stdin), with back-pressure for their writers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protect.channel.streams import Credit, DataChunk, Sender
 
 
 class InputStream:
-    """One input stream.  Up to 65,536 unconsumed bytes are kept, and survive a broken connection."""
+    """An input stream.  Up to 65,536 unconsumed bytes are kept, and survive a broken connection."""
 
     def __init__(self, number: int, *, fresh: bool, ready: Callable[[InputStream], None]) -> None:
         self.number = number
@@ -21,10 +21,10 @@ class InputStream:
         self._turn = asyncio.Lock()
 
     async def write(self, data: bytes) -> None:
-        """Queue all of the data, and wait while the process does not read.
+        """Queue all data, and wait while the process does not read.
 
-        Refused when the process closed its end; LinkDown when the link is closed or cut off.  Several
-        writers take turns: one write's bytes stay together.
+        Refused: the process closed its end; LinkDown: the link is closed or cut off.  Concurrent writers take
+        turns; the bytes of one write stay together.
         """
         async with self._turn:
             at = 0
@@ -53,7 +53,7 @@ class InputStream:
             raise Refused("write", "standard input", "it is closed")
 
     def take(self, most: int) -> DataChunk | None:
-        """The next chunk to send; None when there is none now."""
+        """The next chunk to send; None if no chunk can be sent now."""
         return self.sender.take(most)
 
     def credit(self, credit: Credit) -> None:
@@ -68,6 +68,6 @@ class InputStream:
         self._space.set()
 
     def fail(self, failure: Exception) -> None:
-        """Fail all writers: there will be no further connection."""
+        """Fail all writers: no further connection will come."""
         self._failure = failure
         self._space.set()

@@ -30,10 +30,10 @@ from xenpod_proto.channel.v1 import channel_pb2
 log = logging.getLogger(__name__)
 
 STEADY = 10.0
-"""Seconds after which a connection counts as good: the next one is then tried at once."""
+"""Seconds after which a connection counts as good: its successor is then tried at once."""
 
 _connecting: ContextVar[bool] = ContextVar("connecting", default=False)
-"""Set while ``LinkEvents.connected`` runs, so that its own calls need not wait for its end."""
+"""Set while ``LinkEvents.connected`` runs: calls from inside need not wait for the end of ``connected``."""
 
 
 class Link:
@@ -46,7 +46,7 @@ class Link:
         events: LinkEvents,
         turns: Turns | None = None,
     ) -> None:
-        """``turns``: those of all links in this process; None: nobody else has any."""
+        """``turns``: the turns of all links in this process; None: this link is the only one."""
         self._zone_id = zone_id
         self._dial = dial
         self._events = events
@@ -67,12 +67,12 @@ class Link:
     async def open(self, timeout: float) -> AgentHello:
         """Connect for the first time, or again after a violation; returns after ``connected`` has.
 
-        TooLate with the last failure in its cause; ProtocolViolation; DomainGone.  After an error the
-        link is closed.
+        TooLate with the last failure in its cause; ProtocolViolation; DomainGone.  After an error the link is
+        closed.
         """
         await self.close()
         opened: asyncio.Future[AgentHello] = asyncio.get_running_loop().create_future()
-        # In a context of its own: it outlasts the call, and with it the trace, that opens it.
+        # In a separate context: the task outlives the opening call and its trace.
         name, own = f"link {self._zone_id}", Context()
         self._runner = asyncio.create_task(self._run(opened), name=name, context=own)
         try:
@@ -88,11 +88,11 @@ class Link:
             raise
 
     async def call(self, request: channel_pb2.Request, timeout: float) -> channel_pb2.Reply:
-        """Make a call; the result of the reply is checked to be the one of the operation.
+        """Make a call; a reply with another operation's result is a violation.
 
         The agent's error comes as the matching fault.  LinkDown: not connected, or the connection ended
-        while the call was open (it may have been carried out).  TooLate: no answer within ``timeout``
-        seconds (it may yet be carried out).  Cancelling leaves the link as it was.
+        during the call.  TooLate: no answer within ``timeout`` seconds.  In both cases the call may take
+        effect.  Cancelling leaves the link unchanged.
         """
         operation = _operation(request)
         if self._connection is None:
@@ -109,10 +109,10 @@ class Link:
             raise TooLate(name, f"in zone {self._zone_id}", f"no answer within {timeout:g} s") from error
 
     def ask(self, request: channel_pb2.Request) -> asyncio.Future[channel_pb2.Reply]:
-        """A call that makes nothing in the zone, without a deadline, a task, or a wait for other calls.
+        """Make a call without effect in the zone: no deadline, no task, no wait for other calls.
 
-        For what is asked of all zones at once.  The future gets the reply, the agent's error, or LinkDown
-        when the connection ends.  LinkDown: not connected.  Exhausted: so many are open already.
+        For questions to all zones at once.  The future gets the reply, the agent's error, or LinkDown at the
+        end of the connection.  LinkDown: not connected.  Exhausted: too many questions are open.
         """
         if self._connection is None:
             raise self._down
@@ -122,25 +122,25 @@ class Link:
     def output(self, stream: int, sink: Sink, consumed: int = 0) -> None:
         """Deliver this stream to the sink, from ``consumed`` on.
 
-        A registration lasts for the boot, across connections; again with the same sink is harmless.
+        A registration lasts for the boot, across connections; a repetition with the same sink is harmless.
         Missing: the stream has ended or was dropped.
         """
         self._streams.output(stream, sink, consumed)
 
     def drop_output(self, stream: int) -> None:
-        """Give this stream up: its process may go on writing, but nobody reads."""
+        """Abandon this stream: its process may go on writing, but the bytes are discarded."""
         self._streams.drop_output(stream)
 
     def input(self, stream: int) -> InputStream:
-        """The input for writing this stream, the same for every caller.  Missing: the process closed it."""
+        """The input for writing this stream, shared by all callers.  Missing: the process closed it."""
         return self._streams.input(stream)
 
     def drop_input(self, stream: int) -> None:
-        """Give this stream up: its process is removed, or about to be."""
+        """Abandon this stream: its process is removed, or will be soon."""
         self._streams.drop_input(stream)
 
     async def close(self) -> None:
-        """Disconnect for good; sinks get no more, and what they have not consumed stays in the zone."""
+        """Disconnect for good; sinks get no more bytes, and unconsumed bytes stay in the zone."""
         runner, self._runner = self._runner, None
         if runner is not None:
             runner.cancel()
@@ -170,7 +170,7 @@ class Link:
 
     def _note(self, failure: Exception) -> None:
         cause = failure.cause if isinstance(failure, Fault) else str(failure) or type(failure).__name__
-        # Logged once until the link has been up for a while: the retries may fail in the same way.
+        # Logged once until the link has been up for a while: retries may fail in the same way.
         level = logging.DEBUG if self._told else logging.INFO
         self._told = True
         log.log(level, "zone %s: channel down, connecting again: %s", self._zone_id, cause)
@@ -187,7 +187,7 @@ class Link:
             opened.set_exception(self._down)
 
     async def _connect(self, opened: asyncio.Future[AgentHello]) -> None:
-        """Run one connection from dial to its end, which is always an exception."""
+        """Run one connection from dial to end; the end is always an exception."""
         transport = await self._dial()
         try:
             wire = ChannelWire(transport, self._zone_id, self._share)
@@ -209,7 +209,7 @@ class Link:
         end: Exception = LinkDown("reach", f"zone {self._zone_id}", "its channel is closed")
         self._streams.connected(wire)
         self._connection = connection
-        # Not a task group: in Python 3.11 one whose tasks fail while it is cancelled forgets the cancel.
+        # Not a task group: in Python 3.11 a group forgets a cancellation if its tasks fail at the same time.
         tasks = [
             asyncio.create_task(self._share.run(work), name=f"link {self._zone_id}")
             for work in (
@@ -245,7 +245,8 @@ class Link:
         try:
             await self._events.connected(hello, new_boot)
         except asyncio.CancelledError as error:
-            # A cancellation from inside the set-up must not leave us half set up; our own reaches our caller.
+            # A cancellation from inside the set-up counts as a failure of the set-up; our own cancellation
+            # reaches our caller.
             raise LinkDown("reach", f"zone {self._zone_id}", "its set-up was cancelled") from error
         self._streams.resume()
         connection.calls.resume()
@@ -261,7 +262,7 @@ def _operation(request: channel_pb2.Request) -> str:
 
 
 def _first_cause(done: set[asyncio.Task[None]]) -> Exception:
-    """The exception that ended a connection; a broken rule goes before all others."""
+    """The exception that ended a connection; a protocol violation precedes all others."""
     causes = [task.exception() for task in done if not task.cancelled()]
     failures = [cause for cause in causes if isinstance(cause, Exception)]
     failures.sort(key=lambda cause: not isinstance(cause, ProtocolViolation))
@@ -269,7 +270,7 @@ def _first_cause(done: set[asyncio.Task[None]]) -> Exception:
 
 
 def _as_fault(end: Exception, zone_id: str) -> Fault:
-    """The fault for the callers of a connection that has ended."""
+    """The fault for the callers of an ended connection."""
     if isinstance(end, ProtocolViolation):
         return ProtocolViolation("reach", f"zone {zone_id}", end.cause)
     cause = end.cause if isinstance(end, LinkDown) else str(end)

@@ -1,4 +1,4 @@
-"""Checks what the agent sends unasked: its HELLO, and its events, whose rate is bounded."""
+"""Checks an agent's unsolicited messages: its HELLO, and its events with their rate."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def host_hello(zone_id: str) -> bytes:
 
 
 def agent_hello(frame: Frame) -> AgentHello:
-    """Read the agent's HELLO; its texts are printable and bounded, but remain its own claims.
+    """Read the agent's HELLO; its texts are printable and bounded, but unverified claims.
 
-    ProtocolViolation: it is not a HELLO, or chose a version that we do not speak.
+    ProtocolViolation: not a HELLO, or an unsupported version.
     """
     if frame.type is not Type.HELLO:
         raise violation(f"{frame.type.name} before HELLO")
@@ -56,13 +56,13 @@ def agent_hello(frame: Frame) -> AgentHello:
 
 
 class EventGate:
-    """Bounds the rate of events; the processes of an honest zone do not end more often than that."""
+    """Limits the rate of events; an honest zone stays below the limit."""
 
     def __init__(self) -> None:
         self._allowance = Allowance(BURST, PER_SECOND)
 
     def exited(self, frame: Frame) -> ProcessExited:
-        """Check an event.  ProtocolViolation: it is malformed, or one too many."""
+        """Check an event.  ProtocolViolation: malformed, or above the rate."""
         if not self._allowance.take():
             raise violation(f"more than {PER_SECOND:.0f} events a second")
         try:
@@ -75,7 +75,7 @@ class EventGate:
 
 
 def checked_exit(untrusted: channel_pb2.ProcessExited) -> ProcessExited:
-    """Check an exit message: its value.  ProtocolViolation: it is out of bounds."""
+    """Check an exit message; returns its value.  ProtocolViolation: out of bounds."""
     process = untrusted.process
     if (
         not process.container_id

@@ -1,4 +1,4 @@
-"""Streams that come from the agent: each waits for its own sink only, and holds at most one window."""
+"""Streams from the agent: each waits for its own sink only, and holds at most one window."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protect.model.ports import Sink
 log = logging.getLogger(__name__)
 
 MOST_CHUNKS = 64
-"""Most chunks held separately; more are joined, since an object takes fifty times a small chunk's bytes."""
+"""Most chunks held separately; more are joined, because an object takes fifty times a small chunk's bytes."""
 
 
 class OutputStream:
@@ -22,10 +22,10 @@ class OutputStream:
     def __init__(
         self, number: int, *, fresh: bool, credit: Callable[[int, Credit], None], share: Share
     ) -> None:
-        """``share``: the zone's, in which the sink is written to."""
+        """``share``: the zone's turns for writes to the sink."""
         self.number = number
         self.claimable = False
-        """Whether a call has just made it: it is kept until the caller registers or drops it."""
+        """Whether a call has just created the stream: it is kept until the caller registers or drops it."""
         self.receiver = Receiver(fresh=fresh)
         self.sink: Sink | None = None
         self.forgotten: Callable[[int], None] = lambda number: None
@@ -35,7 +35,7 @@ class OutputStream:
         self._pump: asyncio.Task[None] | None = None
 
     def attach(self, sink: Sink, consumed: int) -> None:
-        """Deliver to this sink from now on; ``consumed`` counts only when nothing was delivered yet."""
+        """Deliver to this sink from now on; ``consumed`` counts only before the first delivery."""
         if not self.receiver.live and self.receiver.delivered < consumed:
             self.receiver = Receiver(consumed, fresh=False)
             self._held.clear()
@@ -53,7 +53,7 @@ class OutputStream:
         self._go()
 
     def close(self) -> None:
-        """Deliver no more."""
+        """Deliver no more bytes."""
         self._held.clear()
         if self._pump is not None and self._pump is not asyncio.current_task():
             self._pump.cancel()
@@ -88,7 +88,7 @@ class OutputStream:
             self._pump = None
 
     async def _deliver_one(self) -> bool:
-        """Write what is held, or finish; returns whether that was the end."""
+        """Write the held bytes, or finish the sink; returns whether the stream ended."""
         assert self.sink is not None
         if not self._held:
             await self.sink.finish()

@@ -1,7 +1,7 @@
-"""Checks the encoded bytes of replies against bounds for each operation, before they are decoded.
+"""Checks the encoded bytes of replies against bounds for each operation, before decoding.
 
-A message of 2 bytes becomes an object of some 300, and a reply of 1 MiB half a million of them.  So the
-fields that can repeat are counted first, by walking the wire format
+A message of 2 bytes becomes an object of some 300 bytes; a reply of 1 MiB becomes half a million objects.
+Therefore the repeatable fields are counted first, by a walk through the wire format
 (https://protobuf.dev/programming-guides/encoding/) down to their depth and no further.
 """
 
@@ -16,14 +16,14 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 _SPARE = 64
-"""How many unknown fields a later agent may add."""
+"""Number of unknown fields that a later agent may add."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Bounds of one message: bytes, fields as they are encoded, and messages in it by field number.
+    """Bounds of one message: bytes, encoded fields, and nested messages by field number.
 
-    Without ``parts`` nothing in the message can repeat but by being said twice, which its bytes bound.
+    Without ``parts`` a field can repeat only by a second encoding; the limit of bytes bounds the repetitions.
     """
 
     longest: int
@@ -64,9 +64,9 @@ def longest(operation: str) -> int:
 
 
 def check(operation: str, untrusted: bytes) -> None:
-    """ProtocolViolation if the reply holds more than an answer to this operation can.
+    """ProtocolViolation if the reply holds more than a legal answer to this operation.
 
-    What is not checked is whether it can be parsed.
+    The check does not prove that the reply can be parsed.
     """
     shape = _REPLIES.get(operation, _OTHER)
     if len(untrusted) > shape.longest:
@@ -92,7 +92,7 @@ def _check(operation: str, shape: Shape, source: bytes, at: int, end: int) -> No
 
 
 def _value(operation: str, kind: int, source: bytes, at: int, end: int) -> tuple[int, int]:
-    """Begin and end of a field's value; of messages and texts without their length."""
+    """Begin and end of a field's value; messages and texts without their length."""
     size = 0
     if kind == _VARINT:
         return at, _varint(operation, source, at, end)[1]
@@ -109,7 +109,7 @@ def _value(operation: str, kind: int, source: bytes, at: int, end: int) -> tuple
 
 def _varint(operation: str, source: bytes, at: int, end: int) -> tuple[int, int]:
     """Read a varint: its value, and the index after it."""
-    if at < end and source[at] < 0x80:  # as nearly all are
+    if at < end and source[at] < 0x80:  # the usual case
         return source[at], at + 1
     number = 0
     for place, byte in enumerate(source[at : min(end, at + _LONGEST_VARINT)]):

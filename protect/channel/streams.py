@@ -1,7 +1,7 @@
 """Offsets, credit and resumption of one stream, without input or output (docs/channel.md, Streams).
 
-A receiver or sender outlives connections: after ``disconnected`` it stays silent until a CREDIT resumes
-it in the next connection.
+A receiver or sender outlives connections: after ``disconnected`` it is silent until a CREDIT of the next
+connection.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from protect.channel.frames import WINDOW, violation
 
 CREDIT_STEP = WINDOW // 4
-"""A CREDIT is sent when it widens the window by this much: few frames, and the sender never runs dry."""
+"""Least window growth that is worth a CREDIT: few frames, and the sender never runs dry."""
 FARTHEST = 1 << 62
-"""No honest peer gets beyond this offset (centuries of bytes)."""
+"""Offset limit; no honest peer sends so many bytes (centuries)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """What a CREDIT frame says; with ``fin`` the numbers mean nothing."""
+    """The values of a CREDIT frame; with ``fin`` the numbers mean nothing."""
 
     consumed: int
     limit: int
@@ -26,14 +26,14 @@ class Credit:
 
 
 class Receiver:
-    """A stream that comes to us.
+    """An incoming stream.
 
-    ``delivered`` is how far its bytes were handed on in this process.  A resumed sender starts again
-    at ``consumed``, which may be less; what was handed on before is not handed on twice.
+    ``delivered`` is the offset up to which bytes were delivered in this process.  A resumed sender starts
+    again at ``consumed``, which may be less; bytes already delivered are not delivered twice.
     """
 
     def __init__(self, consumed: int = 0, *, fresh: bool) -> None:
-        """``fresh``: made in the current connection, so that it has its first credit."""
+        """``fresh``: created in the current connection, with its first credit."""
         self.consumed = consumed
         self.delivered = consumed
         self.limit = consumed + WINDOW if fresh else consumed
@@ -48,27 +48,27 @@ class Receiver:
 
     @property
     def outstanding(self) -> int:
-        """Bytes, and one for FIN, that may be under way: the sender has credit for them."""
+        """Bytes, and one for FIN, that may be under way within the sender's credit."""
         return 0 if self._next is None or self._ended_here else self.limit - self._next + 1
 
     @property
     def ended(self) -> bool:
-        """Whether all its bytes and its FIN have come."""
+        """Whether all bytes and the FIN have come."""
         return self._end is not None and self.delivered == self._end
 
     def disconnected(self) -> None:
-        """The connection ended."""
+        """Note the end of the connection."""
         self._next = None
         self._ended_here = False
 
     def resume(self) -> Credit:
-        """Ask for everything from ``consumed`` on, in a new connection."""
+        """Ask for all bytes from ``consumed`` on, in a new connection."""
         self._next = self.consumed
         self.limit = self.consumed + WINDOW
         return Credit(self.consumed, self.limit)
 
     def data(self, offset: int, content: bytes, fin: bool) -> bytes:
-        """Take a DATA frame; the bytes in it that are new.  ProtocolViolation if it breaks a rule."""
+        """Take a DATA frame; returns its new bytes.  ProtocolViolation if the frame breaks a rule."""
         if self._next is None:
             raise violation("DATA without credit in this connection")
         if self._ended_here:
@@ -90,16 +90,16 @@ class Receiver:
         return new
 
     def consume(self, consumed: int) -> None:
-        """Note that everything before ``consumed`` is consumed for good."""
+        """Note that all bytes before ``consumed`` are consumed for good."""
         if not self.consumed <= consumed <= self.delivered:
             raise ValueError(f"consumed {consumed} is not within {self.consumed} to {self.delivered}")
         self.consumed = consumed
 
     def due(self) -> Credit | None:
-        """The CREDIT to send now, if it is worth one; ask after every ``data`` and ``consume``.
+        """The CREDIT to send now, if large enough; call this after every ``data`` and ``consume``.
 
-        What came again after a reconnect may have been consumed before it came: the peer is not told
-        of more than it has sent in this connection.
+        After a reconnect the sender repeats bytes that may be consumed already.  The CREDIT never covers more
+        than the peer has sent in the current connection.
         """
         if self._next is None:
             return None
@@ -120,10 +120,10 @@ class DataChunk:
 
 
 class Sender:
-    """A stream that goes out: keeps what the peer has not consumed, at most one window."""
+    """An outgoing stream: keeps the bytes that the peer has not consumed, at most one window."""
 
     def __init__(self, *, fresh: bool) -> None:
-        """Not ``fresh``: an earlier process may have sent some; the peer's CREDIT says how much."""
+        """Not ``fresh``: an earlier process may have sent bytes; the peer's CREDIT says how many."""
         self._base: int | None = 0 if fresh else None
         self._kept = bytearray()
         self._sent = 0
@@ -133,16 +133,16 @@ class Sender:
         self._closing = False
         self._fin_sent = False
         self.over = False
-        """Whether the peer has taken everything, or wants no more."""
+        """Whether the peer has taken all bytes, or wants no more."""
 
     @property
     def space(self) -> int:
-        """How many bytes may be added now."""
+        """Number of bytes that may be added now."""
         return 0 if self.closed else WINDOW - len(self._kept)
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be added any more."""
+        """Whether no more bytes can be added."""
         return self.over or self._closing
 
     @property
@@ -161,20 +161,20 @@ class Sender:
         self._closing = True
 
     def disconnected(self) -> None:
-        """The connection ended."""
+        """Note the end of the connection."""
         self._live = False
         self._fin_sent = False
 
     @property
     def ready(self) -> bool:
-        """Whether ``take`` would give something."""
+        """Whether ``take`` would return a chunk."""
         if self.over or not self._live or self._base is None or self._fin_sent:
             return False
         end = self._base + len(self._kept)
         return min(end, self._limit) > self._sent or (self._closing and self._sent == end)
 
     def take(self, most: int) -> DataChunk | None:
-        """The next bytes to send, at most ``most``; None while there are none or no credit."""
+        """The next bytes to send, at most ``most``; None without bytes or credit."""
         if not self.ready or self._base is None:
             return None
         end = self._base + len(self._kept)

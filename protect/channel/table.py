@@ -1,4 +1,4 @@
-"""All streams of one boot of an agent: which are wanted, and which to resume after a reconnect."""
+"""All streams of one boot of an agent: wanted streams, and streams to resume after a reconnect."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from xenpod_proto.channel.v1 import channel_pb2
 MOST_STREAMS = 1536
 """Most streams known at once; an agent's processes and connections have at most 1,216."""
 MOST_RANGES = 4096
-"""Most ranges of used numbers.  An agent counts upwards; gaps are streams made before this process."""
+"""Most ranges of used numbers.  An agent counts upwards; gaps are streams from before this process."""
 GIVEN_UP = Credit(0, 0, fin=True)
 
 
 class StreamTable:
-    """Streams by number.  A number the agent has not announced in this boot is a violation."""
+    """Streams by number.  A number that the agent has not announced in this boot is a violation."""
 
     def __init__(self, share: Share) -> None:
-        """``share``: the zone's, in which what goes out to sinks takes its turns."""
+        """``share``: the zone's turns for output to sinks."""
         self._share = share
         self._ignored = IgnoredFrames()
         self._inputs: dict[int, InputStream] = {}
@@ -45,7 +45,7 @@ class StreamTable:
         self._resumed = self._listed = False
 
     def disconnected(self) -> None:
-        """The connection ended."""
+        """Note the end of the connection."""
         self._wire = None
         self._ignored.disconnected()
         self._early.clear()
@@ -56,7 +56,7 @@ class StreamTable:
             source.sender.disconnected()
 
     def resume(self) -> None:
-        """Ask for each output that somebody wants, and have the agent drop all others."""
+        """Ask for each output with a sink, and make the agent drop all others."""
         self._resumed = True
         for output in list(self._outputs.values()):
             if output.receiver.live:
@@ -79,8 +79,8 @@ class StreamTable:
     ) -> None:
         """Take the agent's (untrusted) announcement of a process's streams.
 
-        ``listed``: in a ProcessList, where known numbers come again.  ``fresh``: made in this connection.
-        ``wanted``: the caller that made them waits for them.
+        ``listed``: in a ProcessList, which repeats known numbers.  ``fresh``: created in the current
+        connection.  ``wanted``: the creating caller still waits.
         """
         outputs = [n for n in (created.stdout_stream, created.stderr_stream) if n]
         numbers = outputs + ([created.stdin_stream] if created.stdin_stream else [])
@@ -135,7 +135,7 @@ class StreamTable:
             self._ignored.frame("DATA", len(frame.payload) - 8)
 
     def credit(self, frame: Frame) -> None:
-        """Take a CREDIT frame.  Before the first list it may be for a stream that is yet to be announced."""
+        """Take a CREDIT frame.  Before the first list its stream may be still unannounced."""
         credit = Credit(*credit_values(frame), frame.fin)
         source = self._inputs.get(frame.stream)
         if source is not None:
@@ -156,7 +156,7 @@ class StreamTable:
             self._ignored.frame("CREDIT")
 
     def output(self, number: int, sink: Sink, consumed: int) -> None:
-        """Deliver a stream; an unknown one is assumed to be of this boot."""
+        """Deliver a stream; an unknown stream is assumed to be of this boot."""
         output = self._outputs.get(number)
         if output is None:
             if number in self._used:
@@ -167,7 +167,7 @@ class StreamTable:
             self._send_credit(number, output.receiver.resume())
 
     def drop_output(self, number: int) -> None:
-        """Give a stream up; a finished one is forgotten in the same way.  An unknown one is ignored."""
+        """Abandon a stream, or forget a finished stream.  An unknown stream is ignored."""
         output = self._outputs.pop(number, None)
         if output is None:
             return
@@ -176,7 +176,7 @@ class StreamTable:
         self._send_credit(number, GIVEN_UP)
 
     def input(self, number: int) -> InputStream:
-        """The input for writing a stream; an unknown one is assumed to be of this boot."""
+        """The input for writing a stream; an unknown stream is assumed to be of this boot."""
         source = self._inputs.get(number)
         if source is None:
             if number in self._used:
@@ -185,20 +185,20 @@ class StreamTable:
         return source
 
     def drop_input(self, number: int) -> None:
-        """Give up a stream whose process is removed: the agent forgets it without telling."""
+        """Abandon a stream whose process is removed: the agent forgets the stream without a message."""
         source = self._inputs.pop(number, None)
         if source is not None:
             self._ignored.earn(source.sender.unconsumed + 1)
             source.drop()
 
     def drop(self, made: channel_pb2.ProcessCreated) -> None:
-        """Give up all the streams of a process."""
+        """Abandon all streams of a process."""
         for number in filter(None, (made.stdout_stream, made.stderr_stream)):
             self.drop_output(number)
         self.drop_input(made.stdin_stream)
 
     async def close(self, failure: Exception) -> None:
-        """End all streams with the boot or the link: writers fail, sinks get no more."""
+        """End all streams with the boot or the link: writers fail, sinks get no more bytes."""
         for source in self._inputs.values():
             source.fail(failure)
         for output in self._outputs.values():
@@ -216,7 +216,7 @@ class StreamTable:
 
 
 class NumberSet:
-    """A set of numbers, kept as ranges, so that it is small when numbers come mostly in order."""
+    """A set of numbers, kept as ranges: compact if numbers come mostly in order."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -232,7 +232,7 @@ class NumberSet:
         return at >= 0 and number < self._ends[at]
 
     def add(self, number: int) -> None:
-        """Add a number; adding it again changes nothing."""
+        """Add a number; a second addition changes nothing."""
         if number in self:
             return
         at = bisect_right(self._starts, number)

@@ -1,4 +1,4 @@
-"""The frames of one connection: the HELLO, one task that reads, one that writes."""
+"""The frames of one connection: the HELLO, a reader task, and a writer task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from protect.model.transport import Transport
 HELLO_DEADLINE = 10.0
 READ_SIZE = 65_536
 WRITE_SIZE = 262_144
-"""A write collects whole frames up to about this many bytes."""
+"""Approximate limit of a write, in bytes; a write consists of whole frames."""
 
 
 class OutgoingStream(Protocol):
@@ -32,10 +32,10 @@ class OutgoingStream(Protocol):
 
 
 class ChannelWire:
-    """Sends frames: calls first, then credits, then one DATA frame of each ready stream in turn."""
+    """Sends frames: calls first, then credits, then a DATA frame of each ready stream in turn."""
 
     def __init__(self, transport: Transport, zone_id: str, share: Share) -> None:
-        """``share``: the zone's, in which ``greet`` and the loops run."""
+        """``share``: the zone's turns for ``greet`` and the loops."""
         self._share = share
         self._transport = transport
         self._zone_id = zone_id
@@ -52,24 +52,24 @@ class ChannelWire:
         self._work.set()
 
     def withdraw(self, call_id: int) -> bool:
-        """Do not send this CALL; False when it has gone out."""
+        """Withdraw a CALL; False: already sent."""
         return self._calls.pop(call_id, None) is not None
 
     def credit(self, stream: int, value: Credit) -> None:
-        """Send a CREDIT; a newer one replaces one that has not gone out."""
+        """Send a CREDIT; a newer CREDIT replaces an unsent one."""
         self._credits[stream] = value
         self._work.set()
 
     def ready(self, source: OutgoingStream) -> None:
-        """Note that this stream may have something to send."""
+        """Note that this stream may have bytes to send."""
         if source not in self._ready:
             self._ready.append(source)
             self._work.set()
 
     async def greet(self) -> AgentHello:
-        """Exchange HELLO, before anything else.
+        """Exchange HELLO, before any other frame.
 
-        LinkDown when the agent goes or keeps silent for 10 s, ProtocolViolation when it breaks a rule.
+        LinkDown: the agent leaves, or is silent for 10 s; ProtocolViolation: the agent breaks a rule.
         """
         try:
             async with asyncio.timeout(HELLO_DEADLINE):
@@ -83,7 +83,7 @@ class ChannelWire:
 
     async def _read(self) -> None:
         if self._share.enough():
-            # A transport that always has bytes would keep the loop: other zones get their turns here.
+            # A transport that always has bytes would block the loop: give other zones their turns.
             await asyncio.sleep(0)
         untrusted_bytes = await self._transport.read(READ_SIZE)
         if not untrusted_bytes:
@@ -95,21 +95,21 @@ class ChannelWire:
         return longest(self._operations(call_id))
 
     async def read_loop(self, handle: Callable[[Frame], None], operations: Callable[[int], str]) -> None:
-        """Hand on each frame, until the connection ends (LinkDown) or a rule is broken.
+        """Pass on each frame, until the connection ends (LinkDown) or a frame breaks a rule.
 
-        ``operations``: what a call of this id asks for, "" if there is none.
+        ``operations``: returns the operation of a call by id, "" for an unknown id.
         """
         self._operations = operations
         while True:
             while (frame := self._decoder.take()) is not None:
                 handle(frame)
                 if self._share.enough():
-                    # However many there are in one read, and however small.
+                    # One read may hold many small frames.
                     await asyncio.sleep(0)
             await self._read()
 
     async def write_loop(self) -> None:
-        """Send what is to be sent, until the connection ends (ConnectionError)."""
+        """Send all queued frames, until the connection ends (ConnectionError)."""
         while True:
             await self._work.wait()
             batch = self._batch()

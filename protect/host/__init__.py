@@ -1,1 +1,1 @@
-"""What protectd asks of the host's kernel: loop devices, mounts, mount namespaces, id maps."""
+"""protectd's interface to the host's kernel: loop devices, mounts, mount namespaces, id maps."""

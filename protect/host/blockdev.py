@@ -1,7 +1,8 @@
-"""Block devices of the host that a zone is to have for itself.
+"""Exclusive use of the host's block devices.
 
-A claim is an open with O_EXCL: while it is held, the kernel lets nobody mount the device, a partition of it
-or the whole that it is part of, nor use it for swap, LVM or RAID; and there is none while one of these does.
+A claim is an open with O_EXCL.  While the claim is held, the kernel lets no other user mount the device, one
+of its partitions or its whole disk, nor use it for swap, LVM or RAID.  During one of these uses a claim
+fails.
 
 Source: open(2), block/bdev.c (bd_prepare_to_claim).
 """
@@ -22,7 +23,7 @@ _MOUNTS, _SWAPS, _BLOCK = Path("/proc/1/mountinfo"), Path("/proc/swaps"), Path("
 
 
 class Claim:
-    """A device that nobody else of the host can have; held until ``close`` (again and again is fine)."""
+    """A claimed device; no other user of the host can take it until ``close`` (may be repeated)."""
 
     __slots__ = ("fd", "path")
 
@@ -37,9 +38,9 @@ class Claim:
 
 
 def claim(path: Path, *, readonly: bool) -> Claim:
-    """Claim a device.  One that is only read is not held: others may read it, too.
+    """Claim a device.  A read-only claim is only checked, not held: others may read the device, too.
 
-    Missing, Invalid: there is no block device at the path; Refused: somebody has it, or it cannot be written.
+    Missing, Invalid: no block device at the path; Refused: the device is in use, or cannot be written.
     """
     fd = _open(path, (os.O_RDONLY if readonly else os.O_RDWR) | os.O_EXCL)
     if not stat.S_ISBLK(os.fstat(fd).st_mode):
@@ -67,9 +68,9 @@ def _open(path: Path, flags: int) -> int:
 
 
 def in_use(path: Path) -> str:
-    """Who uses a device that cannot be claimed, as far as the kernel tells."""
+    """The users of an unclaimable device, as far as the kernel tells."""
     users: list[str] = []
-    # Should it go meanwhile, the sentence without a name is right too.
+    # If the device vanishes now, the sentence without a name is still right.
     with suppress(OSError):
         numbers = _family(os.stat(path).st_rdev)
         users = [*_mounts(numbers), *_swaps(numbers), *_holders(numbers)]
@@ -82,7 +83,7 @@ def number_text(device: int) -> str:
 
 
 def _family(device: int) -> set[str]:
-    """The device, its partitions, and the whole of which it is one."""
+    """The device with its partitions, or a partition with its whole disk."""
     place = (_BLOCK / number_text(device)).resolve()
     whole = place.parent if (place / "partition").exists() else place
     parts = [whole, *(entry for entry in whole.iterdir() if (entry / "partition").exists())]
@@ -100,7 +101,7 @@ def _mounts(numbers: set[str]) -> Iterator[str]:
 
 def _swaps(numbers: set[str]) -> Iterator[str]:
     for line in _SWAPS.read_text().splitlines()[1:]:
-        with suppress(OSError):  # a swap file that was removed
+        with suppress(OSError):  # the swap file was removed
             if number_text(os.stat(line.split()[0]).st_rdev) in numbers:
                 yield "the host swaps to it"
 

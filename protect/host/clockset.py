@@ -1,4 +1,4 @@
-"""Tells when somebody sets this machine's clock (TFD_TIMER_CANCEL_ON_SET of timerfd_create(2))."""
+"""Reports steps of this machine's clock (TFD_TIMER_CANCEL_ON_SET of timerfd_create(2))."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _TimerValue(ctypes.Structure):
 
 @contextmanager
 def clock_set() -> Iterator[asyncio.Event]:
-    """An event that is set whenever CLOCK_REALTIME is set; not when it is slewed."""
+    """An event that is set at every step of CLOCK_REALTIME, but not at a slew."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
     timer = _checked(_libc.timerfd_create(_REALTIME, os.O_NONBLOCK | os.O_CLOEXEC))
 

@@ -1,4 +1,4 @@
-"""Finds out which of the host's devices that the operator has named are there."""
+"""Finds the present devices among those that the operator has named."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_place(text: str) -> bool:
 
 
 def present(devices: Mapping[str, str], pci: Path = PCI) -> frozenset[str]:
-    """The names of the devices that are there now."""
+    """The names of the present devices."""
     return frozenset(name for name, place in devices.items() if _is_there(place, pci))
 
 

@@ -1,7 +1,7 @@
 """Control groups of file servers: ``xenpod-shares/<domain's uuid>``, with limits for memory and processes.
 
-They are not below protectd's own group: of version 2 no group can have both processes and controllers for
-its children.  The memory includes the host's cache of the files that the zone reads and writes.
+They are not below protectd's own group: a v2 group cannot have both processes and controllers for its
+children.  The memory includes the host's cache of the zone's file reads and writes.
 
 Sources: Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst, systemd CGROUP_DELEGATION.md.
 """
@@ -23,17 +23,17 @@ log = logging.getLogger(__name__)
 _NAME = "xenpod-shares"
 _PROCESSES = 4
 _PATIENCE = 2.0
-"""Seconds within which the kernel lets go of a group whose last process has ended."""
+"""Seconds within which the kernel frees a group after the end of its last process."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerGroups:
-    """Groups of servers that may use ``memory`` bytes each.  All of it blocks, shortly."""
+    """Groups of servers; each may use ``memory`` bytes.  All methods block for a short time."""
 
     memory: int
 
     def make(self, name: str) -> list[Path]:
-        """The groups of a server.  Empty where there can be none, which is logged: its other bounds hold."""
+        """Make the groups of a server.  Empty and logged if the kernel refuses: other limits still hold."""
         made = []
         try:
             for base, files in self._bases():
@@ -53,7 +53,7 @@ class ServerGroups:
         return made
 
     def remove(self, name: str) -> None:
-        """Remove what there is; no process may be left in it."""
+        """Remove the groups of a server; no process may be left in them."""
         deadline = time.monotonic() + _PATIENCE
         for base, _ in self._bases():
             while True:
@@ -65,12 +65,12 @@ class ServerGroups:
                     if time.monotonic() > deadline:
                         log.warning("a file server's control group stays: %s", error)
                         break
-                    time.sleep(0.005)  # nothing tells when it is free
+                    time.sleep(0.005)  # nothing reports the group's last exit
             with suppress(OSError):
                 (base / _NAME).rmdir()
 
     def _bases(self) -> Iterator[tuple[Path, dict[str, str]]]:
-        """Where groups can be made, and what is written to them."""
+        """The base directories of groups, each with the limits to write."""
         memory, processes = str(self.memory), str(_PROCESSES)
         second: Path | None = None
         first = False
@@ -87,7 +87,7 @@ class ServerGroups:
 
 
 def _delegated(mount: Path) -> Path:
-    """The group that was given away and has ours below it, or the root."""
+    """The delegated group above ours, or the root."""
     for own in cgroups.own_groups():
         if mount in own.parents:
             for parent in own.parents:

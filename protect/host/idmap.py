@@ -1,4 +1,4 @@
-"""Makes user namespaces for mounts whose ids are mapped (mount_setattr(2))."""
+"""Makes user namespaces for id-mapped mounts (mount_setattr(2))."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from daemonkit.host.children import settle
 from protect.model.zone import ZoneIdMapping
 
 _SERVER = 2**32 - 2
-"""Id that the host's root has in the namespace: nobody else's.  A file server that runs as root can then make
-files and give them to their owners."""
+"""Id of the host's root in the namespace, unused otherwise.  A file server that runs as root can then create
+files and give them to their owners.
+"""
 
 
 def lines(mapping: ZoneIdMapping) -> str:
@@ -26,13 +27,13 @@ def lines(mapping: ZoneIdMapping) -> str:
 
 @contextmanager
 def user_namespace(mapping: ZoneIdMapping) -> Iterator[int]:
-    """A descriptor of a user namespace with these mappings, for the block.  Blocks, shortly; OSError."""
+    """A descriptor of a user namespace with these mappings, for the block.  Blocks shortly; OSError."""
     command = ["unshare", "--user", "cat"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as holder:
         assert holder.stdin is not None and holder.stdout is not None
         try:
             settle(holder.pid)
-            # It answers once it is in its namespace.
+            # cat answers from inside its new namespace.
             holder.stdin.write(b"?")
             if holder.stdout.read(1) != b"?":
                 raise OSError(errno.ENOSPC, "unshare: see user.max_user_namespaces", "user namespace")

@@ -1,11 +1,11 @@
-"""Loop devices: a file as a read-only or writable block device, freed by itself when nobody uses it.
+"""Loop devices: a file as a read-only or writable block device that frees itself after its last user.
 
-``take_device`` makes one of a block device, whose claim it holds.  It is not always open while somebody has
-it, so it can be kept (``keep``) until it is let go.
+A device has LO_FLAGS_AUTOCLEAR: it lives exactly as long as a process has it open (we by ``Loop``) or a mount
+uses it.  A killed daemon therefore leaks no device.  A device without other users is then gone, and the
+caller has to attach it again.
 
-A device is configured with LO_FLAGS_AUTOCLEAR, so it lives exactly as long as somebody has it open:
-this process by ``Loop``, or whoever mounted it.  A daemon that is killed therefore leaks none; a
-device that nobody had opened yet is then gone, and its attach has to be done again.
+``take_device`` makes a loop device of a block device, and holds its claim.  Its users do not always keep the
+device open; ``keep`` lets it live without an open descriptor, until released.
 
 Source: linux/loop.h (struct loop_config, LOOP_CONFIGURE since Linux 5.8).
 """
@@ -34,18 +34,18 @@ _GET_STATUS = 0x4C05
 _SET_DIRECT_IO = 0x4C08
 _GET_FREE = 0x4C82
 _READ_ONLY, _AUTOCLEAR, _DIRECT_IO = 1, 4, 16
-_FLAGS = 8  # its place in loop_info64
+_FLAGS = 8  # index of lo_flags in loop_info64
 _INFO = struct.Struct("=5Q4I64s64s32s2Q")  # struct loop_info64
 _CONFIG = struct.Struct(f"=2I{_INFO.size}s64x")  # struct loop_config
 _SECTOR = 512
 _RETRY_TIME = 10.0
-"""Seconds for which attaching is retried when others take the free devices first."""
+"""Seconds of retries if other processes take the free devices first."""
 
-_taking = threading.Lock()  # our own threads need not race each other for the same free number
+_taking = threading.Lock()  # our own threads need not compete for the same free number
 
 
 class Loop:
-    """One attached loop device, held open until ``close`` (again and again is fine)."""
+    """One attached loop device, held open until ``close`` (may be repeated)."""
 
     __slots__ = ("fd", "major", "minor", "path")
 
@@ -57,7 +57,7 @@ class Loop:
         self.minor = os.minor(device)
 
     def close(self) -> None:
-        """The kernel frees the device once nobody else has it open or mounted."""
+        """Close the device; the kernel frees it after its last user."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -69,8 +69,8 @@ class Loop:
 async def attach_loop(path: Path, readonly: bool = True, *, direct: bool = False) -> Loop:
     """Attach the regular file ``path`` to a free loop device.
 
-    ``direct`` goes round the page cache of the file: less memory for one user of it, but then every
-    zone that shares an image reads it from the disk again, so it is off unless asked for.
+    ``direct`` bypasses the file's page cache.  This saves memory for a single user; but zones that share an
+    image would each read it from the disk again, therefore the default is off.
 
     Missing: no such file; Invalid: not a regular file of whole sectors; Exhausted: no free device.
     """
@@ -88,7 +88,7 @@ def _discard(attempt: asyncio.Future[Loop]) -> None:
 
 
 def take_loop(path: Path, readonly: bool = True, direct: bool = False) -> Loop:
-    """``attach_loop`` for callers that are in a thread of their own already."""
+    """``attach_loop`` for callers in their own thread."""
     file = _open_file(path, readonly)
     try:
         return _configure_free(path, file, readonly, direct)
@@ -97,8 +97,7 @@ def take_loop(path: Path, readonly: bool = True, direct: bool = False) -> Loop:
 
 
 async def attach_device(path: Path, readonly: bool) -> Loop:
-    """Claim the block device ``path`` for a loop device on it.  Faults as of ``claim`` and
-    ``attach_loop``."""
+    """Claim the block device ``path`` for a loop device on it.  Errors of ``claim`` and ``attach_loop``."""
     attempt = asyncio.get_running_loop().run_in_executor(None, _take_device, path, readonly)
     try:
         return await join(attempt)
@@ -112,11 +111,11 @@ def _take_device(path: Path, readonly: bool) -> Loop:
     try:
         return _configure_free(path, claimed.fd, readonly, direct=True)
     finally:
-        claimed.close()  # the device has its own reference, and with it the claim
+        claimed.close()  # the device has its own reference, including the claim
 
 
 def keep(loop: Loop, *, kept: bool) -> None:
-    """Let a loop device outlive whoever has it open, or no longer.  Nothing to do for one that is gone."""
+    """Let a loop device outlive its open descriptors, or no longer.  A vanished device is no error."""
     try:
         values = list(_INFO.unpack(fcntl.ioctl(loop.fd, _GET_STATUS, bytes(_INFO.size))))
         values[_FLAGS] = values[_FLAGS] & ~_AUTOCLEAR | (0 if kept else _AUTOCLEAR)
@@ -127,16 +126,16 @@ def keep(loop: Loop, *, kept: bool) -> None:
 
 
 def adopt_loop(device: Path, file: tuple[int, int]) -> Loop | None:
-    """Hold ``device`` again if it still stands for ``file`` (st_dev, st_ino); None when it does not."""
+    """Hold ``device`` again if its backing file is still ``file`` (st_dev, st_ino); None otherwise."""
     try:
         fd = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return None  # gone, or not even a device any more
+        return None  # gone, or no longer a device
     try:
         info = _INFO.unpack(fcntl.ioctl(fd, _GET_STATUS, bytes(_INFO.size)))
     except OSError:
         os.close(fd)
-        return None  # ENXIO: nothing attached
+        return None  # ENXIO: no backing file
     if _file_id(info) != file:
         os.close(fd)
         return None
@@ -144,12 +143,12 @@ def adopt_loop(device: Path, file: tuple[int, int]) -> Loop | None:
 
 
 def backing_file(loop: Loop) -> tuple[int, int]:
-    """The file behind the device, as (st_dev, st_ino)."""
+    """The backing file, as (st_dev, st_ino)."""
     return _file_id(_INFO.unpack(fcntl.ioctl(loop.fd, _GET_STATUS, bytes(_INFO.size))))
 
 
 def _file_id(info: tuple[int, ...]) -> tuple[int, int]:
-    """The kernel writes lo_device by huge_encode_dev, which is the st_dev of stat(2)."""
+    """The file's id.  The kernel writes lo_device by huge_encode_dev, the format of st_dev in stat(2)."""
     return info[0], info[1]
 
 
@@ -189,7 +188,7 @@ def _configure_free(path: Path, file: int, readonly: bool, direct: bool) -> Loop
 
 
 def _check_direct(fd: int) -> None:
-    """Go by way of the page cache if a read fails: overlayfs promises direct I/O for files that cannot."""
+    """Use the page cache if a direct read fails: overlayfs promises direct I/O even for files without it."""
     try:
         os.pread(fd, _SECTOR, 0)
     except OSError:
@@ -197,7 +196,7 @@ def _check_direct(fd: int) -> None:
 
 
 def _try_one(path: Path, config: bytes, readonly: bool) -> Loop | None:
-    """Try to take the device that the kernel calls free; None: somebody else was faster."""
+    """Try to take the device that the kernel reports as free; None: another process was faster."""
     try:
         with open(_CONTROL, "rb", buffering=0) as control:
             device = Path(f"/dev/loop{fcntl.ioctl(control.fileno(), _GET_FREE)}")

@@ -1,7 +1,7 @@
-"""The one door to mounts: trees of mounts are made detached, given their attributes, and then attached.
+"""The only user of mount calls: trees of mounts are made detached, given their attributes, and then attached.
 
-Sources: open_tree(2), move_mount(2), mount_setattr(2), mount(2), umount(2); linux/mount.h.  All block,
-shortly: for a thread.  OSError with the path.
+Sources: open_tree(2), move_mount(2), mount_setattr(2), mount(2), umount(2); linux/mount.h.  All functions
+block for a short time: call them in a thread.  OSError with the path.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class _MountAttr(ctypes.Structure):
 
 
 def clone(source: Path | int, *, recursive: bool) -> int:
-    """A descriptor of a copy of the mounts at a path, or at an open file itself, attached nowhere.
+    """A descriptor of a detached copy of the mounts at a path, or at an open file.
 
-    The copy goes away with the descriptor unless it is attached before.  Unbindable mounts, and all below
-    them, are left out.
+    The copy vanishes with the descriptor unless attached before.  It omits unbindable mounts, with all mounts
+    below them.
     """
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | (_AT_RECURSIVE if recursive else 0)
     if isinstance(source, int):
@@ -61,9 +61,9 @@ def clone(source: Path | int, *, recursive: bool) -> int:
 
 
 def change(tree: int, *, add: int = 0, propagation: int = 0, users: int = 0, recursive: bool) -> None:
-    """Set attributes and propagation of a tree's top, or of all of it: of all or of none.
+    """Set attributes and propagation of a tree's top, or of the whole tree; an error changes no mount.
 
-    ``users``: descriptor of the user namespace by which ids are mapped (MOUNT_ATTR_IDMAP).
+    ``users``: descriptor of the user namespace that maps the ids (MOUNT_ATTR_IDMAP).
     """
     wanted = _MountAttr(attr_set=add, propagation=propagation, userns_fd=users)
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
@@ -72,22 +72,22 @@ def change(tree: int, *, add: int = 0, propagation: int = 0, users: int = 0, rec
 
 
 def attach(tree: int, place: Path) -> None:
-    """Put a tree at a path, whose last part may not be a symbolic link."""
+    """Attach a tree at a path, whose last part may not be a symbolic link."""
     path = os.fsencode(place)
     _call("move_mount", str(place), tree, b"", _AT_FDCWD, path, _MOVE_MOUNT_F_EMPTY_PATH)
 
 
 def attach_at(tree: int, place: int) -> None:
-    """The same, at an open file (O_PATH) itself."""
+    """Attach a tree at an open file (O_PATH)."""
     flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
     _call("move_mount", f"descriptor {place}", tree, b"", place, b"", flags)
 
 
 def found_below(top: int, path: str, *, ask: bool) -> int:
-    """A descriptor (O_PATH) of what is mounted at a path below an open directory, or is there otherwise.
+    """A descriptor (O_PATH) of the topmost mount, or else the file, at a path below an open directory.
 
-    No symbolic link is followed.  ``ask``: file systems too; without, EAGAIN for what the kernel does not
-    know by itself, so that no file server can hold the call.
+    No symbolic link is followed.  ``ask``: may query file systems.  Without, paths outside the kernel's cache
+    give EAGAIN; therefore no file server can block the call.
     """
     resolve = _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH | (0 if ask else _CACHED)
     how = _HowToFind(flags=os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, resolve=resolve)
@@ -97,23 +97,23 @@ def found_below(top: int, path: str, *, ask: bool) -> int:
 
 
 def tmpfs(place: Path, options: str) -> None:
-    """A detached tmpfs on which other mounts can be collected."""
+    """A detached tmpfs as a base for other mounts."""
     flags = ctypes.c_ulong(MS_NOSUID | MS_NODEV | MS_NOEXEC)
     _call("mount", str(place), b"tmpfs", os.fsencode(place), b"tmpfs", flags, options.encode())
 
 
 def propagate(place: Path, propagation: int) -> None:
-    """Set how the mount at a path shares events (mount_namespaces(7)); with MS_REC, those below it too."""
+    """Set the propagation of the mount at a path (mount_namespaces(7)); MS_REC includes mounts below it."""
     _call("mount", str(place), None, os.fsencode(place), None, ctypes.c_ulong(propagation), None)
 
 
 def bind(source: Path, place: Path) -> None:
-    """Mount what is at one place in another place too (a bind mount)."""
+    """Mount the file or directory ``source`` at a second place (a bind mount)."""
     _call("mount", str(place), os.fsencode(source), os.fsencode(place), None, ctypes.c_ulong(MS_BIND), None)
 
 
 def pivot(root: int) -> None:
-    """Make an attached tree the root of the caller's own mount namespace; everything else goes."""
+    """Make an attached tree the root of the caller's own mount namespace; unmount everything else."""
     os.fchdir(root)
     _call("syscall", f"descriptor {root}", ctypes.c_long(_PIVOT_ROOT), b".", b".")
     _call("umount2", "/", b".", _MNT_DETACH)
@@ -121,7 +121,7 @@ def pivot(root: int) -> None:
 
 
 def unmount(place: Path) -> bool:
-    """Take the topmost mount at a path away, with all below it; False when nothing is mounted there."""
+    """Unmount the topmost mount at a path, with all mounts below it; False: no mount at the path."""
     try:
         _call("umount2", str(place), os.fsencode(place), _MNT_DETACH | _UMOUNT_NOFOLLOW)
     except OSError as error:
@@ -132,7 +132,7 @@ def unmount(place: Path) -> bool:
 
 
 def unmount_at(place: int) -> None:
-    """Take the mount away whose root is an open directory, with all below it, and move the thread there."""
+    """Unmount the mount with this open root, and all mounts below it; changes the thread's directory."""
     os.fchdir(place)
     _call("umount2", f"descriptor {place}", b".", _MNT_DETACH)
 

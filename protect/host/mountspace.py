@@ -1,10 +1,10 @@
-"""Makes and enters the mount namespaces of zones, in threads of their own.
+"""Makes and enters the mount namespaces of zones, in separate threads.
 
-A namespace is kept by a file that it is mounted on (nsfs), and ends when nobody has that any more.  What
-is mounted in one is nowhere on the host: the host may remove a directory on which something is mounted
-only there.
+A namespace is kept by a file on which it is mounted (nsfs), and ends without users.  A mount in a namespace
+does not exist on the host: the host may remove its mount point.
 
-Sources: mount_namespaces(7), setns(2), unshare(2), pivot_root(2).  Everything blocks, shortly; OSError.
+Sources: mount_namespaces(7), setns(2), unshare(2), pivot_root(2).  All functions block for a short time;
+OSError.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _making = threading.Lock()
 _small: list[int] = []
-"""Descriptor of a namespace with a single mount, once there is one."""
+"""Descriptor of a namespace with a single mount, once created."""
 
 _CLONE_NEWNS, _CLONE_FS = 0x20000, 0x200
 
@@ -32,18 +32,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def kept(tree: Callable[[], int], place: Path) -> None:
-    """Make a namespace, which the file ``place`` keeps from then on.
+    """Make a namespace; the file ``place`` keeps it from then on.
 
-    Its root, and all that is in it, is what ``tree`` makes: a descriptor of mounts attached nowhere.
+    ``tree`` makes the root and the whole content: it returns a descriptor of detached mounts.
 
-    A namespace can only be mounted in one that is older (else two could keep each other), and some kernels
-    (6.18) number them by CPU: there each CPU is tried.  The first namespace is older than any.
+    A namespace can only be mounted in an older namespace (otherwise two could keep each other).  Some kernels
+    (6.18) number namespaces by CPU; for them each CPU is tried.  The first namespace is older than all
+    others.
     """
     cpus = sorted(os.sched_getaffinity(0))
     for number, cpu in enumerate([None, *cpus]):
         namespace = _born(tree, cpu)
         try:
-            # Not by the calls that copy trees first: these keep the file, and not the namespace.
+            # Not by open_tree: its copy would keep the file, but not the namespace.
             mounts.bind(Path(f"/proc/self/fd/{namespace}"), place)
             return
         except OSError as error:
@@ -54,19 +55,19 @@ def kept(tree: Callable[[], int], place: Path) -> None:
 
 
 def _born(tree: Callable[[], int], cpu: int | None) -> int:
-    """A descriptor of it."""
+    """A descriptor of a new namespace with this tree."""
     copied = _one_mount()
 
     def make() -> int:
         if cpu is not None:
-            os.sched_setaffinity(0, {cpu})  # of this thread alone
+            os.sched_setaffinity(0, {cpu})  # affects this thread alone
         return _with_root(tree(), copied)
 
     return _apart(make)
 
 
 def _one_mount() -> int:
-    """A descriptor of a namespace with a single mount, which is quick to copy however many the host has."""
+    """A descriptor of a namespace with a single mount: quick to copy even if the host has many mounts."""
     with _making:
         if not _small:
             _small.append(_apart(lambda: _with_root(mounts.clone(Path("/"), recursive=False), None)))
@@ -74,11 +75,11 @@ def _one_mount() -> int:
 
 
 def _with_root(tree: int, copied: int | None) -> int:
-    """Move the thread into a copy of a namespace (None: its own), and make a tree all that is in it.
+    """Move the thread into a copy of a namespace (None: its own), with a tree as the only content.
 
-    A descriptor of it; that of the tree is closed.
+    Returns a descriptor of the namespace; closes the descriptor of the tree.
     """
-    # By descriptor: there may be no /proc where the thread goes.
+    # By descriptor: the thread's new namespace may lack /proc.
     with ExitStack() as opened:
         opened.callback(os.close, tree)
         links = os.open("/proc/thread-self/ns", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -87,7 +88,7 @@ def _with_root(tree: int, copied: int | None) -> int:
             _enter(copied)
         _checked("unshare", _libc.unshare(_CLONE_NEWNS))
         mounts.propagate(Path("/"), mounts.MS_PRIVATE | mounts.MS_REC)
-        # pivot_root(2) takes no shared mount, and systemd makes the host's root one.
+        # pivot_root(2) refuses shared mounts, and systemd makes the host's root shared.
         mounts.change(tree, propagation=mounts.MS_PRIVATE, recursive=False)
         mounts.attach(tree, Path("/"))
         mounts.pivot(tree)
@@ -96,7 +97,7 @@ def _with_root(tree: int, copied: int | None) -> int:
 
 
 def inside(namespace: Path, work: Callable[[], T]) -> T:
-    """Run ``work`` in a namespace, where paths are its own."""
+    """Run ``work`` in a namespace; paths are resolved there."""
     number = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
 
     def enter() -> T:
@@ -110,11 +111,11 @@ def inside(namespace: Path, work: Callable[[], T]) -> T:
 
 
 def listing(namespace: Path) -> int:
-    """A descriptor of its mountinfo (proc(5)): POLLPRI tells of changes, pread() from 0 what there is now."""
+    """The namespace's mountinfo (proc(5)): POLLPRI reports changes, pread() from 0 the present mounts."""
     number = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
 
     def enter() -> int:
-        # There may be no /proc where the thread goes.
+        # The thread's new namespace may lack /proc.
         own = os.open("/proc/thread-self", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             _enter(number)
@@ -129,20 +130,20 @@ def listing(namespace: Path) -> int:
 
 
 def _enter(namespace: int) -> None:
-    # Threads share their root and directory, which a namespace is to have for itself.
+    # Threads share their root and directory; a thread in another namespace needs its own.
     _checked("unshare", _libc.unshare(_CLONE_FS))
     _checked("setns", _libc.setns(namespace, _CLONE_NEWNS))
 
 
 def _apart(work: Callable[[], T]) -> T:
-    """Run ``work`` in a thread that ends afterwards, so that no other thread's namespace changes."""
+    """Run ``work`` in a thread that ends afterwards: no other thread's namespace changes."""
     results: list[T] = []
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
             results.append(work())
-        except BaseException as error:  # it is raised where it is waited for
+        except BaseException as error:  # re-raised by the caller
             errors.append(error)
 
     thread = threading.Thread(target=run, name="mount namespace")

@@ -1,4 +1,4 @@
-"""PCI functions of the host, as sysfs shows them: whether a domain can be given one.
+"""PCI functions of the host in sysfs: checks whether a domain can get a function.
 
 Sources: Documentation/ABI/testing/sysfs-bus-pci of the kernel, drivers/xen/xen-pciback.
 """
@@ -20,7 +20,7 @@ _OPERATION = "assign PCI function"
 
 
 def check(address: str, functions: Path = FUNCTIONS) -> None:
-    """Check that a function can be given away.  Missing: there is none; Refused: why it cannot."""
+    """Check that a function can be given away.  Missing: no such function; Refused with the reason."""
     place = functions / address
     if not place.exists():
         raise Missing(_OPERATION, address, "there is no such function", "lspci -D lists those that are there")
@@ -36,23 +36,23 @@ def check(address: str, functions: Path = FUNCTIONS) -> None:
 
 
 def driver(address: str, functions: Path = FUNCTIONS) -> str:
-    """The name of the host's driver that has it; "" for none."""
+    """The name of the function's driver in the host; "" for none."""
     link = functions / address / "driver"
     return link.resolve().name if link.exists() else ""
 
 
 def can_reset(address: str, functions: Path = FUNCTIONS) -> bool:
-    """Whether the kernel knows a way; it shows the file only then."""
+    """Whether the kernel can reset the function; only then the file exists."""
     return (functions / address / "reset").exists()
 
 
 def reset(address: str, functions: Path = FUNCTIONS) -> None:
-    """Reset a function that nobody has.  OSError: the kernel could not."""
+    """Reset an unused function.  OSError: the kernel could not."""
     (functions / address / "reset").write_text("1")
 
 
 def _users(place: Path) -> Iterator[str]:
-    """What the host does with it.  A function that only has a driver is not in use."""
+    """The host's uses of the function.  A driver alone is no use."""
     for kind in ("net", "block"):
         for found in sorted(place.rglob(f"{kind}/*")):
             if kind == "net" and int((found / "flags").read_text(), 16) & _UP:

@@ -1,4 +1,4 @@
-"""Short programs of the host, such as xl: run to their end, with a deadline and a bound on what they say."""
+"""Short programs of the host, such as xl: run to their end, with a deadline and bounded output."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LIMIT = 4 << 20
 
 
 def run(command: Sequence[str], *, timeout: float = _TIMEOUT, limit: int = _LIMIT) -> bytes:
-    """What the program says, both streams, at most ``limit`` bytes of it.  Blocks.
+    """The program's output, both streams together, at most ``limit`` bytes.  Blocks.
 
-    Missing: it is not installed; TooLate: it did not end; Broken: it failed, with its last line.
+    Missing: not installed; TooLate: it did not end in time; Broken: it failed, with its last line.
     """
     operation = f"run {' '.join(command)}"
     try:
@@ -42,7 +42,7 @@ def run(command: Sequence[str], *, timeout: float = _TIMEOUT, limit: int = _LIMI
             said: bytes = process.stdout.read(limit)
             is_whole = not process.stdout.read(1)
             if not is_whole:
-                process.kill()  # the bound is reached, and nobody reads the rest
+                process.kill()  # the limit is reached, and the rest would fill the pipe
             status = process.wait()
         finally:
             timer.cancel()

@@ -1,4 +1,4 @@
-"""Follows a file that another process appends to, and that is cut down from its beginning now and then."""
+"""Follows a file to which another process appends, and whose beginning is cut off from time to time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from daemonkit.tasks import race
 
 _CHUNK = 64 << 10
 _MOST = 4 << 20
-"""Bytes before the end in which lines are looked for; more is not kept of a console."""
+"""Bytes before the end in which lines are searched; the limit of a console log."""
 _MARK = 256
-"""Bytes by which the place is found again after a cut."""
+"""Bytes that identify the reading position after a cut."""
 
 
 async def follow(path: Path, lines: int, ended: asyncio.Event | None) -> AsyncGenerator[bytes, None]:
-    """Yield the last ``lines`` lines, 0 for all there is; then what is added, until ``ended``.
+    """Yield the last ``lines`` lines, 0 for all; then new data, until ``ended``.
 
-    None: no more than what there is.  FileNotFoundError: there is no such file.
+    None: stop at the present end.  FileNotFoundError: no such file.
     """
     descriptor = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -40,7 +40,7 @@ async def follow(path: Path, lines: int, ended: asyncio.Event | None) -> AsyncGe
 
 
 class _Tail:
-    """The place in an open file up to which it has been read."""
+    """The reading position in an open file."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -48,7 +48,7 @@ class _Tail:
         self._mark = b""
 
     def begin(self, lines: int) -> None:
-        """Go to where the last lines begin."""
+        """Go to the beginning of the last lines."""
         size = os.fstat(self._descriptor).st_size
         start = max(0, size - _MOST)
         if lines:
@@ -61,7 +61,7 @@ class _Tail:
         self._at = start
 
     def read(self) -> bytes:
-        """What has been added; empty if nothing has."""
+        """The new data; empty if none."""
         if os.fstat(self._descriptor).st_size < self._at:
             self._find()
         data = os.pread(self._descriptor, _CHUNK, self._at)
@@ -70,7 +70,7 @@ class _Tail:
         return data
 
     def _find(self) -> None:
-        """Find the place again after a cut: behind what was read last, if that is still there."""
+        """Find the position again after a cut: behind the last data read, if still present."""
         content = os.pread(self._descriptor, _MOST, 0)
         found = content.rfind(self._mark) if self._mark else -1
         self._at = found + len(self._mark) if found >= 0 else 0

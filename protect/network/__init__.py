@@ -1,1 +1,1 @@
-"""The host's side of a zone's network: moving its interface and splicing it to the pod's."""
+"""The host's side of a zone's network: moves the zone's interface and splices it to the pod's."""

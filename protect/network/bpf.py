@@ -22,21 +22,22 @@ _ATTRIBUTES = struct.Struct("<IIQQIIQII16s")
 _REDIRECT = 23  # BPF_FUNC_redirect
 _SHOT = 2  # TC_ACT_SHOT
 _LENGTH, _VLAN_PRESENT = 0, 20  # of struct __sk_buff
-_LOADS = {1: 0x30, 2: 0x28, 4: 0x20}  # BPF_LD | BPF_ABS of so many bytes, into r0
-_FROM_PLACE = 0x20  # more than that: BPF_IND, which counts from a register
+_LOADS = {1: 0x30, 2: 0x28, 4: 0x20}  # BPF_LD | BPF_ABS by the number of bytes, into r0
+_FROM_PLACE = 0x20  # added for BPF_IND: offsets relative to a register
 
 _ATTEMPTS = 5
-"""The kernel gives up checking a program when a signal is pending (EAGAIN; do_check() of its verifier)."""
+"""Tries of a load.  A pending signal aborts the kernel's check (EAGAIN; do_check() of its verifier)."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Program:
-    """A program that decides what happens to a frame; jumps lead forward, to labels.
+    """A program that decides about a frame; jumps lead forward, to labels.
 
-    A frame is sent out (``redirect``) or dropped (``drop``).  The kernel gives a frame that is shorter than
-    what is looked at to the host itself, so ``at_least`` comes first.  From ``place`` on, sizes and offsets
-    count from a place in the frame that the frame itself decides on.
+    A frame is sent out (``redirect``) or dropped (``drop``).  If a load reaches beyond the end of a frame,
+    the kernel ends the program and gives the frame to the host's own stack; therefore call ``at_least``
+    first.  After ``place``, sizes and offsets count from a place inside the frame; the frame's content can
+    move the place.
     """
 
     def __init__(self) -> None:
@@ -44,19 +45,19 @@ class Program:
         self._jumps: list[tuple[int, str]] = []
         self._labels: dict[str, int] = {}
         self._placed = False
-        self._add(0xBF, 0x16)  # r6 = r1, the frame: where loads look for it
+        self._add(0xBF, 0x16)  # r6 = r1, the frame, as loads require
 
     def place(self, offset: int) -> None:
-        """Have what follows count from here."""
+        """Set the place; later sizes and offsets are relative to the place."""
         self._placed = True
         self._add(0xB7, 0x07, 0, offset)  # r7 is the place
 
     def move_place(self, size: int) -> None:
-        """Move it on by so many bytes."""
+        """Move the place on by ``size`` bytes."""
         self._add(0x07, 0x07, 0, size)
 
     def move_place_by(self, offset: int, unit: int) -> None:
-        """Move it on by the byte at the offset, in units of so many bytes, a power of two."""
+        """Move the place on by the byte at the offset times ``unit`` bytes, a power of two."""
         self._load(offset, 1)
         self._add(0x67, 0x00, 0, unit.bit_length() - 1)
         self._add(0x0F, 0x07)
@@ -67,37 +68,37 @@ class Program:
         self._add(0xBF, 0x08)  # r8 = r0
 
     def jump_if_kept(self, value: bytes, label: str) -> None:
-        """Go to the label if the byte that was kept is this one."""
+        """Go to the label if the kept byte equals ``value``."""
         self._add(0xBF, 0x80)
         self._jump(0x16, value[0], label)
 
     def at_least(self, size: int, otherwise: str) -> None:
-        """Go on if the frame has so many bytes."""
+        """Go on if the frame has at least ``size`` bytes."""
         self._add(0x61, 0x60, _LENGTH)
         if self._placed:
-            self._add(0x1F, 0x70)  # how many there are from the place on, if any
+            self._add(0x1F, 0x70)  # the number of bytes from the place on, if any
             self._jump(0xC6, size, otherwise)
         else:
             self._jump(0xA6, size, otherwise)
 
     def untagged(self, otherwise: str) -> None:
-        """Go on if the frame is in no VLAN by a tag that the interface has taken off."""
+        """Go on if the frame has no VLAN tag that the interface has stripped."""
         self._add(0x61, 0x60, _VLAN_PRESENT)
         self._jump(0x56, 0, otherwise)
 
     def equal(self, offset: int, value: bytes, otherwise: str) -> None:
-        """Go on if these bytes are at the offset."""
+        """Go on if the bytes at the offset equal ``value``."""
         for at, part in _parts(offset, value):
             self._load(at, len(part))
             self._jump(0x56, int.from_bytes(part, "big"), otherwise)
 
     def jump_if(self, offset: int, value: bytes, label: str) -> None:
-        """Go to the label if these one, two or four bytes are at the offset."""
+        """Go to the label if the one, two or four bytes at the offset equal ``value``."""
         self._load(offset, len(value))
         self._jump(0x16, int.from_bytes(value, "big"), label)
 
     def jump_if_set(self, offset: int, mask: bytes, label: str) -> None:
-        """Go to the label if one of these bits is set, of one, two or four bytes at the offset."""
+        """Go to the label if a bit of the mask is set in the one, two or four bytes at the offset."""
         self._load(offset, len(mask))
         self._jump(0x46, int.from_bytes(mask, "big"), label)
 
@@ -131,7 +132,7 @@ class Program:
         return bytes(code)
 
     def load(self) -> int:
-        """Load the program: its descriptor.  Broken, with the kernel's words: the kernel refuses it."""
+        """Load the program; returns its descriptor.  Broken: the kernel's reason for its refusal."""
         code = self.encoded()
         license_text = ctypes.create_string_buffer(_LICENSE)
         instructions = ctypes.create_string_buffer(code, len(code))
@@ -166,7 +167,7 @@ class Program:
 
 
 def _parts(offset: int, value: bytes) -> Sequence[tuple[int, bytes]]:
-    """Cut bytes into pieces that one load can take, with their offsets."""
+    """Cut bytes into pieces for single loads, with their offsets."""
     parts, at = [], 0
     while at < len(value):
         size = next(size for size in (4, 2, 1) if size <= len(value) - at)

@@ -1,11 +1,11 @@
-"""Decides which frames pass between a zone and its pod's network: its own out, the pod's in.
+"""Decides which frames pass between a zone and its pod's network: the pod's own only, in both directions.
 
-A zone's kernel may send anything.  With the spoof check only frames with the addresses that CNI gave
-the pod leave: nobody else on the node's network can be impersonated, by Ethernet, ARP, IPv4, IPv6 or its
-neighbour discovery.  And it sees no frames to others, which a bridge sends to every port now and then.
+A zone's kernel may send anything.  With the spoof check a frame leaves only with the addresses that CNI gave
+the pod: the zone cannot impersonate other hosts of the node's network, by Ethernet, ARP, IPv4, IPv6 or
+neighbour discovery.  Nor does the zone see frames for others, which a bridge sometimes floods to every port.
 
 Offsets: IEEE 802.3; RFC 826 (ARP), 791 (IPv4), 8200 (IPv6), 4861 (neighbour discovery), 2710 and 3810
-(multicast groups).  RFC 7113 tells how extension headers hide messages of routers.
+(multicast groups).  RFC 7113 explains how extension headers hide messages of routers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _ARP_MAC, _ARP_SOURCE, _ARP_TARGET, _ARP_SIZE = 22, 28, 38, 42
 _IPV6_NEXT, _IPV6_SOURCE, _IPV6_SIZE = 20, 22, 54
 _ICMPV6, _HOP_BY_HOP, _ROUTING, _FRAGMENT, _OPTIONS = b"\x3a", b"\x00", b"\x2b", b"\x2c", b"\x3c"
 _EXTENSION_SIZE, _EXTENSIONS = 8, 4
-"""Bytes of the smallest extension header, and of a fragment's; how many of them a packet may have."""
+"""Bytes of the smallest extension header and of a fragment header; maximum number of extension headers."""
 _NEXT, _LENGTH, _FRAGMENT_OFFSET = 0, 1, 2
 _LATER_FRAGMENT = b"\xff\xf8"
-# Of an ICMPv6 message, from its beginning.
+# Offsets in an ICMPv6 message.
 _TYPE_OF_MESSAGE, _TARGET, _TARGET_END = 0, 8, 24
 _QUERY, _REPORT, _DONE, _REPORT_2 = b"\x82", b"\x83", b"\x84", b"\x8f"
 _ROUTER_SOLICITATION, _ROUTER_ADVERTISEMENT, _REDIRECT, _MULTICAST_ROUTER = b"\x85", b"\x86", b"\x89", b"\x97"
@@ -36,9 +36,9 @@ _MULTICAST = b"\x01"
 
 
 def from_zone(guest: GuestNetwork, out: int, *, spoof_check: bool = True) -> Program:
-    """What the zone sends, out at the interface of the index ``out``.
+    """A program for the zone's outgoing frames; passed frames leave at the interface with index ``out``.
 
-    Without ``spoof_check`` it may have any source, for zones that forward for others.
+    Without ``spoof_check`` the zone may use any source, for zones that forward for others.
     """
     program = Program()
     if spoof_check:
@@ -51,7 +51,7 @@ def from_zone(guest: GuestNetwork, out: int, *, spoof_check: bool = True) -> Pro
 
 
 def to_zone(guest: GuestNetwork, out: int, *, spoof_check: bool = True) -> Program:
-    """What arrives for the pod, to the zone's interface; without ``spoof_check`` also what is for others."""
+    """A program for the pod's arriving frames, to the zone's interface; without ``spoof_check`` for all."""
     program = Program()
     if spoof_check:
         program.at_least(14, "drop")
@@ -73,7 +73,7 @@ def _check_source(program: Program, guest: GuestNetwork) -> None:
     program.untagged("drop")
     program.equal(_SOURCE, guest.mac, "drop")
     if not addresses:
-        program.jump("pass")  # the pod finds its own, on a network without any from CNI
+        program.jump("pass")  # CNI gave no address: the pod configures its own
     if four:
         program.jump_if(_TYPE, _IPV4, "IPv4")
         program.jump_if(_TYPE, _ARP, "ARP")
@@ -88,7 +88,8 @@ def _check_source(program: Program, guest: GuestNetwork) -> None:
         program.at_least(_ARP_SIZE, "drop")
         program.equal(_ARP_MAC, guest.mac, "drop")
         program.equal(_ARP_SOURCE, bytes(4), "of somebody")
-        # Who asks whether an address is taken has none yet (RFC 5227); for another's, that would take it.
+        # A host that asks whether an address is taken has no address yet (RFC 5227).  A probe for another
+        # pod's address would block it.
         _any_of(program, _ARP_TARGET, four)
         program.label("of somebody")
         _any_of(program, _ARP_SOURCE, four)
@@ -119,7 +120,7 @@ def _check_ipv6(program: Program, own: Sequence[bytes]) -> None:
 
 
 def _check_nobodys(program: Program, own: Sequence[bytes]) -> None:
-    """Without an address a host may look for others that have its own, and for routers, and join groups."""
+    """Before a host has an address it may probe its own address, look for routers, and join groups."""
     message, joining = _IPV6_SIZE, _IPV6_SIZE + _EXTENSION_SIZE
     program.jump_if(_IPV6_NEXT, _HOP_BY_HOP, "joining")
     program.equal(_IPV6_NEXT, _ICMPV6, "drop")
@@ -137,9 +138,9 @@ def _check_nobodys(program: Program, own: Sequence[bytes]) -> None:
 
 
 def _pass_extensions(program: Program) -> None:
-    """Place the program behind the extension headers, and keep the number of what follows them.
+    """Place the program behind the extension headers, and keep the type of the next header.
 
-    A fragment that is not the first passes: it makes no message without the first, which is looked at.
+    A later fragment passes: without the first fragment, which is checked, no message is complete.
     """
     program.keep(_IPV6_NEXT)
     program.place(_IPV6_SIZE)
@@ -165,7 +166,7 @@ def _pass_extensions(program: Program) -> None:
 
 
 def _any_of(program: Program, offset: int, values: Sequence[bytes]) -> None:
-    """Drop the frame unless one of these values is at the offset."""
+    """Drop the frame unless one of the values is at the offset."""
     for number, value in enumerate(values):
         last = number == len(values) - 1
         program.equal(offset, value, "drop" if last else f"{offset} other than {number}")
@@ -174,5 +175,5 @@ def _any_of(program: Program, offset: int, values: Sequence[bytes]) -> None:
 
 
 def link_local(mac: bytes) -> bytes:
-    """The address that an interface with this MAC gives itself (RFC 4291, appendix A)."""
+    """The address that an interface with this MAC assigns itself (RFC 4291, appendix A)."""
     return b"\xfe\x80" + bytes(6) + bytes([mac[0] ^ 2]) + mac[1:3] + b"\xff\xfe" + mac[3:]

@@ -1,7 +1,7 @@
-"""Reads what a zone has to set on its interface from the one that CNI made for the pod.
+"""Reads a zone's network configuration from the interface that CNI made for the pod.
 
-Only what the zone channel can say is taken over: unicast routes of the main table with their
-gateway.  Metrics, preferred sources and permanent neighbours are not.
+Only configuration known to the zone channel is taken over: unicast routes of the main table with their
+gateway.  Metrics, preferred sources and permanent neighbours are left out.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def read_guest_network(netlink: Netlink, interface: Interface) -> GuestNetwork:
 
 def _addresses(messages: Iterable[Message]) -> Iterator[str]:
     for message in messages:
-        if message["scope"] == _SCOPE_GLOBAL:  # the guest makes its own link-local ones
-            # on point-to-point links IFA_ADDRESS is the other side's
+        if message["scope"] == _SCOPE_GLOBAL:  # the guest assigns its own link-local addresses
+            # on point-to-point links IFA_ADDRESS is the peer's address
             own = message.get("local") or message.get("address")
             yield f"{own}/{message['prefixlen']}"
 
@@ -47,7 +47,7 @@ def _routes(messages: Iterable[Message], interface: int) -> Iterator[GuestRoute]
         if family not in _DEFAULTS:
             continue
         if message["type"] != _TYPE_UNICAST or message["proto"] in (_PROTO_KERNEL, _PROTO_RA):
-            continue  # the guest's kernel makes the connected ones of its own
+            continue  # the guest's kernel creates its own connected routes
         destination = f"{message.get('dst') or _DEFAULTS[family]}/{message['dst_len']}"
         if destination.startswith(("fe80:", "ff00:")):
             continue
@@ -58,12 +58,12 @@ def _routes(messages: Iterable[Message], interface: int) -> Iterator[GuestRoute]
 
 def _hop(destination: str, family: int, hop: Message) -> Iterator[GuestRoute]:
     gateway = hop.get("gateway") or ""
-    if gateway and hop["flags"] & _NEXTHOP_ONLINK:  # said to be on the link although no route says so
+    if gateway and hop["flags"] & _NEXTHOP_ONLINK:  # marked as on-link, without a route
         yield GuestRoute(f"{gateway}/{_WIDTHS[family]}", "")
     yield GuestRoute(destination, gateway)
 
 
 def _in_order(routes: Iterable[GuestRoute]) -> list[GuestRoute]:
-    """Sort routes so that on-link routes come before those through gateways; each once."""
+    """Sort routes: on-link routes before routes through gateways; each route once."""
     unique = dict.fromkeys(routes)
     return sorted(unique, key=lambda route: route.gateway != "")

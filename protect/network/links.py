@@ -42,7 +42,7 @@ _SIOCGIFMTU, _SIOCGIFHWADDR = 0x8921, 0x8927
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """An interface, as far as its guest has to be told."""
+    """The attributes of an interface that its guest needs."""
 
     index: int
     mac: bytes
@@ -50,27 +50,27 @@ class Interface:
 
 
 def find(name: str) -> Interface | None:
-    """The interface of that name in the calling thread's namespace, or None; by the ioctls of netdevice(7).
+    """The interface of this name in the calling thread's namespace, or None; by the ioctls of netdevice(7).
 
-    Netlink's answer has forty attributes more, which pyroute2 would decode for nothing.
+    Netlink's answer has forty more attributes, and pyroute2 would decode all of them for nothing.
     """
     wanted = struct.pack("16s24x", name.encode())  # struct ifreq
     try:
         index = socket.if_nametoindex(name)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-            mac = fcntl.ioctl(asked, _SIOCGIFHWADDR, wanted)[18:24]  # in a struct sockaddr, after its family
+            mac = fcntl.ioctl(asked, _SIOCGIFHWADDR, wanted)[18:24]  # after the family of struct sockaddr
             (mtu,) = struct.unpack_from("i", fcntl.ioctl(asked, _SIOCGIFMTU, wanted), 16)
     except OSError as error:
-        if error.errno in (None, errno.ENODEV):  # if_nametoindex has no number in its error
+        if error.errno in (None, errno.ENODEV):  # if_nametoindex sets no errno
             return None
         raise
     return Interface(index, mac, mtu)
 
 
 def index_of(name: str) -> int | None:
-    """The index of the interface of that name, if it exists.
+    """The index of the interface of this name; None if missing.
 
-    Unlike ``find`` it does not make the kernel look for a module by that name when it is not.
+    Unlike ``find``, this function never makes the kernel load a module of this name.
     """
     return next((index for index, found in socket.if_nameindex() if found == name), None)
 
@@ -85,7 +85,7 @@ def add_veth(netlink: Netlink, name: str, namespace: int, peer: str, peer_namesp
 
 
 def delete(netlink: Netlink, name: str) -> None:
-    """Delete the interface of that name; none is fine."""
+    """Delete the interface of this name; a missing interface is no error."""
     try:
         netlink.request(RTM_DELLINK, _link(IFLA_IFNAME=name))
     except NetlinkError as error:
@@ -94,7 +94,7 @@ def delete(netlink: Netlink, name: str) -> None:
 
 
 def move(netlink: Netlink, name: str, namespace: int) -> bool:
-    """Take an interface down, and move it to the namespace of a descriptor; False: there is none."""
+    """Take an interface down, and move it to the namespace of a descriptor; False: no such interface."""
     wanted = _link(IFLA_IFNAME=name, IFLA_NET_NS_FD=namespace)
     wanted["change"] = IFF_UP
     try:
@@ -130,7 +130,7 @@ def routes(netlink: Netlink) -> list[Message]:
 
 
 def add_ingress(netlink: Netlink, index: int) -> bool:
-    """Add an ingress qdisc to an interface, for filters of arriving frames; False: it has one."""
+    """Add an ingress qdisc to an interface, for filters of arriving frames; False: it exists already."""
     try:
         netlink.request(RTM_NEWQDISC, _ingress(index, TCA_KIND="ingress"), _NEW)
     except NetlinkError as error:
@@ -141,16 +141,16 @@ def add_ingress(netlink: Netlink, index: int) -> bool:
 
 
 def remove_ingress(netlink: Netlink, index: int) -> None:
-    """Remove the ingress qdisc with its filters; none is fine."""
+    """Remove the ingress qdisc with its filters; a missing qdisc is no error."""
     try:
         netlink.request(RTM_DELQDISC, _ingress(index))
     except NetlinkError as error:
-        if error.code not in (errno.ENOENT, errno.EINVAL):  # there was none
+        if error.code not in (errno.ENOENT, errno.EINVAL):  # no ingress qdisc
             raise
 
 
 def add_program(netlink: Netlink, index: int, name: str, program: int) -> None:
-    """Have a program (a descriptor) decide about frames arriving at an interface with an ingress qdisc."""
+    """Let a program (a descriptor) decide about frames that arrive at an interface with an ingress qdisc."""
     options = {"attrs": [("TCA_BPF_FD", program), ("TCA_BPF_NAME", name), ("TCA_BPF_FLAGS", _BPF_DECIDES)]}
     wanted = _filter(index, TCA_KIND="bpf", TCA_OPTIONS=options)
     wanted["info"] = _INFO
@@ -161,7 +161,8 @@ def programs(netlink: Netlink, index: int) -> list[str]:
     """Names of the programs that decide about frames arriving at ``index``; "" for other filters."""
     found = []
     for message in netlink.dump(RTM_GETTFILTER, _filter(index)):
-        if (options := message.get_attr("TCA_OPTIONS")) is not None:  # else it stands for a whole priority
+        # An entry without options stands for a whole priority.
+        if (options := message.get_attr("TCA_OPTIONS")) is not None:
             is_program = message.get_attr("TCA_KIND") == "bpf"
             found.append(str(options.get_attr("TCA_BPF_NAME") or "") if is_program else "")
     return found

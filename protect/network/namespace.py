@@ -1,7 +1,7 @@
 """Runs netlink work in network namespaces, in fresh threads and never in a forked process.
 
-A thread that has entered another namespace must not be used for anything else, so each piece of
-work gets a fresh thread that ends with it.  Nothing is forked: that and gRPC's threads do not mix.
+A thread in another namespace must not be used for other work.  Therefore each piece of work gets a fresh
+thread.  Nothing is forked: forks conflict with gRPC's threads.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ OWN = "/proc/self/ns/net"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _slots = threading.BoundedSemaphore(_AT_ONCE)
-"""Bounds the threads: the kernel does one such thing at a time anyway (rtnl)."""
+"""Limits the threads: the kernel serialises this work in any case (rtnl)."""
 
 
 async def in_own_thread(work: Callable[[], T]) -> T:
-    """Run ``work`` in a fresh thread, to its end even if the caller is cancelled meanwhile."""
+    """Run ``work`` in a fresh thread, to its end even if the caller is cancelled."""
     done: Future[T] = Future()
 
     def run() -> None:
         try:
             with _slots:
                 result = work()
-        except BaseException as error:  # handed over to the caller, whatever it is
+        except BaseException as error:  # any exception is passed to the caller
             done.set_exception(error)
         else:
             done.set_result(result)
@@ -54,7 +54,7 @@ async def in_own_thread(work: Callable[[], T]) -> T:
 async def in_namespace(netns: str | None, work: Callable[[Netlink], T]) -> T:
     """Run ``work`` with a netlink socket of the namespace at the path ``netns`` (None: our own).
 
-    Missing: no such namespace; NetlinkError as ``work`` lets it pass.
+    Missing: no such namespace; NetlinkError from ``work``.
     """
 
     def run() -> T:
@@ -69,7 +69,7 @@ async def in_namespace(netns: str | None, work: Callable[[Netlink], T]) -> T:
 
 @contextmanager
 def opened(netns: str) -> Iterator[int]:
-    """Open a namespace: its descriptor.  Missing: there is none."""
+    """Open a namespace: its descriptor.  Missing: no such namespace."""
     try:
         fd = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""A netlink socket for interfaces, which sends pyroute2's messages, one request after the other.
+"""A netlink socket for interfaces: sends pyroute2's messages, one request after the other.
 
-pyroute2's own sockets cost more than the kernel's work: 0.3 to 0.5 ms of CPU for a request to ``IPRoute``,
-which runs an event loop for each, and 0.1 to open an ``IPRSocket``, which does not.  A pod waits for some ten
-requests on three sockets.  Theirs also serve events, overlapping requests and several threads; nothing here
-needs that.
+pyroute2's own sockets cost more than the kernel's work.  A request to ``IPRoute``, with its event loop, takes
+0.3 to 0.5 ms of CPU; the open of an ``IPRSocket``, without a loop, 0.1 ms.  A pod waits for some ten requests
+on three sockets.  pyroute2's sockets also serve events, overlapping requests and several threads; no caller
+here needs these.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyroute2.netlink import (
 from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl.marshal import MarshalRtnl
 
-_RECEIVED = 1 << 17  # of the kernel's parts of a dump the largest has 32 KiB
+_RECEIVED = 1 << 17  # the kernel's largest part of a dump has 32 KiB
 _TRIES = 10
 _HEADER = 16  # struct nlmsghdr
 
@@ -42,7 +42,7 @@ class Netlink:
     def __init__(self) -> None:
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
         self._socket = socket.socket(socket.AF_NETLINK, kind, NETLINK_ROUTE)
-        # The kernel (4.20 on) leaves out of a dump what was not asked for: decoding is what costs.
+        # The kernel (4.20 on) omits unrequested entries from a dump: decoding them is the main cost.
         self._socket.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)
         self._marshal = MarshalRtnl()
 
@@ -55,13 +55,13 @@ class Netlink:
         self._socket.close()
 
     def request(self, kind: int, message: Message, flags: int = 0) -> list[Message]:
-        """Get or change one thing.  NetlinkError: the kernel refuses."""
+        """Get or change one object.  NetlinkError: the kernel refuses."""
         return self._answer(_encoded(kind, message, NLM_F_ACK | flags))
 
     def dump(self, kind: int, message: Message) -> list[Message]:
-        """List everything of a kind, narrowed by ``message``.  NetlinkError: the kernel refuses.
+        """List all objects of a kind, filtered by ``message``.  NetlinkError: the kernel refuses.
 
-        What changed between two parts of the answer may be missing in it: then all is asked for again.
+        A change during the dump may be missing in the answer: then the dump is repeated.
         """
         request = _encoded(kind, message, NLM_F_DUMP)
         for _ in range(_TRIES - 1):

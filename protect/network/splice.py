@@ -1,12 +1,12 @@
-"""Joins a zone's interface to the one that CNI made for the pod, so that the zone is the pod's end.
+"""Joins a zone's interface to the interface that CNI made for the pod: the zone becomes the pod's end.
 
-The zone's host interface moves into the pod's network namespace, and what arrives at either of the
-two is sent out at the other, if it may pass (tc: ingress qdisc, a program each of ``frames``).  The
-programs take all frames before the namespace's own stack sees them, so nothing there answers for the
-pod's address, while the addresses stay on the CNI interface, where CNI CHECK and DEL expect them.
+The zone's host interface moves into the pod's network namespace.  A frame that arrives at either interface
+and passes the check leaves at the other (tc: ingress qdisc, one program of ``frames`` for each direction).
+The programs take all frames before the namespace's own stack sees them: nothing in the namespace answers for
+the pod's address.  The addresses stay on the CNI interface for CNI CHECK and DEL.
 
-When a namespace is deleted, a veth in it is destroyed; a physical or Xen backend interface returns
-to the initial namespace, and can be spliced again.
+When a namespace is deleted, the kernel destroys its veth; a physical or Xen backend interface returns to the
+initial namespace, and can be spliced again.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
 async def splice(
     host_interface: str, netns: str, interface: str, *, spoof_check: bool = True
 ) -> GuestNetwork:
-    """Join the two interfaces; may be repeated.  Returns what the guest has to set on its own interface.
+    """Join the two interfaces; may be repeated.  Returns the guest's settings for its own interface.
 
-    Without ``spoof_check`` frames from, and for, others' addresses pass, too.  Missing: no such
-    namespace, or an interface is in neither namespace; Broken: the kernel refused.
+    Without ``spoof_check`` frames from and to foreign addresses pass, too.  Missing: no such namespace, or an
+    interface is in neither namespace; Broken: the kernel refused.
     """
 
     def work() -> GuestNetwork:
@@ -54,10 +54,10 @@ async def splice(
 
 
 async def move_interface(host_interface: str, netns: str) -> None:
-    """Move the host interface into the namespace, unless it is there.
+    """Move the host interface into the namespace, unless already there.
 
-    ``splice`` does that too, but the kernel takes some RCU grace periods for it, tens of milliseconds: done
-    ahead, nobody has to wait for them.
+    ``splice`` also moves the interface.  But the move takes some RCU grace periods, tens of milliseconds: a
+    move ahead of time saves the wait.
     """
 
     def work() -> None:
@@ -96,7 +96,7 @@ def _splice(host_interface: str, netns: str, interface: str, spoof_check: bool) 
 
 
 def _move(name: str, netns: str, target: int) -> int:
-    """Move the interface into the thread's namespace, unless it is there: its index there."""
+    """Move the interface into the thread's namespace, unless already there; returns its index."""
     index = links.index_of(name)
     if index is not None:
         return index
@@ -120,30 +120,31 @@ def _configure(there: Netlink, name: str, index: int, mtu: int) -> None:
 
 
 def _has_ipv6(guest: GuestNetwork) -> bool:
-    """Whether CNI gave the pod an address or a route of it."""
+    """Whether CNI gave the pod an IPv6 address or route."""
     return any(":" in text for text in (*guest.addresses, *(route.destination for route in guest.routes)))
 
 
 def _disable_ipv6(name: str) -> None:
     """Keep the namespace's own stack from speaking IPv6 on an interface.
 
-    It would announce a link-local address: the guest's own, since both have the same MAC.  A bridge sends
-    each such frame to all its pods, so among 500 others a pod's cost the node 10 ms of CPU.
+    The stack would announce the guest's own link-local address, because both have the same MAC.  A bridge
+    floods each announcement to all its pods: beside 500 other pods, one pod's frames cost the node 10 ms of
+    CPU.
     """
-    switch = Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6")  # of this thread's namespace
+    switch = Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6")  # in this thread's namespace
     with suppress(FileNotFoundError):
         switch.write_text("1")
 
 
 def _decide(there: Netlink, here: int, program: Program) -> None:
-    """Have the program decide about frames arriving at the interface ``here``."""
+    """Let the program decide about frames arriving at the interface ``here``."""
     name = f"xenpod-{hashlib.sha256(program.encoded()).hexdigest()[:32]}"
     if not links.add_ingress(there, here):
-        # A program in place stays untouched: without it for a moment, the namespace's own stack would
-        # see segments of the guest's connections, and reset them.
+        # Keep a program already in place: without it for a moment, the namespace's own stack would see
+        # segments of the guest's connections, and reset them.
         if links.programs(there, here) == [name]:
             return
-        links.remove_ingress(there, here)  # of an earlier splice, to something that is gone
+        links.remove_ingress(there, here)  # an earlier splice, to a vanished interface
         links.add_ingress(there, here)
     descriptor = program.load()
     try:
@@ -164,7 +165,7 @@ def _unsplice(host_interface: str, netns: str) -> None:
 
 
 def _lock_of(interface: str) -> threading.Lock:
-    """The lock of an interface, for work whose steps look before they act."""
+    """The lock of an interface, for work that checks before it acts."""
     with _making:
         lock = _locks.get(interface)
         if lock is None:

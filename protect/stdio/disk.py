@@ -1,8 +1,8 @@
-"""Runs writes to logs on the event loop while the disk is quick, in threads while it is slow.
+"""Runs writes to logs on the event loop while the disk is fast, in threads while it is slow.
 
-Measured: an append of a line or of 4 KiB takes 4 to 7 us, a round trip to a thread 100 us (64 KiB: 140 us
-and 400 us); aiofiles makes one such trip for each call.  But on a disk whose writeback is throttled a writer
-sleeps in the kernel, and must not hold up other workloads: one slow write sends all to threads for a while.
+Measured: an append of a line or of 4 KiB takes 4 to 7 us, a round trip to a thread 100 us (64 KiB: 140 us and
+400 us); aiofiles makes one round trip for each call.  But on a disk with throttled writeback a writer sleeps
+in the kernel, and must not delay other workloads: one slow write sends all writes to threads for a while.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from daemonkit.tasks import complete
 T = TypeVar("T")
 
 SLOW = 0.005
-"""Seconds; after a write that takes longer the disk counts as slow."""
+"""Seconds; after a longer write the disk counts as slow."""
 SLOW_FOR = 5.0
-"""Seconds for which it then counts as slow."""
+"""Seconds for which the disk then counts as slow."""
 THREADS = 8
 
 
 class LogDisk:
-    """Runs short writes; one for all logs of a process."""
+    """Runs short writes; one instance serves all logs of a process."""
 
     def __init__(self) -> None:
         self._slow_until = float("-inf")
@@ -37,7 +37,7 @@ class LogDisk:
         return time.monotonic() < self._slow_until
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do the work.  A cancelled caller waits for its end, as the work still uses its file."""
+        """Do the work.  A cancelled caller waits for its end, because the work still uses its file."""
         if not self.slow:
             return self._timed(work)
         if self._threads is None:

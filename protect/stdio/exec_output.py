@@ -10,20 +10,20 @@ from daemonkit.shares import Holding, uncounted
 from protect.stdio.fanout import accounted
 
 AHEAD = 256 * 1024
-"""Most bytes read from the zone ahead of the caller, so that neither waits at each step of the other."""
+"""Most bytes read from the zone ahead of the caller, to decouple zone and caller."""
 TAKE = 128 * 1024
-"""Most bytes given to the caller at once, unless they came in one piece."""
+"""Most bytes given to the caller at once, unless they came as one chunk."""
 
 
 class ExecOutput:
-    """``async for stream, data in output``; the zone is read at most ``AHEAD`` bytes before the caller.
+    """``async for stream, data in output``; reads at most ``AHEAD`` bytes of the zone before the caller.
 
-    ``sink(name)`` is to be registered for each of the streams; the iteration ends when all have finished,
-    or with the exception given to ``abort``.
+    Register ``sink(name)`` for each stream.  The iteration ends when all streams have finished, or with the
+    exception given to ``abort``.
     """
 
     def __init__(self, streams: Sequence[str] = ("stdout", "stderr"), memory: Holding | None = None) -> None:
-        """``memory``: of the tenant; one chunk always fits, beside it."""
+        """``memory``: the tenant's; one chunk is always accepted, even beyond it."""
         self._memory = memory or uncounted()
         self._open = set(streams)
         self._chunks: deque[tuple[str, bytes]] = deque()
@@ -37,7 +37,7 @@ class ExecOutput:
         return ExecSink(self, stream)
 
     def abort(self, failure: Exception) -> None:
-        """End now: the caller gets the exception, the sinks give their streams up."""
+        """End now: the caller gets the exception, the sinks abandon their streams."""
         if self._failure is None:
             self._failure = failure
             self._chunks.clear()
@@ -67,7 +67,7 @@ class ExecOutput:
         return stream, first if len(taken) == 1 else b"".join(taken)
 
     async def give(self, stream: str, data: bytes) -> None:
-        """Queue data for a sink, once there is space or the queue is empty."""
+        """Queue data for a sink, as soon as it fits or the queue is empty."""
         while self._failure is None and self._size and not self._fits(accounted(data)):
             self._space.clear()
             await self._space.wait()
@@ -95,7 +95,7 @@ class ExecSink:
         self._consumed = 0
 
     async def write(self, data: bytes) -> int:
-        """Returns once there is space for it; BrokenPipeError when the caller has gone."""
+        """Queue the data; waits for space.  BrokenPipeError: the caller has left."""
         await self._owner.give(self._name, data)
         self._consumed += len(data)
         return self._consumed

@@ -1,4 +1,4 @@
-"""Gives a workload's output to live readers, each with a bounded queue, so that none holds up the log."""
+"""Gives a workload's output to live readers, each with a bounded queue: no reader delays the log."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ QUEUE_BYTES = 1 << 20
 """Bytes that a reader may fall behind before it is cut off."""
 MOST_READERS = 16
 JOINED = 4096
-"""Consecutive chunks of one stream are joined up to so many bytes."""
+"""Consecutive chunks of one stream are joined up to this size in bytes."""
 LEAST = 128
-"""Accounted size of a chunk: at least its overhead."""
+"""Least accounted size of a chunk: its overhead."""
 
 
 def accounted(chunk: bytearray | bytes) -> int:
@@ -25,8 +25,8 @@ def accounted(chunk: bytearray | bytes) -> int:
 class LiveReader:
     """Output from now on: ``async for stream, data in reader``.
 
-    Ends with the output.  Exhausted when the reader fell too far behind: it is cut off rather than
-    given output with a gap, once it has read what was kept for it.
+    Ends with the output.  Exhausted: the reader fell too far behind.  It first gets the queued output, and is
+    then cut off; output never has gaps.
     """
 
     def __init__(self, owner: FanOut, memory: Holding) -> None:
@@ -69,7 +69,7 @@ class LiveReader:
             if not self._joined(stream, data):
                 self._chunks.append((stream, bytearray(data) if len(data) < JOINED else data))
                 self._size += accounted(data)
-            # There is always room for one chunk.
+            # One chunk is always accepted.
             if before and self._size > before and not self._memory.grow(self._size - before):
                 self._cut("readers of its namespace hold as much memory as they may")
         self._changed.set()
@@ -79,7 +79,7 @@ class LiveReader:
         self._owner.leave(self)
 
     def _joined(self, stream: str, data: bytes) -> bool:
-        """Append data to the newest chunk, if both are small; returns whether that was done."""
+        """Append data to the newest chunk, if both are small; returns True if appended."""
         if not self._chunks or self._chunks[-1][0] != stream:
             return False
         last = self._chunks[-1][1]
@@ -104,7 +104,7 @@ class FanOut:
         self._ended = False
 
     def subscribe(self, memory: Holding | None = None) -> LiveReader:
-        """Add a reader, with memory of its tenant.  Exhausted: there are too many."""
+        """Add a reader, with memory of its tenant.  Exhausted: too many readers."""
         if len(self._readers) >= MOST_READERS:
             raise Exhausted("attach", "output", f"it has {MOST_READERS} readers already")
         reader = LiveReader(self, memory or uncounted())

@@ -1,13 +1,13 @@
-"""The journal of a log: how much output is in the file, in a memory-mapped note that survives SIGKILL.
+"""The journal of a log: the amount of output in the file, in a memory-mapped note that survives SIGKILL.
 
     byte 0..7    magic
     byte 8       state: number of the current slot (0 or 1), +2 while an append to the file is under way
     byte 64, 192 the two slots
 
-A slot is written whole while it is not the current one; then one store to the state byte makes it so.
-What a process has stored into a shared mapping stays there when it is killed, in the order of its
-stores, so at every instant either the old or the new slot counts.  (A crash of the host needs no care:
-the zones, whose output this is, end with it.)
+A slot is written completely while the other slot is current; then one store to the state byte makes it
+current.  A killed process's stores into a shared mapping persist in their order: at every instant either the
+old or the new slot counts.  (A crash of the host needs no care: the zones, which produce the output, end with
+it.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SUM = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far each stream is consumed, as absolute offsets; ``*_finished`` once its end is noted."""
+    """The consumed absolute offset of each stream; ``*_finished`` after its end is noted."""
 
     stdout: int = 0
     stderr: int = 0
@@ -40,7 +40,7 @@ class Position:
     stderr_finished: bool = False
 
     def advanced(self, stream: str, consumed: int, finished: bool = False) -> Position:
-        """The position once one stream is consumed up to ``consumed``."""
+        """The position with one stream consumed up to ``consumed``."""
         if stream == "stdout":
             return replace(self, stdout=consumed, stdout_finished=finished)
         return replace(self, stderr=consumed, stderr_finished=finished)
@@ -48,7 +48,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """An append under way: ``length`` bytes to a file of ``size`` bytes, and what it achieves."""
+    """An append under way: ``length`` bytes to a file of ``size`` bytes, and the position after it."""
 
     device: int
     inode: int
@@ -71,7 +71,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path) -> Journal:
-        """Open a journal, or make one at position 0.  OSError; Broken: it is not a journal."""
+        """Open a journal, or create one at position 0.  OSError; Broken: not a journal."""
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             fd = os.open(path, flags)
@@ -90,7 +90,7 @@ class Journal:
         return cls(memory)
 
     def begin(self, append: Append) -> None:
-        """Note the append before it is made."""
+        """Note the append before its write."""
         slot = 1 - (self._memory[_STATE] & 1)
         self._write(slot, append)
         self._memory[_STATE] = slot | _UNDER_WAY
@@ -103,7 +103,7 @@ class Journal:
         self.position, self.pending = self.pending.position, None
 
     def abort(self) -> None:
-        """Note that nothing of the append is in the file."""
+        """Note that no byte of the append is in the file."""
         self._memory[_STATE] = 1 - (self._memory[_STATE] & 1)
         self.pending = None
 
@@ -141,8 +141,9 @@ def _pack(append: Append) -> bytes:
 
 
 def _create(path: Path) -> None:
-    """Make a journal at position 0, under its name only once it is complete, with its disk space reserved
-    (a store into a mapping that cannot get its page would be a SIGBUS)."""
+    """Make a journal at position 0, renamed to its name only when complete, with its disk space reserved (a
+    store into a mapped page without disk space would raise SIGBUS).
+    """
     draft = path.with_name(f".{path.name}.new")
     fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

@@ -1,7 +1,7 @@
 """The log of one workload: CRI log lines, each written exactly once even if we are killed.
 
-A line is ``<RFC3339Nano> stdout|stderr F|P <content>\\n``, as the kubelet reads it.  What "consumed" means is
-in docs/channel.md.
+A line is ``<RFC3339Nano> stdout|stderr F|P <content>\\n``, in the kubelet's format.  docs/channel.md defines
+"consumed".
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from protect.stdio.logfile import LogFile, NoFile
 log = logging.getLogger(__name__)
 
 LONGEST = 16_384
-"""Bytes of content in one log line; a longer one is cut into P lines and a last F (containerd's default)."""
+"""Bytes of content in one log line; a longer line is cut into P lines and a last F (containerd's default)."""
 CHUNK = 2 * LONGEST
 """Bytes of output per append."""
 LINES = 1024
-"""Lines per append: in the file a newline takes 50 times as much.  Both bound how long one append takes."""
+"""Lines per append: a newline takes about 50 bytes in the file.  Both limits bound an append's time."""
 _DISK = LogDisk()
 _CALLS = HostCalls()
 
@@ -44,13 +44,13 @@ class LogSink:
 
     @property
     def consumed(self) -> int:
-        """Bytes whose lines are in the file; where to resume after a restart."""
+        """Bytes whose lines are in the file; the offset to resume from after a restart."""
         position = self._owner.file.position
         return position.stdout if self._name == "stdout" else position.stderr
 
     @property
     def finished(self) -> bool:
-        """Whether its end is recorded; then the agent knows the stream no more."""
+        """Whether the stream's end is recorded; the agent then no longer knows the stream."""
         position = self._owner.file.position
         return position.stdout_finished if self._name == "stdout" else position.stderr_finished
 
@@ -67,11 +67,11 @@ class LogSink:
                 del self._tail[:used]
             if every:
                 return self.consumed
-            # A stream that never pauses must not keep the loop from the others.
+            # A stream that never pauses must not block the loop.
             await asyncio.sleep(0)
 
     async def finish(self) -> None:
-        """Log the last line if it has no newline, and record the end."""
+        """Log the last line if it has no newline, and record the stream's end."""
         batch = render_rest(bytes(self._tail), self._name, time.time_ns()) if self._tail else b""
         await self._owner.append(batch, self._name, self.consumed + len(self._tail), finished=True)
         self._tail.clear()
@@ -80,8 +80,8 @@ class LogSink:
 class WorkloadLog:
     """One log file with two streams in it, and its live readers.
 
-    While the file cannot be written (ENOSPC, EIO) its streams wait and it is tried again, without loss;
-    ``trouble`` says why, and the daemon's log too.
+    While the file cannot be written (ENOSPC, EIO), its streams wait and the write is retried, without loss;
+    ``trouble`` and the daemon's log have the reason.
     """
 
     def __init__(self, path: str, file: LogFile | NoFile) -> None:
@@ -99,11 +99,11 @@ class WorkloadLog:
     async def open(
         cls, path: str, journal: Path, step: Callable[[str], None] = lambda name: None
     ) -> WorkloadLog:
-        """Open the log, or go on with it where the journal says.
+        """Open the log, or continue it from the journal's position.
 
-        With an empty path lines are dropped, but offsets are kept.  Refused when a new log cannot be opened,
-        or its file system does not answer in time; one that has a journal opens later, when its file can be.
-        Broken: the journal is damaged.  ``step`` is told of each step of the file work.
+        With an empty path lines are dropped, but offsets are kept.  Refused: a new log cannot be opened, or
+        its file system does not answer in time.  A log with a journal opens later, as soon as its file can be
+        opened.  Broken: the journal is damaged.  ``step`` is called with each step of the file work.
         """
         notes, new = _notes(journal)
         opened = cls(path, LogFile(path, notes, step) if path else NoFile(notes))
@@ -126,7 +126,7 @@ class WorkloadLog:
         return self.readers.subscribe(memory)
 
     async def append(self, batch: bytes, stream: str, consumed: int, *, finished: bool = False) -> None:
-        """Append a batch to the file, and note how far its stream is; called by the sinks."""
+        """Append a batch to the file, and note its stream's position; called by the sinks."""
         backoff = Backoff(first=0.1)
         backoff.delay()
         while True:
@@ -155,14 +155,14 @@ class WorkloadLog:
             return True
 
     def report(self, error: OSError) -> None:
-        """Report once, in the daemon's log, that the file cannot be written."""
+        """Report a write error in the daemon's log, once."""
         cause = error.strerror or str(error)
         if cause != self.trouble:
             log.error("log %s cannot be written: %s; its workload is held back", self.path, cause)
         self.trouble = cause
 
     async def reopen(self) -> None:
-        """Go on in a new file at the path, after the kubelet has renamed the old one.  Refused: it fails."""
+        """Continue in a new file at the path, after the kubelet's rename of the old.  Refused: it fails."""
         async with self._turn:
             if self._closed:
                 raise Refused("reopen", f"log {self.path}", "it is closed")
@@ -172,8 +172,11 @@ class WorkloadLog:
                 raise Refused("reopen", f"log {self.path}", error.strerror or str(error)) from error
 
     async def close(self) -> None:
-        """Close the file and end the readers; again: nothing.  Output that is not in the file is lost
-        to this process, not to the next that opens the log and resumes."""
+        """Close the file and end the readers; may be repeated.
+
+        Output that is not in the file is lost to this process, but not to the next process, which opens the
+        log and resumes.
+        """
         async with self._turn:
             if not self._closed:
                 self._closed = True
@@ -191,7 +194,7 @@ def _notes(path: Path) -> tuple[Journal, bool]:
 
 
 def stamp(now_ns: int) -> str:
-    """RFC 3339 with nanoseconds in UTC; its length is always the same, so that lines written again fit."""
+    """RFC 3339 with nanoseconds in UTC; constant length, therefore rewritten lines fit."""
     seconds, rest = divmod(now_ns, 1_000_000_000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:09d}Z"
 
@@ -206,10 +209,10 @@ def piece(tail: bytearray) -> bytes:
 
 
 def render(content: bytes, stream: str, now_ns: int) -> tuple[bytes, int]:
-    """The log lines that ``content`` makes, and how many of its bytes they stand for.
+    """The log lines of ``content``, and the number of its bytes in them.
 
-    What is left makes no line yet: it is less than a full line and has at most 16,384 bytes.  Where the
-    lines are cut depends on the bytes only, not on the chunks they came in.
+    The remaining bytes form no line yet: less than a full line, at most 16,384 bytes.  The cuts depend on the
+    bytes only, not on their chunks.
     """
     head = f"{stamp(now_ns)} {stream} ".encode()
     whole, part = head + b"F ", head + b"P "
@@ -228,7 +231,7 @@ def render(content: bytes, stream: str, now_ns: int) -> tuple[bytes, int]:
 
 
 def render_rest(content: bytes, stream: str, now_ns: int) -> bytes:
-    """The last line, which had no newline, as a P line (as containerd writes it)."""
+    """The last line, without a newline, as a P line (like containerd)."""
     return f"{stamp(now_ns)} {stream} P ".encode() + content + b"\n"
 
 

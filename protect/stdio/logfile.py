@@ -2,8 +2,8 @@
 
     journal.begin -> write(2), O_APPEND -> journal.commit
 
-An append found under way is accepted when the file is long enough to hold it (nobody else appends),
-else what is there of it is cut off.
+After a restart an append under way is accepted if the file is long enough for it (no other process appends);
+otherwise its partial bytes are cut off.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MODE = 0o640
 
 
 def _no_step(name: str) -> None:
-    """The ``step`` of a log whose steps nobody watches."""
+    """The default ``step``: does nothing."""
 
 
 class LogFile:
-    """A log file and its journal.  It must not be used by two threads at once."""
+    """A log file and its journal.  Two threads must not use it at once."""
 
     def __init__(self, path: str, journal: Journal, step: Callable[[str], None] = _no_step) -> None:
-        """``step`` is told each step's name once it is done."""
+        """``step`` is called with each step's name at its end."""
         self._path = path
         self._journal = journal
         self._step = step
@@ -37,23 +37,23 @@ class LogFile:
 
     @property
     def position(self) -> Position:
-        """How much output is in the file for good."""
+        """The position of the output that is in the file for good."""
         return self._journal.position
 
     @property
     def wanting(self) -> bool:
-        """Whether a file has to be found before anything can be appended, or an append be finished."""
+        """Whether the file must be found before the next append, or an append be finished."""
         return self._fd < 0
 
     @property
     def unfinished(self) -> bool:
-        """Whether an append is under way that an earlier process began, or that failed."""
+        """Whether an append is unfinished: an earlier process began it, or it failed."""
         return self._journal.pending is not None
 
     def find(self) -> int:
-        """Finish what was under way, then open what is at the path now: a descriptor, for ``use``.
+        """Finish an unfinished append, then open the file now at the path: a descriptor, for ``use``.
 
-        The file is created, its directory is not.  The path's file system may hold the call up; OSError.
+        The file is created, its directory is not.  The path's file system may block the call; OSError.
         """
         self._finish_pending()
         return open_plain(self._path, _FLAGS, MODE)
@@ -66,7 +66,7 @@ class LogFile:
         self._step("opened" if before < 0 else "reopened")
 
     def append(self, batch: bytes, position: Position) -> None:
-        """Append the whole batch and note the new position, or (OSError) do neither."""
+        """Append the whole batch and note the new position, or (OSError) neither."""
         self._finish_pending()
         state = os.fstat(self._fd)
         append = Append(state.st_dev, state.st_ino, state.st_size, len(batch), position)
@@ -82,13 +82,13 @@ class LogFile:
         self._step("committed")
 
     def advance(self, position: Position) -> None:
-        """Note a new position without a line.  OSError: an append under way cannot be finished."""
+        """Note a new position without a line.  OSError: an unfinished append cannot be finished."""
         self._finish_pending()
         self._journal.advance(position)
         self._step("advanced")
 
     def close(self) -> None:
-        """Close both; the position stays in the journal."""
+        """Close the file and the journal; the journal keeps the position."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
@@ -97,11 +97,11 @@ class LogFile:
     def _write(self, batch: bytes) -> None:
         rest = memoryview(batch)
         while rest:
-            # A short write is a full disk or a limit: the next try says which.
+            # A short write means a full disk or a limit: the next write raises the error.
             rest = rest[os.write(self._fd, rest) :]
 
     def _finish_pending(self) -> None:
-        """Accept an append that is under way, or cut it off."""
+        """Accept an unfinished append, or cut it off."""
         append = self._journal.pending
         if append is None:
             return
@@ -121,7 +121,7 @@ class LogFile:
         self._step("settled")
 
     def _find(self, append: Append) -> int:
-        """The file of the append, open for writing; -1 when it is gone.
+        """The file of the append, open for writing; -1 if it is gone.
 
         The kubelet rotates by renaming within the directory: ``0.log`` becomes ``0.log.<time>``.
         """
@@ -146,7 +146,7 @@ class LogFile:
 
 
 class NoFile:
-    """The log of a workload that has none: only the position is kept."""
+    """The log of a workload without a log file: only the position is kept."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -163,7 +163,7 @@ class NoFile:
         raise Refused("reopen", "log", "the workload has no log file")
 
     def use(self, descriptor: int) -> None:
-        """Do nothing, since no file is ever found."""
+        """Do nothing: no file is ever found."""
 
     def append(self, batch: bytes, position: Position) -> None:
         """Drop the lines."""

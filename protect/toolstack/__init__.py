@@ -1,1 +1,1 @@
-"""The toolstacks, which drive domains; their port is ``protect.model.toolstack``."""
+"""The toolstacks, which drive domains.  Their port is ``protect.model.toolstack``."""

@@ -1,4 +1,4 @@
-"""Makes methods of a toolstack run to their end, whatever happens to their caller."""
+"""Runs methods of a toolstack to their end, even if the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protect.model.toolstack import DomainId
 
 
 class Completing:
-    """Base of the toolstacks: knows which of its ``completed`` methods are under way."""
+    """Base of the toolstacks: knows the ``completed`` methods under way."""
 
     name: str
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 def completed(
     method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Decorator that makes a method one step: a cancelled caller gets CancelledError once it has ended."""
+    """Decorator that makes a method one step: a cancelled caller gets CancelledError at the method's end."""
 
     @functools.wraps(method)
     def step(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:

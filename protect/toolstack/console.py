@@ -1,4 +1,4 @@
-"""Reads logs of consoles, whose content comes from the guest and is untrusted."""
+"""Reads console logs.  Their content comes from the guest and is untrusted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protect.model.toolstack import DomainId
 
 
 async def read_tail(log: Path, limit: int) -> bytes:
-    """The last ``limit`` bytes of a file; empty if it does not exist."""
+    """The last ``limit`` bytes of a file; empty if the file does not exist."""
     try:
         async with aiofiles.open(log, "rb") as file:
             size = await file.seek(0, os.SEEK_END)
@@ -23,7 +23,7 @@ async def read_tail(log: Path, limit: int) -> bytes:
 
 
 class Consoles(ABC):
-    """Base of the toolstacks: reads consoles where they say that they are."""
+    """Base of the toolstacks: reads consoles from the files that ``console_log`` names."""
 
     @abstractmethod
     def console_log(self, domain: DomainId) -> Path: ...

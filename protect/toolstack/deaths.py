@@ -1,4 +1,4 @@
-"""Who is told when domains, or what serves them, end."""
+"""Tells listeners of the ends of domains and of their file servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Listener(AsyncIterator[T]):
-    """One caller of ``deaths()`` or its like; begins to collect when it is made."""
+    """One caller of ``deaths()`` or a similar method; collects from its creation on."""
 
     def __init__(self, already: Iterable[T]) -> None:
         self._queue: asyncio.Queue[T | None] = asyncio.Queue()
@@ -21,7 +21,7 @@ class Listener(AsyncIterator[T]):
             self.tell(end)
 
     def tell(self, end: T | None) -> None:
-        """None: there will be no more."""
+        """None: no more ends will come."""
         self._queue.put_nowait(end)
 
     async def __anext__(self) -> T:
@@ -39,13 +39,13 @@ class Listeners(Generic[T]):
         self._listeners: WeakSet[Listener[T]] = WeakSet()
 
     def listen(self, already: Iterable[T]) -> Listener[T]:
-        """From now on, and ``already`` first."""
+        """A listener for ends from now on; ``already`` come first."""
         listener = Listener(already)
         self._listeners.add(listener)
         return listener
 
     def tell(self, end: T) -> None:
-        """To all who listen now."""
+        """Tell all present listeners."""
         for listener in self._listeners:
             listener.tell(end)
 
@@ -56,4 +56,4 @@ class Listeners(Generic[T]):
 
 
 class Deaths(Listeners[DomainDeath]):
-    """Of domains."""
+    """Ends of domains."""

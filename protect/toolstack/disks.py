@@ -26,7 +26,7 @@ async def open_disk(disk: DiskSpec) -> Loop | None:
     check_name(disk)
     if await asyncio.to_thread(_is_block_device, disk.path):
         return None
-    # What is written is one domain's, and cached by it.
+    # One domain writes and caches the content.
     return await attach_loop(disk.path, disk.readonly, direct=not disk.readonly)
 
 

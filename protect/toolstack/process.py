@@ -1,4 +1,4 @@
-"""Processes by pid, start time and pidfd, so that a later one with the same number is not mistaken for it.
+"""Processes by pid, start time and pidfd: safe against reuse of a pid.
 
 Source: proc(5) /proc/<pid>/stat, pidfd_open(2).
 """
@@ -24,18 +24,18 @@ class ProcessStat:
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """Read a process's stat; None: there is no such process."""
+    """Read a process's stat; None: no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = text[text.rindex(b")") + 2 :].split()  # the name before it may hold blanks and brackets
+    fields = text[text.rindex(b")") + 2 :].split()  # the name before the fields may hold blanks and brackets
     return ProcessStat(state=fields[0].decode(), parent=int(fields[1]), starttime=int(fields[19]))
 
 
 class PidfdProcess:
-    """A process held by pidfd, so that it cannot be confused with another of the same number."""
+    """A process held by pidfd: safe against reuse of its pid."""
 
     def __init__(self, pid: int, pidfd: int) -> None:
         self.pid = pid
@@ -44,7 +44,7 @@ class PidfdProcess:
 
     @classmethod
     def open(cls, pid: int, starttime: int | None = None) -> PidfdProcess | None:
-        """Open a process; None: it has ended (or is a zombie), or its start time is another one's."""
+        """Open a process; None if it has ended (zombies included) or has another start time."""
         try:
             pidfd = os.pidfd_open(pid)
         except (ProcessLookupError, OSError):
@@ -56,11 +56,11 @@ class PidfdProcess:
         return cls(pid, pidfd)
 
     def kill(self) -> None:
-        """Send SIGKILL; does nothing if it has ended."""
+        """Send SIGKILL; does nothing after the process's end."""
         self.signal(signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send a signal; returns whether the process was there to get it."""
+        """Send a signal; False: the process has ended."""
         if self._pidfd < 0:
             return False
         try:
@@ -70,9 +70,9 @@ class PidfdProcess:
         return True
 
     def stat(self) -> ProcessStat | None:
-        """Its stat; None once it has ended."""
+        """The process's stat; None after its end."""
         found = read_stat(self.pid)
-        # signal 0 after the read proves that the number was still this process's
+        # signal 0 after the read proves that the pid still belonged to this process
         return found if found and found.state not in "ZX" and self._is_there() else None
 
     def _is_there(self) -> bool:
@@ -83,7 +83,7 @@ class PidfdProcess:
         return True
 
     async def wait(self) -> None:
-        """Wait until it has ended; several callers may."""
+        """Wait for the end of the process; several callers may wait."""
         if self._ended is None:
             loop = asyncio.get_running_loop()
             self._ended = loop.create_future()

@@ -1,1 +1,1 @@
-"""Shows files and directories of the host to zones, by bind mounts in the directory that a zone shares."""
+"""Shows files and directories of the host to zones, by bind mounts in a zone's shared directory."""

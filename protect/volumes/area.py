@@ -1,18 +1,17 @@
-"""A zone's area: the directory that the zone sees, and its parts.
+"""A zone's area: its shared directory, with supporting files.
 
 ::
 
-    <root>/                          a tmpfs, unbindable: a copy of the host's tree, which a volume may be,
-                                     has no zone's area in it
+    <root>/                          a tmpfs, unbindable: a copy of the host's tree (a possible volume)
+                                     contains no zone's area
     <root>/places/<workload>/<name>  empty files and directories, written by us alone
-    <root>/namespace                 a mount namespace of the zone's own, whose root is ``places``, read-only
-                                     and a shared mount; volumes are mounted there
+    <root>/namespace                 the zone's mount namespace; its root is ``places``, read-only
+                                     and a shared mount; volumes are mounted in it
+    <root>/stage                     a second namespace, invisible to zones, with copies of the read-only
+                                     volumes that follow the host: see following.py
 
-    <root>/stage                     another one, which no zone sees, with copies of those read-only volumes
-                                     that follow the host: see following.py
-
-So the zone can neither add to its directory nor rename in it, and the host can remove what volumes are
-made of.  Unmounting ``<root>`` takes everything away at once.
+The zone can neither add to its directory nor rename in it, and the host can remove the sources of volumes.
+An unmount of ``<root>`` removes everything at once.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Area:
         return self.root / "stage"
 
     def has_stage(self) -> bool:
-        """Whether there is a namespace, not only the file that keeps one."""
+        """Whether the stage namespace exists, not only the file for its mount."""
         try:
             return self.stage.stat().st_dev != self.root.stat().st_dev
         except FileNotFoundError:
@@ -73,7 +72,7 @@ class Area:
         return tree
 
     def _root_again(self) -> int:
-        """The same, by which the new namespace learns nothing of the zone's: kept() makes it private."""
+        """The root of the new namespace, without propagation from the zone's: kept() makes it private."""
         return mountspace.inside(self.namespace, lambda: mounts.clone(Path("/"), recursive=False))
 
     def remove(self) -> None:
@@ -81,10 +80,10 @@ class Area:
         while mounts.unmount(self.root):
             pass
         with suppress(FileNotFoundError):
-            self.root.rmdir()  # and nothing that removes what it finds in it
+            self.root.rmdir()  # never remove recursively: a mount's files could be deleted
 
     def attach(self, workload: str, name: str, tree: int, *, directory: bool, stage: int = -1) -> None:
-        """Show a tree of mounts to the zone; ``stage``: the same that follows the host, -1 for none."""
+        """Show a tree of mounts to the zone; ``stage``: a copy that follows the host, -1 for none."""
         places = self.places / workload
         if not places.exists():
             places.mkdir(mode=0o755)
@@ -110,13 +109,13 @@ class Area:
         if self.has_stage():
             mountspace.inside(self.stage, lambda: _uncover(Path("/", workload)))
         for place in list(places.iterdir()):
-            # One by one, empty: nothing here may ever remove what it finds.
+            # One by one, empty: a recursive removal could delete files of a volume.
             place.rmdir() if place.is_dir() else place.unlink()
         places.rmdir()
 
 
 def _cover(place: Path) -> None:
-    """Mount a directory on itself: what is below is then unmounted at once (each takes milliseconds)."""
+    """Mount a directory on itself: one unmount then removes all mounts below (each takes milliseconds)."""
     tree = mounts.clone(place, recursive=False)
     try:
         mounts.attach(tree, place)

@@ -1,4 +1,4 @@
-"""Block devices of this host, found by the paths that callers name."""
+"""Block devices of this host, found by the callers' paths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPERATION = "find block device"
 
 
 class HostBlockDevices:
-    """``protect.model.volume.HostDevices``; paths are looked up by processes that can be left behind."""
+    """``protect.model.volume.HostDevices``.  Processes look the paths up; a hung process can be abandoned."""
 
     def __init__(self, lookups: Lookups) -> None:
         self._lookups = lookups
@@ -49,7 +49,7 @@ async def _find(lookup: Lookup, path: str) -> HostBlockDevice:
 
 
 def _openable(path: str, real: str, number: int) -> Path:
-    """A path that leads to the very device: the node may be in a mount that only the lookup saw."""
+    """A path to the same device: the node may be in a mount that only the lookup process saw."""
     kernels = Path("/sys/dev/block") / f"{os.major(number)}:{os.minor(number)}"
     for candidate in (Path(real), Path("/dev") / kernels.resolve().name):
         try:

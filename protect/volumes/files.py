@@ -28,7 +28,7 @@ OPERATION = "copy files of"
 class HostFileVolumes:
     """``protect.model.ports.HostFiles``.
 
-    ``lookups``: paths are looked up by processes that can be left behind, so many for each zone.
+    ``lookups``: processes that look paths up, with a limit for each zone; a hung process can be abandoned.
     """
 
     def __init__(self, lookups: Lookups) -> None:
@@ -68,7 +68,7 @@ class HostFileVolumes:
             return FoundFiles(reason=error.strerror or str(error))
 
     async def _scanned(self, zone_id: str, place: Place, wanted: WantedFiles) -> FoundFiles:
-        """Watched first: a change after the scan is told."""
+        """Find the files.  Watch before the scan: a change after the scan is then reported."""
         watch = self._watches.add(place.descriptor, wanted.changed) if wanted.changed else None
         try:
             scan = functools.partial(filetree.scan, volume=wanted.volume)
@@ -106,7 +106,7 @@ class HostFileVolumes:
         work: Callable[[int], T],
         late: Callable[[T], object] | None = None,
     ) -> T:
-        """Work on a place, in a thread that has it for itself: it may be left behind."""
+        """Work on a place, in a thread with its own descriptor: a hung thread can be abandoned."""
         kept = Place(os.dup(place.descriptor), place.mode)
 
         def run() -> T:
@@ -117,7 +117,7 @@ class HostFileVolumes:
             return await self._calls.run(f"{zone_id} {volume.host_path}", run, late, zone_id)
         except OSError as error:
             if error.errno == errno.EBUSY:
-                kept.close()  # it was not begun, or has ended
+                kept.close()  # the work did not begin, or has ended
             raise
 
 
@@ -128,7 +128,7 @@ def _drop(found: FoundFiles) -> None:
 
 
 def _not_copied(place: Place) -> str:
-    """Why it cannot be copied; "" when it may be."""
+    """The reason against a copy; "" if allowed."""
     if not stat.S_ISDIR(place.mode) and not stat.S_ISREG(place.mode):
         return "it is neither a file nor a directory"
     mount = mountinfo.mounts().get(mountinfo.number_of(place.descriptor))
@@ -138,7 +138,7 @@ def _not_copied(place: Place) -> str:
 
 
 def _write(_: int, volume: FileVolume, content: bytes) -> None:
-    """Only into the file that the workload had: what is at its path may be another one by now."""
+    """Write only into the file that the workload had: its path may now lead to another file."""
     file = open_returned(volume, os.O_WRONLY, volume.file)
     try:
         os.ftruncate(file, 0)

@@ -1,12 +1,12 @@
-"""A directory or file of the host as a tree that can be copied: bounded, and nothing in it is followed.
+"""A directory or file of the host as a tree for a copy: bounded, without following links.
 
 Kubernetes' AtomicWriter (pkg/volume/util/atomic_writer.go) makes a volume of three kinds of entries::
 
-    ..2026_01_02_03_04_05.123456/   a version's files, which never change once it is in force
+    ..2026_01_02_03_04_05.123456/   a version's files, constant once the version is in force
     ..data                          a symbolic link to the version in force, replaced by rename(2)
     <name>                          a symbolic link to ..data/<name>
 
-So what is read of a version is whole if ``..data`` leads to it before and after.  All of this blocks.
+A read of a version is consistent if ``..data`` leads to it before and after.  All functions block.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from protect.volumes.returned import open_returned
 
 ENTRIES = 1024
 BYTES = 4 << 20
-"""Of one volume, in the pages that it takes in a zone's memory."""
+"""Maximum bytes of one volume, counted in whole pages of the zone's memory."""
 _NAMES = 128 << 10
 _DEPTH = 16
 _TRIES = 5
@@ -40,11 +40,11 @@ _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class NotCopied(Exception):
-    """A volume that is not of such a kind, or too large; the text says why."""
+    """A volume of another kind, or too large; the text is the reason."""
 
 
 def scan(place: int, volume: FileVolume) -> FileTree:
-    """What is at a descriptor (O_PATH, of a directory or a plain file).  NotCopied; OSError."""
+    """The tree at a descriptor (O_PATH, of a directory or a plain file).  NotCopied; OSError."""
     for _ in range(_TRIES):
         root = os.open(f"/proc/self/fd/{place}", _OPEN)
         try:
@@ -85,18 +85,18 @@ def _check_returned(volume: FileVolume, file: FileId) -> None:
 
 
 def _plain(walk: _Walk, root: int) -> list[str]:
-    """Any tree; the names in its root."""
+    """Collect any tree; returns the names in its root."""
     walk.tree(root, "", links=True)
     return [entry.path for entry in walk.entries if entry.path and "/" not in entry.path]
 
 
 def _versions(walk: _Walk, root: int) -> list[str]:
-    """An AtomicWriter's tree, its links last; the names in its root."""
+    """Collect an AtomicWriter's tree, with its links last; returns the names in its root."""
     top = _in_force(root)
     links = []
     for entry in _listed(root, walk.room):
         if entry.name.startswith(".."):
-            continue  # the link itself, an old version, or one that is being made
+            continue  # the link itself, an old version, or an unfinished version
         if not entry.is_symlink() or os.readlink(entry.name, dir_fd=root) != f"{_DATA}/{entry.name}":
             raise NotCopied(f"{entry.name!r:.100} is no link of an AtomicWriter")
         links.append(entry.name)
@@ -146,7 +146,7 @@ class _Walk:
         return ENTRIES - len(self.entries)
 
     def tree(self, directory: int, path: str, *, links: bool, depth: int = 0) -> None:
-        """What is in a directory; ``links``: symbolic ones that stay within the root are taken too."""
+        """Collect a directory; ``links``: include symbolic links that stay within the root."""
         if depth >= _DEPTH:
             raise NotCopied(f"its directories are deeper than {_DEPTH}")
         for entry in sorted(_listed(directory, self.room), key=lambda entry: entry.name):
@@ -164,7 +164,7 @@ class _Walk:
                     os.close(below)
 
     def add(self, path: str, status: os.stat_result) -> None:
-        """A directory or a plain file; nothing else is copied."""
+        """Collect a directory or a plain file; all other kinds are skipped."""
         if stat.S_ISREG(status.st_mode):
             kind, size = FileKind.REGULAR, status.st_size
         elif stat.S_ISDIR(status.st_mode):
@@ -208,7 +208,7 @@ class _Walk:
         self.entries.append(entry)
 
     def version(self) -> str:
-        """Another one for each change: of a name, an attribute, or what is behind it."""
+        """A digest that differs after each change of a name, an attribute, or content."""
         digest = hashlib.sha256()
         for entry in self.entries:
             digest.update(repr(entry).encode())
@@ -216,7 +216,7 @@ class _Walk:
 
 
 def read(tree: FileTree, chunks: Sequence[FileChunk]) -> list[bytes]:
-    """The contents of chunks.  FilesChanged when a file is not what it was; OSError."""
+    """The contents of chunks.  FilesChanged: a file differs from the scan; OSError."""
     return [_read(tree, chunk) if chunk.entry.kind is FileKind.REGULAR else b"" for chunk in chunks]
 
 
@@ -237,7 +237,7 @@ def _read(tree: FileTree, chunk: FileChunk) -> bytes:
 
 
 def _open(root: int, entry: FileEntry) -> int:
-    """Open a file that was seen.  It is found again without opening it: it may be a pipe by now."""
+    """Open a file of the scan.  Look it up first without opening it: it may now be a pipe."""
     *parents, name = entry.path.split("/")
     at = os.dup(root)
     try:

@@ -1,14 +1,14 @@
-"""Volumes that follow the host: what it mounts later gets the volume's attributes before a zone can see it.
+"""Volumes that follow the host: later mounts of the host get the volume's attributes before a zone sees them.
 
-A mount that is received by propagation comes with the flags that it has on the host.  So what a zone sees of
-such a volume receives nothing.  A copy that does, the stage, is in another namespace, in no zone's reach.
-When it changes, each new mount there is copied, set right while the copy is attached nowhere, and then
-attached to the zone's; each one that is gone is taken away.  Both namespaces tell what is to be done, so that
-nothing has to be remembered: after a restart the look is the same.
+A propagated mount has the host's flags.  Therefore the zone's mounts of such a volume receive nothing.  The
+stage, a copy in another namespace out of every zone's reach, receives the host's mounts.  When it changes,
+each new mount is copied, given its attributes while detached, and then attached to the zone's volume;
+vanished mounts are unmounted.  Both namespaces together hold the whole state: after a restart the comparison
+is the same.
 
-Nothing here asks a file server.  The places of mounts are found in what the kernel knows (RESOLVE_CACHED),
-but below file systems of this host's own.  A tenant who renames directories while the host mounts there may
-have a mount appear elsewhere in the same volume.
+No step asks a file server.  The mount points are found in the kernel's cache (RESOLVE_CACHED), except below
+local file systems of this host.  A tenant who renames directories while the host mounts in them may make a
+mount appear elsewhere in the same volume.
 
 Sources: mount_namespaces(7), proc(5) mountinfo, openat2(2).
 """
@@ -34,18 +34,18 @@ from protect.volumes.source import COMMANDING, attributes
 log = logging.getLogger(__name__)
 
 LOCAL = frozenset("bcachefs btrfs erofs ext2 ext3 ext4 f2fs overlay ramfs squashfs tmpfs xfs zfs".split())
-"""Kinds of file systems that no server can hold, so that they may be asked."""
+"""Local file systems: no server can block a lookup in them."""
 MOST = 4096
-"""Mounts of all of a zone's volumes, beyond which no more are added."""
+"""Limit of mounts in all volumes of a zone; no more are added."""
 _ROUNDS = 16
-"""Of mounts that lie on each other, how many layers one look adds."""
+"""Layers of stacked mounts that one look adds."""
 _PIECE = 1 << 16
-# Gone, hidden below another mount, not to be copied, or not known without asking: there will be another look.
+# Gone, hidden below another mount, unbindable, or not in the cache: a later look tries again.
 _PASSING = (errno.ENOENT, errno.EAGAIN, errno.EINVAL, errno.ELOOP, errno.ENOTDIR, errno.EXDEV, errno.EBUSY)
 
 
 class _Side(NamedTuple):
-    """A namespace, and its mounts by number, with those on each."""
+    """A namespace, its mounts by number, and the mounts on each."""
 
     namespace: Path
     known: dict[int, Mount]
@@ -53,7 +53,7 @@ class _Side(NamedTuple):
 
 
 class Following:
-    """The volumes of one zone; all methods block, for a short time.  ``close`` it."""
+    """The volumes of one zone; all methods block for a short time.  Call ``close`` at the end."""
 
     def __init__(self, area: Area) -> None:
         self._area = area
@@ -66,7 +66,7 @@ class Following:
             stack.pop_all()
 
     def close(self) -> None:
-        """Also while ``sync`` runs, in a thread that nobody waits for any more: it is closed at its end."""
+        """Close, even while ``sync`` runs in an abandoned thread: then ``sync`` closes at its end."""
         self._ended = True
         if not self._lock.acquire(blocking=False):
             return
@@ -79,7 +79,7 @@ class Following:
             self._lock.release()
 
     def sync(self) -> None:
-        """Bring what the zone sees to what the stage has now; OSError for what nobody expects."""
+        """Make the zone's mounts equal to the stage's; OSError for unexpected errors."""
         try:
             with self._lock:
                 if not self._closed:
@@ -99,7 +99,7 @@ class Following:
                 return
 
     def _match(self, stage: _Side, zone: _Side, tops: tuple[Mount, Mount], pair: tuple[Mount, Mount]) -> bool:
-        """One mount and its copy: whether anything was done to what is on them."""
+        """Compare the mounts on one mount and on its copy; returns whether anything changed."""
         missing: list[Mount] = []
         there = list(zone.on.get(pair[1].number, ()))
         done = False
@@ -128,7 +128,7 @@ class Following:
             return False
 
     def _add(self, stage: _Side, zone: _Side, tops: tuple[Mount, Mount], mount: Mount, below: Mount) -> bool:
-        """Whether it is there now: it may be hidden below another one."""
+        """Add a mount; False if its place cannot be reached now: another mount may hide it."""
         with ExitStack() as opened:
             source = _find(stage, tops[0], mount, mount.parent, opened)
             if mountinfo.number_of(source) != mount.number:
@@ -138,7 +138,7 @@ class Following:
                 return False
             tree = mountspace.inside(stage.namespace, lambda: mounts.clone(source, recursive=False))
             opened.callback(os.close, tree)
-            # All at once: from here on it gives no more than the volume does, and receives nothing.
+            # In one call: from here on the tree grants no more than the volume, and receives nothing.
             wanted = attributes(readonly=tops[1].readonly)
             mounts.change(tree, add=wanted, propagation=mounts.MS_PRIVATE, recursive=True)
             mountspace.inside(zone.namespace, lambda: mounts.attach_at(tree, place))
@@ -166,7 +166,7 @@ def _side(namespace: Path, listing: int) -> _Side:
 
 
 def _text(listing: int) -> str:
-    """All of it; changes meanwhile are told, and looked at again."""
+    """The whole listing; changes during the read are reported, and read again."""
     pieces: list[bytes] = []
     at = 0
     while piece := os.pread(listing, _PIECE, at):
@@ -176,7 +176,7 @@ def _text(listing: int) -> str:
 
 
 def _tops(stage: _Side, zone: _Side) -> Iterator[tuple[Mount, Mount]]:
-    """The volumes that both have, ``/<workload>/<name>``: of several mounts at a place the lowest."""
+    """The volumes in both, ``/<workload>/<name>``: of stacked mounts the lowest."""
     mine, its = (
         {each.place: each for each in reversed(side.known.values()) if each.place.count("/") == 2}
         for side in (stage, zone)
@@ -185,7 +185,7 @@ def _tops(stage: _Side, zone: _Side) -> Iterator[tuple[Mount, Mount]]:
 
 
 def _find(side: _Side, top: Mount, mount: Mount, parent: int, opened: ExitStack) -> int:
-    """A descriptor of what is at a mount's place below a volume's top."""
+    """A descriptor of the topmost mount or file at a mount's place below a volume's top."""
     path = os.path.relpath(mount.place, top.place)
     ask = all(each.kind in LOCAL for each in _upward(side, parent, top))
 
@@ -202,7 +202,7 @@ def _find(side: _Side, top: Mount, mount: Mount, parent: int, opened: ExitStack)
 
 
 def _upward(side: _Side, number: int, top: Mount) -> Sequence[Mount]:
-    """A mount and those below it, down to the volume's top."""
+    """A mount and its ancestors, up to the volume's top."""
     found: list[Mount] = []
     with suppress(KeyError):
         while True:

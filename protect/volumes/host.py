@@ -28,16 +28,15 @@ from protect.volumes.source import OPERATION, take
 log = logging.getLogger(__name__)
 
 _SECONDS = 30.0
-"""Within which mounts come and go, and usually within milliseconds."""
+"""Limit for mounts and unmounts; they usually take milliseconds."""
 _PAUSE = 0.05
-"""Seconds between two looks at what the host has mounted: a host that mounts all the time is not followed
-each time."""
+"""Least seconds between two looks at the host's mounts; a host that mounts more often is sampled."""
 
 
 class HostVolumes:
     """``protect.model.ports.ZoneVolumes``; the areas are ``<root>/<zone>``.
 
-    ``program``: ``hostc/lookup``; ``tenant_of``: a zone's, see Lookups.
+    ``program``: ``hostc/lookup``; ``tenant_of``: the tenant of a zone, see Lookups.
     """
 
     def __init__(self, root: Path, program: Path, tenant_of: TenantOf = str) -> None:
@@ -70,12 +69,12 @@ class HostVolumes:
             self._followers[zone_id] = asyncio.create_task(self._follow(zone_id, area))
 
     async def _follow(self, zone_id: str, area: Area) -> None:
-        """Until it is cancelled.  The area may be gone by then, and what is asked of it fails."""
+        """Follow until cancelled.  The area may be removed before; calls on it then fail."""
         key = f"{zone_id}: follow"
         following: list[Following] = []
         changed = asyncio.Event()
         loop = asyncio.get_running_loop()
-        # The loop itself waits for what can be read, and a list of mounts always can.
+        # The event loop waits for readability, but a list of mounts is always readable.
         with select.epoll() as changes:
             try:
                 await self._run(key, lambda: following.append(Following(area)))
@@ -150,9 +149,9 @@ class HostVolumes:
         checkpoint("volumes.detached")
 
     async def _run(self, key: str, work: Callable[[], None], owner: str = "") -> None:
-        """Not in the threads that all share: the last unmount of a file system may wait for its server.
+        """Run in threads outside the shared pool: the last unmount of a file system may wait for its server.
 
-        ``owner``: so many of its calls are under way at most; those that end a zone have none, and go ahead.
+        ``owner``: its calls under way are limited; calls that end a zone have no owner, and are not limited.
         """
         await complete(self._calls.run(key, work, owner=owner))
 
@@ -166,7 +165,7 @@ def _heard(changes: select.epoll, changed: asyncio.Event) -> None:
 
 
 def _users(volumes: Sequence[Volume], ids: ZoneIdMapping | None, stack: ExitStack) -> int:
-    """A descriptor of the user namespace that some need, for as long as the stack; 0 when none does."""
+    """A descriptor of the user namespace for id-mapped volumes, open as long as the stack; 0: not needed."""
     mapped = [volume.host_path for volume in volumes if volume.map_ids]
     if not mapped:
         return 0

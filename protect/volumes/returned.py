@@ -1,6 +1,6 @@
-"""The host's file that a zone's bytes are written to when a workload has ended: found without links, checked.
+"""Opens the host's file that receives a zone's bytes at a workload's end: without links, and checked.
 
-All of this blocks.
+All functions block.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ _REST = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 def open_returned(volume: FileVolume, flags: int, file: FileId) -> int:
-    """A descriptor of the volume's file, opened with ``flags`` if it is ``file``.
+    """A descriptor of the volume's file, opened with ``flags``, if the file is ``file``.
 
-    OSError: a symbolic link leads to it (ENOTDIR), or it is another file, none, or has other names (ESTALE).
+    OSError: a symbolic link on the path (ENOTDIR); a missing or different file, or one with several names
+    (ESTALE).
     """
     place = _find(volume)
     try:
         status = os.fstat(place)
         if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != file:
             raise OSError(errno.ESTALE, "another file is there now", volume.host_path)
-        # Another name may be another pod's, or the host's.
+        # Another name may belong to another pod, or to the host.
         if status.st_nlink != 1:
             raise OSError(errno.ESTALE, f"the file has {status.st_nlink} names", volume.host_path)
         return os.open(f"/proc/self/fd/{place}", flags | _REST)
@@ -33,7 +34,7 @@ def open_returned(volume: FileVolume, flags: int, file: FileId) -> int:
 
 
 def _find(volume: FileVolume) -> int:
-    """A descriptor (O_PATH).  A symbolic link at the end is not followed either: it is found itself."""
+    """A descriptor (O_PATH).  A symbolic link at the end is not followed; the result is the link itself."""
     names = [name for name in volume.host_path.removeprefix(volume.beneath).split("/") if name]
     if not names:
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), volume.host_path)

@@ -1,8 +1,8 @@
-"""Files for zones' scratch disks: sparse, of their full size, which is their hard limit.
+"""Files for zones' scratch disks: sparse; the full size is the hard limit.
 
-The host neither makes nor mounts a file system in them: what a zone writes there is for its own kernel.
-What has been promised and not yet written is counted as taken, so that a zone gets what it was promised
-unless others fill the host's disk (docs/operations.md).
+The host neither makes nor mounts a file system in them: only the zone's kernel interprets their content.
+Promised but unwritten bytes count as taken: a zone gets its promised space unless other writers fill the
+host's disk (docs/operations.md).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from protect.model.zone import SCRATCH_VDEV
 
 _MIB = 1 << 20
 _BLOCK = 512
-"""Of st_blocks."""
+"""Unit of st_blocks."""
 
 
 class ScratchFiles:
     """``ScratchDisks`` in one directory."""
 
     def __init__(self, directory: Path, reserve: int, *, overcommit: bool = False) -> None:
-        """``reserve``: bytes that are left free; ``overcommit``: promise more than there is."""
+        """``reserve``: bytes to leave free; ``overcommit``: promise more than the free space."""
         self._directory = directory
         self._reserve = reserve
         self._overcommit = overcommit
@@ -95,7 +95,7 @@ class ScratchFiles:
             return 0
 
     def _free(self) -> int:
-        """What the file system of the directory has, which may not be made yet."""
+        """Free bytes of the file system of the directory; the directory may not exist yet."""
         place = self._directory
         while not place.exists():
             place = place.parent

@@ -1,4 +1,4 @@
-"""Turn a host path into mounts that can be attached: found once, and held from then on (ADR 30)."""
+"""Turns a host path into attachable mounts: looked up once, and held from then on (ADR 30)."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ COMMANDING = frozenset(
     " functionfs gadgetfs ocfs2_dlmfs openpromfs ibmasmfs ipathfs spufs s390_hypfs oprofilefs usbfs"
     " usbdevfs".split()
 )
-"""Types of file systems whose files are interfaces of the kernel: to write to one controls the host."""
+"""Types of file systems whose files control the kernel: a write would control the host."""
 
 
 async def take(volume: Volume, lookup: Lookup, users: int, taken: list[VolumeSource]) -> None:
-    """Take the mounts of a volume, and add them to ``taken``.  The caller bounds the wait for file servers.
+    """Take the mounts of a volume, and add them to ``taken``.  The caller limits the wait for file servers.
 
-    ``users``: descriptor of the user namespace for one whose ids are mapped.  A cancelled call has ended, and
-    may have added one.
+    ``users``: descriptor of the user namespace for a volume with mapped ids.  A cancelled call has ended, and
+    may have added a source.
 
-    Missing, Invalid; Refused for what a zone cannot have of the host: sockets, pipes, devices, and the file
-    systems by which the host is commanded; and to follow mounts that do not tell of what is mounted below
-    them.  Such file systems are left out of a volume that has them further down, as ``/`` has.
+    Missing, Invalid; Refused: a socket, pipe, device, or a file system that controls the host; also a volume
+    that shall follow mounts on a mount without propagation.  If a directory such as ``/`` has controlling
+    file systems further down, they are left out.
     """
     try:
         with await lookup.find(volume.host_path, make=volume.create_directory) as place:
@@ -59,7 +59,7 @@ async def take(volume: Volume, lookup: Lookup, users: int, taken: list[VolumeSou
                 await _step(_copy, volume, place, users, taken)
                 return
             unbindable = frozenset(each.place for each in below if each.unbindable)
-            # To be left out they are marked, and must not be so for the host.
+            # The marks leave mounts out; they must not apply to the host's own mounts.
             with await lookup.copied(follow=volume.follow_host) as copied:
                 await _take_copied(volume, lookup, copied, unbindable, users, taken)
     except OSError as error:
@@ -74,9 +74,9 @@ async def _take_copied(
     users: int,
     taken: list[VolumeSource],
 ) -> None:
-    """Mark mounts: copies leave unbindable ones out, with all below them.
+    """Mark mounts as unbindable: copies omit them, with all mounts below.
 
-    A new namespace may have forgotten which were unbindable (Linux 6.18 does).
+    A new namespace may have lost the host's unbindable marks (Linux 6.18 does).
     """
     home = Path(f"/proc/{lookup.pid}")
     top = mountinfo.number_of(copied.descriptor)
@@ -85,8 +85,8 @@ async def _take_copied(
         known = await _step(mountinfo.mounts, home)
         found = mountinfo.highest(known, top, lambda at: at.kind in COMMANDING or at.place in unbindable)
         marks = {at.number: at.place for at in found if not at.unbindable}
-        # Those that cannot be marked are gone at the next look (a copy that follows the host changes
-        # with every pod), or below another mount and out of reach.
+        # An unmarkable mount is gone at the next look (a copy that follows the host changes with every pod),
+        # or below another mount and out of reach.
         if tried == marks.keys() or await lookup.make_unbindable(marks):
             break
         tried = set(marks)
@@ -111,12 +111,12 @@ def _copy(volume: Volume, place: Place, users: int, taken: list[VolumeSource]) -
 
 
 async def _step(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a step in a thread, to its end.  All steps are short, since none asks a file server."""
+    """Run a step in a thread, to its end.  All steps are short: none asks a file server."""
     return await complete(asyncio.to_thread(work, *args, **kwargs))
 
 
 def _checked(volume: Volume, place: Place, mount: mountinfo.Mount) -> bool:
-    """Whether it is a directory; Refused for what zones cannot have."""
+    """Whether the place is a directory; Refused for forbidden kinds."""
     mode = place.mode
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "neither a file nor a directory")
@@ -135,18 +135,18 @@ def _checked(volume: Volume, place: Place, mount: mountinfo.Mount) -> bool:
 
 
 def attributes(*, readonly: bool) -> int:
-    """What all mounts of a volume have, since what is mounted below one could be used as it can."""
+    """Attributes of all mounts of a volume: a mount without them would give access to mounts below."""
     always = mounts.MOUNT_ATTR_NOSUID | mounts.MOUNT_ATTR_NODEV
     return always | mounts.MOUNT_ATTR_RDONLY if readonly else always
 
 
 def _set_attributes(tree: int, way: int, *, readonly: bool) -> None:
-    """Nothing comes to what a zone sees later but by way of the volume's stage: see following.py."""
+    """Set attributes and propagation.  Later mounts reach the zone only by the stage: see following.py."""
     mounts.change(tree, add=attributes(readonly=readonly), propagation=way, recursive=True)
 
 
 def _map_ids(source: VolumeSource, users: int) -> None:
-    """Map the ids of all its file systems; Refused when one of them cannot."""
+    """Map the ids of all file systems of the source; Refused if a file system does not support it."""
     try:
         mounts.change(source.tree, add=mounts.MOUNT_ATTR_IDMAP, users=users, recursive=True)
     except OSError as error:

@@ -1,7 +1,7 @@
 """Watches of files and directories of the host (inotify(7)), one instance for the daemon.
 
-A watch is put on what is already open, so that nothing is looked up.  One change may be told several times,
-and what has changed is for the listener to find out.
+A watch is put on an open file: no path is looked up.  A change may be reported several times; the listener
+finds the changed file.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ class HostWatch:
         self.alive = True
 
     def close(self) -> None:
-        """Again is fine."""
+        """End the watch; may be repeated."""
         if self.alive:
             self.alive = False
             self._watches.drop(self)
 
 
 class FileWatches:
-    """All watches.  The instance is made with the first; its methods belong to the loop."""
+    """All watches.  The instance is created with the first watch; its methods run in the loop."""
 
     def __init__(self) -> None:
         self._descriptor = -1
         self._by_number: dict[int, set[HostWatch]] = {}
 
     def add(self, place: int, changed: Callable[[], None]) -> HostWatch:
-        """Watch what is open at a descriptor.  OSError: ENOSPC when the user has as many as it may."""
+        """Watch an open file.  OSError: ENOSPC if the user's limit of watches is reached."""
         if self._descriptor < 0:
             self._descriptor = inotify.new_instance()
             asyncio.get_running_loop().add_reader(self._descriptor, self._read)
         number = inotify.add_watch(self._descriptor, b"/proc/self/fd/%d" % place, _MASK)
         watch = HostWatch(self, number, changed)
-        # Of one directory there is one number, whoever watches it.
+        # inotify returns the same number for every watch of a directory.
         self._by_number.setdefault(number, set()).add(watch)
         return watch
 
     def drop(self, watch: HostWatch) -> None:
-        """End a watch; the last one of its number ends that."""
+        """End a watch; the last watch of a number ends the kernel's watch."""
         others = self._by_number.get(watch.number)
         if others is None:
             return
@@ -66,7 +66,7 @@ class FileWatches:
             inotify.libc.inotify_rm_watch(self._descriptor, watch.number)  # EINVAL: the kernel has ended it
 
     def close(self) -> None:
-        """End all."""
+        """End all watches."""
         if self._descriptor >= 0:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
@@ -91,7 +91,7 @@ class FileWatches:
                 changed.update(self._by_number)
             elif mask & _IGNORED:
                 self._end(number)
-            # Of a version that is being made nothing counts before the link to it.
+            # Files of an unfinished version do not count before the link to them changes.
             elif name == _DATA or not name.startswith(b".."):
                 changed.add(number)
         for number in changed:
@@ -102,7 +102,7 @@ class FileWatches:
             watch.changed()
 
     def _end(self, number: int) -> None:
-        """What was watched is gone: deleted, or unmounted."""
+        """Report the end of a watch: its file was deleted, or unmounted."""
         for watch in self._by_number.pop(number, ()):
             watch.alive = False
             watch.changed()

@@ -1,7 +1,7 @@
-/* The zone's agent: process 1 of a guest, or of the fake's namespaces.
+/* The zone's agent: process 1 of a guest, or of a fake zone's namespaces.
  *
- * It leaves oom_score_adj alone: the kernel spares a guest's first process anyway, and crun and the
- * containers would inherit the exemption. */
+ * It does not change oom_score_adj: the kernel spares a guest's first process in any case, and crun and the containers
+ * would inherit the exemption. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -64,7 +64,7 @@ static const char *setting(const char *name, const char *otherwise)
 	return value && *value ? value : otherwise;
 }
 
-/* The name until ConfigureZone sets another one. */
+/* Sets the name until ConfigureZone changes it. */
 static void set_first_name(const char *zone)
 {
 	if (hostname_valid(zone) && sethostname(zone, strlen(zone)) < 0)
@@ -135,7 +135,7 @@ int main(void)
 		return 1;
 	set_first_name(setting("XENPOD_ZONE", "zone"));
 
-	/* 2. Open the loop, and collect signals and children in it. */
+	/* 2. Open the loop, which collects signals and children. */
 	if (loop_open() < 0 || reaper_open(&hooks) < 0)
 		return 1;
 

@@ -1,5 +1,5 @@
-/* Makes file systems as the agent does, for tests: ext4check FILE BYTES [files], which writes one of so many bytes, or
- * one whose files can take so many, and prints its size.  Status 1: it cannot be. */
+/* Makes file systems like the agent, for tests: ext4check FILE BYTES [files] writes a file system of BYTES bytes (with
+ * "files": with room for BYTES bytes of files), and prints its size.  Status 1: impossible. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* Checks frames, for tests.  Reads lines "host|agent <hex of a frame>"; answers each with a line
- * "ok <type> <flags> <stream> <length>", "error <why>", or "short" for a frame that is not complete. */
+/* Checks frames, for tests.  Reads lines "host|agent <hex of a frame>"; answers each with a line "ok <type> <flags>
+ * <stream> <length>", "error <why>", or "short" for an incomplete frame. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Starts the agent in a guest without Xen, for tests: it runs as the guest's init and becomes the agent, with a child
- * that copies between the channel's socket and the second serial port. */
+/* Starts the agent in a guest without Xen, for tests: runs as the guest's init and becomes the agent, with a child that
+ * copies between the channel's socket and the second serial port. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ static int channel(struct sockaddr_un *address, socklen_t *length)
 {
 	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
 
-	/* An abstract name: no directory can be written yet. */
+	/* An abstract name: no directory is writable yet. */
 	*address = (struct sockaddr_un){ .sun_family = AF_UNIX };
 	memcpy(address->sun_path, "\0channel", 8);
 	*length = sizeof(address->sun_family) + 8;

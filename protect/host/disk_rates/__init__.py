@@ -1,1 +1,1 @@
-"""Rates of zones' disks, which the kernel of the host holds for the tasks of a control group."""
+"""Rates of zones' disks.  The host's kernel enforces them for the tasks of a control group."""

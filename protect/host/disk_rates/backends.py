@@ -1,7 +1,7 @@
-"""Keeps blkback's threads in the groups of their domains, and notices guests that connect a disk anew.
+"""Keeps blkback's threads in the groups of their domains, and notices guests that reconnect a disk.
 
-The kernel begins each thread in the root group, without rates, whenever a guest connects a disk.  A zone does
-so once, when the disk is attached: whoever does it again wants new threads, and is told to the caller.
+Whenever a guest connects a disk, the kernel starts new threads in the root group, without rates.  A zone
+connects a disk once, after the attach.  A second connect would shed the rates, and is reported to the caller.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ Watch = Callable[[], AbstractAsyncContextManager[asyncio.Event]]
 """An event that is set at every change of a backend, and once at first."""
 
 _PAUSES = (0.05, 0.1, 0.4, 2.0, 30.0)
-"""Seconds between looks after a change, which is told before the threads begin; their beginning is not.
+"""Seconds between looks after a change.  xenstore reports the change before the threads begin, and nothing
+reports their beginning.
 
-blkback may have to write back the device's pages in between, hence the last one, again and again.
+blkback may have to write back the device's pages in between; therefore the last pause repeats.
 """
 
 
 @dataclass(slots=True)
 class _Held:
-    """A domain with rates.  ``ended`` has the disks of which a thread has ended since they were attached."""
+    """A domain with rates.  ``ended``: disks with a thread that has ended since the attach."""
 
     name: str
     rates: DiskRates
@@ -39,7 +40,7 @@ class _Held:
 
 
 def can_hold_rates() -> bool:
-    """Whether this kernel can hold the rates of blkback's threads."""
+    """Whether this kernel can enforce rates on blkback's threads."""
     return DiskGroups.find().usable and BackendThreads().usable
 
 
@@ -53,25 +54,25 @@ class BackendRates:
         watch: Watch,
         reconnected: Callable[[int, str], None],
     ) -> None:
-        """``reconnected`` is called with a domain and its disk, once or more."""
+        """``reconnected`` is called with a domain and its disk, at least once."""
         self._groups = groups
         self._threads = threads
         self._watch = watch
         self._reconnected = reconnected
         self._held: dict[int, _Held] = {}
         self._lock = asyncio.Lock()
-        """Held from a look at the threads until what follows from it is done."""
+        """Held from a look at the threads until its results are applied."""
         self._patrol: asyncio.Task[None] | None = None
 
     @property
     def usable(self) -> bool:
-        """Whether this kernel can hold rates."""
+        """Whether this kernel can enforce rates."""
         return self._groups.usable and self._threads.usable
 
     async def hold(self, domid: int, name: str, rates: DiskRates, devices: Iterable[int]) -> None:
-        """Hold the rates for the disks ``devices`` that the domain has, and for those that it will have.
+        """Enforce the rates for the domain's present disks ``devices``, and for later disks.
 
-        ``name``: of its group.  It may have none before, and then without rates it gets none.
+        ``name``: the group's name.  A domain without rates needs no group and gets none.
         """
         async with self._lock:
             held = self._held.get(domid)
@@ -89,7 +90,7 @@ class BackendRates:
     def _limit(self, name: str, rates: DiskRates, devices: Iterable[int]) -> None:
         self._groups.make(name)
         if not rates:
-            # Also of devices that it has no more: the numbers of loop devices are used again.
+            # Lift the rates of former devices too: the kernel reuses numbers of loop devices.
             self._groups.lift(name)
             return
         for device in devices:
@@ -100,34 +101,34 @@ class BackendRates:
         return domid in self._held
 
     async def attaching(self, domid: int, device: int) -> None:
-        """The domain gets a disk: called before its guest can connect it."""
+        """Prepare for a new disk; call this before the guest can connect the disk."""
         if held := self._held.get(domid):
             await asyncio.to_thread(self._groups.throttle, held.name, device, held.rates)
 
     async def detaching(self, domid: int, device: int) -> None:
-        """The domain is about to lose a disk: nothing is to wait for what its rates hold back."""
+        """Lift the rates of a disk before its detach: throttled I/O would delay the detach."""
         if held := self._held.get(domid):
             await asyncio.to_thread(self._groups.throttle, held.name, device, DiskRates())
 
     async def ending(self, name: str) -> None:
-        """The domain is about to end: nothing is to wait for what its rates hold back."""
+        """Lift the rates of a domain before its end: throttled I/O would delay the end."""
         await asyncio.to_thread(self._groups.lift, name)
 
     async def detached(self, domid: int, vdev: str) -> None:
-        """It has lost the disk, whose threads have ended; another one may get its name."""
+        """Forget a detached disk, whose threads have ended; another disk may reuse its name."""
         async with self._lock:
             if held := self._held.get(domid):
                 held.placed = {pid: disk for pid, disk in held.placed.items() if disk != vdev}
                 held.ended.discard(vdev)
 
     async def forget(self, domid: int, name: str) -> None:
-        """Remove what there is of a domain that is gone."""
+        """Remove the group and the records of a domain that is gone."""
         async with self._lock:
             self._held.pop(domid, None)
         await asyncio.to_thread(self._groups.remove, name)
 
     async def remove_strays(self, mine: Container[str]) -> None:
-        """Remove the groups of domains that are gone, but for those that are named so."""
+        """Remove the groups of domains that are gone; keep the groups named in ``mine``."""
         await asyncio.to_thread(self._groups.remove_strays, mine)
 
     async def look(self) -> None:
@@ -152,14 +153,14 @@ class BackendRates:
             self._patrol = asyncio.create_task(self._follow(), name="rates of disks")
 
     async def _follow(self) -> None:
-        """Look after each change, and now and then."""
+        """Look after each change, and after the pauses."""
         try:
             async with self._watch() as changed:
                 looks = 0
                 while True:
                     changed.clear()
                     await self._look_or_log()
-                    await asyncio.sleep(_PAUSES[0])  # however many changes there are
+                    await asyncio.sleep(_PAUSES[0])  # at most one look in this time
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_PAUSES[looks]):
                             await changed.wait()
@@ -174,14 +175,14 @@ class BackendRates:
             log.error("a thread of a disk stays without its rates: %s", error)
 
     async def close(self) -> None:
-        """Look no more; what is held stays held."""
+        """Stop looking; enforced rates stay."""
         if self._patrol is not None:
             self._patrol.cancel()
             await asyncio.wait([self._patrol])
 
 
 def _news(held: _Held, alive: list[BackendThread]) -> list[BackendThread]:
-    """The threads that are not placed yet; notes the disks of those that are no more."""
+    """The unplaced threads; also notes the disks of ended threads."""
     pids = {thread.pid for thread in alive}
     held.ended |= {vdev for pid, vdev in held.placed.items() if pid not in pids}
     held.placed = {pid: vdev for pid, vdev in held.placed.items() if pid in pids}

@@ -1,7 +1,7 @@
-"""Control groups for the host's own threads that work for a zone's disks: ``xenpod-disks/<domain's uuid>``.
+"""Control groups of the host's threads that serve a zone's disks: ``xenpod-disks/<domain's uuid>``.
 
-They are at the root of the hierarchy: what a manager gave to protectd ends with its unit, and zones do not.
-No manager can take their controller away as long as one of them uses it.
+The groups are at the root of the hierarchy: groups below protectd's unit would end with the unit, but zones
+do not.  No manager can take the groups' controller away while a group uses it.
 
 Source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1.
 """
@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 
 _NAME = "xenpod-disks"
 _PATIENCE = 2.0
-"""Seconds within which the threads of a domain that is gone have ended."""
+"""Seconds within which the threads of a deleted domain have ended."""
 
 
 class DiskGroups:
-    """The groups below one hierarchy.  All of it blocks, shortly.  Errors are OSError."""
+    """The groups below one hierarchy.  All methods block for a short time.  Errors are OSError."""
 
     def __init__(self, base: Path | None) -> None:
         """``base``: the hierarchy's root; None: this kernel has no controller for disks."""
@@ -35,7 +35,7 @@ class DiskGroups:
 
     @classmethod
     def find(cls, proc: Path = Path("/proc/self")) -> DiskGroups:
-        """On this host: below the version that has the controller, if one has it."""
+        """The groups of this host: in v1 or v2, depending on the version that has the controller."""
         for mount in mountinfo.read(proc / "mountinfo"):
             place = Path(mount.place)
             if mount.kind == "cgroup" and "blkio" in mount.options and can_throttle(place):
@@ -49,13 +49,13 @@ class DiskGroups:
         return self._base is not None
 
     def group(self, name: str) -> Path:
-        """The directory of a group, made or not."""
+        """The directory of a group; it may not exist."""
         if self._base is None:
             raise FileNotFoundError(f"this kernel has no control groups for disks: {name} can have none")
         return self._base / _NAME / name
 
     def make(self, name: str) -> Path:
-        """Make a group, unless it is there."""
+        """Make a group, unless it exists."""
         group = self.group(name)
         group.parent.mkdir(exist_ok=True)
         for parent in (group.parent.parent, group.parent):
@@ -69,21 +69,21 @@ class DiskGroups:
         return group
 
     def throttle(self, name: str, device: int, rates: DiskRates) -> None:
-        """Set the rates of a device for a group that is there."""
+        """Set the rates of a device for an existing group."""
         throttle(self.group(name), device, rates)
 
     def lift(self, name: str) -> None:
-        """Take all rates off a group, if there is one."""
+        """Lift all rates of a group, if it exists."""
         if self._base is not None:
             lift(self.group(name))
 
     def place(self, name: str, thread: int) -> None:
-        """Move a thread of the kernel into a group that is there."""
-        with suppress(ProcessLookupError):  # it has ended
+        """Move a thread of the kernel into an existing group."""
+        with suppress(ProcessLookupError):  # the thread has ended
             _write(self.group(name) / "cgroup.procs", str(thread))
 
     def remove(self, name: str) -> None:
-        """Remove a group, whose threads end by themselves; one that stays is logged."""
+        """Remove a group after its threads' ends; a group that stays is logged."""
         if self._base is None:
             return
         deadline = time.monotonic() + _PATIENCE
@@ -96,7 +96,7 @@ class DiskGroups:
                 if time.monotonic() > deadline:
                     log.warning("a control group of disks stays: %s", error)
                     break
-                time.sleep(0.005)  # nothing tells when it is free
+                time.sleep(0.005)  # nothing reports the group's last exit
             else:
                 break
         with suppress(OSError):
@@ -118,7 +118,7 @@ def _words(file: Path) -> list[str]:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write to a file that must be there, as files of control groups are."""
+    """Write to an existing file; the kernel creates a control group's files."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())

@@ -1,7 +1,7 @@
-"""blkback's threads: for each ring of a disk one of the kernel, called ``<domain>.<disk>-<ring>``.
+"""blkback's threads: a kernel thread for each ring of a disk, called ``<domain>.<disk>-<ring>``.
 
-They are new whenever a guest connects its disk, and nothing tells when: blkback first says that the disk is
-connected, and then starts them.
+They are new whenever a guest connects its disk.  Nothing reports their start: blkback first reports the
+connection, and then starts the threads.
 
 Source: drivers/block/xen-blkback/xenbus.c (blkback_name, xen_update_blkif_status), proc(5).
 """
@@ -27,7 +27,7 @@ class BackendThread:
 
 
 class BackendThreads:
-    """Finds them among the kernel's threads, and looks at each of these once."""
+    """Finds blkback's threads among the kernel's threads; reads the name of each thread once."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -40,7 +40,7 @@ class BackendThreads:
         return self._children.exists()
 
     def look(self) -> list[BackendThread]:
-        """All that there are now; it blocks, shortly."""
+        """All present threads.  Blocks for a short time."""
         now = {int(pid) for pid in self._children.read_text().split()}
         self._known = {pid: thread for pid, thread in self._known.items() if pid in now}
         self._known.update(self._named(now - self._known.keys()))
@@ -51,8 +51,8 @@ class BackendThreads:
             try:
                 name = (self._proc / str(pid) / "comm").read_text().strip()
             except OSError:
-                continue  # it has ended
-            # A thread is called "kthreadd" until it has been given its name.
+                continue  # the thread has ended
+            # A thread is called "kthreadd" until it gets its name.
             if name != "kthreadd":
                 match = _NAME.fullmatch(name)
                 yield pid, BackendThread(pid, int(match[1]), match[2]) if match else None

@@ -1,7 +1,7 @@
 """The rates of one block device for one control group.
 
-A rate holds for what the group's tasks send to the device: by a loop device before it reaches the file
-system below, whose locks and journal nobody then holds while he waits.
+A rate limits the group's requests to the device.  A loop device waits before its requests reach the file
+system below; the waiting holds no locks and no journal of that file system.
 
 Sources: Documentation/admin-guide/cgroup-v2.rst (io.max), cgroup-v1/blkio-controller.rst.
 """
@@ -26,16 +26,16 @@ _FIRST = {
     "write_operations": "blkio.throttle.write_iops_device",
 }
 _MOST_OPERATIONS = 2**32 - 1
-"""What version 1 takes; of version 2 it is the same as none."""
+"""Maximum in version 1; version 2 treats it as no limit."""
 
 
 def can_throttle(group: Path) -> bool:
-    """Whether the kernel can hold rates for the group, which is not a root."""
+    """Whether the kernel can enforce rates for the group; the group may not be a root."""
     return (group / "io.max").exists() or (group / _FIRST["read_bytes"]).exists()
 
 
 def throttle(group: Path, device: int, rates: DiskRates, sys: Path = Path("/sys")) -> None:
-    """Set all rates of the device (as st_rdev has it) for the group.  OSError: the kernel refuses."""
+    """Set all rates of the device (as st_rdev) for the group.  OSError: the kernel refuses."""
     number = whole_disk(device, sys)
     limits = {name: _least(name, getattr(rates, name)) for name in _SECOND}
     if (group / "io.max").exists():
@@ -47,7 +47,7 @@ def throttle(group: Path, device: int, rates: DiskRates, sys: Path = Path("/sys"
 
 
 def lift(group: Path) -> None:
-    """Take all rates off the group: what they held back goes on at once.  OSError: the kernel refuses."""
+    """Lift all rates of the group: its delayed requests go on at once.  OSError: the kernel refuses."""
     if (group / "io.max").exists():
         for line in (group / "io.max").read_text().splitlines():
             words = (f"{word}=max" for word in _SECOND.values())
@@ -60,7 +60,7 @@ def lift(group: Path) -> None:
 
 
 def whole_disk(device: int, sys: Path = Path("/sys")) -> str:
-    """``major:minor`` of the device, or of the disk that it is a partition of: partitions have no rates."""
+    """``major:minor`` of the device, or of a partition's whole disk: partitions have no rates."""
     number = f"{os.major(device)}:{os.minor(device)}"
     place = sys / "dev/block" / number
     if (place / "partition").exists():

@@ -1,7 +1,7 @@
-"""The control groups of fake zones, which stand in for a domain's memory, vCPUs and end.
+"""Control groups of fake zones.  They stand in for a domain's memory, vCPUs and end.
 
-Where v1 controllers are mounted (alone or hybrid) a zone has a group under each of them; the v2
-hierarchy of a hybrid system is left alone.  On a pure v2 system it has one group.  Groups are
+If v1 controllers are mounted (alone or hybrid), a zone has a group under each of them; the v2 hierarchy of a
+hybrid system is left alone.  On a pure v2 system a zone has one group.  Groups are
 ``<root>/xenpod-<instance>/<domain>``; the zone's own cgroup namespace begins there.
 """
 
@@ -49,7 +49,7 @@ class Cgroups:
         for hierarchy in self._hierarchies:
             parent = hierarchy.base / self._instance
             group = parent / domain
-            with self._making:  # a group without its controllers must not be taken for a finished one
+            with self._making:  # another create must not take a group without controllers as finished
                 _make(hierarchy, hierarchy.base, parent)
                 _let_inherit(hierarchy, parent)
             _make(hierarchy, parent, group)
@@ -62,7 +62,7 @@ class Cgroups:
             limits.share(hierarchy, hierarchy.base / self._instance / str(spec.uuid), spec.vcpus, shares)
 
     def set_memory(self, domain: str, memory_bytes: int) -> None:
-        """Set the limit of memory.  Refused: more is in use."""
+        """Set the memory limit.  Refused: more is in use."""
         for hierarchy in self._hierarchies:
             limits.set_memory(hierarchy, hierarchy.base / self._instance / domain, memory_bytes)
 
@@ -72,13 +72,13 @@ class Cgroups:
             limits.note_vcpus(hierarchy, hierarchy.base / self._instance / domain, vcpus)
 
     def memory_limit(self, domain: str) -> int:
-        """The limit of memory that the kernel holds; 0 when its groups are gone."""
+        """The kernel's memory limit of a domain in bytes; 0 if its groups are gone."""
         bases = ((one, one.base / self._instance / domain) for one in self._hierarchies)
         return max(limits.memory_limit(hierarchy, group) for hierarchy, group in bases)
 
     @property
     def can_throttle(self) -> bool:
-        """Whether this kernel can hold rates of disks for them."""
+        """Whether this kernel can enforce disk rates."""
         return any(
             "blkio" in one.controllers or "io" in read(one.base / "cgroup.controllers").split()
             for one in self._hierarchies
@@ -91,7 +91,7 @@ class Cgroups:
                 throttle(group, device, rates)
 
     def freeze(self, domain: str, *, frozen: bool) -> None:
-        """Let nothing in the domain run, or let it.  Unsupported: the host has no freezer."""
+        """Freeze or thaw the domain's processes.  Unsupported: the host has no freezer."""
         switches = [path for path in self._freezers(domain) if path.exists()]
         if not switches:
             raise Unsupported(
@@ -101,11 +101,11 @@ class Cgroups:
             write(switch, _FREEZER[switch.name][frozen])
 
     def frozen(self, domain: str) -> bool:
-        """Whether the domain is kept from running."""
+        """Whether the domain is frozen."""
         return any(read(path).strip() in _FROZEN for path in self._freezers(domain))
 
     def _freezers(self, domain: str) -> Iterator[Path]:
-        """The files that say whether the domain's processes are frozen, of v1 or v2."""
+        """The existing v1 or v2 files with the freezer's state."""
         for hierarchy in self._hierarchies:
             group = hierarchy.base / self._instance / domain
             if hierarchy.unified:
@@ -114,13 +114,13 @@ class Cgroups:
                 yield group / "freezer.state"
 
     def lift(self, domain: str) -> None:
-        """Take all rates off a domain's disks: its end would wait for what they hold back."""
+        """Lift all rates of a domain's disks: throttled I/O would delay the domain's end."""
         for top in self.groups(domain):
             for group in _bottom_up(top):
                 lift(group)
 
     def cpu_time_ns(self, domain: str) -> int:
-        """CPU time that the domain has used, 0 when its groups are gone."""
+        """CPU time of the domain in ns; 0 if its groups are gone."""
         for hierarchy in self._hierarchies:
             group = hierarchy.base / self._instance / domain
             if hierarchy.unified:
@@ -132,7 +132,7 @@ class Cgroups:
         return 0
 
     def domains(self) -> set[str]:
-        """Names of all groups of this instance, those of forgotten domains included."""
+        """Names of all groups of this instance, forgotten domains included."""
         found: set[str] = set()
         for hierarchy in self._hierarchies:
             with suppress(FileNotFoundError):
@@ -142,7 +142,7 @@ class Cgroups:
         return found
 
     async def remove(self, domain: str) -> None:
-        """Kill what is left in the groups and remove them.  What is frozen would not die of it."""
+        """Kill the groups' processes and remove the groups.  Thaw first: frozen processes would not die."""
         if self.frozen(domain):
             self.freeze(domain, frozen=False)
         deadline = time.monotonic() + _REMOVAL_SECONDS
@@ -152,13 +152,13 @@ class Cgroups:
             await _end_members(self.groups(domain), deadline)
 
     def remove_instance(self) -> None:
-        """Remove the instance's own directories, if no domain is left in them."""
+        """Remove the instance's own directories, if they hold no domain."""
         for hierarchy in self._hierarchies:
             with suppress(OSError):
                 os.rmdir(hierarchy.base / self._instance)
 
     def _remove_empty(self, domain: str) -> bool:
-        """Remove the groups without members; returns whether any is left."""
+        """Remove the groups without members; returns whether any group remains."""
         left = False
         for top in self.groups(domain):
             for group in _bottom_up(top):
@@ -178,16 +178,16 @@ def _make(hierarchy: Hierarchy, parent: Path, group: Path) -> None:
         _enable(parent)
     with suppress(FileExistsError):
         os.mkdir(group)
-    if "cpuset" in hierarchy.controllers:  # a new v1 cpuset takes no process until it has both
+    if "cpuset" in hierarchy.controllers:  # a new v1 cpuset accepts no process before both are set
         for name in ("cpuset.cpus", "cpuset.mems"):
             if not read(group / name).strip():
                 write(group / name, read(parent / name).strip())
 
 
 def _let_inherit(hierarchy: Hierarchy, parent: Path) -> None:
-    """Have all groups below a v1 cpuset, crun's too, begin with what it has.
+    """Make all groups below a v1 cpuset inherit its settings, crun's groups too.
 
-    To write it takes longer the more groups and tasks the host has: it plans its scheduling anew.
+    A write of cpuset files rebuilds the scheduling domains; the time grows with the host's groups and tasks.
     """
     switch = parent / "cgroup.clone_children"
     if "cpuset" in hierarchy.controllers and read(switch).strip() != "1":
@@ -206,7 +206,7 @@ def _enable(parent: Path) -> None:
 
 
 async def _end_members(groups: list[Path], deadline: float) -> None:
-    """SIGKILL every process in the groups and wait until they have ended."""
+    """SIGKILL every process in the groups, and wait for their ends."""
     members = [process for pid in _members(groups) if (process := PidfdProcess.open(pid))]
     try:
         for process in members:
@@ -219,7 +219,7 @@ async def _end_members(groups: list[Path], deadline: float) -> None:
     finally:
         for process in members:
             process.close()
-    # A task that has just ended leaves its group a moment after its parent can be told.
+    # A task leaves its group a moment after its parent can reap it.
     if not members:
         await asyncio.sleep(0.002)
 

@@ -1,4 +1,4 @@
-"""The channel of a fake zone: a connection to the unix socket that its agent listens on."""
+"""The channel of a fake zone: a connection to its agent's unix socket."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ class UnixTransport:
 
 
 class StalledTransport:
-    """A connection that is there, but through which nothing comes or goes (fault injection)."""
+    """A connection that neither sends nor receives (fault injection)."""
 
     def __init__(self, inner: UnixTransport) -> None:
         self._inner = inner
         self._closed = asyncio.Event()
 
     async def read(self, limit: int) -> bytes:
-        """Wait until it is closed."""
+        """Wait until the connection is closed."""
         await self._closed.wait()
         return b""
 
     async def write(self, data: bytes) -> None:
-        """Wait until it is closed, as if the other side did not read."""
+        """Wait until the connection is closed, like a writer whose peer does not read."""
         await self._closed.wait()
         raise ConnectionResetError("the connection is closed")
 
     async def close(self) -> None:
-        """Close it, which ends all waiting."""
+        """Close the connection; this ends all waits."""
         self._closed.set()
         await self._inner.close()
 
@@ -65,9 +65,8 @@ class StalledTransport:
 async def connect(directory: Path, name: str) -> UnixTransport:
     """Connect to a domain's agent.
 
-    fakedom listens before the agent runs, so a connection waits in the queue until the agent
-    serves it.  DomainGone: nobody listens any more; Unreachable: the agent does not accept, and
-    its queue is full.
+    fakedom listens before the agent runs; a connection waits in the queue until the agent accepts.
+    DomainGone: nothing listens any more; Unreachable: the agent does not accept, and its queue is full.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
@@ -86,7 +85,7 @@ async def connect(directory: Path, name: str) -> UnixTransport:
 
 
 def _connect(sock: socket.socket, directory: Path) -> None:
-    # By descriptor: a socket's address holds 107 bytes only, and a run directory's path may be longer.
+    # By descriptor: a socket address holds 107 bytes, and a run directory's path may be longer.
     fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sock.connect(f"/proc/self/fd/{fd}/channel.sock")

@@ -30,7 +30,7 @@ _MONITOR_SECONDS = 5.0
 
 
 def admit(settings: FakeSettings, spec: DomainSpec, others: Sequence[DomainSpec], free: int) -> None:
-    """Refused, Exists, Exhausted: it cannot be beside the others.  ``free``: bytes of memory."""
+    """Refused, Exists, Exhausted: the domain cannot run beside ``others``.  ``free``: bytes of memory."""
     _refuse_impossible(settings, spec)
     if any(spec.name == other.name or spec.uuid == other.uuid for other in others):
         raise Exists("create domain", spec.name, "a domain of that name or uuid exists")
@@ -40,9 +40,9 @@ def admit(settings: FakeSettings, spec: DomainSpec, others: Sequence[DomainSpec]
 
 
 def _refuse_impossible(settings: FakeSettings, spec: DomainSpec) -> None:
-    """Refused: the spec has a kernel of its own, or a mode or FLASK that the settings do not have.
+    """Refused: the spec has its own kernel, an unsupported mode, or a label without FLASK.
 
-    Invalid: they lack its label.
+    Invalid: the settings lack the label.
     """
     if spec.kernel:
         cause = f"the fake toolstack's zones share the host's kernel, and cannot boot {spec.kernel.name}"
@@ -56,7 +56,7 @@ def _refuse_impossible(settings: FakeSettings, spec: DomainSpec) -> None:
 
 
 async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: InjectedFault | None) -> Domain:
-    """Create the domain, paused; on failure nothing of it is left."""
+    """Create the domain, paused; a failure leaves nothing of it behind."""
     if spec.shared and not await asyncio.to_thread(spec.shared.exists):
         raise Missing("create domain", spec.name, f"there is no mount namespace {spec.shared} to share")
     async with AsyncExitStack() as undo:
@@ -83,7 +83,7 @@ async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: In
 
 
 async def remove(home: Home, spec: DomainSpec) -> None:
-    """Kill and remove everything there is of a domain; may be repeated."""
+    """Kill and remove everything of a domain; may be repeated."""
     await home.cgroups.remove(str(spec.uuid))
     checkpoint("fake-destroy.ungrouped")
     if spec.interfaces:
@@ -92,7 +92,7 @@ async def remove(home: Home, spec: DomainSpec) -> None:
 
 
 def find_processes(home: Home, spec: DomainSpec) -> Domain | None:
-    """Find a domain's processes and hold them; None when it never had any."""
+    """Find a domain's processes and hold them; None if the domain never had any."""
     directory = home.directory(spec.uuid)
     found = read_pid(directory)
     if found is None:
@@ -103,7 +103,7 @@ def find_processes(home: Home, spec: DomainSpec) -> Domain | None:
 
 
 def _monitor_of(process: PidfdProcess, directory: Path) -> PidfdProcess | None:
-    """The monitor: the parent process, if that is fakedom, and not some reaper after a kill."""
+    """The monitor: the parent process, if the parent is fakedom and not a reaper after a kill."""
     stat = process.stat()
     monitor = PidfdProcess.open(stat.parent) if stat else None
     if stat is None or monitor is None:
@@ -116,7 +116,7 @@ def _monitor_of(process: PidfdProcess, directory: Path) -> PidfdProcess | None:
 
 
 async def _kill(domain: Domain) -> None:
-    """Kill a process, wait for its end, and release what we hold of it."""
+    """Kill a domain's process, wait for its end, and release our descriptors."""
     if domain.process is not None:
         domain.process.kill()
         await wait_for_end(domain)
@@ -124,7 +124,7 @@ async def _kill(domain: Domain) -> None:
 
 
 async def wait_for_end(domain: Domain) -> None:
-    """Wait until its first process has ended, and the monitor has written down how."""
+    """Wait until the domain's first process has ended and the monitor has written the reason."""
     if domain.process is not None:
         await domain.process.wait()
     if domain.monitor is not None:
@@ -136,11 +136,11 @@ async def wait_for_end(domain: Domain) -> None:
 
 
 async def wait_for_launcher(home: Home, spec: DomainSpec, timeout: float) -> bool:
-    """Wait until no launcher works on the domain (one outlives a killed daemon); False: it still does."""
+    """Wait until no launcher works on the domain (a launcher outlives a killed daemon).  False: timeout."""
     try:
         async with asyncio.timeout(timeout):
             while (lock := await asyncio.to_thread(_lock, home, spec)) is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)  # the end of a lock can only be waited for by a blocked thread
+                await asyncio.sleep(0.02)  # a blocking wait for the lock would hold a thread
     except TimeoutError:
         return False
     os.close(lock)
@@ -148,7 +148,7 @@ async def wait_for_launcher(home: Home, spec: DomainSpec, timeout: float) -> boo
 
 
 def _lock(home: Home, spec: DomainSpec) -> int | None:
-    """The lock of a domain's directory; None while another process has it."""
+    """Lock a domain's directory; None while another process holds the lock."""
     lock = os.open(home.directory(spec.uuid) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

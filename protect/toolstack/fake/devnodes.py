@@ -1,8 +1,7 @@
 """Makes device nodes in a zone's /dev from outside, through /proc/<pid>/root.
 
-The tree is the zone's, and the zone may be hostile while we are root in it: every component is
-resolved below the zone's root without symbolic links (openat2), and /dev must be a file system of
-the zone's own.
+The zone owns the tree, and may attack while we work in it as root.  Therefore every component is resolved
+below the zone's root without symbolic links (openat2), and /dev must be a file system of the zone's own.
 
 Source: openat2(2), linux/openat2.h.
 """
@@ -29,9 +28,9 @@ class _OpenHow(ctypes.Structure):
 
 
 def make_node(pid: int, name: str, device: int, readonly: bool) -> None:
-    """Make /dev/<name> in the zone a block device, in place of whatever the zone put there."""
+    """Make /dev/<name> in the zone a block device; replaces any file that the zone put in its place."""
     with _dev_of(pid) as dev:
-        for _ in range(3):  # the zone may put something there again meanwhile
+        for _ in range(3):  # the zone may create the file again between the two steps
             _clear(dev, name)
             try:
                 os.mknod(name, stat.S_IFBLK | (0o400 if readonly else 0o600), device, dir_fd=dev)
@@ -42,7 +41,7 @@ def make_node(pid: int, name: str, device: int, readonly: bool) -> None:
 
 
 def remove_node(pid: int, name: str) -> None:
-    """Remove /dev/<name>; nothing when it is not there."""
+    """Remove /dev/<name>; a missing node is no error."""
     with _dev_of(pid) as dev:
         _clear(dev, name)
 

@@ -1,14 +1,14 @@
-"""Disks of fake domains: a loop device, and its node in the zone's /dev; of PCI functions a record alone.
+"""Disks of fake domains: a loop device with a node in the zone's /dev.  A PCI function is only a record.
 
 The loop device is held open by this process until it is detached or the domain is destroyed, and
-by the zone while it has it mounted; it frees itself when neither does.  So when the daemon is killed
+by the zone while the disk is mounted; the kernel frees a device without users.  After a kill of the daemon
 
-* a disk that the zone has mounted stays, and is held again by the next daemon (``adopt``);
-* a disk that was attached but not yet mounted is gone: ``disks()`` does not name it any more, its
-  node is removed, and the attach has to be done again, as must everything that was under way.
+* a mounted disk stays, and the next daemon holds it again (``adopt``);
+* an attached but unmounted disk is gone: ``disks()`` no longer lists it, its
+  node is removed, and the caller has to attach it again, like any other operation under way.
 
-An exclusive disk is a loop device on the host's, too: what the zone mounts would else be refused because of
-our own claim.  It stays until it is detached, since containers have nodes of it that are not open.
+An exclusive block device also gets a loop device: otherwise our own claim would make the kernel refuse the
+zone's mount.  The loop device stays until detach, because containers have unopened nodes of it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FUNCTION = "attach PCI function"
 
 @dataclass(frozen=True, slots=True)
 class DiskRecord:
-    """``disks/<vdev>``: ``file`` is (st_dev, st_ino) of what is behind the loop ``device``, or ()."""
+    """``disks/<vdev>``: ``file`` is (st_dev, st_ino) of the file behind the loop ``device``, or ()."""
 
     device: str
     file: tuple[int, ...]
@@ -52,12 +52,12 @@ class DiskRecord:
 
 
 async def attach(domain: Domain, disk: DiskSpec) -> None:
-    """Attach a disk; every step is undone if a later one fails."""
+    """Attach a disk; a failure undoes the earlier steps."""
     if disk.vdev in domain.loops:
         raise Exists("attach disk", f"{disk.vdev} of {domain.spec.name}", "attached already")
     check_name(disk)
     loop = await (attach_device(disk.path, disk.readonly) if disk.exclusive else open_disk(disk))
-    # from here on destroy and detach find it
+    # from here on destroy and detach find the loop device
     domain.loops[disk.vdev] = loop
     try:
         await asyncio.to_thread(_publish, domain, disk, loop)
@@ -67,7 +67,7 @@ async def attach(domain: Domain, disk: DiskSpec) -> None:
 
 
 async def detach(domain: Domain, vdev: str) -> None:
-    """Detach a disk; succeeds if there is no such disk."""
+    """Detach a disk; an unknown disk is no error."""
     if vdev not in domain.loops:
         return
     await asyncio.to_thread(_withdraw, domain, vdev)
@@ -77,14 +77,14 @@ async def detach(domain: Domain, vdev: str) -> None:
 
 
 def let_go(domain: Domain) -> None:
-    """Let the disks of a domain that has ended go with the last who has them open."""
+    """Free each disk of an ended domain when its last user closes it."""
     for loop in domain.loops.values():
         if loop is not None:
             keep(loop, kept=False)
 
 
 def adopt(domain: Domain) -> None:
-    """Hold the disks that outlived the daemon again, and forget the others."""
+    """Hold the disks that outlived the daemon again; forget the others."""
     directory = domain.directory / "disks"
     if not directory.is_dir():
         return
@@ -102,11 +102,11 @@ def adopt(domain: Domain) -> None:
 
 
 def hold_rates(domain: Domain, cgroups: Cgroups, rates: DiskRates) -> None:
-    """Hold the rates for the disks that it has, and will have.  Refused: the kernel cannot."""
+    """Enforce the rates for present and later disks.  Refused: the kernel cannot."""
     refuse_impossible_rates("set disk rates", domain.spec.name, rates, possible=cgroups.can_throttle)
     domain.throttle = lambda device: cgroups.throttle(str(domain.spec.uuid), device, rates)
     if not rates:
-        # Also of devices that it has no more: the numbers of loop devices are used again.
+        # Lift the rates of former devices too: the kernel reuses numbers of loop devices.
         cgroups.lift(str(domain.spec.uuid))
         return
     for vdev in domain.loops:
@@ -125,14 +125,14 @@ def _publish(domain: Domain, disk: DiskSpec, loop: Loop | None) -> None:
     directory.mkdir(exist_ok=True)
     write_atomically(directory / disk.vdev, json.dumps(asdict(record)))
     if loop and disk.exclusive:
-        keep(loop, kept=True)  # from here on the record finds it
+        keep(loop, kept=True)  # from here on ``adopt`` finds the device by its record
     number = os.makedev(loop.major, loop.minor) if loop else os.stat(device).st_rdev
     domain.throttle(number)
     devnodes.make_node(domain.id, disk.vdev, number, disk.readonly)
 
 
 def _withdraw(domain: Domain, vdev: str) -> None:
-    """Remove the node and the record, whatever the zone did to its own tree."""
+    """Remove the node and the record, even if the zone changed its own tree."""
     try:
         if domain.process is not None and domain.process.stat():
             devnodes.remove_node(domain.id, vdev)
@@ -146,7 +146,7 @@ def _withdraw(domain: Domain, vdev: str) -> None:
 
 
 def attach_function(settings: FakeSettings, domain: Domain, address: str, others: Iterable[Domain]) -> None:
-    """Refuse what Xen would refuse."""
+    """Attach a function; refuses the same cases as Xen."""
     if address in functions(domain):
         raise Exists(_FUNCTION, f"{address} of {domain.spec.name}", "attached already")
     if address not in settings.pci:
@@ -167,18 +167,18 @@ def attach_function(settings: FakeSettings, domain: Domain, address: str, others
 
 
 def detach_function(domain: Domain, address: str) -> None:
-    """Forget it; succeeds if there is none."""
+    """Forget the function; an unknown function is no error."""
     (domain.directory / "pci" / address).unlink(missing_ok=True)
 
 
 def functions(domain: Domain) -> list[str]:
-    """The addresses of those that it has."""
+    """The addresses of the domain's functions."""
     directory = domain.directory / "pci"
     return sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
 
 
 class FakePciVerbs(Completing):
-    """The verbs of the port that have to do with PCI functions."""
+    """The port's verbs for PCI functions."""
 
     _settings: FakeSettings
     _domains: dict[UUID, Domain]

@@ -1,8 +1,8 @@
-"""A fake domain: its files, and what a running daemon holds of it.
+"""A fake domain: its files, and the daemon's handles of it.
 
-Its directory ``<run_dir>/domains/<uuid>/`` has ``spec.json`` (written first, before any side
-effect), ``lock`` (held while fakedom starts it), what fakedom writes (``pid``, ``channel.sock``,
-``console.log``, ``status``) and ``disks/<vdev>``.
+Its directory ``<run_dir>/domains/<uuid>/`` has ``spec.json`` (written first, before any side effect),
+``lock`` (held while fakedom starts the domain), fakedom's files (``pid``, ``channel.sock``, ``console.log``,
+``status``) and ``disks/<vdev>``.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ _REASONS = {
     "poweroff": ShutdownReason.POWEROFF,
     "reboot": ShutdownReason.REBOOT,
     "crash": ShutdownReason.CRASH,
-    # From outside, as a domain can be destroyed: nobody within can kill its first process.
+    # A kill from outside, like the destruction of a domain: no process within can kill the first process.
     "killed": ShutdownReason.DESTROYED,
 }
 
 
 @dataclass(slots=True)
 class Domain:
-    """What the daemon holds of a domain.  ``loops`` is by vdev; a disk on a block device has None."""
+    """The daemon's handles of a domain.  ``loops`` is by vdev; the value of a block device is None."""
 
     spec: DomainSpec
     directory: Path
     id: DomainId
     process: PidfdProcess | None
-    """Its first process; None when that had ended before we came to look."""
+    """The first process; None if it had ended before this daemon opened it."""
     monitor: PidfdProcess | None
     loops: dict[str, Loop | None] = field(default_factory=dict)
     throttle: Callable[[int], None] = lambda device: None
-    """Holds the rates of a disk that is being attached (its st_rdev), once it has been given any."""
+    """Applies the rates to a disk under attach (by st_rdev); does nothing while no rates are set."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by verbs that change the domain."""
     reason: ShutdownReason | None = None
-    """Why it ended; None while it lives."""
+    """Reason of the end; None while the domain lives."""
     killed: bool = False
-    """Whether it ended because we destroyed it."""
+    """Whether we destroyed the domain."""
 
     @property
     def console(self) -> Path:
-        """What its agent writes; it is the zone's, and untrusted."""
+        """Output of the zone's agent; untrusted."""
         return self.directory / "console.log"
 
     @property
     def state(self) -> DomainState:
-        """SHUTDOWN from the moment its first process has ended."""
+        """SHUTDOWN from the end of the first process on."""
         found = self.process.stat() if self.process and self.reason is None else None
         if found is None:
             return DomainState.SHUTDOWN
@@ -66,7 +66,7 @@ class Domain:
         return DomainState.PAUSED if found.state == "T" else DomainState.RUNNING
 
     def end_reason(self) -> ShutdownReason:
-        """What fakedom's monitor wrote when the first process ended; CRASH if it could not."""
+        """The reason that fakedom's monitor wrote when the first process ended; CRASH without one."""
         try:
             text = (self.directory / "status").read_text(errors="replace").strip()
         except FileNotFoundError:
@@ -74,7 +74,7 @@ class Domain:
         return _REASONS.get(text, ShutdownReason.UNKNOWN)
 
     def info(self, cpu_time_ns: int, memory_limit: int, *, frozen: bool) -> DomainInfo:
-        """As the port shows it.  Its kernel, the host's, gives it all of what it may have."""
+        """The domain as the port shows it.  The host's kernel lets the zone use all of its memory limit."""
         state = self.state
         return DomainInfo(
             id=self.id,
@@ -91,7 +91,7 @@ class Domain:
         )
 
     def claim(self, mark: str) -> Domain:
-        """Give it the mark, unless it has one."""
+        """Give the domain the mark, unless it has a mark."""
         if not self.spec.mark:
             spec = replace(self.spec, mark=mark)
             write_spec(self.directory, spec)
@@ -110,7 +110,7 @@ class Domain:
 
 
 def write_spec(directory: Path, spec: DomainSpec) -> None:
-    """Write down the intent to create."""
+    """Write the intent to create the domain."""
     values = {
         "uuid": str(spec.uuid),
         "name": spec.name,
@@ -132,7 +132,7 @@ def write_spec(directory: Path, spec: DomainSpec) -> None:
 
 
 async def read_spec(directory: Path) -> DomainSpec | None:
-    """Read the spec; None if it was not written completely: then nothing else was done either."""
+    """Read the spec; None if it is missing or incomplete: then create had no other effect yet."""
     try:
         async with aiofiles.open(directory / "spec.json") as file:
             values = json.loads(await file.read())
@@ -158,7 +158,7 @@ async def read_spec(directory: Path) -> DomainSpec | None:
 
 
 def read_pid(directory: Path) -> tuple[int, int] | None:
-    """Pid and start time of the first process; None when fakedom did not get that far."""
+    """Pid and start time of the first process; None if fakedom had not written them."""
     with suppress(FileNotFoundError):
         pid, starttime = (directory / "pid").read_text().split()
         return int(pid), int(starttime)
@@ -166,7 +166,7 @@ def read_pid(directory: Path) -> tuple[int, int] | None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file atomically, also for readers.  It is not synced: it need not survive a boot."""
+    """Write a file atomically, also for concurrent readers.  No sync: the file need not survive a reboot."""
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(text)
     os.rename(temporary, path)

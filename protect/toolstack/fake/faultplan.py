@@ -1,34 +1,34 @@
-"""Fault injection: what a test can have the fake toolstack do wrong.
+"""Fault injection: errors of the fake toolstack on a test's demand.
 
-Given to FakeToolstack, or as ``<run_dir>/faults.toml``, which is read again at every operation::
+FakeToolstack takes a plan as an argument, or from ``<run_dir>/faults.toml``, read at every operation::
 
     [[fault]]
     at = "attach_disk"     # an operation of the table below
     kind = "fail"
     name = "web-*"         # domain names, as a shell pattern; default "*"
-    skip = 0               # let this many pass first
-    times = 1              # then do it this often; 0: always
+    skip = 0               # calls without a fault before the first
+    times = 1              # number of faults; 0: no limit
     after_ms = 0           # for die and delay
 
-and before the rows, ``foreign_memory = 0``: bytes that domains of others are said to have.
+and before the rows, ``foreign_memory = 0``: simulated memory of foreign domains, in bytes.
 
 ==================  ==========================================================================
-kind                what happens
+kind                effect
 ==================  ==========================================================================
-fail                the operation fails before it did anything
-half                the operation is done (create: up to the running launcher), then fails
+fail                the operation fails without any effect
+half                the operation takes effect (create: up to the running launcher), then fails
 delay               the operation begins ``after_ms`` later
 die                 at = "unpause": the domain's first process is killed ``after_ms`` later;
-                    at = "share": what serves the directory is said to have ended, ``after_ms`` later
-stall               at = "open_channel": it connects, but not a byte comes through
+                    at = "share": the file server's end is reported ``after_ms`` later
+stall               at = "open_channel": the connection opens, but transfers no byte
 exhausted           at = "create": the host has no memory left (physical_info says so too)
 ==================  ==========================================================================
 
 Operations: create, unpause, set_shares, set_disk_rates, destroy, attach_disk, detach_disk, attach_pci,
 detach_pci, share,
 host_interface, open_channel.
-A failed create leaves nothing behind, whatever the kind; the other verbs, done by halves, leave
-what they did, to be found and removed like the leftovers of a real hypervisor's error.
+A failed create leaves nothing behind, with every kind.  The other verbs of kind ``half`` leave
+their effect behind; the caller has to find and remove it, as after a real hypervisor's error.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class InjectedFault:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """Rows, tried in order; the first that applies happens."""
+    """Rows, tried in order; the first match takes effect."""
 
     fault: tuple[InjectedFault, ...] = ()
     foreign_memory: Bytes = Bytes(0)
@@ -114,14 +114,14 @@ class FaultPlan:
 
 @dataclass(slots=True)
 class FaultInjector:
-    """Carries out a plan, and counts how often each row has applied."""
+    """Carries out a plan, and counts the uses of each row."""
 
     plan: FaultPlan
     file: Path | None = None
     _counts: dict[InjectedFault, int] = field(default_factory=dict)
 
     def take(self, at: str, name: str) -> InjectedFault | None:
-        """The fault for this operation now, which is counted; None: no fault."""
+        """The fault for this operation, counted as used; None: no fault."""
         for fault in (*self.plan.fault, *self._from_file()):
             if fault.at != at or not fnmatchcase(name, fault.name):
                 continue
@@ -132,7 +132,7 @@ class FaultInjector:
         return None
 
     def foreign_memory(self) -> int:
-        """Bytes that domains of others have now."""
+        """Simulated memory of foreign domains, in bytes."""
         return self.plan.foreign_memory + self._plan_of_file().foreign_memory
 
     def exhausted(self) -> bool:
@@ -160,7 +160,7 @@ class FaultInjector:
 
 
 async def before(fault: InjectedFault | None, operation: str, subject: str) -> None:
-    """Do what a fault does before an operation."""
+    """Apply a fault before its operation."""
     if fault is None:
         return
     if fault.kind is FaultKind.DELAY:
@@ -170,7 +170,7 @@ async def before(fault: InjectedFault | None, operation: str, subject: str) -> N
 
 
 def after(fault: InjectedFault | None, operation: str, subject: str) -> None:
-    """Do what a fault does after an operation."""
+    """Apply a fault after its operation."""
     if fault is not None and fault.kind is FaultKind.HALF:
         raise injected(operation, subject)
 

@@ -1,4 +1,4 @@
-"""The control group hierarchies of a host, and files in them.
+"""The control group hierarchies of a host, and files in groups.
 
 Sources: Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst, systemd CGROUP_DELEGATION.md.
 """
@@ -24,13 +24,13 @@ class Hierarchy:
 
 
 def find_hierarchies(proc: Path = Path("/proc/self")) -> tuple[Hierarchy, ...]:
-    """The hierarchies to use on this host.  Unsupported: none that can limit memory."""
+    """The hierarchies to use on this host.  Unsupported: no hierarchy can limit memory."""
     first: list[Hierarchy] = []
     second: list[Hierarchy] = []
     for mount in mountinfo.read(proc / "mountinfo"):
         place = Path(mount.place)
         if mount.kind == "cgroup":
-            # of "rw,memory" all but the mount flags name controllers; name=... is a named hierarchy
+            # the options are mount flags and controllers ("rw,memory"), or name=... of a named hierarchy
             hierarchy = Hierarchy(place, mount.options - {"rw", "ro"}, unified=False)
             if hierarchy.controllers not in [other.controllers for other in first]:  # mounted a second time
                 first.append(hierarchy)
@@ -44,10 +44,10 @@ def find_hierarchies(proc: Path = Path("/proc/self")) -> tuple[Hierarchy, ...]:
 
 
 def _v2_base(mount: Path, proc: Path) -> Path:
-    """The delegated group that the daemon runs below, if a manager gave it one; else the root.
+    """The delegated group above the daemon, if a manager created one; else the root.
 
-    A group that the daemon itself is in cannot be used: it could not have both members and
-    controllers for children, and the manager could not start the daemon in it again.
+    The daemon's own group cannot be used: a group cannot have both members and controllers for children, and
+    the manager could not start the daemon in the group again.
     """
     own = next(
         (line[3:] for line in (proc / "cgroup").read_text().splitlines() if line.startswith("0::")), "/"
@@ -62,7 +62,7 @@ def _v2_base(mount: Path, proc: Path) -> Path:
 
 
 def read(path: Path) -> str:
-    """Contents of a file of a group; empty when it is gone."""
+    """Content of a group's file; empty if the group is gone."""
     try:
         return path.read_text()
     except OSError as error:
@@ -72,7 +72,7 @@ def read(path: Path) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Set a limit; Broken when the kernel refuses."""
+    """Set a limit; Broken: the kernel refuses."""
     try:
         path.write_text(text)
     except OSError as error:

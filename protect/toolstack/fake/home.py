@@ -22,7 +22,7 @@ _GONE = ".gone-"
 
 
 class Home:
-    """``<run_dir>/domains`` and what is named after it.  One process at a time uses it."""
+    """``<run_dir>/domains`` and the names derived from it.  One process at a time uses the directory."""
 
     def __init__(self, run_dir: Path, guest_dir: Path) -> None:
         self.run_dir = run_dir
@@ -34,7 +34,7 @@ class Home:
         self._lock = -1
 
     def take(self) -> None:
-        """Make and lock the directory.  Refused: another process has it."""
+        """Make and lock the directory.  Refused: another process holds the lock."""
         self.domains.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(self.run_dir / "fake.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -55,7 +55,7 @@ class Home:
         return self.domains / str(uuid)
 
     def known(self) -> list[UUID]:
-        """The domains that have a directory; what a killed daemon was removing is removed here."""
+        """The domains that have a directory; finishes removals that a killed daemon began."""
         found = []
         for entry in list(self.domains.iterdir()):
             if entry.name.startswith(_GONE):
@@ -68,7 +68,7 @@ class Home:
         return found
 
     async def forget(self, uuid: UUID) -> None:
-        """Remove a domain's directory; it is renamed first, so that ``known`` can finish the removal."""
+        """Remove a domain's directory.  It is renamed first; ``known`` can then finish the removal."""
         await asyncio.to_thread(self._forget, self.directory(uuid))
 
     def _forget(self, directory: Path) -> None:
@@ -88,7 +88,7 @@ def _remove_tree(directory: Path) -> None:
             shutil.rmtree(directory)
             return
         except OSError as error:
-            # a monitor that we could not wait for may just now write down how its zone ended: a new file
-            # appears (ENOTEMPTY), or the one it is written to gets its name (ENOENT)
+            # a monitor that outlived our wait may just now write the status: its new file appears
+            # (ENOTEMPTY), or the rename removes the file's temporary name (ENOENT)
             if last or error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
                 raise

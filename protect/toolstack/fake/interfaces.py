@@ -1,4 +1,4 @@
-"""Network interfaces of fake domains: veth pairs with one end made in the zone's namespace."""
+"""Network interfaces of fake domains: veth pairs with one end in the zone's namespace."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from protect.network.netlink import Netlink
 
 
 def host_name(instance: str, domain: UUID, index: int) -> str:
-    """Name of the host's end, which has at most 15 characters and never changes."""
+    """Name of the host's end: at most 15 characters, and constant."""
     digest = sha256(f"{instance}/{domain}".encode()).hexdigest()
     return f"xv{digest[:9]}.{index}"
 
 
 async def create(instance: str, spec: DomainSpec, pid: int) -> None:
-    """Make the pairs with both ends where they belong; to move one later would take far longer."""
+    """Create the pairs with both ends in their namespaces; a later move would take far longer."""
 
     def work(netlink: Netlink) -> None:
         with opened(f"/proc/{pid}/ns/net") as zone, opened(spec.netns or OWN) as home:
@@ -35,10 +35,10 @@ async def create(instance: str, spec: DomainSpec, pid: int) -> None:
 
 
 async def remove(instance: str, spec: DomainSpec) -> None:
-    """Remove what is left of the pairs in the host's namespace.
+    """Remove the remaining pairs in the host's namespace.
 
-    A pair goes by itself when either end's namespace does, so an end that is elsewhere follows the
-    zone; only the kernel's own delay is between.
+    The kernel removes a pair with either end's namespace, after a short delay of its own.  An end in another
+    namespace therefore disappears with the zone.
     """
 
     def work(netlink: Netlink) -> None:

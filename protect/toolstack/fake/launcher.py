@@ -1,4 +1,4 @@
-"""Starts ``fakedom``, the launcher and monitor of a zone: the only program that the fake runs."""
+"""Starts ``fakedom``, the launcher and monitor of a zone.  The fake toolstack runs no other program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STDERR_LIMIT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a zone is started with: memory is in bytes, the environment is the agent's."""
+    """Start parameters of a zone: memory in bytes, environment of the agent."""
 
     fakedom: Path
     root: Path
@@ -28,7 +28,7 @@ class Launch:
     environment: Mapping[str, str]
     shared: Path | None
     lock: int
-    """A descriptor that fakedom's foreground process inherits, and with it the lock on it."""
+    """A descriptor that fakedom's foreground process inherits, together with its file lock."""
 
     def command(self) -> list[str]:
         """fakedom's command line."""
@@ -36,7 +36,7 @@ class Launch:
         line += ["--memory", str(self.memory)]
         for group in self.cgroups:
             line += ["--cgroup", str(group)]
-        # fakedom hands the agent its listening socket as descriptor 3, the shared directory as 4
+        # fakedom passes the agent its listening socket as descriptor 3, the shared directory as 4
         environment = {**self.environment, "XENPOD_CHANNEL": "fd:3"}
         if self.shared:
             line += ["--shared", str(self.shared)]
@@ -49,7 +49,7 @@ class Launch:
 async def launch(request: Launch, timeout: float) -> None:
     """Run fakedom until its foreground process has ended.  ToolstackError with its stderr."""
     name = request.directory.name
-    # stderr is a file, not a pipe: no reader is needed for it, and none can be left behind
+    # stderr is a file, not a pipe: a file needs no reader
     stderr = os.memfd_create("fakedom-stderr", os.MFD_CLOEXEC)
     try:
         try:
@@ -82,9 +82,9 @@ def _spawn(request: Launch, stderr: int) -> subprocess.Popen[bytes]:
 
 
 async def _wait(child: subprocess.Popen[bytes], timeout: float) -> int | None:
-    """Wait for the process: its exit status, or None if it had to be killed."""
+    """Wait for the process: its exit status, or None after a kill at the timeout."""
     process = PidfdProcess.open(child.pid)
-    if process is None:  # it has ended already and is our zombie
+    if process is None:  # the process has ended and is our zombie
         return child.wait()
     try:
         async with asyncio.timeout(timeout):

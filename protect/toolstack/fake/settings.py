@@ -20,7 +20,7 @@ from protect.toolstack.fake.faultplan import FaultInjector
 
 MIB = 1 << 20
 _NAMES = 676
-"""From xvda to xvdyz."""
+"""Number of disk names from xvda to xvdyz."""
 _USERS = Path("/proc/self/ns/user")
 _SELINUX = Path("/sys/fs/selinux/enforce")
 _MOST_USERS = Path("/proc/sys/user/max_user_namespaces")
@@ -28,12 +28,11 @@ _MOST_USERS = Path("/proc/sys/user/max_user_namespaces")
 
 @dataclass(frozen=True, slots=True)
 class FakeSettings:
-    """``memory`` is what all zones may have together; 0 means this machine's less ``reserve``.
+    """``memory`` is the memory of all zones together; 0 means this machine's memory less ``reserve``.
 
-    ``hvm``, ``hap``, ``iommu`` and ``hypervisor_version`` are what it says it has, for tests of what asks;
-    ``domain_overhead`` is what it says it takes for a domain beside its memory;
-    so are ``seclabels``, the labels of its policy: with none it has no FLASK; ``cpupools``; and ``pci``, the
-    addresses of functions of which domains get nothing but the record.
+    Tests set simulated features: ``hvm``, ``hap``, ``iommu`` and ``hypervisor_version``; ``domain_overhead``,
+    the memory of a domain beside its own; ``seclabels``, the labels of the policy (none: no FLASK);
+    ``cpupools``; ``pci``, the addresses of functions.  An attached function is only a record.
     """
 
     memory: Bytes = Bytes(0)
@@ -47,11 +46,11 @@ class FakeSettings:
     pci: tuple[str, ...] = ()
     domain_overhead: Bytes = Bytes(0)
     domains_most: int = 0
-    """Room for so many domains; 0: for any number."""
+    """Maximum number of domains; 0: no limit."""
     disk_memory: Bytes = Bytes(0)
-    """What a disk is said to take of its domain's memory."""
+    """Simulated memory of a domain that one disk takes."""
     pids_limit: int = 4096
-    """Most processes and threads of one zone."""
+    """Maximum number of processes and threads in one zone."""
     launch_seconds: float = 30.0
     """Seconds within which a zone's first process must have started."""
 
@@ -72,7 +71,7 @@ class FakeSettings:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this toolstack claims it can do; zones are namespaces in every mode."""
+        """Capabilities from the settings; zones are namespaces in every mode."""
         flask = bool(self.seclabels)
         return Capabilities(True, self.hvm, self.hap, self.iommu, self.hypervisor_version, flask=flask)
 
@@ -103,7 +102,7 @@ def _user_namespaces() -> bool:
 
 
 class SaysRoom:
-    """The part of the port about the host's room: as its settings say, so that tests can have any host."""
+    """The port's part about the host's room.  The settings have all figures: tests can simulate any host."""
 
     _settings: FakeSettings
     _faults: FaultInjector
@@ -114,7 +113,7 @@ class SaysRoom:
     async def memory(self) -> HostMemory:
         domains = {spec.uuid: spec.memory_bytes + self._settings.domain_overhead for spec in self._specs()}
         foreign = self._faults.foreign_memory()
-        # A domain of nobody's: no zone of protectd has its uuid.
+        # A foreign domain: no zone of protectd has this uuid.
         strangers = {UUID(int=0): foreign} if foreign else {}
         free = 0 if self._faults.exhausted() else self._settings.zone_memory - foreign - sum(domains.values())
         return HostMemory(max(0, free), domains | strangers)

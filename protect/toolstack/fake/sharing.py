@@ -1,4 +1,4 @@
-"""The shared directory of a fake zone: a mount that its agent has attached."""
+"""The shared directory of a fake zone: a mount that its agent attaches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SESSION = "mount"
 
 
 async def share(domain: Domain, faults: FaultInjector, ends: Listeners[ShareEnd]) -> str:
-    """Nothing has to be started; an injected fault may say that what serves it has ended."""
+    """Starts no server; an injected fault may report the end of one."""
     name = domain.spec.name
     if domain.spec.shared is None:
         raise Refused("share", name, "it was made without a directory to share")

@@ -1,6 +1,6 @@
 """A toolstack without a hypervisor: domains are trees of Linux namespaces.
 
-Their first process is the same agent that boots in a Xen guest, so everything above the port runs unchanged.
+A domain's first process is the agent that also boots in Xen guests; all code above the port runs unchanged.
 THERE IS NO SECURITY BOUNDARY: zones share the host's kernel, and root in one is root on the host.
 """
 
@@ -52,7 +52,7 @@ _NODES = Path("/sys/devices/system/node")
 
 
 class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
-    """A ``Toolstack`` on namespaces; ``run_dir`` keeps what must outlive the daemon."""
+    """A ``Toolstack`` on namespaces; ``run_dir`` keeps the state that must outlive the daemon."""
 
     name = "fake"
 
@@ -98,7 +98,7 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
 
     async def _adopt(self, uuid: UUID) -> None:
         spec = await read_spec(self._home.directory(uuid))
-        if spec is None:  # killed before the intent was written: nothing else was done
+        if spec is None:  # killed before it wrote the intent: create had no other effect
             await self._home.forget(uuid)
             return
         quiet = await create.wait_for_launcher(self._home, spec, self._settings.launch_seconds)
@@ -179,7 +179,7 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
                 fault = self._faults.take("destroy", name)
                 await faultplan.before(fault, "destroy domain", name)
                 await asyncio.to_thread(self._home.cgroups.lift, str(found.spec.uuid))
-                self._thaw(found)  # it would not die of SIGKILL
+                self._thaw(found)  # a frozen process would not die of SIGKILL
                 await self._kill(found)
                 checkpoint("fake-destroy.killed")
                 faultplan.after(fault, "destroy domain", name)
@@ -251,7 +251,7 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
         return self._share_ends.listen(())
 
     async def forget_console(self, name: str) -> None:
-        """Nothing is kept of it outside the domain's own directory."""
+        """Do nothing: the console is in the domain's own directory."""
 
     def console_log(self, domain: DomainId) -> Path:
         found = self._by_id(domain)
@@ -267,14 +267,14 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
             self._watches[domain.spec.uuid] = asyncio.ensure_future(self._watch(domain))
 
     async def _watch(self, domain: Domain) -> None:
-        """Wait for the domain's end, and report it once the monitor has written the reason."""
+        """Wait for the domain's end, and report it with the reason from the monitor."""
         await create.wait_for_end(domain)
         domain.reason = ShutdownReason.DESTROYED if domain.killed else domain.end_reason()
         self._deaths.tell(DomainDeath(domain.spec.uuid, domain.reason))
         del self._watches[domain.spec.uuid]
 
     async def _kill(self, domain: Domain) -> None:
-        """Kill the domain's processes, and wait until its end has been reported."""
+        """Kill the domain's processes, and wait until the domain's end has been reported."""
         if domain.reason is None and domain.process is not None:
             domain.killed = True
             domain.process.kill()
@@ -296,5 +296,5 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
 
 
 def _numa_nodes() -> int:
-    """Those of the host's kernel, which is the zones' too; 1 where it is built without them."""
+    """Number of NUMA nodes of the host, which the zones share; 1 if its kernel has no NUMA support."""
     return len(list(_NODES.glob("node[0-9]*"))) or 1

@@ -1,4 +1,4 @@
-"""What a zone boots: kernel, initramfs, command line, and how much memory that takes at least."""
+"""Boot files of a zone: kernel, initramfs, command line, and the least memory to boot with."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from protect.toolstack.libxl.kernel import (
 from protect.toolstack.libxl.settings import LibxlSettings
 
 OWN = ("XENPOD_CHANNEL=vchan", "XENPOD_CLOCK=own", "XENPOD_SEED=xenstore")
-"""What every agent in a domain is told."""
+"""Environment of every agent in a domain."""
 _PARTS = (
     "make its initramfs (xenpod-guest does when it is configured; in a checkout `make -C zone initramfs`)"
 )
 _BOOT = Path("/boot")
 _CMDLINE_LIMIT = 1023  # MAX_GUEST_CMDLINE of xen.h, with its NUL
-_SLACK = 32 << 20  # with half of it Debian's kernels end at boot now and then
+_SLACK = 32 << 20  # with half as much Debian's kernels sometimes fail to boot
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _VALUE = re.compile(r"[A-Za-z0-9_./:=-]{0,255}")
 
@@ -34,7 +34,7 @@ _VALUE = re.compile(r"[A-Za-z0-9_./:=-]{0,255}")
 class Boot:
     """Files for the domain builder; ``minimum_bytes`` is the least memory a zone can boot with.
 
-    ``user_namespaces``: the kernel has them; ``modes``: in which it can boot.
+    ``user_namespaces``: the kernel supports them; ``modes``: the modes that the kernel can boot in.
     """
 
     kernel: Path
@@ -43,11 +43,11 @@ class Boot:
     user_namespaces: bool = False
     modes: frozenset[Mode] = frozenset(Mode)
     volumes: bool = True
-    """Whether it has 9P, built in or as a module of the initramfs."""
+    """Whether the kernel has 9P, built in or as a module of the initramfs."""
 
     @classmethod
     def of(cls, kernel: Path, initramfs: Path) -> Boot:
-        """Of an unpacked kernel."""
+        """Describe an unpacked kernel."""
         return cls(
             kernel,
             initramfs,
@@ -59,7 +59,7 @@ class Boot:
 
 
 def find(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
-    """Locate the files and unpack the kernel.  Missing and Invalid say what to do."""
+    """Locate the files and unpack the kernel.  Missing and Invalid carry a hint."""
     source = settings.kernel or _newest(guest_dir)
     initramfs = settings.initramfs or guest_dir / f"initramfs-{kernel_version(source)}.cpio"
     if not initramfs.is_file():
@@ -76,7 +76,7 @@ def _contains(file: Path, text: bytes) -> bool:
 
 
 def needs(kernel: Path, initramfs: Path) -> int:
-    """Bytes needed to boot: both files are loaded, then the initramfs is unpacked beside itself."""
+    """Bytes needed to boot: both files are loaded, and the unpacked initramfs needs its size once more."""
     return kernel.stat().st_size + 2 * initramfs.stat().st_size + _SLACK
 
 
@@ -88,14 +88,14 @@ def _newest(guest_dir: Path) -> Path:
         cause = f"none in {_BOOT} that {guest_dir} has an initramfs for"
         hint = f"install linux-image-amd64, {_PARTS}, or set libxl.kernel"
         raise Missing("find zone kernel", "", cause, hint)
-    # Of a version's flavours the plain one: Debian's "cloud" has no 9p, and so no volumes.
+    # Of one version's flavours take the plain kernel: Debian's "cloud" lacks 9p, and therefore volumes.
     return max(
         present, key=lambda path: ([int(part) for part in re.findall(r"\d+", path.name)], -len(path.name))
     )
 
 
 def command_line(arguments: str, environment: Mapping[str, str]) -> str:
-    """The kernel's command line; what the kernel does not know it hands to the agent as environment."""
+    """The kernel's command line; the kernel passes unknown words to the agent as environment."""
     words = ["console=hvc0", "panic=1", *arguments.split(), *OWN]
     for name, value in environment.items():
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):

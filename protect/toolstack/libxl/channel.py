@@ -18,25 +18,25 @@ from xenbind.vchan import VchanClient
 log = logging.getLogger(__name__)
 
 _FREE_LOOKS = 8
-"""How many times a guest's epoch is polled without a delay; an honest agent needs two."""
+"""Number of undelayed polls of a guest's epoch; an honest agent needs two."""
 _LONGEST_DELAY = 5.0
 """Longest delay between two polls, in seconds."""
 _EPOCH = re.compile(rb"[1-9][0-9]{0,8}")
 
 
 class VchanChannels:
-    """Opens connections to domains, and keeps those that are open."""
+    """Opens and keeps the connections to domains."""
 
     def __init__(self, store: AsyncStore, stale: float) -> None:
         self._store = store
         self._stale = stale
         self._open: dict[int, VchanTransport] = {}
-        self._used: dict[int, int] = {}  # what the guest wrote into agent-used does not count
+        self._used: dict[int, int] = {}  # our own record: the guest can overwrite agent-used
 
     async def connect(self, domid: int) -> VchanTransport:
-        """Wait for the agent's next epoch and connect to it; the caller bounds the wait.
+        """Wait for the agent's next epoch and connect to it; the caller sets the deadline.
 
-        ProtocolViolation: its rings are larger than an agent's.
+        ProtocolViolation: the rings are larger than an agent's.
         """
         self.disconnect(domid)
         data = f"/local/domain/{domid}/data"
@@ -56,12 +56,12 @@ class VchanChannels:
                     return transport
 
     async def _next(self, changed: asyncio.Event, data: str, used: int, tries: _Tries) -> int:
-        """The first epoch above ``used``, or ``used`` itself if the agent is stuck at it.
+        """The first epoch above ``used``, or ``used`` itself if the agent is stuck there.
 
-        It is when a daemon was killed after it had claimed the epoch and before it connected.
+        The agent is stuck if a daemon was killed between its claim of the epoch and its connection.
         """
         while True:
-            # The guest can write this node as often as it likes, and name rings that do not exist.
+            # The guest may write this node at any rate, and may name rings that do not exist.
             await tries.pause()
             changed.clear()
             untrusted_epoch = _number(await self._store.read(f"{data}/agent-epoch"))
@@ -74,7 +74,7 @@ class VchanChannels:
                 return used
 
     async def _knock(self, domid: int, epoch: int, tries: _Tries) -> None:
-        """Connect and disconnect, so that the agent sees its client leave, and serves the next epoch."""
+        """Connect and disconnect: the agent sees its client leave, and serves the next epoch."""
         client = await self._client(domid, epoch, tries)
         if client is not None:
             client.close()
@@ -94,17 +94,17 @@ class VchanChannels:
             raise
 
     def ended(self, domid: int) -> None:
-        """Note that the domain has died: its ring can be read to its end, but gets nothing more."""
+        """Mark the domain as dead: its ring can be read to its end, but receives nothing more."""
         if transport := self._open.get(domid):
             transport.ended()
 
     def disconnect(self, domid: int) -> None:
-        """Close a domain's connection, if there is one."""
+        """Close a domain's connection, if any."""
         if transport := self._open.pop(domid, None):
             transport.disconnect()
 
     def forget(self, domid: int) -> None:
-        """Forget a domain that is gone, since its number may come again."""
+        """Forget a destroyed domain; Xen may reuse its number."""
         self.disconnect(domid)
         self._used.pop(domid, None)
 
@@ -142,5 +142,5 @@ def _discard(connecting: asyncio.Future[VchanClient]) -> None:
 
 
 def _number(untrusted: bytes | None) -> int:
-    """Read an epoch; 0: none, or not a valid one."""
+    """Read an epoch; 0: missing or invalid."""
     return int(untrusted) if untrusted is not None and _EPOCH.fullmatch(untrusted) else 0

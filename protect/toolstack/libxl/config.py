@@ -13,20 +13,20 @@ from protect.toolstack.libxl.sharing import ENVIRONMENT
 from xenbind import domain as xen
 
 NO_SCRIPT = "/bin/true"
-"""The hotplug script that libxl runs instead of Debian's: we write their part to xenstore."""
+"""The hotplug script that libxl runs instead of Debian's; we write the script's xenstore nodes ourselves."""
 
 MARK = "xenpod"
-"""The node below a domain's own in which libxl writes its mark as it makes the domain."""
+"""The node below a domain's own; libxl writes the mark into it during the create."""
 
 _KIB = 1024
 SLACK_KIB = 1024
-"""LIBXL_MAXMEM_CONSTANT: what libxl adds to the requested memory for a domain's limit."""
+"""LIBXL_MAXMEM_CONSTANT: added by libxl to the requested memory to get a domain's limit."""
 
 
 def domain_config(
     spec: DomainSpec, boot: Boot, arguments: str, pool: Mapping[str, int] | None = None
 ) -> dict[str, object]:
-    """The configuration for ``spec``, to boot from ``boot``.  Invalid: its environment cannot be passed."""
+    """The configuration for ``spec``, to boot from ``boot``.  Invalid: the environment cannot be passed."""
     kind = spec.mode.value
     addons = {"XENPOD_ADDONS": ADDONS} if spec.kernel and spec.kernel.addons else {}
     hotplug = {"XENPOD_CPUS": "hotplug"} if spec.most_vcpus > 1 else {}
@@ -44,7 +44,7 @@ def domain_config(
             "avail_vcpus": list(range(first_vcpus(spec))),
             "max_memkb": spec.most_memory // _KIB,
             "target_memkb": spec.memory_bytes // _KIB,
-            # Xen sets its memory aside before any of it is filled: two creates cannot both count on the same.
+            # Xen reserves the memory before the fill: two creates cannot count on the same memory.
             "claim_mode": True,
             "kernel": str(boot.kernel),
             "ramdisk": str(boot.initramfs),
@@ -60,10 +60,11 @@ def domain_config(
 
 
 def first_vcpus(spec: DomainSpec) -> int:
-    """How many vCPUs the domain is made with, of those that it can have.
+    """Number of vCPUs at the domain's creation.
 
-    A PVH kernel can start later only those that its ACPI tables have as there, so these have all, and Linux
-    is told to leave some alone.  Told so, a PV kernel could never start them.
+    A PVH kernel can hot-plug only vCPUs that its ACPI tables mark as present.  Therefore a PVH domain is
+    created with its maximum, and ``maxcpus`` makes Linux leave the rest offline.  A PV kernel could never
+    start vCPUs above ``maxcpus``.
     """
     return spec.most_vcpus if spec.mode is Mode.PVH else spec.vcpus
 
@@ -73,17 +74,17 @@ def _maxcpus(spec: DomainSpec) -> str:
 
 
 def overhead_bytes(memory_bytes: int, vcpus: int) -> int:
-    """Memory that Xen needs for a domain beside its own (libxl_get_required_shadow_memory, rounded up)."""
+    """Xen's memory for a domain beside the domain's own (libxl_get_required_shadow_memory, rounded up)."""
     return (4 << 20) + vcpus * (1 << 20) + memory_bytes // 128
 
 
 def map_bytes(spec: DomainSpec) -> int:
-    """What the guest's kernel keeps of its own to know the pages that it may get later (struct page)."""
+    """Guest memory for the kernel's table of pages that the guest may get later (struct page), in bytes."""
     return (spec.most_memory - spec.memory_bytes) // 64
 
 
 def domain_info(info: xen.Info) -> DomainInfo:
-    """A domain as the port describes it, from what Xen says."""
+    """A domain in the port's form, from Xen's information."""
     state = (
         DomainState.SHUTDOWN if info.shutdown else DomainState.PAUSED if info.paused else DomainState.RUNNING
     )

@@ -1,4 +1,4 @@
-"""The domains of zones, and their ends as libxl reports them.  Other virtual machines are not among them."""
+"""The domains of zones, and their ends as libxl reports them.  Other virtual machines are not included."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REASONS = {
 
 @dataclass(slots=True)
 class Known:
-    """A domain that is watched; ``reason`` once it has ended."""
+    """A watched domain; ``reason`` is set at its end."""
 
     domid: int
     uuid: UUID
@@ -36,15 +36,15 @@ class Known:
     reason: ShutdownReason | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while its devices change, or it is destroyed."""
+    """Held during device changes and destruction."""
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
-    """Nobody waits for what its guest does any more: it has ended, or is about to."""
+    """The domain has ended, or will soon: stop waiting for its guest."""
     forgotten: bool = False
-    """Whether it has been destroyed, so that its number may be another one's."""
+    """Whether the domain has been destroyed; its number may then belong to another domain."""
 
 
 class DomainRegistry:
-    """Known domains by number; ``on_end`` is called in the loop, once for each that ends."""
+    """Known domains by number.  ``on_end`` is called in the loop, once for each end."""
 
     def __init__(self, on_end: Callable[[Known], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -56,7 +56,7 @@ class DomainRegistry:
         self._watcher = DeathWatcher(self._from_thread, self._failed)
 
     def add(self, domid: int, uuid: UUID, name: str, mark: str = "") -> None:
-        """Watch a domain, unless it is watched already."""
+        """Watch a domain, unless already watched."""
         known = self._domains.get(domid)
         if known is not None and known.uuid == uuid:
             known.mark = known.mark or mark
@@ -77,26 +77,26 @@ class DomainRegistry:
         return {known.uuid for known in self._domains.values()}
 
     def vanished(self, missing: Container[UUID]) -> list[Known]:
-        """The domains that others destroyed: known, and missing among those that there are."""
+        """The known domains in ``missing``: other programs destroyed them."""
         return [known for known in self._domains.values() if known.uuid in missing]
 
     def get(self, domid: int) -> Known | None:
         return self._domains.get(domid)
 
     def remove(self, domid: int) -> None:
-        """Remove a destroyed domain; listeners are told, unless they know already."""
+        """Remove a destroyed domain; tell the listeners, unless they know of its end."""
         known = self._domains.pop(domid, None)
         if known is not None:
             known.forgotten = True
             self._end(known, ShutdownReason.DESTROYED)
 
     def reconnected(self, domid: int) -> None:
-        """A domain has tried to shed the rates of its disks: whoever listens is to end it."""
+        """Report a domain that tried to shed its disk rates; the listeners then end it."""
         if known := self._domains.get(domid):
             self._end(known, ShutdownReason.RECONNECTED)
 
     def listen(self) -> AsyncIterator[DomainDeath]:
-        """Listen for deaths from now on, and get those of known domains that are dead already."""
+        """Listen for deaths from now on; the known dead domains come first."""
         return self._deaths.listen(
             DomainDeath(known.uuid, known.reason)
             for known in self._domains.values()
@@ -104,7 +104,7 @@ class DomainRegistry:
         )
 
     async def renew(self) -> None:
-        """Watch with another connection to xenstored, which has lost all marks; ends may be told again."""
+        """Watch through a new connection to xenstored; all marks are lost.  Ends may be reported twice."""
         stale, self._broken = self._watcher, None
         self._watcher = await asyncio.to_thread(DeathWatcher, self._from_thread, self._failed)
         await asyncio.to_thread(stale.close)
@@ -124,7 +124,7 @@ class DomainRegistry:
     def _heard(self, ended: DomainEnd) -> None:
         known = self._domains.get(ended.domid)
         if known is None or known.watch != ended.user:
-            return  # of an earlier domain with that number
+            return  # an earlier domain with the same number
         if ended.reason is None:
             self._end(known, ShutdownReason.DESTROYED)
         elif ended.reason is not Shutdown.SUSPEND:
@@ -139,9 +139,9 @@ class DomainRegistry:
             self._deaths.tell(DomainDeath(known.uuid, reason))
 
     def check(self) -> None:
-        """End every listener if libxl reports no more ends, although xenstored answers.
+        """Close every listener if libxl reports no more ends, although xenstored answers.
 
-        Zones would seem to live for ever: a restart of the daemon may mend that.
+        Otherwise zones would seem to live for ever.  A restart of the daemon may repair the watch.
         """
         if self._broken is not None:
             log.critical("libxl reports no more ends of domains: %s", self._broken)

@@ -1,4 +1,4 @@
-"""The zone kernel as an uncompressed image: unpacked once, since every create would do it again; what it can.
+"""The zone kernel as an uncompressed image, and its features.  It is unpacked once for all creates.
 
 Source: Documentation/x86/boot.rst of Linux (the setup header of a bzImage).
 """
@@ -23,15 +23,15 @@ from daemonkit.host.children import settle
 from protect.model.toolstack import Mode
 
 _SETUP_SECTS, _MAGIC, _VERSION, _PAYLOAD = 0x1F1, 0x202, 0x20E, 0x248
-_HEADER = 32768  # the setup code, which has the version, is at most 64 sectors long
+_HEADER = 32768  # the setup code includes the version, and has at most 64 sectors
 _ELF = b"\x7fELF"
 _LARGEST = 512 << 20
 _LARGEST_IMAGE = 256 << 20
 _UNPACKER_MEMORY = 256 << 20
 _UNPACKER_SECONDS = 60.0
 
-# By EI_CLASS: what the file's header says of its segments (offset, size of an entry, count), and a segment's
-# (type, offset, size).  elf(5)
+# By EI_CLASS: the segment fields of the file's header (offset, size of an entry, count), and the fields of a
+# segment (type, offset, size).  elf(5)
 _LAYOUTS = {
     b"\1": (struct.Struct("<28xI10xHH"), struct.Struct("<II8xI")),
     b"\2": (struct.Struct("<32xQ14xHH"), struct.Struct("<I4xQ16xQ")),
@@ -44,7 +44,7 @@ _ENTRY, _GUEST_OS, _PHYS32_ENTRY = 1, 6, 18
 
 
 def kernel_version(image: Path) -> str:
-    """What ``uname -r`` will say of a bzImage (not told by an ELF image: Invalid)."""
+    """The future ``uname -r`` of a bzImage.  Invalid for an ELF image, which does not tell."""
     try:
         with image.open("rb") as file:
             head = file.read(_HEADER)
@@ -58,9 +58,9 @@ def kernel_version(image: Path) -> str:
 
 
 def unpacked_kernel(image: Path, cache: Path) -> Path:
-    """The ELF image inside ``image`` (a bzImage, or an ELF image already), kept in ``cache``.
+    """The ELF image inside ``image`` (a bzImage, or already an ELF image), kept in ``cache``.
 
-    Missing: no such file; Invalid: not a kernel; Broken: a program that unpacks it is not installed.
+    Missing: no such file; Invalid: not a kernel; Broken: the unpacking program is not installed.
     """
     try:
         size = image.stat().st_size
@@ -82,14 +82,13 @@ def unpacked_kernel(image: Path, cache: Path) -> Path:
 
 
 def has_user_namespaces(kernel: Path) -> bool:
-    """Whether an ELF image was built with CONFIG_USER_NS: then it names their slab cache
-    (kernel/user_namespace.c)."""
+    """Whether an ELF image has CONFIG_USER_NS: then it names the slab cache (kernel/user_namespace.c)."""
     with kernel.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
         return image.find(b"\0user_namespace\0") >= 0
 
 
 def boot_modes(kernel: Path) -> frozenset[Mode]:
-    """In which an ELF image can boot, by its notes for Xen: PV enters at one address, PVH at another.
+    """Boot modes of an ELF image, by its notes for Xen: PV and PVH have different entry points.
 
     PVH's entry alone may be for other hypervisors (CONFIG_PVH without CONFIG_XEN).
     """
@@ -100,7 +99,7 @@ def boot_modes(kernel: Path) -> frozenset[Mode]:
 
 
 def _notes(untrusted: mmap.mmap) -> Iterator[tuple[bytes, int]]:
-    """Owner and type of each note; fewer or none where the file is not what it should be."""
+    """Owner and type of each note; fewer or none if the file is malformed."""
     if (layout := _LAYOUTS.get(untrusted[4:5])) is None:
         return
     head, segment = layout
@@ -152,7 +151,7 @@ def _payload(data: bytes, subject: str) -> bytes:
 
 def _xz(payload: bytes) -> bytes:
     unpacker = lzma.LZMADecompressor(memlimit=_UNPACKER_MEMORY)
-    # ends where the data does: the length that follows is ignored
+    # stops at the end of the data: the length after the data is ignored
     return _all(unpacker.decompress(payload, _LARGEST), unpacker.eof)
 
 
@@ -173,18 +172,18 @@ def _all(data: bytes, complete: bool) -> bytes:
 
 
 def _filter(program: str, *options: str) -> Callable[[bytes], bytes]:
-    """Decompress by a program of that name; the kernel appends the unpacked length, which is cut off."""
+    """Decompress by the named program, without the unpacked length that the kernel appends."""
 
     def decompress(payload: bytes) -> bytes:
         if shutil.which(program) is None:
             raise Broken(
                 "unpack zone kernel", "", f"{program} is not installed", f"apt-get install {program}"
             )
-        # By files, not by pipes: tens of megabytes through pipes take most of the time.
+        # Through files, not pipes: pipes would take most of the time for tens of megabytes.
         with tempfile.TemporaryFile() as packed, tempfile.TemporaryFile() as unpacked:
             packed.write(payload[:-4])
             packed.seek(0)
-            # What it unpacks may be made to fill the disk, or to take for ever.
+            # Malicious input may unpack to fill the disk, or may run for ever.
             command = ["prlimit", f"--fsize={_LARGEST}", "--core=0", program, *options]
             with subprocess.Popen(command, stdin=packed, stdout=unpacked, stderr=subprocess.PIPE) as process:
                 settle(process.pid)
@@ -212,7 +211,7 @@ _FORMATS: tuple[tuple[bytes, Callable[[bytes], bytes]], ...] = (
 
 
 def _write_whole(target: Path, data: bytes) -> None:
-    """Write a file so that it is at ``target`` whole or not at all, also after a power cut."""
+    """Write a file atomically: ``target`` has the whole data or does not change, even at a power cut."""
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".vmlinux-", delete=False) as file:
         try:
             file.write(data)

@@ -1,4 +1,4 @@
-"""The kernels that domains boot, the toolstack's own and others, unpacked and cached."""
+"""The kernels that domains boot, unpacked and cached."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.kernel import unpacked_kernel
 
 ADDONS = "xvdzz"
-"""The disk of a kernel's addons: the last possible name, which no other disk reaches."""
+"""The disk of a kernel's addons: the last possible name, beyond all other disks."""
 
 _KEPT = 4
 _Identity: TypeAlias = tuple[tuple[int, int, int, int], ...]
 
 
 class KernelCache:
-    """``own`` is what domains without a kernel of theirs boot.  Others are unpacked one at a time, as that
-    takes much memory; once a domain is made, it needs nothing of them any more."""
+    """``own`` boots domains without a kernel of their own.  Other kernels are unpacked one at a time, to save
+    memory.  A created domain no longer needs its kernel's files.
+    """
 
     def __init__(self, own: Boot, guest_dir: Path, cache: Path) -> None:
         self._own = own
@@ -39,7 +40,7 @@ class KernelCache:
         self._used: Counter[_Identity] = Counter()
 
     def prepare(self) -> None:
-        """Remove what an earlier run has left; call it before the first domain.  OSError."""
+        """Remove files of an earlier run; call this before the first domain.  OSError."""
         if self._cache.exists():
             shutil.rmtree(self._cache)
 
@@ -105,8 +106,9 @@ def _identity(path: Path) -> tuple[int, int, int, int]:
 
 
 def concatenate(parts: tuple[Path, ...], target: Path) -> None:
-    """One after another, each on a multiple of 4 bytes, as the kernel wants cpio archives
-    (Documentation/driver-api/early-userspace/buffer-format.rst); of files by one name the last counts."""
+    """Concatenate cpio archives, each padded to 4 bytes as the kernel requires
+    (Documentation/driver-api/early-userspace/buffer-format.rst).  Of files with the same name the last wins.
+    """
     with target.open("wb") as file:
         for part in parts:
             with part.open("rb") as source:

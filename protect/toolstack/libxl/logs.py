@@ -16,20 +16,20 @@ _TRIM_SECONDS = 30.0
 class GuestLogs:
     """``guest-<name>.log`` in xenconsoled's directory.
 
-    What is in them is the guest's, and nobody else bounds or removes them.
+    The guest writes the content.  No other program bounds or removes the logs.
     """
 
     def __init__(self, consoles: Path) -> None:
         self._consoles = consoles
 
     def notices(self) -> tuple[str, ...]:
-        """A notice for the operator if there can be no console logs."""
+        """A notice for the operator if no console logs are kept."""
         if self._consoles.is_dir():
             return ()
         return (f"consoles of zones are not kept: no {self._consoles} (run xenconsoled with --log=guest)",)
 
     def console(self, name: str) -> Path:
-        """The log of a zone (untrusted); there may be none."""
+        """The log of a zone (untrusted); it may not exist."""
         return self._consoles / f"guest-{name.replace('/', '_')}.log"
 
     def trim(self, names: Iterable[str]) -> None:
@@ -39,18 +39,18 @@ class GuestLogs:
                 _trim(self.console(name))
 
     async def trim_for_ever(self, names: Callable[[], Iterable[str]]) -> None:
-        """Trim those of the domains that there are, now and then: xenconsoled takes 300 KB/s at most."""
+        """Trim the domains' logs periodically: xenconsoled writes at most 300 KB/s."""
         while True:
             await asyncio.sleep(_TRIM_SECONDS)
             await asyncio.to_thread(self.trim, names())
 
     def forget(self, name: str) -> None:
-        """Remove the logs of a zone that is gone: names are not used again, so nobody else would."""
+        """Remove the logs of a deleted zone; names are not reused, and nothing else would remove the logs."""
         self.console(name).unlink(missing_ok=True)
 
 
 def _trim(log: Path) -> None:
-    # All append, so what its writer adds meanwhile comes before the tail, and is not lost.
+    # All writers append: concurrent output lands before the tail, and is not lost.
     fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
         if os.fstat(fd).st_size > _LONGEST:

@@ -13,13 +13,14 @@ from protect.model.domain.shares import DOM0_WEIGHT
 
 _SHARE_LEAST = 16 << 20
 _MOST_WEIGHT = 65_535
-_ARGUMENTS = 512  # a zone's own words must fit beside them, see ``boot.command_line``
+_ARGUMENTS = 512  # a zone's own words must fit beside these, see ``boot.command_line``
 
 
 @dataclass(frozen=True, slots=True)
 class LibxlSettings:
-    """``kernel``: what zones boot (bzImage or ELF); by default the newest of /boot that the guest
-    directory has an initramfs for."""
+    """``kernel``: the kernel of zones (bzImage or ELF); by default the newest of /boot with an initramfs in
+    the guest directory.
+    """
 
     NOT_YET: ClassVar[Mapping[str, str]] = {
         "device_model": "volumes need no QEMU any more: leave it out",
@@ -31,17 +32,17 @@ class LibxlSettings:
     kernel_arguments: str = "quiet"
     """Added to every zone's kernel command line."""
     console_dir: Path = Path("/var/log/xen/console")
-    """Where xenconsoled, run with ``--log=guest``, keeps the consoles of guests."""
+    """Directory of the guests' consoles; xenconsoled, run with ``--log=guest``, writes them."""
     share_memory: Bytes = Bytes(256 << 20)
-    """What a zone's file server may use, with the host's cache of the files."""
+    """Memory limit of a zone's file server, including the host's cache of the files."""
     dom0_weight: int = DOM0_WEIGHT
-    """What dom0 weighs at least; 0: as it does."""
+    """Least weight of dom0; 0: unchanged."""
     threads: int = 8
     """Most calls to libxl under way at once."""
     disk_patience: Seconds = Seconds(10.0)
     """Seconds that a guest has to release a disk."""
     stale_channel: Seconds = Seconds(2.0)
-    """Seconds to wait for an agent to give up a connection that nobody has any more."""
+    """Seconds to wait until an agent gives up a dead connection."""
 
     def __post_init__(self) -> None:
         absolute(self, "kernel", "initramfs", "console_dir")

@@ -1,8 +1,8 @@
-"""How domains share directories with dom0: each by a file server (``hostc/fileserver``), over a vchan.
+"""Shares directories with domains: a file server (``hostc/fileserver``) for each domain, over a vchan.
 
-A server is no child of ours to wait for, and outlives us.  ``<folder>/<domain's uuid>/`` has what is known
-of it: ``namespace``, written before the domain is made, says what the domain shares; ``pid`` which process
-serves it, and its session; ``log`` why it ended; ``lock`` is held while one is being started.
+A server is not our child, and outlives us.  ``<folder>/<domain's uuid>/`` has its records: ``namespace``,
+written before the domain's creation, names the shared namespace; ``pid`` the server's process and its
+session; ``log`` the reason of its end; ``lock`` is held during its start.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from protect.toolstack.process import PidfdProcess
 log = logging.getLogger(__name__)
 
 ENVIRONMENT = {"XENPOD_SHARED": "vchan"}
-"""For the agent."""
+"""Environment of the agent."""
 
 _LAUNCH_SECONDS = 30.0
 _END_SECONDS = 5.0
@@ -42,19 +42,19 @@ _REASON = 256
 
 @dataclass(slots=True)
 class _Server:
-    """One that runs, or has ended by itself."""
+    """A file server, running or ended by itself."""
 
     uuid: UUID
     session: str
     process: PidfdProcess | None
     end: ShareEnd | None = None
     ending: bool = False
-    """By us: that is no news."""
+    """We end the server; the end is no news."""
     watch: asyncio.Task[None] | None = None
 
 
 async def _ended(process: PidfdProcess) -> None:
-    """Wait for its end, but not for ever: a file server that does not answer can hold it (ADR 30)."""
+    """Wait for the process's end, with a limit: an unresponsive file server can block the end (ADR 30)."""
     try:
         async with asyncio.timeout(_END_SECONDS):
             await process.wait()
@@ -64,7 +64,7 @@ async def _ended(process: PidfdProcess) -> None:
 
 @dataclass(slots=True)
 class Sharing:
-    """launcher: ``hostc/fileserver``; folder: knows the servers; memory: bytes that each may use."""
+    """launcher: ``hostc/fileserver``; folder: records of the servers; memory: limit of each in bytes."""
 
     launcher: Path
     folder: Path
@@ -79,7 +79,7 @@ class Sharing:
     # -- with the toolstack
 
     async def adopt(self, present: Container[UUID]) -> None:
-        """Find the servers that an earlier daemon started; end those of domains that are gone.  OSError."""
+        """Find the servers of an earlier daemon; end the servers of domains that are gone.  OSError."""
         await asyncio.to_thread(self.folder.mkdir, 0o700, parents=True, exist_ok=True)
         for name in await asyncio.to_thread(os.listdir, self.folder):
             uuid = UUID(name)
@@ -91,15 +91,15 @@ class Sharing:
 
     @property
     def most_bytes(self) -> int:
-        """What all servers that run may use of dom0's memory."""
+        """Memory limit of all running servers together, in bytes of dom0."""
         return self.memory * sum(server.end is None for server in self._servers.values())
 
     def listen(self) -> AsyncIterator[ShareEnd]:
-        """Ends from now on, and first those of servers that nothing has taken the place of."""
+        """Ends from now on; the ends of servers without a successor come first."""
         return self._listeners.listen(server.end for server in self._servers.values() if server.end)
 
     async def close(self) -> None:
-        """Servers go on."""
+        """Release the servers; they go on."""
         for server in self._servers.values():
             self._release(server)
         self._servers.clear()
@@ -108,9 +108,9 @@ class Sharing:
     # -- of a domain
 
     def enter(self, uuid: UUID, domain: str, namespace: Path) -> None:
-        """Write down what a domain shares, before it is made; ``forget`` removes it.
+        """Record the domain's shared namespace before its creation; ``forget`` removes the record.
 
-        ``adopt`` does if we end before.  Missing when the directory cannot be shared; Exists; OSError.
+        If we end before, ``adopt`` removes it.  Missing: the directory cannot be shared; Exists; OSError.
         """
         if not namespace.is_file():
             raise Missing("create domain", domain, f"there is no mount namespace {namespace} to share")
@@ -129,9 +129,9 @@ class Sharing:
             raise
 
     async def serve(self, uuid: UUID, domid: int) -> str:
-        """The session of its server, which is started unless there is one.
+        """The session of the domain's server; starts a server if none runs.
 
-        Refused when the domain shares nothing; ToolstackError.
+        Refused: the domain shares nothing; ToolstackError.
         """
         server = self._servers.get(uuid)
         if server and server.end is None:
@@ -150,14 +150,14 @@ class Sharing:
         return started.session
 
     def abandon(self, uuid: UUID) -> None:
-        """Kill its server: the domain cannot be freed while others have its pages."""
+        """Kill the domain's server: Xen cannot free the domain while its pages are mapped."""
         server = self._servers.get(uuid)
         if server and server.process:
             server.ending = True
             server.process.kill()
 
     async def forget(self, uuid: UUID) -> None:
-        """End its server, and remove what is known of it; may be repeated."""
+        """End the domain's server, and remove its records; may be repeated."""
         server = self._servers.get(uuid) or self._take(uuid)
         if server:
             self.abandon(uuid)
@@ -179,7 +179,7 @@ class Sharing:
             shutil.rmtree(place)
 
     def _launch(self, uuid: UUID, domid: int, namespace: str) -> None:
-        """Blocks until the server's process is there, and recorded.  It then waits for the guest."""
+        """Block until the server's process runs and is recorded.  The server then waits for the guest."""
         command = [str(self.launcher), "--namespace", namespace, "--dir", str(self._place(uuid))]
         command += ["--session", secrets.token_hex(8), "--vchan", str(domid)]
         command += ["--ring-order", str(SHARING_ORDER)]
@@ -207,7 +207,7 @@ class Sharing:
             )
 
     def _wait_for_launcher(self, uuid: UUID) -> None:
-        """A launcher may have outlived the daemon that ran it."""
+        """Wait for a launcher that outlived its daemon."""
         lock = os.open(self._place(uuid) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -215,7 +215,7 @@ class Sharing:
             os.close(lock)
 
     def _take(self, uuid: UUID) -> _Server | None:
-        """Watch the server that is recorded."""
+        """Watch the recorded server."""
         try:
             pid, started, session = (self._place(uuid) / "pid").read_text().split()
         except FileNotFoundError:

@@ -164,7 +164,7 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
         return DomainId(domid)
 
     async def _add_devices(self, domid: int, spec: DomainSpec) -> None:
-        """Give a domain a seed and the disk of its kernel's addons, and connect the interfaces libxl made."""
+        """Give a domain its seed and its addons disk, and connect the interfaces that libxl made."""
         await self._store.seed(domid)
         for interface in await self._workers.ask(nic.nics, domid) if spec.interfaces else []:
             await self._store.write_below(interface.backend, "hotplug-status", "connected")
@@ -205,18 +205,18 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
             async with known.lock:
                 if self._registry.get(domain) is not known:
                     return  # another destroy was faster
-                # Xen cannot end a domain quickly while its pages are mapped elsewhere.
+                # Xen cannot end a domain quickly while other domains map its pages.
                 self._channels.disconnect(domain)
                 self._sharing.abandon(known.uuid)
                 checkpoint("libxl-destroy.disconnected")
                 await self._disks.lift_rates(known)
-                with suppress(errors.DomainNotFound):  # it is gone already
+                with suppress(errors.DomainNotFound):  # the domain is gone already
                     await self._workers.run(xen.destroy, domain, known.uuid)
                 checkpoint("libxl-destroy.destroyed")
                 await self._forget(known)
 
     async def _forget(self, known: Known) -> None:
-        """Release what we hold for a domain that is gone."""
+        """Release our resources of a destroyed domain."""
         self._registry.remove(known.domid)
         self._channels.forget(known.domid)
         self._disks.forget(known.domid)
@@ -229,7 +229,7 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
         with xen_faults("list domains", ""):
             listed, vanished = await self._census.take()
             for known in vanished:
-                if not known.lock.locked():  # else it is being destroyed, by us
+                if not known.lock.locked():  # a held lock: we are destroying the domain
                     await self._forget(known)
         return listed
 
@@ -265,7 +265,8 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
         known = self._living("share", domain)
         with xen_faults("share", f"domain {domain}"):
             async with known.lock:
-                qemu = await self._store.list(f"/local/domain/{domain}/device/9pfs")  # of an earlier release
+                # Domains of an earlier release have QEMU's 9pfs.
+                qemu = await self._store.list(f"/local/domain/{domain}/device/9pfs")
                 return "" if qemu else await self._sharing.serve(known.uuid, domain)
 
     @completed

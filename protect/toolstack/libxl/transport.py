@@ -10,10 +10,10 @@ _LARGEST = 65536
 
 
 class VchanTransport:
-    """Reads and writes without ever blocking; the ring is the guest's, and so hostile.
+    """Reads and writes without blocking.  The guest owns the ring: its content is hostile.
 
-    A dead guest does not close its ring: whoever hears of its death calls ``ended``.  Reads then give what
-    is left in the ring, and the end.
+    A dead guest does not close its ring: whoever learns of the death calls ``ended``.  Reads then return the
+    ring's remaining bytes, and the end.
     """
 
     def __init__(self, client: VchanClient) -> None:
@@ -62,7 +62,7 @@ class VchanTransport:
             self._wake()
 
     def ended(self) -> None:
-        """Note that the guest is dead: nothing comes after what is in the ring."""
+        """Mark the guest as dead: after the ring's remaining bytes comes the end."""
         self._ended = True
         self._wake()
 
@@ -71,10 +71,10 @@ class VchanTransport:
         return self._client is None
 
     async def _change(self) -> None:
-        """Wait until the other side did something, the guest ended, or we closed.
+        """Wait until the other side acts, the guest ends, or we close.
 
-        The event channel stays masked while nobody waits, so a guest cannot keep us busy then.  Nor can it
-        while whoever waits has been woken, and has not had its turn yet.
+        The event channel stays masked without waiters: a guest cannot keep us busy then.  Nor can it between
+        a waiter's wake-up and its turn.
         """
         if self._client is None or self._ended:
             return

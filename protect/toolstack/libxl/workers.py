@@ -1,4 +1,4 @@
-"""Threads that call libxl.  A context serves one call at a time, so each call takes an idle one."""
+"""Threads that call libxl.  A context serves one call at a time; each call takes an idle context."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _QUESTIONS = 2
 
 
 class Workers:
-    """The one place where libxl's blocking calls leave the event loop.
+    """The only place where libxl's blocking calls leave the event loop.
 
-    A call that changes a domain may take seconds, since other processes have to do something for it.  So
-    calls that only ask have threads of their own.  No call here waits for a guest: see ``Disks``.
+    A call that changes a domain may take seconds, because it waits for other processes.  Therefore read-only
+    calls have their own threads.  No call here waits for a guest: see ``Disks``.
     """
 
     def __init__(self, threads: int) -> None:
@@ -30,7 +30,7 @@ class Workers:
         self._questions = _Pool(_QUESTIONS, "libxl question")
 
     async def open(self) -> None:
-        """Make the contexts of questions now: without xenstored none could be made later.  XenError."""
+        """Make the contexts of questions now: without xenstored a later creation would fail.  XenError."""
         await self._questions.fill()
 
     async def run(
@@ -46,7 +46,7 @@ class Workers:
         return await self._questions.run(function, *args, **kwargs)
 
     def hold(self) -> None:
-        """Make no new contexts until ``renew``: without xenstored that could block for ever."""
+        """Make no new contexts until ``renew``: without xenstored the creation could block for ever."""
         self._changes.held = self._questions.held = True
 
     @property
@@ -55,7 +55,7 @@ class Workers:
         return self._changes.held
 
     def renew(self) -> None:
-        """Make later calls use new contexts: the present ones have lost their xenstored."""
+        """Make later calls use new contexts: the old contexts have lost their xenstored."""
         self._changes.renew()
         self._questions.renew()
 
@@ -83,7 +83,7 @@ class _Pool:
         async with self._turns:
             context = await self._take()
             call = self._pool.submit(function, context, *args, **kwargs)
-            # Given back by the thread: if the caller is cancelled, the call still uses the context.
+            # The thread returns the context: after a cancellation of the caller the call still uses it.
             call.add_done_callback(lambda _: self._give_back(context))
             return await asyncio.wrap_future(call)
 
@@ -104,7 +104,7 @@ class _Pool:
             return context
 
     def _give_back(self, context: Context) -> None:
-        """Keep a context for the next call, unless it is stale, or libxl has lost track of events in it."""
+        """Keep a context for the next call, unless stale or without valid event state."""
         if context.usable and context in self._fresh:
             self._idle.append(context)
         else:
@@ -112,7 +112,7 @@ class _Pool:
             context.close()
 
     def renew(self) -> None:
-        """Close the idle contexts, and the others as soon as their calls end."""
+        """Close the idle contexts now, and the others at the end of their calls."""
         self.held = False
         self._fresh.clear()
         while self._idle:

@@ -17,13 +17,13 @@
 #define FIRMWARE ADDONS_DIRECTORY "/firmware"
 #define FIRMWARE_PATH "/sys/module/firmware_class/parameters/path"
 
-/* Loaded unless they are built in, or were in the initramfs. */
+/* Loaded unless built in or loaded from the initramfs. */
 static const char *const wanted[] = {
 	"xen-gntalloc", "xen-gntdev", "xen-evtchn", "xen-netfront", "erofs", "overlay", "9pnet-fd", "9p",
 	"fuse",		"tun",	       "loop",
 };
 
-/* ext4 asks for crc32c when it mounts, of which modules.dep says nothing. */
+/* ext4 requests crc32c at mount time; modules.dep does not list this need. */
 static const char *const for_scratch[] = { "crc32c-generic", "ext4" };
 
 static bool is_directory(const char *path)

@@ -6,8 +6,8 @@
 
 #define ADDONS_DIRECTORY "/run/xenpod/addons"
 
-/* `disk` is XENPOD_ADDONS: a disk's name ("xvdzz"), or "" for none.  Mounts it, loads the modules that a zone needs,
- * and tells the kernel where its firmware is.  `scratch`: it will have a scratch disk.  -1 with a log line. */
+/* `disk` is XENPOD_ADDONS: a disk's name ("xvdzz"), or "" for none.  Mounts the disk, loads the modules that a zone
+ * needs, and tells the kernel its firmware path.  `scratch`: the zone will have a scratch disk.  -1 with a log line. */
 int addons_mount(const char *disk, bool scratch);
 
 #endif

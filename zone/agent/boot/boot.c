@@ -49,8 +49,8 @@ int boot_console(void)
 	return 0;
 }
 
-/* crun needs pivot_root(2), which refuses a root that has no parent mount, such as an initramfs.  So the root is
- * bound to a directory in itself, moved over the old one, and entered.  Nothing is copied. */
+/* crun needs pivot_root(2), which refuses a root without a parent mount, such as an initramfs.  Therefore the root is
+ * bound to a directory in itself, moved over the old root, and entered.  Nothing is copied. */
 int boot_root(void)
 {
 	static const char place[] = "/mnt";
@@ -123,11 +123,11 @@ static void take_module(const char *directory, const char *name, bool wanted)
 		log_errno("load module", name);
 		return;
 	}
-	unlink(path); /* on Xen it is in memory, which only the loaded module needs from now on */
+	unlink(path); /* on Xen the file is in memory, and only the loaded module is needed from now on */
 }
 
-/* The file "order" lists names of files beside it, in the order of their dependencies.  This kernel may not need a
- * module that does not load: that is logged, and the boot goes on.  Those that are not wanted are only removed. */
+/* The file "order" lists names of files beside it, in the order of their dependencies.  If a module does not load, this
+ * kernel may not need it: the failure is logged, and the boot goes on.  Unwanted modules are only removed. */
 static int take_modules(const char *directory, bool wanted)
 {
 	char path[256], order[4096];
@@ -151,7 +151,7 @@ int boot_modules(bool scratch)
 	return take_modules("/lib/modules", true) | take_modules("/lib/modules/scratch", scratch);
 }
 
-/* What udev does on other machines: links that the kernel does not make, and devices that any user may open. */
+/* The work of udev on other machines: links that the kernel does not make, and devices that any user may open. */
 int boot_devices(void)
 {
 	static const char *const links[][2] = {

@@ -24,8 +24,8 @@ static void enable_all(char *controllers)
 	}
 }
 
-/* favordynmods (Linux 6.0): moving a process to its group, for each container and exec, waits for no RCU grace
- * period. */
+/* favordynmods (Linux 6.0): the move of a process to its group, needed for each container and exec, then waits for no
+ * RCU grace period. */
 static int mount_v2(void)
 {
 	if (mount("cgroup2", CGROUP_ROOT, "cgroup2", FLAGS, "favordynmods") == 0)
@@ -78,8 +78,8 @@ static int link_names(const char *controllers)
 	return 0;
 }
 
-/* Only hierarchies that limit or count containers: each one makes every create and exec slower (see mount_v2), and
- * crun leaves out those that are not mounted. */
+/* Only hierarchies that limit or count containers: each hierarchy slows every create and exec (see mount_v2), and crun
+ * skips unmounted hierarchies. */
 static bool wanted(const char *controllers)
 {
 	static const char *const names[] = { "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "pids" };
@@ -131,7 +131,7 @@ static int mount_all_v1(void)
 		if (controllers && wanted(controllers) && mount_v1(controllers) < 0)
 			return -1;
 	}
-	/* Read-only: else crun would make plain directories for the hierarchies that are not mounted. */
+	/* Read-only: otherwise crun would make plain directories for unmounted hierarchies. */
 	if (mount(NULL, CGROUP_ROOT, NULL, MS_REMOUNT | MS_RDONLY | FLAGS, NULL) < 0) {
 		log_errno("make read-only", CGROUP_ROOT);
 		return -1;

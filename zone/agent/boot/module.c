@@ -18,13 +18,13 @@
 #define PATHS 64
 #define COMMAND_LINE 2048 /* COMMAND_LINE_SIZE of x86 */
 
-/* A part of modules.dep, without a NUL at its end. */
+/* A part of modules.dep, without a final NUL. */
 struct text {
 	const char *start;
 	size_t length;
 };
 
-/* Whether the word, of which `prefix` characters are a name, is about the module of this file; - and _ are the same. */
+/* Whether the word (its first `prefix` characters are a name) is for the module of this file; - and _ are equal. */
 static bool is_parameter(const char *word, size_t prefix, const char *path)
 {
 	const char *slash = strrchr(path, '/');
@@ -38,7 +38,7 @@ static bool is_parameter(const char *word, size_t prefix, const char *path)
 	return true;
 }
 
-/* What modprobe does: the kernel itself heeds such words only for what is built in. */
+/* Like modprobe: the kernel itself applies these words only to built-in modules. */
 static void parameters(const char *path, char *found, size_t size)
 {
 	char line[COMMAND_LINE];
@@ -80,7 +80,7 @@ int module_load(const char *path)
 	return result < 0 && error == EEXIST ? 0 : result;
 }
 
-/* Takes the text up to the first `end` from the rest, and that character too. */
+/* Takes the text up to the first `end` from the rest, including `end`. */
 static struct text take(struct text *rest, char end)
 {
 	const char *found = memchr(rest->start, end, rest->length);
@@ -92,7 +92,7 @@ static struct text take(struct text *rest, char end)
 	return taken;
 }
 
-/* The name of "kernel/fs/9p/9p.ko.xz" is "9p"; - and _ are the same. */
+/* The name of "kernel/fs/9p/9p.ko.xz" is "9p"; - and _ are equal. */
 static bool is_module(struct text path, const char *name)
 {
 	const char *slash = memrchr(path.start, '/', path.length);

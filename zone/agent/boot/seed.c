@@ -1,4 +1,4 @@
-/* data/seed in xenstore has 32 bytes in hexadecimal, for this boot alone: what was read is removed. */
+/* data/seed in xenstore has 32 bytes in hexadecimal, for this boot alone: it is removed after the read. */
 #include "boot/seed.h"
 
 #include <fcntl.h>
@@ -45,7 +45,7 @@ static bool parse(const char *text, unsigned int length, struct seed *seed)
 	return true;
 }
 
-/* Its bits are credited: the kernel's generator is ready at once. */
+/* The seed's bits are credited: the kernel's generator is ready at once. */
 static void add(const struct seed *seed)
 {
 	int fd = open("/dev/urandom", O_WRONLY | O_CLOEXEC);

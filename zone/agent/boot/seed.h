@@ -3,7 +3,7 @@
 #define BOOT_SEED_H
 
 /* `source` is "xenstore", or "" for none.  Without a seed the kernel gathers entropy itself, which may take seconds:
- * that is logged, and the boot goes on. */
+ * the lack is logged, and the boot goes on. */
 void seed_take(const char *source);
 
 #endif

@@ -1,4 +1,4 @@
-/* The host's directory that holds every volume of the zone's containers. */
+/* The host's directory with every volume of the zone's containers. */
 #ifndef BOOT_SHARED_H
 #define BOOT_SHARED_H
 
@@ -6,12 +6,12 @@
 
 #define SHARED_DIRECTORY "/run/xenpod/shared"
 
-/* `source` is XENPOD_SHARED: "vchan" (a server of the host's is mounted once the host asks for it: MountShared),
- * "fd:<number>" (a mount to attach now), or "" for no such directory.  -1 with a log line. */
+/* `source` is XENPOD_SHARED: "vchan" (a server of the host, mounted on the host's request MountShared), "fd:<number>"
+ * (a mount to attach now), or "" for no shared directory.  -1 with a log line. */
 int shared_prepare(const char *source);
-/* A server has to be mounted. */
+/* Whether a server has to be mounted. */
 bool shared_is_served(void);
-/* There is a directory. */
+/* Whether the zone has a shared directory. */
 bool shared_exists(void);
 
 #endif

@@ -7,7 +7,7 @@ static uint8_t buffer[SLICE_MAX];
 static size_t start;
 static size_t end;
 
-/* The frame that is not complete yet. */
+/* The incomplete frame. */
 static uint8_t head[HEAD_SIZE];
 static size_t head_length;
 static struct frame_head current;
@@ -42,7 +42,7 @@ static bool take(uint8_t *to, size_t *have, size_t want)
 	return *have == want;
 }
 
-/* The header is complete.  It must be legal before any byte after it is kept. */
+/* Checks the complete header: it must be legal before any byte after it is kept. */
 static const char *begin_body(void)
 {
 	const char *wrong;

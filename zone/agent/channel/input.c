@@ -1,7 +1,7 @@
 /* DATA frames on one side, a process's stdin or terminal on the other.
  *
- * The process has the first `written` bytes; those up to `received` wait in the ring.  The host of a new connection
- * sends again from `written`, so the ring is emptied then. */
+ * The process has the first `written` bytes; the bytes up to `received` wait in the ring.  The host of a new connection
+ * sends again from `written`, therefore the ring is then emptied. */
 #include "channel/input.h"
 
 #include <errno.h>
@@ -21,13 +21,13 @@ struct input {
 	struct watch watch;
 	bool terminal;
 	bool fin; /* the host sends no more */
-	bool done; /* the process takes no more, or has all */
-	bool told; /* the host knows that it is done */
+	bool done; /* the process takes no more, or has all bytes */
+	bool told; /* the host knows of `done` */
 	struct stream_owner *owner; /* of a socket, else NULL */
 	uint8_t *ring; /* WINDOW bytes, only while in use */
 	uint64_t written;
 	uint64_t received;
-	uint64_t granted; /* the limit that the host knows */
+	uint64_t granted; /* the limit known to the host */
 };
 
 static struct input *input_of(struct stream *stream)
@@ -62,7 +62,7 @@ static void end_writing(struct input *input)
 	queue_if_due(input);
 }
 
-/* On a terminal the end of input is a character, and only where lines are edited. */
+/* On a terminal the end of input is a character, and only in line-editing mode. */
 static void end_terminal(struct input *input)
 {
 	struct termios mode;
@@ -73,7 +73,7 @@ static void end_terminal(struct input *input)
 		log_errno("write", "end of a terminal's input");
 }
 
-/* Writes as write(2) does, but returns 0 for "not now".  A process that no longer reads ends the stream. */
+/* Writes like write(2), but returns 0 for "not now".  A process that no longer reads ends the stream. */
 static size_t write_some(struct input *input, const uint8_t *bytes, size_t length)
 {
 	ssize_t n;
@@ -126,8 +126,8 @@ static void input_ready(struct watch *watch, uint32_t events)
 {
 	struct input *input = container_of(watch, struct input, watch);
 
-	/* A terminal hangs up while nobody has it open, but a pipe or socket has lost its reader for good.  The other
-	 * direction of a reset connection may have read the error already, which leaves only HUP. */
+	/* A terminal hangs up while no process has it open, but a pipe or socket has lost its reader for good.  On a reset
+	 * connection the other direction may have consumed the error already; only HUP is left. */
 	if ((events & (EPOLLERR | EPOLLHUP)) && !input->terminal)
 		end_writing(input);
 	else

@@ -6,13 +6,13 @@
 
 struct input;
 
-/* Takes over `fd` (non-blocking), also on failure, which returns NULL with errno.  `fresh`: see stream_register. */
+/* Takes over `fd` (non-blocking), even on failure, which returns NULL with errno.  `fresh`: see stream_register. */
 struct input *input_new(int fd, bool terminal, bool fresh);
 void input_set_owner(struct input *input, struct stream_owner *owner);
 uint32_t input_number(const struct input *input);
-/* Nobody reads any more: the process has ended. */
+/* Ends the stream: the process has ended, and nothing reads any more. */
 void input_finish(struct input *input);
-/* It takes no more, and the host has been told. */
+/* Whether the input takes no more, and the host knows. */
 bool input_over(const struct input *input);
 void input_free(struct input *input);
 

@@ -20,7 +20,7 @@ enum state {
 	DOWN,
 	GREETING, /* waits for the host's HELLO */
 	OPEN,
-	CLOSING, /* sends what is queued, then hangs up */
+	CLOSING, /* sends the queue, then hangs up */
 };
 
 static struct {
@@ -32,7 +32,7 @@ static struct {
 	uint64_t epoch;
 	bool can_read;
 	bool can_write;
-	uint32_t calls[CALLS_MAX]; /* the open ones; 0: a free place */
+	uint32_t calls[CALLS_MAX]; /* the open calls; 0: a free place */
 } current;
 
 void link_start(const struct transport *transport, const Hello *hello, const struct steps *boot, call_handler *handler)
@@ -148,7 +148,7 @@ void link_event(const Event *event)
 		enqueue(FRAME_EVENT, 0, &event->base);
 }
 
-/* Sends some bytes.  True while the transport takes more and there is more. */
+/* Sends some bytes.  True while the transport takes more and more are left. */
 static bool transmit(void)
 {
 	const uint8_t *bytes;
@@ -225,7 +225,7 @@ static bool dispatch(const struct frame_head *frame, const uint8_t *payload)
 	return wrong ? violated(wrong) : current.state == OPEN;
 }
 
-/* Serves the next frame, if it is complete.  False when the connection has ended. */
+/* Serves the next frame, if complete.  False: the connection has ended. */
 static bool serve(void)
 {
 	struct frame_head frame;
@@ -245,7 +245,7 @@ static bool serve(void)
 	}
 }
 
-/* Receives some bytes or serves one frame.  True while there is more to receive. */
+/* Receives some bytes or serves one frame.  True while more can be received. */
 static bool receive(void)
 {
 	uint8_t *buffer;

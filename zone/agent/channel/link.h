@@ -10,19 +10,19 @@
 #include "channel/transport.h"
 #include "sys/steps.h"
 
-/* Takes a CALL frame.  Returns which rule of the channel it breaks, or NULL. */
+/* Takes a CALL frame.  Returns the broken rule of the channel, or NULL. */
 typedef const char *call_handler(uint32_t id, const uint8_t *payload, size_t length);
 
-/* `boot`: what HELLO tells of it. */
+/* `boot`: the steps that HELLO reports. */
 void link_start(const struct transport *transport, const Hello *hello, const struct steps *boot, call_handler *handler);
 
-/* Called by the transport.  link_down is also for a connection that is replaced. */
+/* Called by the transport.  link_down is also called for a replaced connection. */
 void link_up(void);
 void link_down(void);
 void link_can_read(void);
 void link_can_write(void);
 
-/* Moves a bounded number of bytes.  True while there is more to do at once. */
+/* Moves a bounded number of bytes.  True while more can be done at once. */
 bool link_step(void);
 
 /* Counts connections; 0 before the first. */
@@ -32,7 +32,7 @@ bool link_open(void);
 /* All messages have been sent; data of streams may be left. */
 bool link_flushed(void);
 
-/* Sends a reply, unless `epoch` is not the current connection. */
+/* Sends a reply, unless `epoch` is an earlier connection. */
 void link_reply(uint64_t epoch, uint32_t call, const Reply *reply);
 void link_event(const Event *event);
 

@@ -7,11 +7,11 @@
 struct message {
 	struct message *next;
 	size_t length;
-	uint32_t call; /* the call that this answers, or 0 */
+	uint32_t call; /* the answered call, or 0 */
 	uint8_t bytes[];
 };
 
-/* Either the slice is being sent, or the first message. */
+/* The slice is being sent, or else the first message. */
 static struct message *first;
 static struct message **last = &first;
 static uint8_t slice[HEAD_SIZE + OFFSET_SIZE + SLICE_MAX];

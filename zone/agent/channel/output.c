@@ -1,7 +1,8 @@
 /* A pipe or terminal on one side, DATA frames on the other.
  *
- * The ring keeps the bytes from `consumed` to `end`; those from `sent` on are sent, maybe once more, as credit allows.
- * The pipe is read only for bytes that can be sent at once: a process whose output nobody takes blocks on its pipe. */
+ * The ring keeps the bytes from `consumed` to `end`; bytes from `sent` on are sent as credit allows, maybe for the
+ * second time.  The pipe is read only for bytes that can be sent at once: a process blocks on its pipe while the host
+ * takes no output. */
 #include "channel/output.h"
 
 #include <errno.h>
@@ -22,10 +23,10 @@ struct output {
 	struct stream stream;
 	struct watch watch;
 	bool terminal;
-	bool readable; /* a read may return something */
-	bool held; /* nothing is to be read yet */
+	bool readable; /* a read may return bytes */
+	bool held; /* do not read yet */
 	bool finishing; /* no writers are left */
-	bool ended; /* everything was read */
+	bool ended; /* all bytes were read */
 	bool fin_sent; /* in this connection */
 	bool given_up; /* by the host, before the end */
 	struct stream_owner *owner; /* of a socket, else NULL */
@@ -57,7 +58,7 @@ static void end_reading(struct output *output)
 	output->watch.fd = -1;
 }
 
-/* Reads as read(2) does, but returns 0 for "nothing now"; at the end it sets `ended`. */
+/* Reads like read(2), but returns 0 for "nothing now"; at the end sets `ended`. */
 static size_t read_some(struct output *output, uint8_t *bytes, size_t size)
 {
 	ssize_t n;
@@ -73,7 +74,7 @@ static size_t read_some(struct output *output, uint8_t *bytes, size_t size)
 			end_reading(output);
 		return 0;
 	}
-	/* EIO: nobody has the terminal open.  While its process lives, somebody may open it again. */
+	/* EIO: no process has the terminal open.  While its process lives, a process may open it again. */
 	if (n < 0 && errno == EIO && output->terminal && !output->finishing)
 		return 0;
 	if (n < 0 && errno != EIO && errno != ECONNRESET)

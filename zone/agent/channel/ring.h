@@ -1,4 +1,4 @@
-/* The ring buffer of a stream: WINDOW bytes, by offset.  Its memory exists only while it is in use. */
+/* The ring buffer of a stream: WINDOW bytes, by offset.  Its memory exists only while in use. */
 #ifndef CHANNEL_RING_H
 #define CHANNEL_RING_H
 
@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Allocates it unless that is done.  False with a log line. */
+/* Allocates the ring unless already done.  False with a log line. */
 bool ring_alloc(uint8_t **ring);
 void ring_free(uint8_t **ring);
 /* `length` is at most WINDOW. */

@@ -23,7 +23,7 @@ static void hang_up(void)
 	connection.fd = -1;
 }
 
-/* Translates what recv(2) and send(2) return to what a transport does. */
+/* Translates results of recv(2) and send(2) to a transport's. */
 static ssize_t moved(ssize_t n, bool zero_is_end)
 {
 	if (n > 0)

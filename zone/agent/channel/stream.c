@@ -5,7 +5,7 @@
 enum { BUCKETS = 256 };
 
 static struct stream *buckets[BUCKETS];
-static uint32_t next_number = 1; /* 0 once all are used up */
+static uint32_t next_number = 1; /* 0: all are used up */
 static bool connected;
 static struct stream *queue_first;
 static struct stream **queue_last = &queue_first;

@@ -1,5 +1,5 @@
-/* Streams: numbered byte sequences with credit, kept across connections (docs/channel.md).  What both directions
- * share; input.h and output.h are the two kinds. */
+/* Streams: numbered byte sequences with credit, kept across connections (docs/channel.md).  This is the common part;
+ * input.h and output.h are the two kinds. */
 #ifndef CHANNEL_STREAM_H
 #define CHANNEL_STREAM_H
 
@@ -9,9 +9,9 @@
 
 struct stream;
 
-/* What a kind of stream does.  `data` and `credit` return which rule of the channel is broken, or NULL. */
+/* The functions of a kind of stream.  `data` and `credit` return the broken rule of the channel, or NULL. */
 struct stream_kind {
-	/* Writes its next frame; returns the length, or 0 when there is nothing to send. */
+	/* Writes the stream's next frame; returns the length, or 0 without bytes to send. */
 	size_t (*frame)(struct stream *stream, uint8_t *frame);
 	/* NULL for outputs. */
 	const char *(*data)(struct stream *stream, uint64_t offset, const uint8_t *bytes, size_t length, bool fin);
@@ -24,21 +24,21 @@ struct stream_kind {
 struct stream {
 	const struct stream_kind *kind;
 	uint32_t number;
-	bool forgotten; /* as in docs/channel.md: frames for it are ignored */
+	bool forgotten; /* as in docs/channel.md: frames for the stream are ignored */
 	bool credited; /* may send in this connection */
 	bool queued; /* waits for its turn to send a frame */
 	struct stream *next_in_bucket;
 	struct stream *next_in_queue;
 };
 
-/* Who owns both directions of a socket.  `over` is called, possibly more than once, when one of them may have ended;
- * it must not free them at once. */
+/* The owner of both directions of a socket.  `over` is called, possibly more than once, when a direction may have
+ * ended; it must not free the streams at once. */
 struct stream_owner {
 	void (*over)(struct stream_owner *owner);
 };
 
-/* `fresh`: made for a call of the current connection, so that it has its first credit.  -1 with errno when all numbers
- * are used up. */
+/* `fresh`: made for a call of the current connection, with its first credit.  -1 with errno if all numbers are used
+ * up. */
 int stream_register(struct stream *stream, const struct stream_kind *kind, bool fresh);
 void stream_unregister(struct stream *stream);
 /* Asks for a turn to send a frame. */
@@ -49,9 +49,9 @@ const char *stream_data(uint32_t number, uint64_t offset, const uint8_t *bytes, 
 const char *stream_credit(uint32_t number, uint64_t consumed, uint64_t limit, bool fin);
 void streams_connected(void);
 void streams_disconnected(void);
-/* There is a connection, and its opening is done. */
+/* Whether a connection exists, and its opening is done. */
 bool streams_are_connected(void);
-/* Writes the next stream's frame; 0 when no stream has anything to send. */
+/* Writes the next stream's frame; 0 if no stream has bytes to send. */
 size_t streams_next(uint8_t *frame);
 
 #endif

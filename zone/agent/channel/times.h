@@ -1,4 +1,4 @@
-/* Steps as a HELLO or a reply has them. */
+/* Steps in the form of a HELLO or a reply. */
 #ifndef CHANNEL_TIMES_H
 #define CHANNEL_TIMES_H
 
@@ -7,10 +7,10 @@
 
 struct times {
 	StepTime each[STEPS_MAX];
-	StepTime *list[STEPS_MAX]; /* as a message wants them */
+	StepTime *list[STEPS_MAX]; /* pointers for a message */
 };
 
-/* Describes the steps as of now; how many there are. */
+/* Describes the steps so far; returns their number. */
 size_t times_of(struct times *times, const struct steps *steps);
 
 #endif

@@ -1,4 +1,4 @@
-/* What carries the channel's bytes: a unix socket or a vchan ring.  There is one connection at most. */
+/* The carrier of the channel's bytes: a unix socket or a vchan ring.  It has at most one connection. */
 #ifndef CHANNEL_TRANSPORT_H
 #define CHANNEL_TRANSPORT_H
 
@@ -7,11 +7,10 @@
 #include <sys/types.h>
 
 struct transport {
-	/* Return the bytes moved; 0: it would block, and link_can_read or link_can_write follows; -1: the peer is
-	 * gone. */
+	/* Return the bytes moved; 0: would block, and link_can_read or link_can_write follows; -1: the peer is gone. */
 	ssize_t (*read)(uint8_t *bytes, size_t size);
 	ssize_t (*write)(const uint8_t *bytes, size_t length);
-	/* Ends the connection and waits for the next.  Does nothing without a connection. */
+	/* Ends the connection and waits for the next; no effect without a connection. */
 	void (*hang_up)(void);
 };
 

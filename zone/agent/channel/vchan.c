@@ -1,6 +1,6 @@
 /* The channel over vchan rings, with the guest as server: connection N is served at data/agent/N.
  *
- * The number goes to data/agent-epoch in xenstore (docs/channel.md).  data/agent-used is the host's own note. */
+ * N is also written to data/agent-epoch in xenstore (docs/channel.md).  data/agent-used is the host's own note. */
 #include <libxenvchan.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -13,9 +13,9 @@ enum {
 	HELLO_MAX = 4096,
 	EVENT_MAX = 4096,
 	CONTROL_MAX = 1 << 20,
-	/* At most so many bytes of a stream are under way, or kept to be sent again. */
+	/* Most bytes of a stream that are under way, or kept for a repetition. */
 	WINDOW = 65536,
-	/* At most so many bytes go into one DATA frame of the agent. */
+	/* Most bytes in one DATA frame of the agent. */
 	SLICE_MAX = 16384,
 };
 
@@ -43,7 +43,7 @@ struct frame_head {
 void frame_pack(uint8_t out[HEAD_SIZE], const struct frame_head *head);
 void frame_unpack(struct frame_head *head, const uint8_t in[HEAD_SIZE]);
 
-/* Both return what is wrong with the frame of this sender, or NULL. */
+/* Both return the error in this sender's frame, or NULL. */
 const char *frame_check_head(const struct frame_head *head, enum side sender);
 const char *frame_check_payload(const struct frame_head *head, const uint8_t *payload);
 

@@ -89,7 +89,7 @@ int bundle_write(const char *directory, const CreateContainer *request, struct f
 	return -1;
 }
 
-/* Removes the files of a directory.  There are only plain ones, of bundle_write and crun: the mounts are gone. */
+/* Removes the files of a directory.  All are plain files of bundle_write and crun: the mounts are gone. */
 static int remove_files(const char *path, struct fault *fault)
 {
 	DIR *directory = opendir(path);

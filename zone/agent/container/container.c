@@ -159,7 +159,7 @@ static struct process *process_by_pid(pid_t pid)
 	return NULL;
 }
 
-/* Goes on with what waits for this container.  May free it. */
+/* Continues the calls that wait for this container.  May free it. */
 static void changed(struct container *container)
 {
 	if (container->deletes)

@@ -1,6 +1,6 @@
 #include "container/held.h"
 
-/* What comes before crun has ended may be crun's. */
+/* Output before crun's end may be crun's. */
 void held_begin(struct container *container)
 {
 	output_hold(container->init.out);
@@ -53,7 +53,7 @@ void held_failed(struct container *container, const struct fault *fault, bool re
 	container->refused = refused;
 	container->failure = *fault;
 	if (!refused)
-		container->failure.code = INTERNAL; /* to try again is of no use */
+		container->failure.code = INTERNAL; /* a retry is useless */
 	go_on(container, false);
 }
 

@@ -121,8 +121,8 @@ static _Noreturn void run_work(int log_fd, int (*work)(void *data, struct fault 
 {
 	struct fault fault;
 
-	/* Closes the copies of the agent's descriptors: while a copy of a pipe's or socket's end is open, the other end
-	 * does not notice that the agent has closed it. */
+	/* Closes the copies of the agent's descriptors: an open copy of a pipe's or socket's end would hide the agent's
+	 * close from the other end. */
 	if (log_fd != LOG_FD)
 		log_fd = dup2(log_fd, LOG_FD);
 	if (log_fd < 0 || syscall(SYS_close_range, LOG_FD + 1, ~0U, 0) < 0) {
@@ -201,9 +201,9 @@ static const char *const REFUSALS[] = {
 	"open executable: ", /* the command is a directory */
 	"cannot parse",
 	"invalid configuration",
-	"writing file `", /* a cgroup takes no such value */
+	"writing file `", /* a cgroup refuses the value */
 	"the memory limit could be too low",
-	"is not running", /* it has just ended */
+	"is not running", /* the container has just ended */
 };
 
 static bool is_refusal(const char *text)

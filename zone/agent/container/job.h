@@ -1,4 +1,4 @@
-/* A crun command, or work of the agent itself, that runs beside the loop in a process of its own. */
+/* A crun command, or work of the agent itself, in a separate process beside the loop. */
 #ifndef CONTAINER_JOB_H
 #define CONTAINER_JOB_H
 
@@ -29,21 +29,21 @@ struct job {
 /* Runs crun with these arguments: the subcommand first, NULL last.  Its standard input, output and error are `stdio`;
  * -1 stands for /dev/null.  -1: `done` is not called. */
 int job_start(struct job *job, const char *const *arguments, const int stdio[3], struct fault *fault);
-/* Runs `work` in a copy of this process that has none of its descriptors.  Its fault becomes the job's.
- * -1: `done` is not called. */
+/* Runs `work` in a copy of this process without its descriptors.  The copy's fault becomes the job's.  -1: `done` is
+ * not called. */
 int job_fork(struct job *job, const char *name, int (*work)(void *data, struct fault *fault), void *data,
 	     struct fault *fault);
-/* The command ended by itself, with a status that says no: it was neither killed nor too late.  For `done`. */
+/* Whether the command ended by itself, with a failure status: neither killed nor too late.  For `done`. */
 bool job_refused(const struct job *job);
-/* Notes how long it ran as a step of this name.  For `done`. */
+/* Notes the run time as a step of this name.  For `done`. */
 void job_note(const struct job *job, struct steps *steps, int name);
-/* crun has a container of this name. */
+/* Whether crun has a container of this name. */
 bool crun_has(const char *id);
-/* A job is under way: the exit status of an unknown process may be asked for. */
+/* Whether a job is under way: the exit status of an unknown process may then be asked for. */
 bool jobs_running(void);
-/* Called by the reaper: false when the pid is no job's. */
+/* Called by the reaper; false: the pid is no job's. */
 bool job_ended(pid_t pid, int status);
-/* Calls `done` of the jobs that have ended.  Called by the reaper once it has collected all that had ended. */
+/* Calls `done` of the ended jobs.  Called by the reaper after it has collected all ended children. */
 void jobs_finish_ended(void);
 
 #endif

@@ -12,15 +12,15 @@
 #include "sys/log.h"
 
 enum {
-	DEPTH_MAX = 256, /* what is deeper is not counted: each level holds a descriptor */
+	DEPTH_MAX = 256, /* deeper files are not counted: each level holds a descriptor */
 	PAUSE_FACTOR = 20,
 };
 #define PAUSE_MIN_NS SECOND_NS
 
-/* Shared with the process that counts. */
+/* Shared with the counting process. */
 struct counted {
 	char id[ID_MAX + 1];
-	/* In parts of a file that has several names, which are counted each. */
+	/* A file with several names counts in equal parts for each name. */
 	double bytes, inodes;
 };
 
@@ -38,7 +38,7 @@ static void count_entry(int above, const char *name, unsigned int depth, struct 
 	int fd;
 
 	if (fstatat(above, name, &file, AT_SYMLINK_NOFOLLOW) < 0)
-		return; /* it has just been removed */
+		return; /* just removed */
 	if (!S_ISDIR(file.st_mode)) {
 		sum->bytes += (double)file.st_blocks * 512 / (double)file.st_nlink;
 		sum->inodes += 1 / (double)file.st_nlink;
@@ -80,7 +80,7 @@ static int count_all(void *data, struct fault *fault)
 			return fault_errno(fault, "count", counts[i].id);
 		fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		if (fd < 0)
-			continue; /* it has just been deleted */
+			continue; /* just deleted */
 		count_entries(fd, 0, &sum);
 		counts[i].bytes = sum.bytes;
 		counts[i].inodes = sum.inodes;

@@ -1,12 +1,12 @@
-/* What containers have written to their roots. */
+/* The space of containers' writes to their roots. */
 #ifndef CONTAINER_LAYER_USE_H
 #define CONTAINER_LAYER_USE_H
 
 #include "container/container.h"
 #include "mounts/rootfs.h"
 
-/* Of a layer that shares its file system with others it is what was counted last: counting goes on in a process of its
- * own, at most a twentieth of the time.  -1 where there is no writable layer. */
+/* For a layer on a shared file system: the last count.  A separate process counts, at most a twentieth of the time.
+ * -1: no writable layer. */
 int layer_use(struct container *container, struct disk_usage *usage);
 
 #endif

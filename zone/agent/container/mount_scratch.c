@@ -1,4 +1,4 @@
-/* MountScratch: waits for the disk, then makes its file system and mounts it in a process of its own. */
+/* MountScratch: waits for the disk, then makes its file system and mounts it in a separate process. */
 #include "container/mount_scratch.h"
 
 #include <stdio.h>

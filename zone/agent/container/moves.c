@@ -20,7 +20,7 @@ static void moved(struct job *ended, const struct fault *fault)
 		log_line("before a move: %s", fault->text);
 }
 
-/* To the group that it is in. */
+/* Moves the process to its present group. */
 static int move_self(void *data, struct fault *fault)
 {
 	static const char path[] = CGROUP_ROOT "/pids/cgroup.procs";
@@ -29,8 +29,8 @@ static int move_self(void *data, struct fault *fault)
 	return file_overwrite(path, "0") < 0 ? fault_errno(fault, "write", path) : 0;
 }
 
-/* In version 1 the first move after an idle time waits for an RCU grace period of about 10 ms; moves shortly after it
- * do not wait (kernel/rcu/sync.c).  So a move that changes nothing starts that wait early, while disks and mounts are
+/* In version 1 the first move after an idle time waits for an RCU grace period of about 10 ms; moves shortly after do
+ * not wait (kernel/rcu/sync.c).  Therefore a move without effect starts the wait early, while disks and mounts are
  * prepared.  Version 2 is mounted with favordynmods and never waits. */
 void moves_expect(void)
 {

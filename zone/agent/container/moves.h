@@ -2,7 +2,7 @@
 #ifndef CONTAINER_MOVES_H
 #define CONTAINER_MOVES_H
 
-/* Says that a process will be moved to a group soon, so that the move need not wait.  A hint: it cannot fail. */
+/* Announces a move of a process to a group: the move then need not wait.  A hint: it cannot fail. */
 void moves_expect(void);
 
 #endif

@@ -102,7 +102,7 @@ void process_exited(struct process *process, int status, int64_t at_ns)
 			      cgroup_oom_kills(process->container_id) > process->oom_kills_before;
 	process->zone_oom = process->oom_killed && !cgroup_limit_reached(process->container_id);
 	input_finish(process->in);
-	/* Processes that an exec leaves behind may write on; they end with the container. */
+	/* Processes left behind by an exec may write on; they end with the container. */
 	if (first)
 		cgroup_kill(process->container_id, SIGKILL);
 	if (first || process->terminal >= 0) {

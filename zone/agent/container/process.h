@@ -1,4 +1,4 @@
-/* Processes that the host asked for: the first one of a container, and the execs in it.
+/* Processes on the host's request: the first process of a container, and its execs.
  *
  *   PREPARING --crun create--> CREATED --crun start--> RUNNING --exit--> EXITED
  *   PREPARING --crun exec-----------------------------> RUNNING --exit--> EXITED
@@ -24,7 +24,7 @@ struct process {
 	const char *container_id;
 	char exec_id[ID_MAX + 1]; /* "" for the container's first */
 	enum process_state state;
-	pid_t pid; /* 0 while it is unknown, and once it is reaped */
+	pid_t pid; /* 0: unknown, or reaped */
 	uint32_t shown_pid;
 	int terminal; /* the master; -1: none */
 	struct input *in;
@@ -40,15 +40,15 @@ struct process {
 
 /* `container_id` must outlive the process. */
 void process_init(struct process *process, const char *container_id, const char *exec_id);
-/* Reads the pid that crun wrote to a file. */
+/* Reads the pid from the file that crun wrote. */
 int process_read_pid(struct process *process, const char *path, struct fault *fault);
-/* Makes the streams from `io`, which keeps what is not taken over. */
+/* Makes the streams from `io`; `io` keeps the descriptors that are not taken over. */
 int process_attach(struct process *process, struct stdio *io, bool fresh, struct fault *fault);
-/* Notes its end and tells the host. */
+/* Notes the process's end and tells the host. */
 void process_exited(struct process *process, int status, int64_t at_ns);
-/* Frees its streams: there is no process, or it is forgotten. */
+/* Frees the process's streams: no process exists, or it is forgotten. */
 void process_release(struct process *process);
-/* Sends a signal unless it has ended.  `group`: to its whole process group, if it leads one. */
+/* Sends a signal unless the process has ended.  `group`: to its whole process group, if it leads one. */
 int process_signal(const struct process *process, int number, bool group, struct fault *fault);
 
 void process_fill_created(const struct process *process, ProcessCreated *message);

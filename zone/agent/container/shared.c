@@ -19,10 +19,10 @@
 
 static char mounted[ID_MAX + 1]; /* the session; "" for none */
 static char wanted[ID_MAX + 1]; /* by the job under way */
-static struct call *waiting; /* for it */
+static struct call *waiting; /* for the job */
 static struct job job;
 
-/* The end of the pump's life closes its socket, and so the kernel's session: no process of it stays in this one. */
+/* The pump's end closes its socket, and with it the kernel's 9P session.  The pump leaves the agent's process session. */
 static int start_pump(const char *session, int ends[2], struct fault *fault)
 {
 	char byte;
@@ -66,7 +66,7 @@ static int mount_share(void *data, struct fault *fault)
 		return fault_errno(fault, "socketpair", "share");
 	if (start_pump(data, ends, fault) < 0)
 		return -1;
-	/* What an earlier server served is dead.  Containers that still have it keep it. */
+	/* An earlier server's mount is dead.  Containers with that mount keep it. */
 	if (umount2(SHARED_DIRECTORY, MNT_DETACH) < 0 && errno != EINVAL)
 		return fault_errno(fault, "unmount", SHARED_DIRECTORY);
 	snprintf(options, sizeof(options),
@@ -89,7 +89,7 @@ static void mount_ended(struct job *done, const struct fault *fault)
 	}
 }
 
-/* 0: it is there, or comes; -1 with the fault. */
+/* 0: the directory is mounted, or will be; -1 with the fault. */
 static int begin(const char *session, struct fault *fault)
 {
 	if (!id_valid(session) || strlen(session) > 32)

@@ -30,7 +30,7 @@ static int open_pipe(struct stdio *io, int which, struct fault *fault)
 	io->ours[which] = ends[input ? 1 : 0];
 	if (fcntl(io->ours[which], F_SETFL, O_NONBLOCK) < 0)
 		return fault_errno(fault, "fcntl", "standard streams");
-	/* The pod's root becomes the owner, so that the process can open /dev/stdout again. */
+	/* The pod's root becomes the owner: the process can then open /dev/stdout again. */
 	if (pod_userns_fchown(io->child[which]) < 0)
 		return fault_errno(fault, "fchown", "standard streams");
 	return 0;

@@ -1,4 +1,4 @@
-/* The standard streams of a process to be: three pipes, or the socket over which crun sends a terminal. */
+/* The standard streams of a future process: three pipes, or the socket over which crun sends a terminal. */
 #ifndef CONTAINER_STDIO_H
 #define CONTAINER_STDIO_H
 
@@ -17,15 +17,15 @@ struct stdio {
 	char console_path[CONSOLE_PATH_MAX];
 };
 
-/* Nothing is open: what stdio_close may be given before stdio_open. */
+/* No open descriptors: a valid argument of stdio_close before stdio_open. */
 #define STDIO_NONE ((struct stdio){ .child = { -1, -1, -1 }, .ours = { -1, -1, -1 }, .console = -1 })
 
 int stdio_open(struct stdio *io, bool terminal, bool with_input, struct fault *fault);
-/* Closes the child's ends: it has them now. */
+/* Closes the child's ends: the child has them now. */
 void stdio_close_child_ends(struct stdio *io);
-/* Takes the terminal that crun has sent; crun has ended.  Without a terminal it does nothing. */
+/* Takes the terminal that crun has sent, after crun's end.  No effect without a terminal. */
 int stdio_receive_terminal(struct stdio *io, struct fault *fault);
-/* Closes whatever is open. */
+/* Closes all open descriptors. */
 void stdio_close(struct stdio *io);
 
 #endif

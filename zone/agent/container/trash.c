@@ -22,7 +22,7 @@ static bool is_self_or_above(const char *name)
 	return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-/* Immutable files, and those that can only be appended to, are not removed otherwise. */
+/* Immutable and append-only files could not be removed otherwise. */
 static void unprotect(int fd)
 {
 	int flags;
@@ -50,7 +50,7 @@ static int remove_file(int directory, const char *name)
 	return unlinkat(directory, name, 0);
 }
 
-/* A directory is moved to the trash itself, so that no depth is too deep; then it is empty here. */
+/* A directory is moved to the trash itself: no depth is too deep, and its parent becomes empty. */
 static int remove_entry(int directory, const char *name, int trash, unsigned long *moved)
 {
 	char place[32];
@@ -89,7 +89,7 @@ static int remove_entries(int fd, int trash, unsigned long *moved)
 	return result;
 }
 
-/* One round; 1: there was something. */
+/* One round; 1: the trash was not empty. */
 static int empty_once(int trash, unsigned long *moved)
 {
 	DIR *tops = fdopendir(openat(trash, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -131,7 +131,7 @@ static void ended(struct job *done, const struct fault *fault)
 {
 	(void)done;
 	running = false;
-	/* What is left is tried again when the next container is deleted. */
+	/* The next deletion of a container tries the rest again. */
 	if (fault)
 		log_line("%s", fault->text);
 	else if (again)

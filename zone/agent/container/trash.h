@@ -1,8 +1,8 @@
-/* Removes what is in the trash of the scratch disk, in a process of its own: that may take long. */
+/* Removes the trash of the scratch disk, in a separate process: the removal may take long. */
 #ifndef CONTAINER_TRASH_H
 #define CONTAINER_TRASH_H
 
-/* Something may be there now. */
+/* Starts the removal; the trash may have new files. */
 void trash_empty(void);
 
 #endif

@@ -13,11 +13,11 @@ enum {
 	TEXT_SIZE = 4096,
 	PROCESSES_MAX = 4096, /* looked at in one container */
 	OPEN_MAX = 16384,     /* descriptors looked at in one container */
-	READS_MAX = 4,        /* of the CPU time, until one takes no longer than this: */
+	READS_MAX = 4,        /* of the CPU time, until a read takes no longer than this: */
 	QUICK_NS = 10 * 1000 * 1000,
 };
 
-/* 0 where the text has no such line. */
+/* 0 if the text has no such line. */
 static uint64_t value_of(const char *text, const char *key)
 {
 	uint64_t value;
@@ -126,7 +126,7 @@ static void pressures(const char *group, struct usage *usage)
 					 pressure_parse(text, &usage->pressure[i]);
 }
 
-/* A rate is CPU time by time: one that was read long after the other makes a wrong one. */
+/* A rate is CPU time by time: a long delay between the two reads would falsify it. */
 static void cpu_at_a_time(const char *group, struct usage *usage)
 {
 	for (int i = 0; i < READS_MAX; i++) {
@@ -217,7 +217,8 @@ static void io_v2(const char *group, ContainerStats *stats)
 		}
 }
 
-/* Counts the open descriptors of a process.  A container may have any number: beyond the bound they are not counted. */
+/* Counts the open descriptors of a process.  A container may have any number: descriptors beyond the bound are not
+ * counted. */
 static void count_open(unsigned int pid, ContainerStats *stats)
 {
 	char path[48], target[16];

@@ -1,8 +1,8 @@
-/* The layout is that of Documentation/filesystems/ext4 in the kernel's source.  Each group has its bitmaps and inode
- * table at its start; group 0 has the superblock and all group descriptors before them, and no other group has a copy
- * (sparse_super2).  But for the first and the last group bitmaps are not written: a flag of their descriptors, whose
- * checksum the kernel then wants (gdt_csum), says what they would be.  Numbers are stored little-endian, as this machine
- * has them. */
+/* The layout follows Documentation/filesystems/ext4 in the kernel's source.  Each group has its bitmaps and inode table
+ * at its start; group 0 has the superblock and all group descriptors before them, and no other group has a copy
+ * (sparse_super2).  Only the first and the last group's bitmaps are written: a flag in the other descriptors tells the
+ * kernel to compute the bitmaps, and requires a checksum (gdt_csum).  Numbers are stored little-endian, this machine's
+ * byte order. */
 #include "mounts/ext4.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ static uint32_t at_most(uint64_t value, uint32_t most)
 	return value < most ? (uint32_t)value : most;
 }
 
-/* The blocks of a group before those for data. */
+/* The metadata blocks of a group. */
 static uint32_t metadata(const struct layout *layout, uint32_t group)
 {
 	return (group ? 0 : 1 + layout->descriptor_blocks) + 2 + layout->table_blocks;
@@ -67,7 +67,7 @@ uint64_t ext4_size_for(uint64_t bytes)
 	if (data < LEAST_DATA)
 		data = LEAST_DATA;
 	blocks = data;
-	/* What is added needs some more itself. */
+	/* The added metadata needs metadata itself. */
 	for (int i = 0; i < 4; i++) {
 		struct layout layout = plan(blocks);
 
@@ -96,7 +96,7 @@ static bool has_bitmaps(const struct layout *layout, uint32_t group)
 	return group == 0 || group == layout->groups - 1;
 }
 
-/* The root directory's block is the first of group 0 that is for data. */
+/* The root directory's block is the first data block of group 0. */
 static uint32_t used_blocks(const struct layout *layout, uint32_t group)
 {
 	return metadata(layout, group) + (group ? 0 : 1);
@@ -253,7 +253,7 @@ int ext4_format(int fd, uint64_t bytes)
 	}
 	if (getrandom(uuid, sizeof(uuid), GRND_NONBLOCK) < 0 && errno != EAGAIN)
 		return -1;
-	uuid[0] |= 1; /* whatever else it is, it is not nil */
+	uuid[0] |= 1; /* the UUID must not be nil */
 	if (put_descriptors(fd, &layout, uuid) < 0 || put_root(fd, &layout, now) < 0)
 		return -1;
 	return put_super(fd, &layout, uuid, now);

@@ -1,4 +1,4 @@
-/* What is on a disk with an ext4, as far as ext4.c makes it. */
+/* The on-disk structures of ext4 that ext4.c uses. */
 #ifndef MOUNTS_EXT4_DISK_H
 #define MOUNTS_EXT4_DISK_H
 
@@ -17,8 +17,8 @@ enum {
 	FIRST_INODE = 11,
 	ROOT_INODE = 2,
 	DESCRIPTORS_PER_BLOCK = BLOCK / 32,
-	LEAST_DATA = 32,        /* blocks of a group beyond its metadata; a smaller one at the end is left out */
-	RESERVED_MOST = 4096,   /* blocks that the kernel keeps for metadata: 1 of 50, at most so many */
+	LEAST_DATA = 32,        /* blocks of a group beyond its metadata; a smaller last group is left out */
+	RESERVED_MOST = 4096,   /* blocks that the kernel keeps for metadata: 1 of 50, up to this number */
 	EXTRA_INODE_SIZE = 32,
 	UUID_SIZE = 16,
 	/* Flags of a group. */

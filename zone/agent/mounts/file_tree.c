@@ -19,7 +19,7 @@
 
 enum { DEPTH_MAX = 32, TARGET_MAX = 4096 };
 
-/* Where an entry goes: a name in a directory that is open. */
+/* The place of an entry: a name in an open directory. */
 struct spot {
 	int directory;
 	const char *name;
@@ -31,7 +31,7 @@ static int entry_fault(const FileEntry *entry, struct fault *fault)
 	return fault_errno(fault, "put files", entry->path);
 }
 
-/* Opens a directory of the tree; no symbolic link leads there, whoever made it. */
+/* Opens a directory of the tree; refuses symbolic links on the path. */
 static int open_below(int top, const char *path)
 {
 	struct open_how how = {
@@ -132,7 +132,7 @@ static int copy(int from, int to)
 	return n < 0 ? -1 : 0;
 }
 
-/* Writes into the file that containers have mounted.  1 when there is none yet. */
+/* Writes into the file that containers have mounted.  1: the file does not exist yet. */
 static int write_in_place(int top, const struct spot *spot)
 {
 	int to = openat(spot->directory, spot->name, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);

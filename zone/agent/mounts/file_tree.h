@@ -1,4 +1,4 @@
-/* The tree of a file volume: the entries of PutFiles below a directory in which `root` is what containers see. */
+/* The tree of a file volume: the entries of PutFiles below a directory; containers see its `root`. */
 #ifndef MOUNTS_FILE_TREE_H
 #define MOUNTS_FILE_TREE_H
 
@@ -7,7 +7,7 @@
 
 /* Makes or replaces one entry. */
 int file_tree_put(int top, const PutFiles *request, const FileEntry *untrusted, struct fault *fault);
-/* Removes what the root has and the request does not keep. */
+/* Removes entries of the root that the request does not keep. */
 int file_tree_prune(int top, const PutFiles *request, struct fault *fault);
 
 #endif

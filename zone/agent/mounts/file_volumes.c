@@ -16,7 +16,7 @@
 
 #define FILES_DIRECTORY "/run/xenpod/files"
 #define SHARED_DIRECTORY "/run/xenpod/shared"
-/* No container has this id. */
+/* an invalid container id */
 #define OF_ZONE "_zone"
 
 static int volume_path(char *path, size_t size, const char *owner, const char *volume, struct fault *fault)
@@ -182,7 +182,7 @@ int file_volume_read(const ReadFile *untrusted, void *content, size_t *length, s
 	if (!untrusted->most || untrusted->most > FILE_READ_MAX)
 		return fault_set(fault, INVALID_ARGUMENT, "read file: %s: %u bytes", untrusted->volume, untrusted->most);
 	snprintf(root, sizeof(root), "%s/root", path);
-	/* A container may have changed it, but not into something else: it is mounted. */
+	/* A container may have changed the file, but could not replace it: the file is mounted. */
 	fd = open(root, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	if (fd < 0 && errno == ENOENT)
 		return fault_set(fault, NOT_FOUND, "read file: %s: there is none", untrusted->volume);

@@ -66,8 +66,7 @@ static int sub_path_fault(const char *sub_path, struct fault *fault)
 	}
 }
 
-/* Opens what the sub path names.  Symbolic links are followed as if the image were the whole file system.
- * -1 with the fault. */
+/* Opens the sub path.  Symbolic links are followed as if the image were the whole file system.  -1 with the fault. */
 static int open_part(const char *image, const char *sub_path, struct fault *fault)
 {
 	struct open_how how = {

@@ -18,11 +18,11 @@
 
 enum {
 	LOOP_NUMBER_MAX = (1 << 20) - 1,
-	TRIES_MAX = 64, /* others may take the device that was free first */
+	TRIES_MAX = 64, /* others may take the free device first */
 };
 
-/* Names that the kernel makes are loop<number>; ours is told from them, and removed again.  A zone that shares a kernel
- * has no names but ours. */
+/* The kernel names its nodes loop<number>; our names differ, and are removed after use.  A zone that shares a kernel
+ * has only our names. */
 static int open_free(int control, char *path, size_t size, struct fault *fault)
 {
 	int number = ioctl(control, LOOP_CTL_GET_FREE);
@@ -41,12 +41,12 @@ static int open_free(int control, char *path, size_t size, struct fault *fault)
 	return fd;
 }
 
-/* 1: somebody else was faster. */
+/* 1: another process was faster. */
 static int configure(int fd, int file, const char *path, struct fault *fault)
 {
 	const struct loop_config config = {
 		.fd = (unsigned int)file,
-		/* Direct: else this kernel would cache each block twice. */
+		/* Direct: otherwise this kernel would cache each block twice. */
 		.info = { .lo_flags = LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO },
 	};
 

@@ -1,4 +1,4 @@
-/* Loop devices: a file of the zone as a block device, which frees itself when it is unmounted. */
+/* Loop devices: a file of the zone as a block device that frees itself after the unmount. */
 #ifndef MOUNTS_LOOP_DEVICE_H
 #define MOUNTS_LOOP_DEVICE_H
 
@@ -6,10 +6,10 @@
 
 #include "sys/fault.h"
 
-/* Takes a free device for the file (a descriptor), and returns a descriptor of it, which the caller closes once it is
- * mounted.  Its name is written to `path`.  -1 with the fault. */
+/* Takes a free device for the file (a descriptor), and writes its name to `path`.  Returns a descriptor of the device;
+ * the caller closes it after the mount.  -1 with the fault. */
 int loop_device_take(int file, char *path, size_t size, struct fault *fault);
-/* Removes the name, where it was made here. */
+/* Removes the name, if it was made here. */
 void loop_device_forget_name(const char *path);
 
 #endif

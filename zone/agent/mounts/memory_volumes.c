@@ -70,7 +70,7 @@ static int mount_volume(const MemoryVolume *volume, const char *path, struct fau
 	return -1;
 }
 
-/* The volume's root, made for the first container that names it. */
+/* Makes the volume's root for the first container that names the volume. */
 static int ensure_volume(const MemoryVolume *volume, char *path, size_t size, struct fault *fault)
 {
 	if (path_format(path, size, MEMORY_DIRECTORY "/%s", volume->volume) < 0)
@@ -89,8 +89,8 @@ static int set_attributes(int fd, const MemoryVolume *volume, struct fault *faul
 {
 	char path[64];
 
-	/* By descriptor, because a container may have replaced the name by now.  chmod(2) takes no O_PATH
-	 * descriptor, only its path in proc. */
+	/* By descriptor, because a container may have replaced the name by now.  chmod(2) takes no O_PATH descriptor, only
+	 * its path in proc. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	if (fchownat(fd, "", pod_userns_map_id(volume->uid), pod_userns_map_id(volume->gid), AT_EMPTY_PATH) < 0 ||
 	    chmod(path, volume->mode) < 0)
@@ -98,8 +98,8 @@ static int set_attributes(int fd, const MemoryVolume *volume, struct fault *faul
 	return 0;
 }
 
-/* Opens one part of the sub path: a directory, made if it is missing, or a file.  Symbolic links are not followed: the
- * last part must not be one, and an earlier one is not a directory. */
+/* Opens one part of the sub path: a directory (created if missing) or a file.  Symbolic links are not followed: an
+ * earlier part would not be a directory, and the last part must not be a link. */
 static int step(int at, const char *name, const MemoryVolume *volume, struct fault *fault)
 {
 	int made = mkdirat(at, name, 0700);

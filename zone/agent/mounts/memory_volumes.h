@@ -1,5 +1,5 @@
 /* Memory volumes: each is a tmpfs below /run/xenpod/memory until the zone ends.  Below a container's directory,
- * volumes/<name> is the part of it that the container sees. */
+ * volumes/<name> is the part that the container sees. */
 #ifndef MOUNTS_MEMORY_VOLUMES_H
 #define MOUNTS_MEMORY_VOLUMES_H
 

@@ -12,7 +12,7 @@
 
 #define CAPABILITY "security.capability"
 
-/* Bounds what a malicious image costs; real images stay far below. */
+/* Limits the cost of a malicious image; real images stay far below. */
 enum { ENTRIES_MAX = 1000000, DEPTH_MAX = 512, CAPABILITY_MAX = 64 };
 
 struct walk {
@@ -69,8 +69,8 @@ static int change_entry(struct walk *walk, const char *name, int above)
 	return result;
 }
 
-/* Changes the entries of the working directory.  Its own owner has been changed before: so the overlay has copied it
- * up, and changes of its entries do not disturb the listing. */
+/* Changes the entries of the working directory.  Its own owner has been changed before: the overlay has therefore
+ * copied the directory up, and changes of its entries do not disturb the listing. */
 static int change_directory(struct walk *walk)
 {
 	DIR *directory;

@@ -18,7 +18,7 @@ enum {
 	PATIENCE = 60, /* seconds for the host to connect */
 };
 
-/* Bytes on their way in one direction. */
+/* Bytes under way in one direction. */
 struct part {
 	uint8_t bytes[PART];
 	size_t start;
@@ -26,9 +26,9 @@ struct part {
 };
 
 static struct libxenvchan *ring;
-static struct part up, down; /* to the host, and from it */
+static struct part up, down; /* to the host, and from the host */
 
-/* Each returns the bytes moved, or -1 when its side has ended. */
+/* Each returns the bytes moved, or -1 after the end of its side. */
 
 static ssize_t from_ring(void)
 {
@@ -93,7 +93,7 @@ static bool wait_for_change(int socket)
 	if (watched[0].revents && libxenvchan_wait(ring) < 0)
 		return false;
 	if (libxenvchan_is_open(ring) == 1)
-		alarm(0); /* the host has come */
+		alarm(0); /* the host has connected */
 	return !(watched[1].revents & (POLLERR | POLLHUP | POLLNVAL));
 }
 

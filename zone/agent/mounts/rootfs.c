@@ -18,7 +18,7 @@
 enum ids { IDS_SAME, IDS_MAPPED, IDS_CHANGED };
 
 struct paths {
-	char top[PATH_SIZE + 16]; /* the stack's topmost */
+	char top[PATH_SIZE + 16]; /* the stack's topmost layer */
 	char writable[PATH_SIZE + 16];
 	char upper[PATH_SIZE + 32];
 	char work[PATH_SIZE + 32];
@@ -42,7 +42,7 @@ static int make_directories(const char *const *paths, size_t count, struct fault
 	return 0;
 }
 
-/* The overlay's root has the attributes of the upper layer's root: those of the image are copied there. */
+/* The overlay's root has the attributes of the upper layer's root: copy the image's attributes there. */
 static int copy_root_attributes(const struct paths *paths, struct fault *fault)
 {
 	struct stat root;
@@ -124,7 +124,7 @@ static int mount_or_undo(const char *directory, const struct paths *paths, const
 	return -1;
 }
 
-/* Whether to try a mapped mount: what a kernel can do depends on more than its version.  XENPOD_IDS=change: never. */
+/* Whether to try a mapped mount: support depends on more than the kernel's version.  XENPOD_IDS=change: never. */
 static bool try_mapped(void)
 {
 	const char *ids = getenv("XENPOD_IDS");

@@ -41,7 +41,7 @@ static int format(const char *device, struct fault *fault)
 	result = ioctl(fd, BLKGETSIZE64, &bytes);
 	if (result == 0)
 		result = ext4_format(fd, bytes);
-	/* The kernel reads what has been written here through the same cache: no sync is needed. */
+	/* No sync needed: the kernel reads the written bytes through the same cache. */
 	if (result < 0)
 		fault_errno(fault, "make file system", device);
 	close(fd);
@@ -58,7 +58,7 @@ static int mount_ext4(const char *device, const char *path, const char *options,
 	return fault_errno(fault, "mount ext4", device);
 }
 
-/* discard: the host gets back what files had. */
+/* discard: the host gets the blocks of removed files back. */
 int scratch_make(const char *disk, struct fault *fault)
 {
 	static const char *const directories[] = {
@@ -121,7 +121,7 @@ static int does_not_fit(const char *name, uint64_t size, struct fault *fault)
 			 (unsigned long long)disk.f_bavail * disk.f_frsize);
 }
 
-/* Reserved, because a file system whose own disk is full gives errors where it should say that it is full. */
+/* Blocks are reserved: a file system on a full disk gives I/O errors instead of ENOSPC. */
 static int make_limited(const char *file, const char *name, uint64_t limit, const char *path, struct fault *fault)
 {
 	uint64_t size = ext4_size_for(limit);
@@ -163,7 +163,7 @@ static int mount_limited(enum scratch_kind kind, const char *name, uint64_t limi
 	return -1;
 }
 
-/* A limit above what the disk has is the disk's own. */
+/* A limit above the disk's size is no limit of its own. */
 static bool is_the_disks(uint64_t limit)
 {
 	struct statvfs disk;

@@ -73,8 +73,8 @@ uint64_t cgroup_oom_kills(const char *id)
 	return cgroup_number(group, "memory", v2 ? "memory.events" : "memory.oom_control", "oom_kill");
 }
 
-/* A kill is counted for the group of the process that was killed; "oom", for the group whose limit was reached.
- * Version 1 counts there how often the limit was met, also if memory could then be freed. */
+/* The kernel counts an OOM kill for the killed process's group, but the "oom" event for the group whose limit was
+ * reached.  Version 1 counts how often the limit was met, even if memory could then be freed. */
 bool cgroup_limit_reached(const char *id)
 {
 	char group[GROUP_SIZE], text[32];
@@ -104,7 +104,7 @@ static int send_all(FILE *processes, int number, size_t *count)
 
 	while (fgets(line, sizeof(line), processes)) {
 		line[strcspn(line, "\n")] = '\0';
-		/* 0 stands for a process of another pid namespace: none of this zone's. */
+		/* 0 stands for a process of another pid namespace, outside this zone */
 		if (!number_parse(line, INT32_MAX, &pid) || pid < 2)
 			continue;
 		++*count;
@@ -129,7 +129,7 @@ static int kill_listed(const char *group, int number, size_t *count)
 	return result;
 }
 
-/* Version 1 has no event for "all are frozen", so this polls; a process that waits for a device may take long. */
+/* Version 1 reports no "all frozen" event, therefore this polls.  A process that waits for a device may take long. */
 static void wait_frozen(const char *path)
 {
 	const struct timespec moment = { .tv_nsec = 1000000 };
@@ -142,7 +142,7 @@ static void wait_frozen(const char *path)
 	}
 }
 
-/* Processes that fork faster than the list is read would leave children behind; frozen ones cannot fork. */
+/* Processes that fork during the read of the list would leave children behind; frozen processes cannot fork. */
 static int kill_frozen(const char *group)
 {
 	char path[GROUP_PATH_SIZE];
@@ -162,7 +162,7 @@ static int kill_frozen(const char *group)
 	return result;
 }
 
-/* Kills the groups below too, which the container made itself.  Since Linux 5.14. */
+/* Also kills the groups below, which the container made itself.  Since Linux 5.14. */
 static bool kill_tree(const char *group)
 {
 	char path[GROUP_PATH_SIZE];

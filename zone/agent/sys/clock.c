@@ -1,4 +1,4 @@
-/* A zone without a kernel of its own has the host's clock, which nobody may set: XENPOD_CLOCK tells them apart. */
+/* A zone without its own kernel uses the host's clock and must not set it; XENPOD_CLOCK tells the difference. */
 #include "sys/clock.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "sys/loop.h"
 
 #define NS_PER_US 1000
-/* As long as times are valid: some 140 years. */
+/* The valid range of times: some 140 years. */
 #define LATEST_NS (INT64_C(1) << 62)
 
 bool clock_own(void)
@@ -19,7 +19,7 @@ bool clock_own(void)
 	return setting && strcmp(setting, "own") == 0;
 }
 
-/* 0 ends the last one. */
+/* 0 ends the previous adjustment. */
 static int slew(int64_t add_ns, struct fault *fault)
 {
 	struct timex change = { .modes = ADJ_OFFSET_SINGLESHOT, .offset = (long)(add_ns / NS_PER_US) };

@@ -30,7 +30,7 @@ int cpus_prepare(const char *source)
 	return 0;
 }
 
-/* CPU 0 has no such file, and neither has one that is not there (yet). */
+/* CPU 0 and absent CPUs have no such file. */
 static void start(uint32_t number)
 {
 	char path[PATH_LENGTH], state[8];

@@ -18,7 +18,7 @@
 #define DEADLINE_NS (20 * SECOND_NS)
 #define BOOT_DEADLINE_NS (60 * SECOND_NS)
 
-/* How often /dev is looked at where there is no inotify to be had, and how long it is kept when nobody waits. */
+/* Without inotify, /dev is polled at this interval; an idle inotify instance is kept for KEEP_NS. */
 #define LOOK_NS (5 * 1000000ULL)
 #define KEEP_NS SECOND_NS
 
@@ -28,8 +28,8 @@ static void changed(struct watch *watch, uint32_t events);
 static void on_look(struct timer *timer);
 static void on_idle(struct timer *timer);
 
-/* A device node appears before its disk is live (opening it gives ENXIO): only a uevent tells when it is.
- * A node made by hand has no uevent: only inotify tells of it. */
+/* A device node appears before its disk is live (open gives ENXIO): only a uevent reports a live disk.  A node made by
+ * hand has no uevent: only inotify reports the node. */
 static struct watch nodes = { .fd = -1, .ready = changed };
 static struct watch uevents = { .fd = -1, .ready = changed };
 static int node_watch = -1;
@@ -48,7 +48,7 @@ static bool present(const char *name)
 		return false;
 	fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 	if (fd < 0)
-		return errno != ENXIO; /* its user reports any other error */
+		return errno != ENXIO; /* the disk's user reports other errors */
 	close(fd);
 	return true;
 }
@@ -100,8 +100,8 @@ static void nodes_unwatch(void)
 	node_watch = -1;
 }
 
-/* Zones that share a kernel share its limit of inotify instances (fs.inotify.max_user_instances, 128 by default), with
- * the host's own programs too: without one the nodes are looked at again and again while somebody waits. */
+/* Zones that share a kernel share its limit of inotify instances (fs.inotify.max_user_instances, 128 by default) with
+ * the host's own programs.  Without an instance the nodes are polled during a wait. */
 static int nodes_watch(void)
 {
 	timer_stop(&idle);
@@ -126,8 +126,8 @@ static void watches_close(void)
 		timer_arm(&idle, KEEP_NS);
 }
 
-/* Only while someone waits: /dev is busy while a container is made.  inotify itself stays open a while longer: to close
- * it waits for SRCU grace periods, 10 ms or more, and a container has several disks. */
+/* Watch only during a wait: /dev is busy while a container is created.  The inotify instance stays open a while longer:
+ * its close waits for SRCU grace periods, 10 ms or more, and a container has several disks. */
 static int watches_open(void)
 {
 	int error;
@@ -188,7 +188,7 @@ static void changed(struct watch *watch, uint32_t events)
 	(void)events;
 	while ((n = read(watch->fd, news, sizeof(news))) > 0)
 		;
-	if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ENOBUFS) /* ENOBUFS: some were lost */
+	if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ENOBUFS) /* ENOBUFS: events were lost */
 		log_errno("read", "changes in /dev");
 	while ((wait = first_true()))
 		finish(wait, NULL);
@@ -198,7 +198,7 @@ static void on_look(struct timer *timer)
 {
 	struct device_wait *wait;
 
-	/* Armed first: the last one to be served stops it. */
+	/* Arm the timer first: the last served wait stops it. */
 	timer_arm(timer, LOOK_NS);
 	while ((wait = first_true()))
 		finish(wait, NULL);

@@ -1,4 +1,4 @@
-/* The reason an operation failed: a google.rpc code and "operation: object: cause". */
+/* The reason of a failed operation: a google.rpc code and "operation: object: cause". */
 #ifndef SYS_FAULT_H
 #define SYS_FAULT_H
 
@@ -20,7 +20,7 @@ struct fault {
 	char text[1536];
 };
 
-/* Fills in the fault and returns -1, so that a caller can `return fault_set(...)`. */
+/* Fills in the fault and returns -1: a caller can `return fault_set(...)`. */
 int fault_set(struct fault *fault, enum code code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 

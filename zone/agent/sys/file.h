@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Holds the path of a container's directory, and of what the agent makes directly below it. */
+/* Holds the path of a container's directory, and of the agent's files directly below it. */
 enum { PATH_SIZE = 256 };
 
 /* Reads at most size - 1 bytes and adds a NUL.  Returns the length, or -1 with errno. */
@@ -17,11 +17,11 @@ ssize_t file_read(const char *path, char *text, size_t size);
 int file_write(const char *path, const void *content, size_t length, mode_t mode);
 /* Writes to a file that must exist (proc, sysfs, cgroup).  -1 with errno. */
 int file_overwrite(const char *path, const char *text);
-/* Formats a path as printf does.  -1 with ENAMETOOLONG when it does not fit. */
+/* Formats a path like printf.  -1 with ENAMETOOLONG if the path does not fit. */
 int path_format(char *path, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* Finds the number after `key` and a blank at the start of a line; "" for a file that is one number. */
+/* Finds the number after `key` and a blank at the start of a line; key "" for a file with a single number. */
 bool text_find_number(const char *text, const char *key, uint64_t *value);
-/* Parses a text that is nothing but an unsigned decimal number of at most `limit`. */
+/* Parses a text that consists of one unsigned decimal number of at most `limit`. */
 bool number_parse(const char *text, uint64_t limit, uint64_t *value);
 
 #endif

@@ -33,7 +33,7 @@ static void drop(struct kept *kept)
 	kept->path = NULL;
 }
 
-/* The place that has the path, or else a free one, or else the first. */
+/* The path's place, or else a free place, or else the first. */
 static struct kept *place_of(const char *path)
 {
 	struct kept *places = &table[hash(path)];
@@ -70,7 +70,7 @@ ssize_t kept_read(const char *path, char *text, size_t size)
 		if (n >= 0)
 			return n;
 	}
-	/* Another file's place, or its group is gone: there may be a new one of that name. */
+	/* The place has another file, or the path's group is gone: a new group may have the same name. */
 	if (place->path)
 		drop(place);
 	fd = open(path, O_RDONLY | O_CLOEXEC);

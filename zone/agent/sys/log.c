@@ -23,7 +23,7 @@ void log_line(const char *format, ...)
 		if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
 			line[i] = ' ';
 	line[length++] = '\n';
-	/* A console that is full or gone must not stop the zone. */
+	/* A full or closed console must not stop the zone. */
 	while (write(STDERR_FILENO, line, length) < 0 && errno == EINTR)
 		;
 }

@@ -1,4 +1,4 @@
-/* Log lines on the zone's console.  Logging never blocks: what the console does not take is lost. */
+/* Log lines on the zone's console.  Logging never blocks: if the console is full, text is lost. */
 #ifndef SYS_LOG_H
 #define SYS_LOG_H
 

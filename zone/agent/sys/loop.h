@@ -1,4 +1,4 @@
-/* The one epoll loop: descriptors, timers, and work left over from the last round. */
+/* The only epoll loop: descriptors, timers, and work left over from the last round. */
 #ifndef SYS_LOOP_H
 #define SYS_LOOP_H
 
@@ -9,7 +9,7 @@
 #define container_of(pointer, type, member) ((type *)(void *)((char *)(pointer) - offsetof(type, member)))
 #define ARRAY_LEN(array) (sizeof(array) / sizeof((array)[0]))
 
-/* A watched descriptor.  Its user owns it and unwatches it before it is freed. */
+/* A watched descriptor.  Its user owns it, and unwatches it before the free. */
 struct watch {
 	int fd;
 	void (*ready)(struct watch *watch, uint32_t events);
@@ -23,11 +23,11 @@ struct timer {
 };
 
 int loop_open(void);
-/* Takes events as epoll_ctl(2) does.  -1 with errno. */
+/* Takes events like epoll_ctl(2).  -1 with errno. */
 int loop_watch(struct watch *watch, uint32_t events);
-/* Makes an edge-triggered watch report again what is ready now. */
+/* Makes an edge-triggered watch report all ready events again. */
 int loop_rearm(struct watch *watch, uint32_t events);
-/* `ready` is not called after this, not even for an event already collected. */
+/* `ready` is not called after this, not even for an already collected event. */
 void loop_unwatch(struct watch *watch);
 
 void timer_arm(struct timer *timer, uint64_t delay_ns);
@@ -37,7 +37,7 @@ void timer_stop(struct timer *timer);
 uint64_t now_ns(void);
 int64_t wall_ns(void);
 
-/* Waits for events, then serves what is ready.  With `more` work left it does not wait. */
+/* Waits for events, then serves the ready ones.  With `more` work left it does not wait. */
 void loop_run_once(bool more);
 
 #define SECOND_NS UINT64_C(1000000000)

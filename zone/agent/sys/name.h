@@ -1,4 +1,4 @@
-/* Names that come over the channel: what each kind may consist of. */
+/* Allowed forms of names from the channel, by kind. */
 #ifndef SYS_NAME_H
 #define SYS_NAME_H
 

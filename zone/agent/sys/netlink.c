@@ -39,7 +39,7 @@ void netlink_add(struct netlink_request *request, uint16_t type, const void *dat
 	size_t at = NLMSG_ALIGN(request->header.nlmsg_len);
 	struct rtattr attribute = { .rta_len = (uint16_t)RTA_LENGTH(size), .rta_type = type };
 
-	/* Callers add a few addresses and names: a request that overflows is a bug. */
+	/* Callers add a few addresses and names: an overflowing request is a bug. */
 	if (at + RTA_SPACE(size) > NETLINK_REQUEST_MAX)
 		__builtin_trap();
 	memcpy(request->bytes + at, &attribute, sizeof(attribute));
@@ -47,7 +47,7 @@ void netlink_add(struct netlink_request *request, uint16_t type, const void *dat
 	request->header.nlmsg_len = (uint32_t)(at + RTA_LENGTH(size));
 }
 
-/* rtnetlink does the work within send(), so the answer is there when send() returns. */
+/* rtnetlink does the work within send(): the answer is ready when send() returns. */
 static int exchange(int fd, const struct netlink_request *request)
 {
 	struct {

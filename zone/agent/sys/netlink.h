@@ -15,15 +15,15 @@ struct netlink_request {
 	};
 };
 
-/* Opens a socket of a protocol (NETLINK_...) that also hears from `groups`.  -1 with errno. */
+/* Opens a socket of a protocol (NETLINK_...) that also receives the messages of `groups`.  -1 with errno. */
 int netlink_open(int protocol, uint32_t groups);
 /* Begins a request; `body` is the family's fixed part (ifinfomsg, ifaddrmsg, rtmsg). */
 void netlink_begin(struct netlink_request *request, uint16_t type, uint16_t flags, const void *body, size_t size);
 void netlink_add(struct netlink_request *request, uint16_t type, const void *data, size_t size);
-/* Sends it and takes the kernel's answer.  -1 with errno. */
+/* Sends the request and reads the kernel's answer.  -1 with errno. */
 int netlink_send(struct netlink_request *request);
 
-/* What to set on an interface; "", NULL and 0 leave a thing as it is. */
+/* New settings of an interface; "", NULL and 0 change nothing. */
 struct interface_settings {
 	const char *name;
 	const uint8_t *mac; /* MAC_SIZE bytes */
@@ -35,7 +35,7 @@ int interface_up(unsigned int index);
 int interface_down(unsigned int index);
 /* A name or a MAC can be set only while the interface is down. */
 int interface_set(unsigned int index, const struct interface_settings *settings);
-/* Moves it to another network namespace. */
+/* Moves an interface to another network namespace. */
 int interface_move(unsigned int index, int namespace);
 /* Sets the loopback interface up.  -1 with a log line. */
 int interface_loopback_up(void);

@@ -20,7 +20,7 @@
 
 #define DIRECTORY "/run/xenpod/ns"
 
-/* Ids 0 to length - 1 of the pod are the zone's from host_id on. */
+/* The pod's ids 0 to length - 1 are the zone's ids from host_id on. */
 struct mapping {
 	uint32_t host_id, length;
 };
@@ -106,8 +106,8 @@ int pod_network_listen_outside(int protocol, uint32_t groups)
 	return fd;
 }
 
-/* Makes the namespaces and reports by a byte, an errno or 0.  Then stays until it is killed, so that they can be
- * opened below /proc. */
+/* Makes the namespaces and reports by one byte: an errno, or 0.  Then stays until killed: others can then open the
+ * namespaces below /proc. */
 static _Noreturn void hold_namespaces(int report)
 {
 	char failed = 0;
@@ -129,7 +129,7 @@ static int write_map(pid_t pid, const char *kind, const struct mapping *mapping)
 	return file_overwrite(path, line);
 }
 
-/* Keeps a namespace open, and at a path that crun can be given. */
+/* Keeps a namespace open, and bound to a path for crun. */
 static int keep(pid_t pid, const char *kind, int *fd, struct fault *fault)
 {
 	char from[64], to[64];
@@ -179,7 +179,7 @@ static int hold_and_keep(int ends[2], const struct mapping *mapping, struct faul
 		result = keep_all(pid, mapping, fault);
 	} else {
 		errno = failed;
-		/* ENOSPC, EPERM: user.max_user_namespaces; EINVAL: a kernel without them. */
+		/* ENOSPC, EPERM: user.max_user_namespaces; EINVAL: a kernel without user namespaces */
 		result = fault_set(fault, FAILED_PRECONDITION, "make user namespace: this zone's kernel: %s",
 				   strerror(failed));
 	}

@@ -1,5 +1,5 @@
-/* The pod's user namespace, with the network and IPC namespaces that it owns.  Without one, containers have the
- * zone's ids and the namespaces that the kernel began with. */
+/* The pod's user namespace, with its network and IPC namespaces.  Without it, containers have the zone's ids and the
+ * kernel's first namespaces. */
 #ifndef SYS_POD_USERNS_H
 #define SYS_POD_USERNS_H
 
@@ -9,30 +9,30 @@
 
 #include "sys/fault.h"
 
-/* Makes the namespaces once, and enters the network and IPC namespaces.  The same mapping again is fine, another one
- * is refused.  The mapping is untrusted. */
+/* Makes the namespaces once, and enters the network and IPC namespaces.  A repetition with the same mapping is
+ * harmless, a different mapping is refused.  The mapping is untrusted. */
 int pod_userns_make(uint32_t host_id, uint32_t length, struct fault *fault);
 
 bool pod_userns_exists(void);
-/* A descriptor of the user namespace; it stays open. */
+/* A descriptor of the user namespace; the namespace stays open. */
 int pod_userns_fd(void);
-/* What an image's id is in the zone.  An id that is not mapped becomes one outside the mapping. */
+/* The zone's id for an image's id.  An unmapped id becomes an id outside the mapping. */
 uid_t pod_userns_map_id(uid_t id);
-/* Make the pod's root the owner; without a user namespace they do nothing.  -1 with errno. */
+/* Make the pod's root the owner; no effect without a user namespace.  -1 with errno. */
 int pod_userns_chown(const char *path);
 int pod_userns_fchown(int fd);
-/* Writes to a file that exists, as the pod's root where the zone's may not: the parameters of an IPC namespace are
- * only for its owner.  -1 with errno. */
+/* Writes to an existing file, as the pod's root if the zone's root may not: only the owner of an IPC namespace may
+ * write its parameters.  -1 with errno. */
 int pod_userns_write(const char *path, const char *text);
 
 /* Switches to the first network namespace, where new interfaces appear.  -1 with errno. */
 int pod_network_leave(void);
-/* Switches back.  A failure ends the agent, and with it the zone: nothing could be done right from outside. */
+/* Switches back.  A failure ends the agent, and with it the zone: the agent could not work from outside. */
 void pod_network_enter(void);
-/* Opens a netlink socket that hears of new devices.  It belongs to the first network namespace, because those of a
- * user namespace are told of none.  -1 with errno. */
+/* Opens a netlink socket for events of new devices.  It belongs to the first network namespace, because network
+ * namespaces of a user namespace receive no device events.  -1 with errno. */
 int pod_network_listen_outside(int protocol, uint32_t groups);
-/* A descriptor of the pod's network namespace; -1 when there is only the first. */
+/* A descriptor of the pod's network namespace; -1 if only the first namespace exists. */
 int pod_network_fd(void);
 
 #endif

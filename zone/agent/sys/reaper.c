@@ -17,7 +17,7 @@ enum { ORPHANS_MAX = 4096 };
 
 static const struct reaper_hooks *hooks;
 
-/* Ended processes that nobody knows yet: a child of crun may end before crun has written its pid. */
+/* Ended but unknown processes: a child of crun may end before crun has written its pid. */
 static struct orphan {
 	pid_t pid;
 	int status;

@@ -1,4 +1,4 @@
-/* Signals: collects every child that ends, and the order to power off. */
+/* Signals: collects every ended child, and the power-off order. */
 #ifndef SYS_REAPER_H
 #define SYS_REAPER_H
 
@@ -6,23 +6,23 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Whom the reaper tells.  Registered once, at the start. */
+/* The reaper's callbacks.  Registered once, at the start. */
 struct reaper_hooks {
-	/* A child has ended; false when the pid is not known. */
+	/* A child has ended; false: unknown pid. */
 	bool (*ended)(pid_t pid, int status, int64_t at_ns);
-	/* Whether exit statuses of unknown children may be asked for later, with reaper_status. */
+	/* Whether exit statuses of unknown children are kept for a later reaper_status. */
 	bool (*keeps_unknown)(void);
-	/* All children that had ended are collected. */
+	/* All ended children are collected. */
 	void (*collected)(void);
-	/* A signal asks for the power to go off. */
+	/* A signal asks for power-off. */
 	void (*stop)(void);
 };
 
 /* Blocks all signals and collects them in the loop.  -1 with a log line. */
 int reaper_open(const struct reaper_hooks *hooks);
 
-/* Whether a process whose pid has just become known has ended before that: then its status and the time are set.
- * A status that was lost is told as exit code 255. */
+/* Whether a process has ended before its pid became known; then sets its status and the time.  A lost status becomes
+ * exit code 255. */
 bool reaper_status(pid_t pid, int *status, int64_t *at_ns);
 
 #endif

@@ -1,4 +1,4 @@
-/* What took how long, for the host's traces. */
+/* Durations of the agent's steps, for the host's traces. */
 #ifndef SYS_STEPS_H
 #define SYS_STEPS_H
 
@@ -19,9 +19,9 @@ struct steps {
 	struct step all[STEPS_MAX];
 };
 
-/* Notes a step that has ended.  One too many is left out. */
+/* Notes an ended step.  A step beyond the limit is dropped. */
 void steps_add(struct steps *steps, int name, uint64_t begun, uint64_t ended);
-/* Notes what has been done since the last step ended; before the first one: since `begun`. */
+/* Notes the work since the end of the last step; for the first step: since `begun`. */
 void steps_next(struct steps *steps, int name, uint64_t begun);
 
 #endif

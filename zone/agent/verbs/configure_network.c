@@ -41,8 +41,8 @@ static unsigned int interface_index(const ConfigureNetwork *request)
 	return index || !request->name[0] ? index : if_nametoindex(request->name);
 }
 
-/* Finds the interface.  New ones appear in the first network namespace: a pod that has its own gets them from there.
- * 0 with errno 0: there is none yet. */
+/* Finds the interface.  New interfaces appear in the first network namespace: a pod with its own namespace fetches them
+ * from the first.  0 with errno 0: not there yet. */
 static unsigned int interface_fetch(const ConfigureNetwork *request)
 {
 	unsigned int index = interface_index(request);
@@ -67,7 +67,7 @@ static void apply(struct call *call, unsigned int index)
 	struct fault fault;
 
 	steps_next(&call->steps, STEP(INTERFACE), call->begun_ns);
-	/* Pods get their containers as soon as they have their network. */
+	/* A pod's containers follow soon after its network. */
 	moves_expect();
 	call_end(call, network_apply(call->request->configure_network, index, &fault), &fault);
 }
@@ -109,7 +109,7 @@ static void links_changed(struct watch *watch, uint32_t events)
 	unsigned int index;
 
 	(void)events;
-	/* The events are not parsed, only the interface is looked for: so lost events (ENOBUFS) do no harm. */
+	/* The events are not parsed: each one triggers a new search.  Lost events (ENOBUFS) therefore do no harm. */
 	while (recv(watch->fd, news, sizeof(news), MSG_DONTWAIT) > 0 || errno == ENOBUFS)
 		;
 	index = interface_fetch(wait->call->request->configure_network);

@@ -30,7 +30,7 @@ static int kernel_refuses(const char *name, struct fault *fault)
 	}
 }
 
-/* Dots separate the parts of a name, unless there are slashes: then dots belong to a part (interface names). */
+/* Dots separate the parts of a name, unless it has slashes: then dots belong to a part (interface names). */
 static int set_parameter(const char *untrusted_name, const char *value, struct fault *fault)
 {
 	char path[320];
@@ -56,7 +56,7 @@ static int configure(const ConfigureZone *request, struct fault *fault)
 		if (sethostname(request->hostname, strlen(request->hostname)) < 0)
 			return fault_errno(fault, "sethostname", request->hostname);
 	}
-	/* Before the parameters, which are those of the namespaces that this enters. */
+	/* Before the parameters: they belong to the namespaces that this step enters. */
 	if (request->id_mapping &&
 	    pod_userns_make(request->id_mapping->host_id, request->id_mapping->length, fault) < 0)
 		return -1;

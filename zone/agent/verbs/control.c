@@ -1,4 +1,4 @@
-/* The small verbs on what runs: SignalProcess, ResizeTerminal, UpdateContainer (`crun update`). */
+/* The small verbs for running processes: SignalProcess, ResizeTerminal, UpdateContainer (`crun update`). */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* CreateContainer: bundle, disks, mounts, `crun create`.  A failure undoes the steps before.  What crun itself refuses
- * is told apart: to the host that is a failure of the container's start. */
+/* CreateContainer: bundle, disks, mounts, `crun create`.  A failure undoes the earlier steps.  A refusal by crun itself
+ * is reported separately: the host treats it as a failure of the container's start. */
 #include <stdlib.h>
 
 #include "channel/call.h"
@@ -17,15 +17,15 @@
 #include "verbs/verbs.h"
 
 struct creation {
-	struct call *call; /* NULL: it has been answered */
+	struct call *call; /* NULL: answered */
 	struct container *container;
 	struct device_wait disk;
-	size_t disks; /* how many have been found */
+	size_t disks; /* number of found disks */
 	struct mounts mounts;
 	struct job job;
 	struct stdio io;
 	struct fault fault;
-	bool cannot_start; /* the fault is what crun said of the configuration */
+	bool cannot_start; /* the fault is crun's refusal of the configuration */
 };
 
 static void cancel_wait(struct container *container)
@@ -37,7 +37,7 @@ static void cancel_wait(struct container *container)
 	device_wait_cancel(&creation->disk, &fault);
 }
 
-/* The host believes that the container is there: its start fails. */
+/* The host believes that the container exists: its start fails. */
 static void fail_answered(struct creation *creation)
 {
 	struct container *container = creation->container;
@@ -76,7 +76,7 @@ static void crun_undone(struct job *job, const struct fault *fault)
 	fail(container_of(job, struct creation, job));
 }
 
-/* Removes what crun may have left behind. */
+/* Removes leftovers of crun. */
 static void undo_crun(struct creation *creation)
 {
 	const char *const arguments[] = { "delete", "--force", creation->container->id, NULL };
@@ -134,7 +134,7 @@ static void created(struct job *job, const struct fault *fault)
 	container_end(container);
 }
 
-/* Answers while crun works: the host has things to do meanwhile. */
+/* Answers during crun's work: the host has other work meanwhile. */
 static int answer_early(struct creation *creation, struct fault *fault)
 {
 	CreateContainer *request = creation->call->request->create_container;
@@ -150,7 +150,7 @@ static int answer_early(struct creation *creation, struct fault *fault)
 	return 0;
 }
 
-/* The container cannot be used: crun has made it for nothing. */
+/* The container is unusable, although crun has made it. */
 static void not_attached(struct job *job, const struct fault *fault)
 {
 	(void)fault;

@@ -85,7 +85,7 @@ static int run_crun(struct container *container, struct fault *fault)
 	return 0;
 }
 
-/* Called each time that something under way for the container has ended. */
+/* Called after the end of each operation of the container. */
 static void go_on(struct container *container)
 {
 	struct fault fault;
@@ -120,7 +120,7 @@ void delete_container(struct call *call)
 		fault_set(&fault, INVALID_ARGUMENT, "delete container: not an id");
 		call_fail(call, &fault);
 	} else if (!container) {
-		/* Its files may have come before it was to be made. */
+		/* Its files may have come before its creation. */
 		call_end(call, file_volumes_forget(untrusted_id, &fault), &fault);
 	} else {
 		call->next = container->deletes;

@@ -23,9 +23,9 @@
 
 struct connection {
 	struct connection *next;
-	struct call *call; /* NULL once it is answered */
+	struct call *call; /* NULL: answered */
 	struct watch watch; /* while it connects */
-	struct timer timer; /* the deadline to connect; later, to check whether it is over */
+	struct timer timer; /* the deadline to connect; later, the check for the end */
 	struct stream_owner owner;
 	struct input *in;
 	struct output *out;
@@ -121,7 +121,7 @@ static void connected(struct connection *connection)
 	Dialed dialed;
 
 	timer_stop(&connection->timer);
-	/* The connection that asked has gone: nobody would know of the streams. */
+	/* The call's connection to the host has ended: the host would not know of the streams. */
 	if (!call_is_fresh(connection->call)) {
 		refuse(connection, ABORTED, "the channel was interrupted");
 		return;
@@ -185,14 +185,14 @@ static int begin_connect(struct connection *connection)
 	return -1;
 }
 
-/* Tries the addresses that are left.  Without any, refuses, which frees the connection. */
+/* Tries the remaining addresses.  Without any, refuses, which frees the connection. */
 static void try_next(struct connection *connection, int error)
 {
 	while (!connection->ipv6) {
 		connection->ipv6 = true;
 		if (begin_connect(connection) == 0)
 			return;
-		/* Without IPv6 in the zone, the error of IPv4 is the reason. */
+		/* Without IPv6 in the zone, report IPv4's error. */
 		if (errno != EAFNOSUPPORT && errno != EADDRNOTAVAIL)
 			error = errno;
 	}

@@ -9,7 +9,7 @@
 
 #include "channel/messages.h"
 
-/* Lists the connections that have streams.  Returns how many there are. */
+/* Lists the connections with streams.  Returns their number. */
 size_t connections_list(Dialed messages[CONNECTIONS_MAX]);
 
 #endif

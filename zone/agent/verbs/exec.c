@@ -51,7 +51,7 @@ static int take_over(struct execution *execution, struct fault *fault)
 	return -1;
 }
 
-/* Goes on with the removal of an exec: kills it, or forgets it once it has ended. */
+/* Continues the removal of an exec: kills the process, or forgets an ended one. */
 static void remove_exec(struct exec *exec)
 {
 	struct fault fault;

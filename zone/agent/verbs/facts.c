@@ -1,4 +1,4 @@
-/* What the zone says of itself: Hello, GetFacts, how large it is: ResizeZone; and of a disk: FindDevice. */
+/* Facts of the zone: Hello and GetFacts; its size: ResizeZone; a disk: FindDevice. */
 #include "verbs/facts.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@
 #include "verbs/stats.h"
 #include "verbs/verbs.h"
 
-/* The first line of a file, "" where there is none. */
+/* The first line of a file; "" if missing. */
 static char *line_of(const char *path, char *text, size_t size)
 {
 	if (file_read(path, text, size) < 0)
@@ -85,7 +85,7 @@ void get_facts(struct call *call)
 	call_reply(call, &reply);
 }
 
-/* Starts the CPUs that the host has given, and says how large the zone is by now. */
+/* Starts the CPUs that the host has given, and reports the zone's present size. */
 void resize_zone(struct call *call)
 {
 	ZoneStats memory = ZONE_STATS_INIT;

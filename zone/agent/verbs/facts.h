@@ -1,4 +1,4 @@
-/* What the zone tells about itself. */
+/* Facts of the zone. */
 #ifndef VERBS_FACTS_H
 #define VERBS_FACTS_H
 
@@ -6,7 +6,7 @@
 
 #define AGENT_VERSION "0.1.0"
 
-/* The agent's part of the opening; it lives as long as the agent.  NULL with a log line. */
+/* The agent's part of the opening; valid for the agent's life.  NULL with a log line. */
 const Hello *facts_hello(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* PutFiles and ReadFile: copies of the host's small files, and what containers have written into them. */
+/* PutFiles and ReadFile: copies of the host's small files, and containers' changes of them. */
 #include "channel/call.h"
 #include "mounts/file_volumes.h"
 #include "verbs/verbs.h"

@@ -1,4 +1,4 @@
-/* ListProcesses: waits for what earlier connections began, so that its answer is final. */
+/* ListProcesses: waits for operations of earlier connections; its answer is then final. */
 #include <stdlib.h>
 
 #include "channel/call.h"
@@ -9,7 +9,7 @@
 
 static struct call *waiting;
 
-/* One process, with all that its message points to. */
+/* One process, with all structures of its message. */
 struct entry {
 	ProcessMessage message;
 	ProcessRef ref;
@@ -80,7 +80,7 @@ static void answer(struct call *call)
 	free(entries);
 }
 
-/* Whether one of the calls came over an earlier connection. */
+/* Whether a call came over an earlier connection. */
 static bool old_calls(const struct call *calls)
 {
 	for (; calls; calls = calls->next)
@@ -89,7 +89,7 @@ static bool old_calls(const struct call *calls)
 	return false;
 }
 
-/* Whether something that an earlier connection began is still under way. */
+/* Whether an operation of an earlier connection is still under way. */
 static bool old_work(void)
 {
 	for (struct container *c = container_first(); c; c = c->next) {
@@ -133,7 +133,7 @@ void list_processes(struct call *call)
 {
 	struct container *container;
 
-	/* Nobody will attach the disks that an earlier connection's creation waits for. */
+	/* The host will not attach the disks for an earlier connection's creation. */
 	while ((container = old_wait()))
 		container->cancel(container);
 	if (!waiting)

@@ -15,14 +15,14 @@
 #include "sys/loop.h"
 #include "verbs/verbs.h"
 
-/* A host that does not read its reply, or a process that hangs in the kernel, must not keep the zone up. */
+/* A host that does not read the reply, or a process that hangs in the kernel, must not keep the zone up. */
 #define FLUSH_DEADLINE_NS (2 * SECOND_NS)
 #define KILL_DEADLINE_NS (5 * SECOND_NS)
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
 
-/* This process never exits, so the sanitized build looks for leaks here. */
+/* This process never exits, therefore the sanitized build looks for leaks here. */
 static void check_memory(void)
 {
 	if (__lsan_do_recoverable_leak_check())
@@ -49,7 +49,7 @@ static void power_down(void)
 	log_line("power off");
 	if (reboot(RB_POWER_OFF) < 0)
 		log_errno("reboot", "power off");
-	/* In a pid namespace the kernel ends this process within the call.  If it did not, end here. */
+	/* In a pid namespace the kernel ends this process within the call; otherwise end here. */
 	_exit(1);
 }
 

@@ -2,7 +2,7 @@
 #ifndef VERBS_POWER_H
 #define VERBS_POWER_H
 
-/* A signal of the operator or the hypervisor asks for it; the host's order is the call PowerOff. */
+/* Called on a signal of the operator or the hypervisor; the host's order is the call PowerOff. */
 void power_begin(void);
 /* Called after each collection of children. */
 void power_children_reaped(void);

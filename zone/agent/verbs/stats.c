@@ -20,7 +20,7 @@ enum { INTERFACES_MAX = 32 };
 struct collected {
 	ContainerStats containers[CONTAINERS_MAX];
 	ContainerStats *container_list[CONTAINERS_MAX];
-	struct usage usages[CONTAINERS_MAX + 1]; /* the last one is the zone's */
+	struct usage usages[CONTAINERS_MAX + 1]; /* the last is the zone's */
 	InterfaceStats interfaces[INTERFACES_MAX];
 	InterfaceStats *interface_list[INTERFACES_MAX];
 	char names[INTERFACES_MAX][16];
@@ -174,7 +174,7 @@ static uint64_t agent_rss(void)
 }
 
 /* The zone's group has the figures, except the topmost group of version 2: it does not count memory in use, and the
- * kernel's own figures stand in. */
+ * kernel's own figures are used instead. */
 static void zone_memory(ZoneStats *zone, const struct usage *usage)
 {
 	char text[4096];
@@ -218,7 +218,7 @@ static void zone_faults(ZoneStats *zone, const struct usage *usage)
 	}
 }
 
-/* The topmost group has no pressure files of its own. */
+/* The topmost group has no pressure files. */
 static Pressure *zone_pressure(struct usage *usage, int which, const char *path)
 {
 	char text[512];

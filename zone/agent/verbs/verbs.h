@@ -1,4 +1,4 @@
-/* The verbs of the channel, one file each or two that belong together.  Every one answers its call, now or later. */
+/* The verbs of the channel, one or two related verbs in each file.  Every verb answers its call, now or later. */
 #ifndef VERBS_VERBS_H
 #define VERBS_VERBS_H
 

@@ -1,1 +1,1 @@
-"""The size of fake domains that run, and their share of CPUs."""
+"""The size of running fake domains, and their share of CPUs."""

@@ -1,4 +1,4 @@
-"""What a fake zone may use, written to its groups; v1 and v2 say the same in words of their own."""
+"""Limits of a fake zone, written to its groups in the formats of v1 and v2."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from protect.toolstack.fake.hierarchies import Hierarchy, read, write
 _MIB = 1 << 20
 _PERIOD_US = 100_000
 _V1_CPU, _V1_WEIGHTS = 1024, range(2, 262_145)
-"""What stands for one CPU, and what the kernel takes (kernel/sched/sched.h)."""
+"""The value for one CPU, and the kernel's allowed range (kernel/sched/sched.h)."""
 _V2_CPU, _V2_WEIGHTS = 100, range(1, 10_001)
 
 
 _VCPUS = "trusted.xenpod.vcpus"
-"""An attribute of the zone's group, where its agent reads how many there are (``XENPOD_CPUS``)."""
+"""An attribute of the zone's group with the number of its vCPUs; the agent reads it (``XENPOD_CPUS``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupLimits:
-    """What one zone may use."""
+    """Limits of one zone."""
 
     memory_bytes: int
     vcpus: int
@@ -32,7 +32,7 @@ class CgroupLimits:
 
 
 def limit(hierarchy: Hierarchy, group: Path, limits: CgroupLimits) -> None:
-    """Set all of them."""
+    """Set all limits."""
     if hierarchy.unified:
         write(group / "memory.max", str(limits.memory_bytes))
         write(group / "pids.max", str(limits.pids))
@@ -45,7 +45,7 @@ def limit(hierarchy: Hierarchy, group: Path, limits: CgroupLimits) -> None:
 
 
 def share(hierarchy: Hierarchy, group: Path, vcpus: int, shares: CpuShares) -> None:
-    """Set the share of the host's CPUs of a zone of so many vCPUs, which bound it anyway."""
+    """Set the share of the host's CPUs.  The zone's vCPUs are an upper bound in any case."""
     _cap(hierarchy, group, shares.binding_cap(vcpus) or vcpus * CPU_PERCENT)
     if hierarchy.unified:
         write(group / "cpu.weight", str(_scaled(shares.weight, _V2_CPU, _V2_WEIGHTS)))
@@ -62,18 +62,18 @@ def _cap(hierarchy: Hierarchy, group: Path, percent: int) -> None:
 
 
 def _scaled(weight: int, cpu: int, allowed: range) -> int:
-    """The weight where ``cpu`` stands for one CPU."""
+    """The weight on a scale where ``cpu`` is one CPU."""
     return min(max(round(weight * cpu / CPU_WEIGHT), allowed[0]), allowed[-1])
 
 
 def note_vcpus(hierarchy: Hierarchy, group: Path, vcpus: int) -> None:
-    """Tell the zone how many vCPUs it has: those that its kernel has are the host's."""
+    """Tell the zone its number of vCPUs: its kernel shows the host's CPUs."""
     if hierarchy.unified or "memory" in hierarchy.controllers:
         os.setxattr(group, _VCPUS, str(vcpus).encode())
 
 
 def set_memory(hierarchy: Hierarchy, group: Path, memory_bytes: int) -> None:
-    """Change the limit.  Refused: more than that is in use, and cannot be given back; the limit stays."""
+    """Change the limit.  Refused, limit unchanged: more is in use, and cannot be reclaimed."""
     if hierarchy.unified:
         _set_memory_v2(group, memory_bytes)
     elif "memory" in hierarchy.controllers:
@@ -86,7 +86,7 @@ def set_memory(hierarchy: Hierarchy, group: Path, memory_bytes: int) -> None:
 
 
 def _set_memory_v2(group: Path, memory_bytes: int) -> None:
-    """A lower memory.max kills what does not fit; memory.high only has the kernel reclaim what it can."""
+    """Use memory.high first: it only makes the kernel reclaim, but a lower memory.max kills processes."""
     write(group / "memory.high", str(memory_bytes))
     try:
         used = int(read(group / "memory.current") or 0)
@@ -98,7 +98,7 @@ def _set_memory_v2(group: Path, memory_bytes: int) -> None:
 
 
 def memory_limit(hierarchy: Hierarchy, group: Path) -> int:
-    """What the zone may have; 0 where this hierarchy does not say, or the group is gone."""
+    """The zone's memory limit in bytes; 0 if this hierarchy has none, or the group is gone."""
     name = "memory.max" if hierarchy.unified else "memory.limit_in_bytes"
     if not hierarchy.unified and "memory" not in hierarchy.controllers:
         return 0

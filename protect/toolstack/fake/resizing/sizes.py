@@ -1,4 +1,4 @@
-"""The size of a fake domain that runs: its control group's memory, the vCPUs that its agent is told of."""
+"""The size of a running fake domain: the memory of its control group, and the vCPUs reported to its agent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from protect.toolstack.fake.system import system_faults
 
 
 class FakeResizing(SaysRoom, Completing):
-    """The part of the toolstack that is ``Resizable``, and how it finds and changes a domain."""
+    """The ``Resizable`` part of the toolstack; it also finds and changes domains."""
 
     _home: Home
     _settings: FakeSettings
@@ -62,7 +62,7 @@ class FakeResizing(SaysRoom, Completing):
             self._resized(found, replace(found.spec, vcpus=vcpus))
 
     def _resized(self, domain: Domain, spec: DomainSpec) -> None:
-        """Remember the size, but not less than what it can become."""
+        """Store the size; the maxima stay as they were."""
         before = domain.spec
         domain.spec = replace(spec, memory_max_bytes=before.most_memory, vcpus_max=before.most_vcpus)
         write_spec(domain.directory, domain.spec)
@@ -79,7 +79,7 @@ class FakeResizing(SaysRoom, Completing):
             faultplan.after(fault, operation, name)
 
     def _living(self, operation: str, domain: DomainId) -> Domain:
-        """A domain that is alive; DomainGone otherwise."""
+        """A living domain; DomainGone otherwise."""
         found = self._by_id(domain)
         if found is None or found.state is DomainState.SHUTDOWN:
             raise DomainGone(operation, str(domain), "it has ended" if found else "no such domain")
@@ -89,5 +89,5 @@ class FakeResizing(SaysRoom, Completing):
         return next((found for found in self._domains.values() if found.id == domain), None)
 
     def _specs(self) -> builtins.list[DomainSpec]:
-        """Of all domains, and of those that are being made."""
+        """Specs of all domains, including those under creation."""
         return [*(domain.spec for domain in self._domains.values()), *self._creating.values()]

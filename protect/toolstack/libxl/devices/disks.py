@@ -1,6 +1,7 @@
-"""Disks: a loop device (which frees itself), libxl's vbd, and its number told to blkback.
+"""Disks: a loop device (frees itself), libxl's vbd, and the device number for blkback.
 
-libxl would run Debian's block script for that, which takes seconds and serialises all attaches.
+libxl would run Debian's block script to write the number.  The script takes seconds and serialises all
+attaches.
 """
 
 from __future__ import annotations
@@ -40,17 +41,20 @@ _BACKENDS = "/local/domain/0/backend/vbd"
 
 
 def backend_rates(store: AsyncStore, reconnected: Callable[[int], None]) -> BackendRates:
-    """The rates that dom0 holds; ``reconnected`` is called with a domain that connects a disk anew."""
+    """The rates that dom0 enforces.  ``reconnected`` is called with a domain that connects a disk anew."""
     watch = functools.partial(store.watch, _BACKENDS)
     return BackendRates(DiskGroups.find(), BackendThreads(), watch, lambda domid, _: reconnected(domid))
 
 
 class Disks:
-    """Attaches and detaches.  A loop device is held here until then; after a restart blkback alone
-    holds it, which is enough to keep it.  A claim is ours alone: blkback opens devices for anybody."""
+    """Attaches and detaches disks.
+
+    A loop device is held here until detach; after a restart blkback alone holds it, and keeps it alive.
+    Claims are ours alone: blkback's open of a device excludes nobody.
+    """
 
     def __init__(self, workers: Workers, store: AsyncStore, patience: float, rates: BackendRates) -> None:
-        """``patience``: seconds that a guest has to let go of a disk."""
+        """``patience``: seconds that a guest has to release a disk."""
         self._rates = rates
         self._workers = workers
         self._store = store
@@ -59,7 +63,7 @@ class Disks:
         self._loops: dict[int, dict[str, Loop | Claim]] = {}
 
     async def attach(self, domid: int, disk: DiskSpec) -> None:
-        """Attach a disk.  Exists: the domain has such a vdev; Missing, Invalid: about the file; XenError."""
+        """Attach a disk.  Exists: the domain has this vdev; Missing, Invalid: about the file; XenError."""
         loop = await _open(disk)
         device = loop.path if loop else disk.path
         try:
@@ -77,7 +81,7 @@ class Disks:
 
     async def _attach(self, domid: int, disk: DiskSpec, device: Path) -> None:
         number = os.stat(device).st_rdev
-        # Before its number is there no guest can connect it.
+        # No guest can connect the disk before its number is written.
         await self._rates.attaching(domid, number)
         wanted = vbd.BlockDevice(disk.vdev, str(device), disk.readonly, NO_SCRIPT)
         backend = await self._workers.run(vbd.add, domid, wanted)
@@ -89,10 +93,10 @@ class Disks:
             raise
 
     async def detach(self, known: Known, vdev: str) -> None:
-        """An unknown vdev succeeds.  A guest that does not agree in time loses it by force; one whose end has
-        been declared, at once.
+        """Detach a disk; an unknown vdev is no error.
 
-        Whoever asks for the same one meanwhile waits with the first.
+        A guest that does not agree in time loses the disk by force; a domain declared dead loses it at once.
+        A concurrent detach of the same disk waits for the first.
         """
         leaving = self._leaving.get((known.watch, vdev))
         if leaving is None:
@@ -105,7 +109,8 @@ class Disks:
         async with known.lock:
             state = await self._ask_back(known, vdev)
         if state:
-            # Without the lock, and in no thread: all disks of a guest that keeps them take as long as one.
+            # Without the lock and without a thread: the waits for all disks of a stubborn guest run in
+            # parallel.
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._patience):
                     await race(self._closed(state), known.abandoned.wait())
@@ -121,7 +126,7 @@ class Disks:
                 loop.close()
 
     async def _ask_back(self, known: Known, vdev: str) -> str:
-        """Ask the guest to let go of it, as libxl does: the path of the state to wait for, "" for none."""
+        """Ask the guest to release the disk, like libxl.  Returns the path of the state to watch, or ""."""
         if known.forgotten or known.abandoned.is_set():
             return ""
         try:
@@ -134,7 +139,7 @@ class Disks:
         try:
             await self._store.write_below(backend, "online", "0")
             await self._store.write_below(backend, "state", _CLOSING)
-        except FileNotFoundError:  # its domain was destroyed meanwhile, by somebody else
+        except FileNotFoundError:  # another program destroyed the domain
             return ""
         return state
 
@@ -145,7 +150,7 @@ class Disks:
                 changed.clear()
 
     async def claim_again(self, domids: Iterable[int]) -> None:
-        """Claim the writable disks of domains that an earlier process made."""
+        """Claim the writable disks of domains from an earlier process."""
         for domid in domids:
             await self._claim(domid)
 
@@ -161,7 +166,7 @@ class Disks:
                 self._loops.setdefault(domid, {})[disk.vdev] = held
 
     async def hold_rates(self, known: Known, rates: DiskRates) -> None:
-        """Hold the rates for its disks.  Refused: dom0's kernel cannot; XenError; OSError."""
+        """Enforce the rates for the domain's disks.  Refused: dom0's kernel cannot; XenError; OSError."""
         refuse_impossible_rates("set disk rates", known.name, rates, possible=self._rates.usable)
         if not self._rates.usable:
             return
@@ -172,7 +177,7 @@ class Disks:
         await self._rates.hold(known.domid, str(known.uuid), rates, devices)
 
     async def _device(self, domid: int, vdev: str) -> int | None:
-        """What is behind a disk (as st_rdev has it), None while blkback has not been told; DeviceNotFound."""
+        """The device behind a disk (as st_rdev); None before blkback knows the number; DeviceNotFound."""
         backend = await self._workers.ask(vbd.backend, domid, vdev)
         number = await self._store.read(f"{backend}/physical-device")
         if not number:
@@ -181,34 +186,34 @@ class Disks:
         return os.makedev(int(major, 16), int(minor, 16))
 
     async def lift_rates(self, known: Known) -> None:
-        """Let go of what the rates of a domain hold back: its end would wait for that."""
+        """Lift the rates of a domain: throttled I/O would delay its end."""
         await self._rates.ending(str(known.uuid))
 
     async def remove_strays(self, mine: Iterable[UUID]) -> None:
-        """Remove what held the rates of domains other than these."""
+        """Remove the rate groups of all domains except ``mine``."""
         await self._rates.remove_strays({str(uuid) for uuid in mine})
 
     async def forget_rates(self, known: Known) -> None:
-        """Remove what held the rates of a domain that is gone."""
+        """Remove the rate groups of a destroyed domain."""
         await self._rates.forget(known.domid, str(known.uuid))
 
     async def list(self, domid: int) -> list[str]:
-        """The vdevs that are attached now."""
+        """The attached vdevs."""
         return sorted(disk.vdev for disk in await self._workers.ask(vbd.disks, domid))
 
     def forget(self, domid: int) -> None:
-        """Close the loop devices of a domain that is gone."""
+        """Close the loop devices of a destroyed domain."""
         for loop in self._loops.pop(domid, {}).values():
             loop.close()
 
     def close(self) -> None:
-        """Close all loop devices; blkback keeps those that domains use."""
+        """Close all loop devices; blkback keeps the devices in use."""
         for domid in list(self._loops):
             self.forget(domid)
 
 
 async def _open(disk: DiskSpec) -> Loop | Claim | None:
-    """What holds the host's side of a disk until it is detached.  Missing, Invalid, Refused."""
+    """Open the host's side of a disk; the result holds it until detach.  Missing, Invalid, Refused."""
     if not disk.exclusive:
         return await open_disk(disk)
     check_name(disk)

@@ -1,6 +1,7 @@
-"""PCI functions of domains: taken for pciback, attached, taken back and reset.
+"""PCI functions of domains: bound to pciback, attached, detached and reset.
 
-One that a domain had stays with pciback: its own driver in dom0 would trust what the domain left in it.
+A function stays with pciback after its use by a domain: its own driver in dom0 would trust state that the
+domain left in the function.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ _PCIBACK = Path("/sys/bus/pci/drivers/pciback")
 
 
 class PciFunctions:
-    """``iommu``: whether Xen uses one."""
+    """``iommu``: whether Xen uses an IOMMU."""
 
     def __init__(self, workers: Workers, *, iommu: bool) -> None:
         self._workers = workers
         self._iommu = iommu
         self._lock = asyncio.Lock()
-        """One at a time: libxl looks who has a function before it gives it away."""
+        """One change at a time: libxl checks a function's owner before it assigns the function."""
 
     async def attach(self, domid: int, address: str) -> None:
-        """Refused, Missing, Exists as of the port; XenError."""
+        """Attach a function.  Refused, Missing, Exists as in the port; XenError."""
         async with self._lock:
             if address in await self.list(domid):
                 raise Exists(_OPERATION, f"{address} of domain {domid}", "attached already")
@@ -66,7 +67,7 @@ class PciFunctions:
             raise Refused(_OPERATION, address, f"{holder} has it")
 
     async def _withdraw(self, domid: int, address: str, *, fresh: bool) -> None:
-        """Leave nothing of an attach that failed; libxl's own undo may have done some of it."""
+        """Undo a failed attach; libxl's own undo may have done part of the work."""
         try:
             if address in await self.list(domid):
                 await self._workers.run(functions.remove_function, domid, address, force=True)
@@ -76,7 +77,7 @@ class PciFunctions:
             log.error("%s is not wholly taken back: %s", address, error)
 
     async def detach(self, domid: int, address: str) -> None:
-        """One that the domain does not have succeeds.  A guest that does not agree loses it by force."""
+        """Detach a function; an unknown function is no error.  A guest that refuses loses it by force."""
         async with self._lock:
             if address not in await self.list(domid):
                 return
@@ -89,14 +90,14 @@ class PciFunctions:
         await self.reset(address)
 
     async def reset(self, address: str) -> None:
-        """Leave nothing in it of the domain that had it.  libxl resets it again before the next has it."""
+        """Clear the domain's state from the function.  libxl resets it again before its next use."""
         try:
             await asyncio.to_thread(host.reset, address)
         except OSError as error:
             log.warning("%s cannot be reset now: %s", address, error.strerror)
 
     async def list(self, domid: int) -> list[str]:
-        """The addresses of those that the domain has."""
+        """The addresses of the domain's functions."""
         with suppress(errors.DomainNotFound):
             return await self._workers.ask(functions.functions, domid)
         return []
@@ -112,7 +113,7 @@ def _holder(context: Context, address: str) -> str:
 
 
 class PciVerbs(Completing):
-    """The verbs of the port that have to do with PCI functions."""
+    """The port's verbs for PCI functions."""
 
     _pci: PciFunctions
     _registry: DomainRegistry

@@ -1,1 +1,1 @@
-"""The size of domains that run, and their share of CPUs, on Xen."""
+"""The size of running domains, and their share of CPUs, on Xen."""

@@ -1,4 +1,4 @@
-"""Zones' shares of CPUs, held by Xen's scheduler, and what it cannot hold."""
+"""Zones' shares of CPUs, enforced by Xen's scheduler, and notices about its limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DOM0 = 0
 
 
 class Scheduling:
-    """Sets weights and caps where the scheduler is credit2 or credit; where it is another, does nothing."""
+    """Sets weights and caps if the scheduler is credit2 or credit; does nothing for other schedulers."""
 
     def __init__(self, workers: Workers, scheduler: Scheduler) -> None:
         self._workers = workers
@@ -26,12 +26,12 @@ class Scheduling:
             log.warning("%s", notice)
 
     async def set(self, domid: int, shares: CpuShares, vcpus: int) -> None:
-        """``vcpus``: how many of its own it was given.  XenError; DomainNotFound: there is no such domain."""
+        """Set a domain's shares.  ``vcpus``: its vCPUs in use.  XenError; DomainNotFound: no such domain."""
         if self._scheduler.weighs:
             await self._workers.run(_set, domid, shares, vcpus)
 
     async def raise_dom0(self, weight: int) -> None:
-        """Give dom0 at least this weight, unless it is 0.  A failure is logged: a notice says what it has."""
+        """Give dom0 at least this weight; 0 changes nothing.  A failure is logged, and a notice shows it."""
         if weight and self._scheduler.weighs:
             try:
                 await self._workers.run(_raise_dom0, weight)
@@ -39,7 +39,7 @@ class Scheduling:
                 log.error("dom0's CPU weight is not raised: %s", error)
 
     async def notices(self) -> tuple[str, ...]:
-        """What an operator has to know, dom0's weight as it is now."""
+        """Notices for the operator, with dom0's present weight."""
         if not self._scheduler.weighs:
             return self._lacks()
         try:
@@ -59,7 +59,7 @@ class Scheduling:
 
 
 def dom0_notice(scheduler: Scheduler, weight: int) -> str:
-    """dom0 shares the CPUs with zones, and must not wait for them: disks and networks are its work."""
+    """Text about a low dom0 weight.  dom0 serves disks and networks; zones must not delay it."""
     return (
         f"dom0's CPU weight is {weight}, and a vCPU of a zone can have {CPU_WEIGHT}: "
         f"xl sched-{scheduler.value.lower()} -d 0 -w {DOM0_WEIGHT} gives dom0 precedence"
@@ -67,7 +67,7 @@ def dom0_notice(scheduler: Scheduler, weight: int) -> str:
 
 
 def _set(context: Context, domid: int, shares: CpuShares, vcpus: int) -> None:
-    # Both schedulers weigh each vCPU by itself: many vCPUs must not make a zone weigh more.
+    # Both schedulers weigh each vCPU separately: more vCPUs must not give a zone more weight.
     most = xen.info(context, domid).vcpus
     sched.set_params(context, domid, Params(shares.vcpu_weight(vcpus), shares.binding_cap(vcpus, most)))
 

@@ -1,7 +1,8 @@
-"""Domains' memory and vCPUs on Xen, changed while they run: by the guest's balloon, and by xenstore.
+"""Memory and vCPUs of running domains on Xen, changed through the guest's balloon and xenstore.
 
-Xen holds a domain to its memory whatever its balloon does, but lets it start every vCPU that it was created
-with: the nodes in xenstore only ask.  So the cap of its scheduler holds those that it was not given.
+Xen enforces a domain's memory even if its balloon does not cooperate.  The nodes in xenstore only ask for
+vCPUs: Xen lets a domain start every vCPU that it was created with.  Therefore the scheduler's cap limits the
+extra vCPUs.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _ONLINE = b"online"
 
 
 class DomainSizes:
-    """Sets sizes, and knows how many vCPUs a domain was told to run.  Errors are XenError and OSError."""
+    """Sets sizes, and reads the number of vCPUs that a domain was told to run.  XenError, OSError."""
 
     def __init__(self, workers: Workers, store: AsyncStore) -> None:
         self._workers = workers
         self._store = store
 
     async def set_memory(self, domid: int, memory_bytes: int) -> None:
-        """Exhausted: Xen has not so much; Invalid: the domain was created for less."""
+        """Exhausted: Xen lacks the memory; Invalid: above the domain's maximum from its creation."""
         subject = f"domain {domid}"
         most = int(await self._store.read(f"/local/domain/{domid}/memory/static-max") or b"0") * _KIB
         if memory_bytes > most:
@@ -45,14 +46,14 @@ class DomainSizes:
         await self._workers.run(xen.set_memory, domid, memory_bytes // _KIB)
 
     async def set_vcpus(self, domid: int, vcpus: int) -> None:
-        """Invalid: none, or more than it was created with."""
+        """Invalid: zero, or more than at the domain's creation."""
         most = (await self._workers.ask(xen.info, domid)).vcpus
         if not 1 <= vcpus <= most:
             raise Invalid("set vCPUs", f"domain {domid}", f"{vcpus} are not 1 to {most}")
         await self._workers.run(xen.set_vcpus, domid, vcpus, most)
 
     async def pool(self, name: str) -> dict[str, int]:
-        """What libxl's configuration of a domain says of its pool of CPUs.  Missing: there is none."""
+        """The pool of CPUs in the form of libxl's configuration.  Missing: no such pool."""
         if not name:
             return {}
         try:
@@ -62,7 +63,7 @@ class DomainSizes:
             raise Missing("create domain", name, cause, hint) from error
 
     async def vcpus(self, domid: int) -> int:
-        """How many the domain was told to run."""
+        """The number of vCPUs that the domain was told to run."""
         root = f"/local/domain/{domid}/cpu"
         told = [
             await self._store.read(f"{root}/{number}/availability") for number in await self._store.list(root)
@@ -71,7 +72,7 @@ class DomainSizes:
 
 
 class LibxlResizing(Completing):
-    """The part of the toolstack that is ``Resizable``."""
+    """The ``Resizable`` part of the toolstack."""
 
     _registry: DomainRegistry
     _scheduling: Scheduling
@@ -96,7 +97,7 @@ class LibxlResizing(Completing):
             await self._sizes.set_vcpus(domain, vcpus)
 
     def _living(self, operation: str, domain: DomainId) -> Known:
-        """A domain that is alive; DomainGone otherwise."""
+        """A living domain; DomainGone otherwise."""
         known = self._registry.get(domain)
         if known is None or known.reason is not None:
             raise DomainGone(operation, f"domain {domain}", "it has ended" if known else "no such domain")

@@ -1,1 +1,1 @@
-"""What a Xen host has room for: domains that are refused, settings that bound them, what disks cost."""
+"""The room of a Xen host: refused domains, limiting settings, and the memory of disks."""

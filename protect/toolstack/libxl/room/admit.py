@@ -1,4 +1,4 @@
-"""Refuses domains that cannot work, which would take libxl seconds to find out."""
+"""Refuses impossible domains early; libxl would take seconds to fail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PERMISSIVE = (
 
 
 async def capabilities(workers: Workers, boot: Boot) -> Capabilities:
-    """What this machine can do with the kernel of ``boot``.  XenError."""
+    """Capabilities of this machine with the kernel of ``boot``.  XenError."""
     host = await workers.ask(physinfo.physinfo)
     enforcing = await workers.ask(flask.enforcing)
     return Capabilities(
@@ -43,7 +43,7 @@ async def capabilities(workers: Workers, boot: Boot) -> Capabilities:
 
 
 class Admission:
-    """Knows the host, and the domains that are being made."""
+    """Knows the host, and the domains under creation."""
 
     def __init__(self, workers: Workers, capabilities: Capabilities) -> None:
         self._workers = workers
@@ -52,7 +52,7 @@ class Admission:
 
     @asynccontextmanager
     async def admit(self, spec: DomainSpec, boot: Boot) -> AsyncIterator[None]:
-        """Check the spec, and reserve its name and uuid while the domain is being made."""
+        """Check the spec, and reserve its name and uuid during the creation."""
         if self._workers.held:
             raise Unreachable(_CREATE, spec.name, "xenstored does not answer", "start it")
         self._check(spec, boot)
@@ -71,7 +71,7 @@ class Admission:
             del self._creating[spec.uuid]
 
     async def notices(self) -> tuple[str, ...]:
-        """What an operator has to know of the labels of zones.  XenError."""
+        """Notices for the operator about the labels of zones.  XenError."""
         return (_PERMISSIVE,) if await self._workers.ask(flask.enforcing) is False else ()
 
     def _check(self, spec: DomainSpec, boot: Boot) -> None:
@@ -101,9 +101,9 @@ class Admission:
             raise Invalid(_CREATE, spec.name, cause, "load a policy that has it (xl loadpolicy)")
 
     async def _explain(self, spec: DomainSpec, error: errors.XenError) -> None:
-        """Raise Exhausted, with Xen's own words, if the host was short of something.
+        """Raise Exhausted, with Xen's own words, if the host lacked a resource.
 
-        Others may have taken the memory while libxl was at work.
+        Another domain may have taken the memory during libxl's work.
         """
         try:
             await self._check_memory(spec)

@@ -1,4 +1,4 @@
-"""The host's memory and room for zones, as Xen, dom0 and their settings have it."""
+"""The host's memory and room for zones, from Xen, dom0 and their settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class XenHost:
         self._nodes = preflight.DEFAULT_NODES
 
     async def open(self) -> None:
-        """Read what stays.  XenError."""
+        """Read the constant values.  XenError."""
         self._xen = preflight.settings((await self._workers.ask(physinfo.physinfo)).command_line)
         self._nodes = (await asyncio.to_thread(preflight.store_quota)).nodes
 
@@ -88,7 +88,7 @@ class AsksHost(Completing):
 
 
 def host_memory(context: Context, sharing: int) -> HostMemory:
-    """Read what domains have, and only then what is free.  ``sharing``: bytes of the file servers."""
+    """Read the domains' memory first, and then the free memory.  ``sharing``: bytes of the file servers."""
     holders = memory.holders(context)
     free = physinfo.physinfo(context).free_bytes
     return HostMemory(

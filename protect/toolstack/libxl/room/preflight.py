@@ -1,4 +1,4 @@
-"""Settings of Xen and dom0 that zones need: what they are on this host, and what they should be.
+"""Settings of Xen and dom0 that zones need: checks of the present values.
 
 Sources: xen-command-line(7), xl.conf(5), oxenstored.conf, Debian's /etc/default/xen and xendomains.
 """
@@ -27,7 +27,7 @@ _GRANTS_OF_FRAME = 512
 _RING_REQUESTS, _SEGMENTS = 32, 11
 _CONSOLE_AND_STORE, _NETWORK = 2, 258
 _MAPPED_TWICE = 2
-"""A PV dom0 maps pages of a vchan for its kernel and for the process."""
+"""A PV dom0 maps pages of a vchan twice: for its kernel and for the process."""
 DEFAULT_NODES = 1000
 
 _OXENSTORED = Path("/etc/xen/oxenstored.conf")
@@ -38,7 +38,7 @@ _ENABLED = ("/etc/rc[2-5].d/S*xendomains", "/etc/systemd/system/*.wants/xendomai
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """``xen``: its command line; ``volumes``: the zones' kernel and initramfs have 9P."""
+    """``xen``: Xen's command line; ``volumes``: the zones' kernel and initramfs have 9P."""
 
     xen: Mapping[str, str]
     dom0_bytes: int
@@ -49,7 +49,7 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class StoreQuota:
-    """Nodes that a guest can have in xenstore, and where that is set."""
+    """A guest's quota of nodes in xenstore, and the place of the setting."""
 
     nodes: int
     setting: str
@@ -57,12 +57,12 @@ class StoreQuota:
 
 
 def settings(command_line: str) -> dict[str, str]:
-    """Xen's settings by name; the last one counts, as for Xen."""
+    """Xen's settings by name; the last value wins, as in Xen."""
     return {name: value for name, _, value in (word.partition("=") for word in command_line.split())}
 
 
 def check(facts: HostFacts, wants: HostWants) -> tuple[HostNotice, ...]:
-    """Everything that is not as it should be; reads proc and etc, so for a thread."""
+    """Notices for all wrong settings.  Blocks (reads /proc and /etc): call it in a thread."""
     return tuple(
         notice
         for notice in (
@@ -83,7 +83,7 @@ def check(facts: HostFacts, wants: HostWants) -> tuple[HostNotice, ...]:
 
 
 def dom0_memory(xen: Mapping[str, str], dom0_bytes: int) -> HostNotice | None:
-    """dom0's memory has to be fixed: what its balloon takes back has been promised to zones."""
+    """dom0's memory has to be fixed: memory that its balloon takes back is promised to zones."""
     value = xen.get("dom0_mem", "")
     parts = dict(_named(part) for part in value.split(",") if part)
     size, most = parts.get("", ""), parts.get("max", "")
@@ -95,13 +95,13 @@ def dom0_memory(xen: Mapping[str, str], dom0_bytes: int) -> HostNotice | None:
 
 
 def maps_per_zone(disks: int) -> int:
-    """Pages that dom0 maps of a zone at most: rings, and what is in flight of its network and of one disk."""
+    """Most pages of a zone that dom0 maps: rings, and requests in flight of its network and of one disk."""
     user = _MAPPED_TWICE * (rings.pages(rings.CHANNEL_ORDER) + rings.pages(rings.SHARING_ORDER))
     return user + _CONSOLE_AND_STORE + _NETWORK + disks + _RING_REQUESTS * _SEGMENTS
 
 
 def maptrack_room(xen: Mapping[str, str], disks: int) -> ZoneRoom:
-    """For zones of so many disks.  When the table is full, disks and networks of zones fail."""
+    """Room for zones of so many disks.  If the table is full, disks and networks of zones fail."""
     frames = _number(xen.get("gnttab_max_maptrack_frames", ""), _DEFAULT_MAPTRACK_FRAMES)
     each = maps_per_zone(disks)
     zones = frames * _MAPS_OF_FRAME // each
@@ -123,7 +123,7 @@ def maptrack(xen: Mapping[str, str], wants: HostWants) -> HostNotice | None:
 
 
 def grant_frames(xen: Mapping[str, str], wants: HostWants) -> HostNotice | None:
-    """A zone grants the rings of its disks, and what is in flight."""
+    """A zone grants the rings of its disks, and the requests in flight."""
     value = xen.get("gnttab_max_frames", "")
     frames = _number(value, _DEFAULT_GRANT_FRAMES)
     grants = 2 * maps_per_zone(wants.disks_per_zone)
@@ -146,7 +146,7 @@ def devices(facts: HostFacts, wants: HostWants) -> HostNotice | None:
 
 
 def consoles(running: Mapping[str, list[str]]) -> HostNotice | None:
-    """Without their consoles nobody can say what zones died of."""
+    """Without consoles the cause of a zone's death is lost."""
     arguments = running.get("xenconsoled")
     logs = next((word.partition("=")[2] for word in arguments or () if word.startswith("--log=")), "")
     if logs in ("guest", "all"):
@@ -160,7 +160,7 @@ def consoles(running: Mapping[str, list[str]]) -> HostNotice | None:
 
 
 def saved_domains(root: Path) -> HostNotice | None:
-    """At the host's shutdown xendomains would write the memory of each zone to disk, and wait for it."""
+    """At the host's shutdown xendomains would write each zone's memory to disk, and wait for the write."""
     if not any(True for pattern in _ENABLED for _ in root.glob(pattern.lstrip("/"))):
         return None
     for file in _XENDOMAINS:
@@ -189,7 +189,7 @@ def volumes(facts: HostFacts) -> HostNotice | None:
 
 
 def store_quota() -> StoreQuota:
-    """Of the xenstored that runs."""
+    """The quota of the running xenstored."""
     arguments = processes().get("xenstored", [])
     for option in ("--entry-nb", "-E"):
         if (found := _option(arguments, option)) is not None:
@@ -204,20 +204,20 @@ def store_quota() -> StoreQuota:
 
 
 def processes() -> Mapping[str, list[str]]:
-    """The arguments of dom0's daemons of Xen, by name."""
+    """Arguments of dom0's Xen daemons, by name."""
     return {name: words for name, words in _running() if name in ("xenconsoled", "xenstored", "oxenstored")}
 
 
 def _running() -> Iterator[tuple[str, list[str]]]:
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             name = (process / "comm").read_text().strip()
             if name.endswith(("xenconsoled", "xenstored")):
                 yield name, (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
 
 
 def shell_variable(file: Path, name: str) -> str:
-    """The value of ``name`` in a file of ``name=value`` lines; "" where it has none."""
+    """The value of ``name`` in a file of ``name=value`` lines; "" if unset."""
     try:
         text = file.read_text(errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Which resource of the host was short, from what libxl says of a domain that could not be made."""
+"""Finds the exhausted host resource in libxl's log of a failed create."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FAILS = re.compile(
 
 
 def shortage(said: str) -> str:
-    """The resource that was short; "" when libxl does not say that one was."""
+    """The exhausted resource; "" if the text names none."""
     if not _FAILS.search(said):
         return ""
     return next((what for pattern, what in _SHORT if re.search(pattern, said)), "")

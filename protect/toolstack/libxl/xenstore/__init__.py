@@ -1,1 +1,1 @@
-"""What Xen keeps in xenstore of its domains, for as long as there is one."""
+"""Xen's state of domains in xenstore."""

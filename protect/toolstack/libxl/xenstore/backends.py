@@ -1,4 +1,4 @@
-"""Backends in xenstore whose domain is gone, and which nobody else removes."""
+"""Removes backends in xenstore whose domain is gone.  No other program removes them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ log = logging.getLogger(__name__)
 
 _ALL = "/local/domain/0/backend"
 _INTERVAL = 60.0
-"""Seconds between two looks at them."""
+"""Seconds between two looks."""
 
 
 class Backends:
-    """Of disks and interfaces.
+    """Backends of disks and interfaces.
 
-    Whoever ends a domain lists its devices first, and last removes the nodes that name them.  A disk that is
-    attached in between keeps its backend, and dom0's kernel the device behind it; one that is attached later
-    has the domain's own nodes made again, too.
+    The destroyer of a domain first lists its devices, and last removes the domain's nodes.  A disk attached
+    in between keeps its backend, and dom0's kernel keeps the device behind it.  A later attach even creates
+    the domain's own nodes again.
     """
 
     def __init__(self, workers: Workers, store: AsyncStore) -> None:
@@ -34,18 +34,18 @@ class Backends:
         self._due = 0.0
 
     async def look(self) -> None:
-        """Remove what zones have left, if it is time to look again."""
+        """Remove the leftovers of zones, if a look is due."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + _INTERVAL
         try:
             await self.remove_left()
-        except OSError as error:  # xenstored does not answer, for example
+        except OSError as error:  # for example, xenstored does not answer
             log.warning("backends that zones have left cannot be removed: %s", error)
 
     async def remove_left(self) -> None:
-        """Remove those of zones without a domain.  OSError."""
-        # Before the domains: a new one is there before its backends.
+        """Remove the backends of zones without a domain.  OSError."""
+        # Before the domains: a new domain exists before its backends.
         listed = await self._store.ask(_listed)
         domains = {info.domid for info in await self._workers.ask(xen.domains)}
         if gone := {path: domid for path, domid in listed.items() if domid not in domains}:
@@ -68,6 +68,6 @@ def _remove(store: Xenstore, gone: Mapping[str, int]) -> None:
         # Devices of other virtual machines have real scripts.
         if scripts and all(script == NO_SCRIPT.encode() for script in scripts):
             log.warning("backend of a domain that is gone: removed", extra=fields(path=path))
-            # The backend last: the others are found by it.
+            # The backend last: the next look finds the other nodes by the backend.
             for left in (f"/libxl/{domid}", f"/local/domain/{domid}", path):
                 store.remove(left)

@@ -1,4 +1,4 @@
-"""Which domains there are, and which are ours: by their marks in xenstore, or their names."""
+"""Lists the domains, and finds ours by their marks in xenstore, or their names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Census:
-    """Lists domains: which exist says the hypervisor, which are ours xenstore, for as long as it knows."""
+    """Lists domains: the hypervisor knows their existence, xenstore our marks, as long as it keeps them."""
 
     def __init__(self, workers: Workers, store: AsyncStore, registry: DomainRegistry) -> None:
         self._workers = workers
@@ -28,13 +28,13 @@ class Census:
         self.backends = Backends(workers, store)
 
     async def take(self) -> tuple[list[DomainInfo], list[Known]]:
-        """All domains, and the known ones that have vanished; not dom0, nor those that are dying.
+        """All domains, and the known domains that have vanished; without dom0 and dying domains.
 
-        A dying one only waits for others to give back its pages.  What ended zones have left in xenstore is
-        removed now and then.
+        A dying domain only waits for its mapped pages.  From time to time the census also removes leftovers
+        of ended zones in xenstore.
         """
         await self.backends.look()
-        before = self._registry.uuids()  # what is made meanwhile has not vanished
+        before = self._registry.uuids()  # a domain created during the listing has not vanished
         listed = []
         for info in await self._workers.ask(xen.domains):
             if info.domid and not info.dying:
@@ -45,7 +45,7 @@ class Census:
         return listed, self._registry.vanished(before - {info.uuid for info in listed})
 
     async def claim(self, uuid: UUID, name: str, mark: str) -> DomainInfo | None:
-        """Write what xenstore has lost of a domain; see ``Toolstack.claim``."""
+        """Write the xenstore data that a domain has lost; see ``Toolstack.claim``."""
         living = (info for info in await self._workers.ask(xen.domains) if info.domid and not info.dying)
         info = next((info for info in living if info.uuid == uuid), None)
         if info is None:
@@ -61,12 +61,12 @@ class Census:
         return replace(domain_info(info), name=name, mark=marked or mark)
 
     async def _identity(self, info: xen.Info) -> tuple[str, str]:
-        """Name and mark; of a known domain they do not change, whatever becomes of xenstore."""
+        """Name and mark.  For a known domain they are constant, even if xenstore loses its data."""
         known = self._registry.get(info.domid)
         if known is not None and known.uuid == info.uuid and known.mark:
             return known.name, known.mark
         try:
-            # Only dom0 may write there, but an administrator may have.
+            # Only dom0 can write the mark, but an administrator may have written it.
             untrusted_mark = await self._store.read(f"/local/domain/{info.domid}/{MARK}")
         except OSError as error:
             log.debug("no mark of domain %d can be read: %s", info.domid, error)

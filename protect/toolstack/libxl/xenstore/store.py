@@ -1,6 +1,6 @@
 """xenstore from the event loop: reads and writes in threads, watches by file descriptor.
 
-A connection does not outlive its xenstored: ``reconnect`` makes another one, on which watches go on.
+A connection does not outlive its xenstored: ``reconnect`` makes a new connection and moves the watches to it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class AsyncStore:
 
     def __init__(self) -> None:
         self._store = Xenstore()
-        self._calls: Counter[Xenstore] = Counter()  # under way, by connection
+        self._calls: Counter[Xenstore] = Counter()  # calls under way, by connection
         self._tokens = count(1)
         self._watches: dict[str, tuple[str, asyncio.Event]] = {}  # path and event by token
         self._fd = -1
 
     async def read(self, path: str) -> bytes | None:
-        """The value of a node (untrusted where a guest may write); None: there is no such node."""
+        """The value of a node (untrusted if a guest may write it); None: no such node."""
         return await self.ask(Xenstore.read, path)
 
     async def write(self, path: str, value: str) -> None:
@@ -43,11 +43,11 @@ class AsyncStore:
         await self.ask(Xenstore.write, path, value.encode())
 
     async def write_below(self, node: str, name: str, value: str) -> None:
-        """Write a child of a node; FileNotFoundError when the node is gone, as a domain's may be any time."""
+        """Write a child of a node.  FileNotFoundError: no such node; a domain's may vanish any time."""
         await self.ask(Xenstore.write_below, node, name, value.encode())
 
     async def seed(self, domid: int) -> None:
-        """Give a domain the seed of its random numbers; its agent takes it and removes it."""
+        """Give a domain the seed of its random numbers; its agent reads and removes the seed."""
         await self.write_below(f"/local/domain/{domid}", SEED, secrets.token_hex(32))
 
     async def list(self, path: str) -> list[str]:
@@ -56,7 +56,7 @@ class AsyncStore:
 
     @asynccontextmanager
     async def watch(self, path: str) -> AsyncIterator[asyncio.Event]:
-        """An event that is set at every change of ``path``, and once at first; clear it before you look."""
+        """An event, set at first and at every change of ``path``; clear the event before each read."""
         token = str(next(self._tokens))
         changed = asyncio.Event()
         self._watches[token] = path, changed
@@ -69,14 +69,14 @@ class AsyncStore:
             await self._unwatch(path, token)
 
     async def _unwatch(self, path: str, token: str) -> None:
-        """A connection that is lost has no watches: nobody's own error is to give way to that."""
+        """A lost connection has no watches: its error must not hide the caller's own error."""
         try:
             await self.ask(Xenstore.unwatch, path, token)
         except OSError as error:
             log.debug("%s: %s", path, error)
 
     async def reconnect(self) -> None:
-        """Connect to the xenstored that there is now; whoever watches is told to look again."""
+        """Connect to the present xenstored; all watchers are told to look again."""
         fresh = await complete(asyncio.to_thread(Xenstore))
         stale, self._store = self._store, fresh
         if self._fd >= 0:
@@ -92,11 +92,11 @@ class AsyncStore:
     async def ask(
         self, function: Callable[Concatenate[Xenstore, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call a function with the connection, in a thread; its result."""
+        """Call a function with the connection, in a thread; returns its result."""
         store = self._store
         self._calls[store] += 1
         try:
-            # Completed: ``close`` must not come while a thread uses the connection.
+            # Completed: ``close`` must not run while a thread uses the connection.
             return await complete(asyncio.to_thread(function, store, *args, **kwargs))
         finally:
             self._calls[store] -= 1
@@ -104,13 +104,13 @@ class AsyncStore:
                 self._close_if_idle(store)
 
     def _close_if_idle(self, stale: Xenstore) -> None:
-        """Close a connection that has been replaced; the last call on it does so otherwise."""
+        """Close a replaced connection, if idle; otherwise its last call closes it."""
         if not self._calls[stale]:
             del self._calls[stale]
             stale.close()
 
     def _listen(self) -> None:
-        if self._fd < 0:  # there is none before the first watch
+        if self._fd < 0:  # no descriptor before the first watch
             self._fd = self._store.fd
             asyncio.get_running_loop().add_reader(self._fd, self._take)
 
@@ -119,7 +119,7 @@ class AsyncStore:
             while (fired := self._store.next_watch()) is not None:
                 if fired[1] in self._watches:
                     self._watches[fired[1]][1].set()
-        except OSError as error:  # its end stays readable; Xenstored notices it, too
+        except OSError as error:  # the end stays readable; Xenstored also notices it
             asyncio.get_running_loop().remove_reader(self._fd)
             self._fd = -1
             log.warning("no more changes are heard of: %s", error)

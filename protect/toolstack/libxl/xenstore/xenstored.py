@@ -1,8 +1,8 @@
-"""Watches over xenstored: its end, and what has to be made anew with the next one.
+"""Watches xenstored, and renews all connections after a restart.
 
-Domains need none to go on.  But the kernel's backends in dom0 and the guests have no connection to a
-restarted one, and know of no node in it: what runs can be given nothing more until the host is rebooted,
-which a notice says.  Zones are never ended for it.
+Running domains do not need xenstored.  But the kernel's backends in dom0 and the guests have no connection to
+a restarted xenstored, and know no node in it: running zones get no new devices until a reboot of the host.  A
+notice tells the operator.  Zones are never ended for this reason.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from xenbind.errors import XenError
 log = logging.getLogger(__name__)
 
 _PERIOD = 2.0
-"""Seconds between two looks: nothing tells that it has ended."""
+"""Seconds between two looks: nothing reports the end of xenstored."""
 _PROBE = "/local/domain/0/name"
 
 
 class Xenstored:
-    """Knows whether xenstored answers, and has everybody go over to another one."""
+    """Knows whether xenstored answers, and moves all users to a restarted xenstored."""
 
     def __init__(self, store: AsyncStore, workers: Workers, registry: DomainRegistry) -> None:
         self._store = store
@@ -33,7 +33,7 @@ class Xenstored:
         self._lost = False
 
     def notices(self) -> tuple[str, ...]:
-        """What the operator should know."""
+        """Notices for the operator."""
         if self._lost:
             return ("xenstored does not answer: zones go on, but none can be made or changed (start it)",)
         if self._restarts:
@@ -50,7 +50,7 @@ class Xenstored:
             await self.look()
 
     async def look(self) -> None:
-        """Look once; go over to another one if that is there."""
+        """Look once; switch to a restarted xenstored, if any."""
         try:
             await self._store.read(_PROBE)
         except OSError as error:
