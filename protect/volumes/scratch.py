@@ -2,7 +2,7 @@
 
 The host neither makes nor mounts a file system in them: what a zone writes there is for its own kernel.
 What has been promised and not yet written is counted as taken, so that a zone gets what it was promised
-unless others fill the host's disk (docs/operations.md).
+unless others fill the host's disk (docs/operations/disks-and-devices.md).
 """
 
 from __future__ import annotations
