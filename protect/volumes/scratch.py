@@ -2,7 +2,7 @@
 
 The host neither makes nor mounts a file system in them: only the zone's kernel interprets their content.
 Promised but unwritten bytes count as taken: a zone gets its promised space unless other writers fill the
-host's disk (docs/operations.md).
+host's disk (docs/operations/disks-and-devices.md).
 """
 
 from __future__ import annotations

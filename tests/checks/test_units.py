@@ -52,7 +52,7 @@ EXPOSURE = {
     "xenpod-libxl": 24,
     "xenpod-zones": 40,
 }
-"""The most that ``systemd-analyze security`` may find, times ten.  docs/operations.md has the reasons."""
+"""The most that ``systemd-analyze security`` may find, times ten.  docs/install.md has the reasons."""
 
 SYSTEMD = Path("/lib/systemd/system")
 

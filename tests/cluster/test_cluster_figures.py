@@ -1,4 +1,4 @@
-"""The kubelet's figures of pods, with our drop-in and without, as docs/operations.md says."""
+"""The kubelet's figures of pods, with our drop-in and without, as docs/operations/kubelet.md says."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ async def test_a_pod_without_a_limit_gets_its_handlers_memory(cluster: Cluster) 
 
 
 async def test_the_objects_that_operators_are_told_to_make(cluster: Cluster) -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "operations" / "size-zones.md").read_text()
     runtime_class, limits = page.partition("```yaml\n")[2].partition("```")[0].split("---\n")
     lists = {"/apis/node.k8s.io/v1/runtimeclasses": runtime_class, LIMITS: limits}
     made = [

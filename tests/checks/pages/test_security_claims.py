@@ -73,5 +73,5 @@ def test_a_claim_without_a_test_is_found(last: str) -> None:
 
 
 def test_readers_are_led_to_it() -> None:
-    for page in ("README.md", "docs/architecture.md", "docs/operations.md"):
+    for page in ("README.md", "docs/architecture.md", "docs/operations/README.md"):
         assert "security.md" in (ROOT / page).read_text(), page

@@ -155,7 +155,7 @@ async def _until_sentence(toolstack: LibxlToolstack, domid: DomainId, pattern: b
 async def test_zones_that_collude_share_memory_unless_their_label_forbids_it(
     toolstack: LibxlToolstack, spec: MakeSpec
 ) -> None:
-    """What docs/operations.md says of a Xen without a security module, as Debian's is; and of one with FLASK
+    """See docs/operations/handlers.md: a Xen without a security module, like Debian's, and a Xen with FLASK
     and Xen's example policy, where an operator has one."""
     assert await _shared(toolstack, spec, "") == b"peer: mapped between us."
     if toolstack.capabilities().flask:

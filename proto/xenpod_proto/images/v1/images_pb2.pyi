@@ -332,7 +332,7 @@ class ListRequest(_message.Message):
     FILTERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def filters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """"KEY=VALUE", as docs/operations.md lists them: all must hold, but of several references one is enough.
+        """"KEY=VALUE", as docs/operations/images.md lists them: all must hold, but of several references one is enough.
         INVALID_ARGUMENT: there is no such key, or no such value.
         """
 
