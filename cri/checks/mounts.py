@@ -1,4 +1,4 @@
-"""Checks of a container's mounts: what cannot be honoured is refused by name."""
+"""Checks of a container's mounts: every mount that cannot be honoured is refused by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _IMAGES = 32
 
 
 def check_mounts(mounts: Sequence[cri.Mount], pod: PodIdMapping | None) -> None:
-    """Invalid or Refused for what cannot be honoured; ``pod``: the id mapping of its user namespace."""
+    """Invalid or Refused for mounts that cannot be honoured; ``pod``: the id mapping of its user
+    namespace.
+    """
     if len(mounts) > LIMIT:
         raise Invalid(CREATE, "mounts", f"{len(mounts)} are more than {LIMIT}")
     _check_images(mounts)
@@ -63,7 +65,7 @@ def _check_options(subject: str, mount: cri.Mount) -> None:
 
 
 def is_image(mount: cri.Mount) -> bool:
-    """Whether the mount is of an image; a nameless one without a host path counts as one, too."""
+    """Whether the mount is of an image; a mount without name and host path counts as an image, too."""
     return mount.HasField("image") and bool(mount.image.image or not mount.host_path)
 
 

@@ -29,9 +29,9 @@ from images.registry import names
 from images.settings import LEVELS, ImageSettings, KernelSettings, PolicySettings
 
 _HANDLER = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # of a RuntimeClass: a DNS label (RFC 1123)
-_FILES = 1 << 20  # fs.nr_open of Linux, unless it is raised
+_FILES = 1 << 20  # fs.nr_open of Linux, unless raised
 _PIDS = 1 << 22  # PID_MAX_LIMIT of Linux
-_CPU_PERCENT = 1024 * 100  # of all the CPUs that a zone can have
+_CPU_PERCENT = 1024 * 100  # of all CPUs that a zone can have
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,12 +263,12 @@ class CriConfig:
             if not _HANDLER.fullmatch(name):
                 cause = f"{name!r:.80} is no handler of a RuntimeClass, which is 1 to 63 of [a-z0-9-]"
                 raise WrongKey("handlers", cause)
-        # A file that names other handlers does not take away the one that ordinary pods get.
+        # A file with other handlers keeps the default handler of ordinary pods.
         whole = {DEFAULT_HANDLER: HandlerConfig()} | dict(self.handlers)
         object.__setattr__(self, "handlers", whole)
 
     def image_settings(self) -> ImageSettings:
-        """The settings of the image part; handlers' kernels are pinned, so garbage collection keeps them."""
+        """The settings of the image part; handlers' kernels are pinned: garbage collection keeps them."""
         kernels = (str(names.parse(one.kernel)) for one in self.handlers.values() if one.kernel)
         settings = self.images.settings(self.state_dir)
         return replace(settings, pinned=(*settings.pinned, *kernels), kernels=self.kernels)

@@ -34,8 +34,8 @@ def _cpu(asked: cri.LinuxContainerResources) -> Json:
     check_cpu(CREATE, asked)
     if asked.cpu_shares:
         cpu["shares"] = clamped(asked.cpu_shares)
-    # A negative quota (the kubelet's, for exclusive CPUs) means no limit, like none at all; crun 1.8 would
-    # write it as a number beyond all limits where control groups are version 1.
+    # A negative quota (the kubelet's, for exclusive CPUs) means no limit, like no quota.  If control groups
+    # are version 1, crun 1.8 would write the quota as a number out of range.
     if asked.cpu_quota > 0:
         cpu["quota"] = asked.cpu_quota
     if asked.cpu_period:

@@ -37,7 +37,7 @@ _EXIT = {"finished_ns": "finished_ns", "code": "exit_code", "reason": "reason", 
 
 
 def _save(table: str, columns: tuple[str, ...]) -> str:
-    """An upsert (not INSERT OR REPLACE, which deletes first and would break references)."""
+    """An upsert.  INSERT OR REPLACE would delete first, and break references."""
     sets = ", ".join(f"{name} = excluded.{name}" for name in columns[1:])
     marks = ", ".join("?" * len(columns))
     names = ", ".join(columns)
