@@ -1,1 +1,3 @@
-"""xenpod-dra: publishes zone memory to the scheduler; claims of it become reservations of protectd."""
+"""xenpod-dra: publishes zone memory to the scheduler, and turns memory claims into reservations of
+protectd.
+"""

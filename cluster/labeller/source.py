@@ -16,7 +16,9 @@ _TIMEOUT = 30.0
 
 
 async def read(socket: Path) -> Labels:
-    """The labels for what the node can do now.  Unreachable: xenpod-cri or protectd does not answer."""
+    """The labels for the node's present capabilities.  Unreachable: xenpod-cri or protectd does not
+    answer.
+    """
     async with channel(socket) as link:
         try:
             request = cri.StatusRequest(verbose=True)
