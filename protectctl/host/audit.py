@@ -1,4 +1,4 @@
-"""``protect audit``: checks audit logs, which needs no daemon."""
+"""``protect audit``: checks audit logs without a daemon."""
 
 from __future__ import annotations
 
