@@ -54,7 +54,7 @@ _FIRST_SWEEP = 10.0
 async def running(config: CriConfig, images: Images, network: PodNetwork) -> AsyncIterator[Runtime]:
     """Load the records, and run the background tasks while the block does.
 
-    The work of an earlier daemon is finished before the block begins; without protectd, later.
+    Half-done work of an earlier daemon is finished before the block begins; without protectd, later.
     """
     async with contextlib.AsyncExitStack() as undo:
         store = await Database.open(config.state_dir / "cri.db")
@@ -87,7 +87,7 @@ def cni(config: CriConfig) -> Network:
 
 
 def check_host(config: CriConfig) -> None:
-    """Check the values that depend on this host.  WrongKey: a value cannot work here."""
+    """Check the values that depend on this host.  WrongKey: a value cannot work on this host."""
     if config.cni.conf_template is not None:
         existing_file("cni.conf_template", config.cni.conf_template)
         template.check("cni.conf_template", config.cni.conf_template)
@@ -133,7 +133,7 @@ async def check_profiles(runtime: Runtime) -> None:
 async def delegation(
     runtime: Runtime, service: rpc.RuntimeServiceServicer
 ) -> AsyncIterator[Delegation | None]:
-    """Follow the delegate while the block runs; None: there is no delegate."""
+    """Follow the delegate while the block runs; None: no delegate."""
     config = runtime.config
     if not config.delegate.endpoint:
         yield None
@@ -155,7 +155,7 @@ async def delegation(
 async def mixed_images(
     runtime: Runtime, manager: ImageManager, both: Delegation | None
 ) -> AsyncIterator[GenericRpcHandler[Any, Any] | None]:
-    """ImageService in front of both runtimes, while the block runs; None when there is no delegate."""
+    """ImageService in front of both runtimes, while the block runs; None: no delegate."""
     if both is None:
         yield None
         return
@@ -219,7 +219,7 @@ async def _adopt(runtime: Runtime, store: Database) -> None:
 
 
 def _hold_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
-    """Hold the kernel image until the zone is gone, unless it is already."""
+    """Hold the kernel image until the zone is gone, unless the zone is gone already."""
     if sandbox.phase in (SandboxPhase.STOPPED, SandboxPhase.REMOVING):
         return
     try:

@@ -31,7 +31,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 log = logging.getLogger(__name__)
 
 MEMORY_BUDGET = 128 << 20
-"""Bytes in memory for the running calls of all tenants together (ADR 63)."""
+"""Memory budget in bytes for the data under way of all tenants together (ADR 63)."""
 EXEC_CALLS = 1024
 """Most calls of ExecSync under way; the server has room for four times as many calls of all kinds."""
 
@@ -81,7 +81,7 @@ class PodNetwork(Protocol):
     """The network of pods."""
 
     def check(self) -> Chain:
-        """The configuration in force; Refused, with the reason, when a pod could not be attached now."""
+        """The configuration in force; Refused, with the reason: attaching a pod is impossible now."""
         ...
 
     def plan(self, sandbox_id: str, config: cri.PodSandboxConfig, most: BandwidthLimits) -> Attachment:

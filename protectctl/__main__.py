@@ -76,7 +76,7 @@ def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
 
 
 def _is_served(path: Path) -> bool:
-    """Whether anything accepts connections on the socket."""
+    """Whether a process accepts connections on the socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_PROBE)
         try:

@@ -43,7 +43,7 @@ class ClaimSizes:
     """Allowed memory sizes of claims.
 
     A claim is rounded up to ``minimum`` and a multiple of ``step``, by the scheduler if it counts the use of
-    claims. A claim without a size has ``default``.  ``minimum_device``: if each claim has its own device, no
+    claims.  A claim without a size has ``default``.  ``minimum_device``: if each claim has its own device, no
     device is offered for the next claim once less memory is left.
     """
 
@@ -89,12 +89,12 @@ class GranulesConfig:
 
     @property
     def socket(self) -> Path:
-        """Where the plugin serves."""
+        """The plugin's socket."""
         return self.devices_dir / "xenpod.sock"
 
     @property
     def kubelet_socket(self) -> Path:
-        """Where the kubelet is told of plugins."""
+        """The kubelet's registration socket for plugins."""
         return self.devices_dir / "kubelet.sock"
 
 
@@ -117,7 +117,7 @@ class DraConfig:
     write_interval: Seconds = Seconds(10.0)
     """The least time between two writes of the slice."""
     split_interval: Seconds = Seconds(1.0)
-    """The same in ``SPLIT``, where each claim waits for a write."""
+    """The least time in ``SPLIT``; each claim waits for a write."""
     check_interval: Seconds = Seconds(300.0)
     """Time until the slice is read again without a change here."""
     log_level: str = "info"
@@ -158,12 +158,12 @@ class DraConfig:
 
     @property
     def turns_file(self) -> Path:
-        """Where all instances take turns."""
+        """The file for the turns of all instances."""
         return self.plugins_dir / self.driver / "claims.lock"
 
     @property
     def registration_socket(self) -> Path:
-        """Where the kubelet finds the driver."""
+        """The socket where the kubelet finds the driver."""
         return self.registry_dir / f"{self._socket(self.driver)}-reg.sock"
 
     def _socket(self, name: str) -> str:

@@ -49,7 +49,7 @@ class Promise:
     pod_uids: tuple[str, ...]
     device: str = ""
     host_devices: tuple[str, ...] = ()
-    """Their names in protectd's configuration."""
+    """Names of the claim's host devices in protectd's configuration."""
     claim: str = ""
 
 

@@ -11,7 +11,7 @@ from daemonkit.faults import Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 LIMIT = 256
-"""Most mounts of one container; protectd has the same limit."""
+"""Maximum of mounts in a container; protectd has the same limit."""
 _IMAGES = 32
 
 
@@ -70,14 +70,14 @@ def is_image(mount: cri.Mount) -> bool:
 
 
 def _check_images(mounts: Iterable[cri.Mount]) -> None:
-    """Invalid when there are too many images."""
+    """Invalid: too many images."""
     found = sum(is_image(mount) for mount in mounts)
     if found > _IMAGES:
         raise Invalid(CREATE, "mounts", f"{found} images are more than {_IMAGES}")
 
 
 def _check_image(subject: str, mount: cri.Mount) -> None:
-    """Invalid for what CRI does not allow with an image."""
+    """Invalid for fields that CRI does not allow with an image."""
     if not mount.image.image:
         raise Invalid(CREATE, subject, "no image is named")
     if mount.host_path:
@@ -89,5 +89,5 @@ def _check_image(subject: str, mount: cri.Mount) -> None:
 
 
 def place(container_path: str) -> str:
-    """The one spelling of a container path: ``//a/./b/`` is ``/a/b``."""
+    """The canonical form of a container path: ``/a/b`` for ``//a/./b/``."""
     return posixpath.normpath("/" + container_path.strip("/"))

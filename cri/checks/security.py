@@ -17,7 +17,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 _OWN_KERNEL = "this node runs a pod in a virtual machine with a kernel of its own"
 _LOCAL = "localhost/"
 _DEFAULTS = ("runtime/default", "docker/default")
-# Of a multi-category policy: a sensitivity or a range, and categories.
+# SELinux level of a multi-category policy: a sensitivity or a range, and categories.
 _SELINUX_LEVEL = re.compile(r"s[0-9](-s[0-9])?(:c[0-9]{1,4}([.,]c[0-9]{1,4})*)?")
 Type = cri.SecurityProfile
 
@@ -135,7 +135,7 @@ def check_selinux(operation: str, name: str, options: cri.SELinuxOption) -> None
 
 
 def labelled(options: cri.SELinuxOption) -> bool:
-    """Whether any part of an SELinux label is asked for."""
+    """Whether the request has any part of an SELinux label."""
     return any((options.user, options.role, options.type, options.level))
 
 
@@ -158,7 +158,7 @@ def _check_apparmor(operation: str, message: cri.SecurityProfile | None, old: st
 def chosen(
     kind: str, profile: cri.SecurityProfile | None, old: str, operation: str = CREATE
 ) -> cri.SecurityProfile:
-    """The profile asked for: ``profile``, else the text ``old``, else Unconfined.  Invalid: malformed."""
+    """The requested profile: ``profile``, else the text ``old``, else Unconfined.  Invalid: malformed."""
     asked = profile if profile is not None else _of_text(kind, old, operation)
     if asked.profile_type not in Type.ProfileType.values():
         raise Invalid(operation, f"{kind} profile type {asked.profile_type}", "unknown")

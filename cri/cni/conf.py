@@ -16,7 +16,7 @@ VERSIONS = frozenset({"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"})
 _SUFFIXES = (".conf", ".conflist", ".json")
 _SIZE = 1024 * 1024
 _PLUGINS = 32
-# Both become parts of paths, or of plugins' own file names.
+# Names and types become parts of paths, or of plugins' own file names.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _LOAD = "load network configuration"

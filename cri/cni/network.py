@@ -34,7 +34,7 @@ class Network:
         self._timeout = timeout
 
     def check(self) -> Chain:
-        """The configuration in force; Refused, with the reason, when a pod could not be attached now."""
+        """The configuration in force; Refused, with the reason: attaching a pod is impossible now."""
         chain = self._conf.load()
         for plugin in chain.plugins:
             self._plugins.find(plugin.type)

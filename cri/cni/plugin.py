@@ -19,7 +19,7 @@ from daemonkit.tasks import complete, gather
 
 _OUTPUT = 1024 * 1024
 _CALL = "call CNI plugin"
-# Specification section 4, "Well-known Error Codes"; plugins' own begin at 100.
+# Specification section 4, "Well-known Error Codes"; plugins' own codes begin at 100.
 _KINDS: Mapping[int, type[Fault]] = {
     1: Refused,  # incompatible CNI version
     2: Refused,  # unsupported field in the network configuration
@@ -95,7 +95,7 @@ class Plugins:
 
 
 async def _converse(process: asyncio.subprocess.Process, given: bytes) -> tuple[bytes, bytes]:
-    assert process.stdin and process.stdout and process.stderr  # all three were asked for
+    assert process.stdin and process.stdout and process.stderr  # all three were requested
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a plugin need not read its input
         process.stdin.write(given)
         await process.stdin.drain()

@@ -94,7 +94,7 @@ def _port(mapping: cri.PortMapping) -> Json:
 
 
 def _bandwidth(config: cri.PodSandboxConfig, most: BandwidthLimits) -> Json:
-    """Of kubernetes.io/ingress-bandwidth and egress-bandwidth, or else the handler's; bits per second."""
+    """Bits per second from kubernetes.io/ingress-bandwidth and egress-bandwidth, or else the handler's."""
     found: dict[str, object] = {}
     for way, limit in (("ingress", most.ingress), ("egress", most.egress)):
         if rate := _annotated(config, way, limit, most.handler) or limit:

@@ -44,7 +44,7 @@ async def write(template: Path, directory: Path, cidrs: Sequence[_Network]) -> P
     """Fill the template in, and put the result into the directory of configurations.
 
     ``$POD_CIDR`` is the first network, ``$POD_CIDR_RANGES`` and ``$ROUTES`` are JSON arrays in host-local's
-    format. Refused if the result is no configuration.
+    format.  Refused if the result is no configuration.
     """
     path = directory / NAME
     text = await _filled(template, cidrs)

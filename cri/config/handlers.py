@@ -47,7 +47,7 @@ class HostNamespaces(Enum):
 
 
 class EmptyDirPlace(Enum):
-    """Where an emptyDir on disk is: in the memory of the pod's zone, or on the host, shared with the zone."""
+    """Place of an emptyDir on disk: in the memory of the pod's zone, or on the host, shared with the zone."""
 
     ZONE = "zone"
     HOST = "host"
@@ -80,15 +80,17 @@ class HandlerMemoryPolicy(Enum):
 class HandlerConfig:
     """The zones of a runtime handler: mode, kernel, size, the pods' choices, and the host's requirements.
 
-    "" means protectd's own ``kernel``, protectd's choice of ``seclabel`` (a context of the hypervisor's FLASK
-    policy), and protectd's ``cpupool`` (its pool of CPUs).  ``memory`` and ``vcpus`` are for pods that set no
-    limit.  0 means the profile's value, also for the bounds.  Sizes are of whole zones, including their
-    kernels; headrooms are limits of growth.  ``spoof_check``: zones send and see only frames of the pod's own
-    addresses. ``empty_dir_size``: size of each emptyDir inside the zone that would otherwise be on disk; 0:
-    half of the zone's memory, or no limit on a scratch disk.  ``scratch_size``: size of the scratch disk, 0
-    for the profile's. Bandwidths: a pod's maximum in bits per second, 0 for no limit.  Disk rates: the
-    maximum of each of the zone's disks, in bytes and operations a second, 0 for no limit.  ``devices``: names
-    of host devices in every zone.
+    Empty strings leave a choice to protectd: ``kernel``, protectd's own; ``seclabel``, a context of the
+    hypervisor's FLASK policy; ``cpupool``, a pool of CPUs.  ``memory`` and ``vcpus`` are for pods that set no
+    limit; for these two and the bounds, 0 means the profile's value.  Sizes are of whole zones, including
+    their kernels; headrooms are limits of growth.  ``spoof_check``: zones send and see only frames of the
+    pod's own addresses.
+
+    ``empty_dir_size``: size of each emptyDir in the zone in place of an emptyDir on disk; 0: half of the
+    zone's memory, or no limit on a scratch disk.  ``scratch_size``: size of the scratch disk, 0 for the
+    profile's.  Bandwidths: a pod's maximum in bits per second, 0 for no limit.  Disk rates: the maximum of
+    each of the zone's disks, in bytes and operations a second, 0 for no limit.  ``devices``: names of host
+    devices in every zone.
     """
 
     profile: str = "default"

@@ -22,7 +22,7 @@ class LastWord:
     def __init__(self, kind: ListKind, delegate: Delegate, keep: float) -> None:
         self.kind = kind
         self.heard_at = 0.0
-        """When the last whole list was asked for (time.monotonic); 0: never."""
+        """Time of the request of the last whole list (time.monotonic); 0: never."""
         self._delegate = delegate
         self._keep = keep
         self._bytes = b""

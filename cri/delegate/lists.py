@@ -97,7 +97,7 @@ class MergedList:
     async def begins(self, prefix: str) -> bool:
         """Whether an id of the delegate begins with ``prefix``.
 
-        The whole list is asked for: with an ambiguous prefix in a filter, runtimes list nothing.
+        Requests the whole list: with an ambiguous prefix in a filter, runtimes list nothing.
         """
         assert self.last is not None
         if not self._delegate.trouble:

@@ -39,7 +39,7 @@ class MetricLabels:
         self._servicer = servicer
         self._orders: Mapping[str, Order] = {}
         self._known = -1
-        """The introduction that ``_orders`` is from: a returning delegate may be another release."""
+        """The introduction at the time of ``_orders``: a returning delegate may be another release."""
 
     async def descriptors(self, raw: bytes, context: _Context) -> cri.ListMetricDescriptorsResponse:
         """ListMetricDescriptors: each name once, ours first."""
@@ -92,7 +92,7 @@ def _orders(ours: Mapping[str, Sequence[str]], theirs: Iterable[Any]) -> dict[st
         keys, wanted = list(one.label_keys), list(ours.get(one.name, one.label_keys))
         if keys == wanted or one.name in found:
             continue
-        # Without a label that tells its samples apart, several would be the same.
+        # Without a distinguishing label, several samples would have the same labels.
         fits = set(keys) <= set(wanted)
         found[one.name] = tuple(keys.index(key) if key in keys else -1 for key in wanted) if fits else None
     return found

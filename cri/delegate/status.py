@@ -38,7 +38,7 @@ class MergedStatus:
 
     RuntimeReady and NetworkReady are only about zones.  If either is false, the kubelet reports the node as
     NotReady: all pods are evicted, including zones, and without NetworkReady only pods on the host's network
-    start. The delegate's conditions are therefore shown as DelegateReady, a condition of our own without
+    start.  The delegate's conditions are therefore shown as DelegateReady, a condition of our own without
     effect on the kubelet.
     """
 

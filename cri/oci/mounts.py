@@ -22,7 +22,7 @@ def kernel_mounts(
     """The mounts of every OCI runtime; sysfs and cgroups are writable only for privileged containers.
 
     ``own_shm``: bytes of the container's own /dev/shm; 0: the container shares /dev/shm of its zone, the
-    pod's. ``zone_proc``: /proc is the zone's own mount.  ``zone_dev``: /dev is the zone's own mount, and
+    pod's.  ``zone_proc``: /proc is the zone's own mount.  ``zone_dev``: /dev is the zone's own mount, and
     shows devices that come and go.
     """
     way = "rw" if privileged else "ro"

@@ -22,10 +22,12 @@ async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
     """RuntimeReady: protectd answers.  NetworkReady: a CNI configuration exists, with all its plugins.
 
     HandlersReady, a condition of our own: protectd has every handler's profile, every size fits its profile,
-    and this host meets the requirements.  Two other conditions keep no pod from running.  HostPrepared:
-    protectd's preflight found all settings of the host as they should be.  ZoneModePreferred: no handler's
-    zones are PV only because the host lacks requirements of PVH. Without the default handler no ordinary pod
-    can run: RuntimeReady is false, too.
+    and this host meets the requirements.  Without the default handler no ordinary pod can run: RuntimeReady
+    is false, too.
+
+    Two other conditions keep no pod from running.  HostPrepared: protectd's preflight found all settings of
+    the host as they should be.  ZoneModePreferred: no handler's zones are PV only because the host lacks
+    requirements of PVH.
     """
     fresh = verbose or any(handler.needs_fresh_facts for handler in runtime.config.handlers.values())
     host, trouble = await _host(runtime, fresh=fresh)

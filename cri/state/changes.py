@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 REASONS = frozenset({"Completed", "Error", "OOMKilled", "StartError", "VolumesLost"})
 _ZONE_REASON = re.compile(r"Zone[A-Z][A-Za-z]{1,40}")
-"""How the zone of a container ended: protectd's name for the kind of its death."""
+"""protectd's name for the kind of death of a container's zone."""
 _MESSAGE_LIMIT = 4000
 UNKNOWN_EXIT = 255
 _MARKED: Mapping[SandboxPhase, SandboxPhase] = {
@@ -94,7 +94,7 @@ class StateChanges:
 
 
 def advanced(container: Container, workload: pb.Workload) -> Container:
-    """The container as protectd reports it; the same object if nothing has changed."""
+    """The container after protectd's report; the same object if nothing has changed."""
     if not container.live:
         return container
     if workload.state == pb.WORKLOAD_STATE_RUNNING and container.phase is ContainerPhase.CREATED:

@@ -58,7 +58,7 @@ class ContainerImage:
 
     id: str
     reference: str
-    """``repository@digest`` where known, else the id."""
+    """``repository@digest`` if known, else the id."""
 
 
 @dataclass(frozen=True, slots=True)

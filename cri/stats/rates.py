@@ -13,7 +13,7 @@ _SHORTEST = 1 * _SECOND
 _WINDOW = 5 * _SECOND
 """Age at which a base is replaced by the next reading."""
 _SET_BACK = 60 * _SECOND
-"""A reading older than the base by this time means that the clock was set back.  A younger reading was
+"""A reading older than the base by this time means that the clock was set back.  A reading older by less was
 late.
 """
 

@@ -49,7 +49,7 @@ class Sampler:
         self.rates = Rates()
         self._runtime = runtime
         self._fresh = asyncio.Event()
-        """Set when something without a reading runs."""
+        """Set when a pod or container without a reading runs."""
         self._fresh.set()
         self.interval = _INTERVAL
         """Longest time between two readings now, in seconds."""

@@ -35,9 +35,9 @@ URLS = 2048
 """Maximum of unused URLs, of all pods."""
 URLS_OF_POD = 128
 OPENING = CARRIED
-"""Advance over other pods in seconds, for each stream requested by a caller of CRI."""
+"""Advance over other pods, in seconds of steps, for each stream requested by a caller of CRI."""
 _STRANGERS = 8
-"""As how many pods all connections without a token yet count."""
+"""Weight, in pods, of all connections without a token yet."""
 _URL = 1024
 """Bytes accounted for a URL, without its request."""
 _ACCEPT_PAUSE = 0.1

@@ -18,7 +18,7 @@ _RETRY = 0.5
 
 
 class Changes(Protocol):
-    """Receives the changes.  Ids are never reused: a late change never concerns a new zone."""
+    """Receives the changes.  Ids are never reused: a late change never concerns a newer zone or workload."""
 
     def known(self) -> tuple[frozenset[str], frozenset[str]]:
         """Ids of the zones and of the workloads expected in protectd."""
@@ -59,7 +59,7 @@ class Follower:
             await asyncio.sleep(_RETRY)
 
     async def _follow(self) -> None:
-        # Taken before the call: a newer zone may be missing in the snapshot without being gone.
+        # Taken before the call: a newer zone or workload may be missing in the snapshot without being gone.
         zones, workloads = (set(ids) for ids in self._changes.known())
         found: list[pb.Zone] = []
         async for event in self._zones.watch():
@@ -77,7 +77,7 @@ class Follower:
     async def _finish_snapshot(self, found: Sequence[pb.Zone], zones: set[str], workloads: set[str]) -> None:
         for workload_id in workloads:
             await self._changes.workload_gone(workload_id)
-        # After the workloads, which have ends of their own: a dead zone ends all others.
+        # After the workloads, which have ends of their own: a dead zone ends its remaining workloads.
         for zone in found:
             await self._changes.zone(zone)
         for zone_id in zones:

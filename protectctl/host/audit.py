@@ -17,7 +17,7 @@ def add_arguments(noun: argparse.ArgumentParser) -> None:
 
 
 async def audit_verify(options: argparse.Namespace) -> None:
-    """CheckFailed: something is wrong, and has been shown."""
+    """CheckFailed: a log has a fault, and the fault has been shown."""
     if not await asyncio.to_thread(command.run, options):
         raise CheckFailed
 

@@ -30,11 +30,11 @@ from xenpod_proto.protect.v1 import protect_pb2_grpc
 
 _MIB = 1 << 20
 _MARGIN = 0.1
-"""Part of the sum for the containers' kernel memory outside every container's account."""
+"""Margin, as a part of the sum, for kernel memory of containers that is charged to no container."""
 _STEP_MIB, _STEP_MILLI = 4, 5
 _BOOT = 300.0
 _PATIENCE, _PAUSE = 30.0, 0.5
-"""Seconds: how long zones are asked for their figures, and the pause between two attempts."""
+"""Time limit for the zones' figures, and the pause between two attempts, in seconds."""
 _PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
 _RSS = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
 

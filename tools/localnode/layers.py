@@ -15,7 +15,7 @@ _ACCOUNTS = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
 }
-# A pod sandbox's first process elsewhere: ends on SIGTERM, reaps orphans.
+# The first process of pod sandboxes in other runtimes: ends on SIGTERM, reaps orphans.
 _PAUSE = r"""
 #include <signal.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ int main(void) {
 
 @dataclass(frozen=True, slots=True)
 class LayerEntry:
-    """A member of a layer; ``target`` makes a hard link, ``content`` a file, neither of them a directory."""
+    """A member of a layer; ``target`` makes a hard link, ``content`` a file, the lack of both a directory."""
 
     path: str
     mode: int = 0o755

@@ -27,7 +27,7 @@ class Bridge:
 def bridge_for(owner: str, prefix: int = 24) -> Bridge:
     """The bridge of ``owner`` (e.g. a folder): always the same, unless another bridge takes its subnet.
 
-    ``prefix``: the length of the subnet's, for more than 250 pods.
+    ``prefix``: the prefix length of the subnet, below 24 for more than 250 pods.
     """
     seed = hashlib.sha256(owner.encode()).digest()
     name = f"xp{seed.hex()[:10]}"

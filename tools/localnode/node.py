@@ -72,7 +72,7 @@ class NodeLayout:
             "protect_socket": str(protect_socket),
             "images": {"certs_dir": str(self.certs)},
             "cni": {"conf_dir": str(self.networks), "netns_dir": str(self.run / "netns")},
-            # Not the product's default: specs of critest ask for the host's processes (docs/conformance.md).
+            # Not the product's default: critest's specs ask for the host's processes (docs/conformance.md).
             "handlers": {"xenpod": {"host_namespaces": "zone"}},
         }
 

@@ -4,7 +4,7 @@ While one instance replaces another, the kubelet may call either.  After a timeo
 instance.  The reservation of a late prepare must not follow the release of its claim.
 
 Each claim is a byte of a file shared by the instances, and its turn a lock of the byte (F_OFD_SETLK of
-fcntl(2)). The kernel frees the lock at every kind of end of the instance.
+fcntl(2)).  The kernel frees the lock at every kind of end of the instance.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _DEVICE, _SHARED = "memory-", "memory-shared-"
 _AWAY, _LOST = "protectd-away", "memory-lost"
 """Why devices take no new claims: the value of their taint."""
 _LOOKS, _SOON = 2, 30.0
-"""How often the slice is read again after a kubelet has registered us, and the seconds between."""
+"""Number of readings of the slice after a kubelet has registered us, and the seconds between."""
 _REMEMBERED = 64
 
 

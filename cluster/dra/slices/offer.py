@@ -54,7 +54,7 @@ def split(
 
 
 def of_host(devices: Sequence[HostDevice], held: Sequence[Promise]) -> tuple[HostDevice, ...]:
-    """The host's devices for claims, including claimed ones, without devices of zones without a claim."""
+    """The host's devices that claims have or can have, without devices of zones without a claim."""
     claimed = {name for one in held for name in one.host_devices}
     return tuple(one for one in devices if not one.zone_id or one.name in claimed)[:_MOST_OF_HOST]
 

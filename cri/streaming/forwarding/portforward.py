@@ -29,7 +29,7 @@ PORTS = 64
 
 
 class Style(Enum):
-    """How a client separates its connections: by streams or by channels."""
+    """Separation of a client's connections: by streams or by channels."""
 
     STREAMS = "streams"
     CHANNELS = "channels"

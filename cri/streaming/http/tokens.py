@@ -38,7 +38,7 @@ class Tokens(Generic[T]):
         return len(self._entries)
 
     def issue(self, value: T, gone: Callable[[], None] = lambda: None) -> str:
-        """Issue a token for a value; ``gone`` is called once when the token can be used no more."""
+        """Issue a token for a value; ``gone`` is called once, at the end of the token's use."""
         self.expire()
         name = secrets.token_urlsafe(_NAME)
         secret = secrets.token_urlsafe(_SECRET)

@@ -95,12 +95,11 @@ class SpdyCommand:
         await self._session.run()
 
     async def ready(self) -> None:
-        """Wait for all streams, then send a blank on the error stream, because clients take an empty stream
-        for success.
+        """Wait for all streams, then send a blank on the error stream.
 
-        They do, even if the stream was cut off.  The status is JSON, and JSON may begin with a blank; a blank
-        alone is no status.  Sub-protocols before v4 have no status: their clients cannot learn of a server
-        that dies.
+        Clients take an empty error stream for success, even if the stream was cut off.  The status is JSON,
+        and JSON may begin with a blank; a blank alone is no status.  Sub-protocols before v4 have no status:
+        their clients cannot learn of a server that dies.
         """
         await self._complete.wait()
         error = self._streams["error"]

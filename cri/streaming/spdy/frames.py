@@ -90,7 +90,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """To be echoed; odd from a client, even from a server."""
+    """A ping to echo; odd from a client, even from a server."""
 
     id: int
 

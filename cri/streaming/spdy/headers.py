@@ -15,7 +15,7 @@ from cri.streaming.spdy.frames import Headers, SpdyError
 MAX_BLOCK = 4 * 1024
 """Bytes of a header block, unpacked: a few kilobytes of zlib could become megabytes."""
 MAX_HEADERS = 64
-"""Most names in a block, and most values."""
+"""Maximum of names in a block, and of values."""
 
 _LENGTH = struct.Struct(">I")
 

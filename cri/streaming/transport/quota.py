@@ -24,7 +24,7 @@ STREAM = 4096
 IGNORED = 256.0
 """Burst of frames without effect on one connection."""
 IGNORED_PER_SECOND = 64.0
-"""An honest client sends a ping in 5 s."""
+"""An honest client sends one ping every 5 s."""
 _REST = 1.0
 """Debt in seconds before a connection is not read: one long pause replaces a pause after each frame."""
 
@@ -88,7 +88,7 @@ class PodQuota:
 
     @property
     def half_full(self) -> bool:
-        """Whether the pod gets no more streams: streams could hold all memory, and nothing would be read."""
+        """Whether the pod gets no more streams: otherwise streams could hold all memory, and reading would stop."""
         return self.used > self._limit // 2
 
     def take(self, size: int) -> None:

@@ -56,7 +56,7 @@ class SpdyStream:
         return await self.input.read()
 
     async def write(self, data: bytes) -> None:
-        """Write, back-pressured by the connection; ClientGone when the client wants no more."""
+        """Write, back-pressured by the connection; ClientGone: the client wants no more."""
         if self.local_done:
             raise ClientGone(f"stream {self.number} is closed")
         if data:
@@ -70,7 +70,7 @@ class SpdyStream:
             await self._session.send(Data(self.number, b"", fin=True))
 
     async def reset(self, status: ResetStatus = ResetStatus.CANCEL) -> None:
-        """End both directions; does nothing when both have ended."""
+        """End both directions; no effect after the end of both."""
         if not (self.local_done and self.remote_done):
             self.ended()
             await self._session.send(Reset(self.number, status))
@@ -96,7 +96,7 @@ class SpdySession:
         self._last = 0
 
     async def run(self) -> None:
-        """Read until the client has closed; ClientGone when the connection or the protocol broke."""
+        """Read until the client has closed; ClientGone: the connection or the protocol broke."""
         try:
             while data := await self._receive():
                 with self.quota.batch():

@@ -31,7 +31,7 @@ class ClientWire(Protocol):
         ...
 
     async def receive(self) -> bytes:
-        """Read some bytes; b"" at the end.  ClientGone when the connection broke."""
+        """Read some bytes; b"" at the end.  ClientGone: the connection broke."""
         ...
 
     async def send(self, data: bytes) -> None:
@@ -39,7 +39,7 @@ class ClientWire(Protocol):
         ...
 
     async def hung_up(self) -> None:
-        """Return when the client has closed, although nothing is being received."""
+        """Return when the client has closed, even if no task receives."""
         ...
 
     async def close(self) -> None:
