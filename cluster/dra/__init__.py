@@ -1,3 +1,1 @@
-"""xenpod-dra: publishes zone memory to the scheduler, and turns memory claims into reservations of
-protectd.
-"""
+"""xenpod-dra: publishes zone memory to the scheduler; turns memory claims into protectd's reservations."""

@@ -29,9 +29,7 @@ _LEAST_GRANULE = 1 << 20
 
 
 class SliceMode(enum.Enum):
-    """Form of the memory offer: ``SHARED``, one device for all claims; ``SPLIT``, one device for each
-    claim.
-    """
+    """Form of the memory offer: ``SHARED``, one device for all claims; ``SPLIT``, one for each claim."""
 
     AUTO = "auto"
     SHARED = "shared"

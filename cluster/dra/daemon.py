@@ -75,9 +75,7 @@ async def _until(stop: asyncio.Event, *running: Coroutine[Any, Any, None]) -> No
 async def _serving(
     config: DraConfig, claims: Claims, health: DeviceHealths, registered: Callable[[], None]
 ) -> AsyncIterator[None]:
-    """Serve both sockets, the driver's first: the kubelet calls the driver once it finds the registration
-    socket.
-    """
+    """Serve both sockets, the driver's first: the kubelet uses it after finding the registration socket."""
 
     def add_plugin(server: grpc.aio.Server) -> None:
         dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(PluginV1(claims), server)

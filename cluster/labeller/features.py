@@ -44,9 +44,7 @@ class FeatureFile:
         return True
 
     async def remove(self) -> bool:
-        """Remove the file; returns whether the file existed.  Node Feature Discovery then removes the
-        labels.
-        """
+        """Remove the file, and thereby Node Feature Discovery's labels; returns whether the file existed."""
         try:
             self._path.unlink()
         except FileNotFoundError:

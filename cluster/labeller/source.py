@@ -16,9 +16,7 @@ _TIMEOUT = 30.0
 
 
 async def read(socket: Path) -> Labels:
-    """The labels for the node's present capabilities.  Unreachable: xenpod-cri or protectd does not
-    answer.
-    """
+    """Labels for the node's present capabilities.  Unreachable: no answer of xenpod-cri or protectd."""
     async with channel(socket) as link:
         try:
             request = cri.StatusRequest(verbose=True)

@@ -10,9 +10,7 @@ from daemonkit.faults import Denied, Invalid
 
 
 def check_annotations(pod: str, notes: Mapping[str, str], name: str, handler: HandlerConfig) -> None:
-    """Check annotations.  Invalid: unknown annotation; Denied: the handler ``name`` does not list the
-    annotation.
-    """
+    """Check annotations.  Invalid: unknown annotation; Denied: not listed by the handler ``name``."""
     for key in notes:
         if not key.startswith(PREFIX):
             continue

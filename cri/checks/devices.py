@@ -75,9 +75,7 @@ def check(config: cri.ContainerConfig) -> None:
 def of_container(
     config: cri.ContainerConfig, of_pod: Iterable[str], uid: int, gid: int
 ) -> list[pb.WorkloadDevice]:
-    """Devices for the request to protectd; ``of_pod`` are names, and the nodes belong to ``uid`` and
-    ``gid``.
-    """
+    """Devices for the request to protectd; ``of_pod``: names; ``uid``, ``gid``: owner of the nodes."""
     asked = [_device(one) for one in config.devices]
     names = [*of_pod, *(claim.name.partition("=")[2] for claim in config.CDI_devices)]
     asked += [pb.WorkloadDevice(name=name, container_path=NODES + name) for name in names]

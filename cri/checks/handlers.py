@@ -158,9 +158,7 @@ def _size_trouble(handler: HandlerConfig, bounds: pb.ProfileBounds) -> WrongKey 
 
 
 def _usual_trouble(handler: HandlerConfig, bounds: pb.ProfileBounds) -> WrongKey | None:
-    """The trouble with the size of pods without limits.  Without a size of its own, a handler has the
-    profile's.
-    """
+    """The trouble with the size of pods without limits: the handler's size, or else the profile's."""
     memory = 0 if handler.memory else bounds.memory_bytes
     if memory and not handler.memory_min <= memory <= (handler.memory_max or memory):
         cause = f"the {memory // _MIB} MiB of its profile are not within memory_min and memory_max: set it"

@@ -16,9 +16,7 @@ _IMAGES = 32
 
 
 def check_mounts(mounts: Sequence[cri.Mount], pod: PodIdMapping | None) -> None:
-    """Invalid or Refused for mounts that cannot be honoured; ``pod``: the id mapping of its user
-    namespace.
-    """
+    """Invalid or Refused for mounts that cannot be honoured; ``pod``: its user namespace's id mapping."""
     if len(mounts) > LIMIT:
         raise Invalid(CREATE, "mounts", f"{len(mounts)} are more than {LIMIT}")
     _check_images(mounts)

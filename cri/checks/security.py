@@ -83,9 +83,7 @@ def check_security(
     *,
     host_is_zone: bool = False,
 ) -> None:
-    """Invalid or Refused for values that cannot be honoured; ``pod``: the sandbox's; ``host_is_zone``: see
-    above.
-    """
+    """Invalid or Refused for impossible values; ``pod``: the sandbox's; ``host_is_zone``: see above."""
     if security.privileged and not pod.privileged:
         raise Refused(
             CREATE, name, "privileged, and its pod sandbox is not", "run the sandbox with privileged set"

@@ -61,9 +61,7 @@ class Delegate:
         self.timeout = float(config.timeout)
         """Deadline of read-only calls, in seconds."""
         self.trouble = f"{self.endpoint} has not answered yet"
-        """Why the delegate does not answer; "" while it answers.  Set by ``lost``, cleared by
-        ``cri.delegate.follow``.
-        """
+        """Why the delegate does not answer, or "".  Set by ``lost``, cleared by ``cri.delegate.follow``."""
         self.too_large: dict[str, str] = {}
         """By method, why lists cannot be shown although the delegate answers."""
         self._lost_at = time.monotonic()
@@ -72,9 +70,7 @@ class Delegate:
         self._unary: dict[str, Any] = {}
         self._streams: dict[str, Any] = {}
         self.ever_answered = False
-        """Whether the delegate has answered, in this run or earlier; if so, it may have pods
-        (``stored.py``).
-        """
+        """Whether the delegate has answered, now or in an earlier run, and may have pods (``stored.py``)."""
         self._introduced = False
         self.introductions = 0
         """Number of identity checks: the first, and one after each return of the delegate."""

@@ -156,9 +156,7 @@ class Delegation:
         return Change(method, owners, self.delegate, self._servicer, changed)
 
     def _warn_of_namespaces(self) -> None:
-        """Log, once for each set, the namespaces with running pods in the delegate that may not start there
-        again.
-        """
+        """Log, once for each set, namespaces whose pods in the delegate may not start there again."""
         pods = self._last[PODS].items().values()
         names = {pod.metadata.namespace for pod in pods if pod.state == cri.SANDBOX_READY}
         outside = sorted(clip(name) for name in names if not matches(self._config.namespaces, name))

@@ -29,9 +29,7 @@ def namespaces(options: cri.NamespaceOption, target_pid: int = 0) -> list[Json]:
 
 
 def sees_zone(options: cri.NamespaceOption, target_pid: int) -> bool:
-    """Whether a user namespace sees the zone's processes.  If it does, its containers may not mount a new
-    /proc.
-    """
+    """Whether a user namespace sees the zone's processes.  If so, containers may not mount a new /proc."""
     return bool(options.userns_options.uids) and options.pid != cri.CONTAINER and not target_pid
 
 

@@ -41,8 +41,7 @@ def process(
         "rlimits": [{"type": "RLIMIT_NOFILE", "soft": nofile, "hard": nofile}] if nofile else [],
         "noNewPrivileges": security.no_new_privs,
     }
-    # Lowering the score needs CAP_SYS_RESOURCE, and not every host grants it.  Within a zone only the order
-    # counts.
+    # Lowering the score needs CAP_SYS_RESOURCE, not granted by every host.  In a zone only the order counts.
     if 0 < (score := config.linux.resources.oom_score_adj) <= _OOM_MAX:
         made["oomScoreAdj"] = score
     return made

@@ -10,9 +10,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
 def resources(asked: cri.LinuxContainerResources, pids_limit: int, *, privileged: bool = False) -> Json:
-    """The requested limits; 0 means no limit throughout CRI.  Privileged containers get the zone's
-    devices.
-    """
+    """The requested limits; 0 means none throughout CRI.  Privileged containers get the zone's devices."""
     made: dict[str, object] = {
         # The runtime adds the usual /dev/null, zero, full, random, urandom, tty, ptmx and pts itself.
         "devices": [{"allow": privileged, "access": "rwm"}],

@@ -69,9 +69,7 @@ class _Wrong(Exception):
 
 
 def resolve(untrusted_text: bytes, subject: str, container: ContainerFacts) -> Json:
-    """Resolve to ``linux.seccomp``; Invalid for malformed profiles, Unsupported for actions beyond every
-    zone.
-    """
+    """Resolve to ``linux.seccomp``; Invalid: malformed profile; Unsupported: impossible in every zone."""
     try:
         return _resolve(_object(json.loads(untrusted_text), "profile", None), subject, container)
     except (ValueError, RecursionError):

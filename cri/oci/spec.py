@@ -50,8 +50,7 @@ def spec(
             own_shm,
             privileged=security.privileged,
             zone_proc=sees_zone(options, target_pid),
-            # A pod's user namespace owns nothing in the zone's /dev: no device opens, and no mount point can
-            # be made.
+            # A pod's user namespace owns nothing in the zone's /dev: devices do not open, mount points fail.
             zone_dev=security.privileged and not options.userns_options.uids,
         ),
         *file_mounts(container_id, FILES, readonly=security.readonly_rootfs),
@@ -67,9 +66,7 @@ def spec(
 
 
 def _paths(config: cri.ContainerConfig, asked: list[str], default: tuple[str, ...]) -> list[str]:
-    """The masked or read-only paths: CRI's list if the request has a security context, even if empty
-    (Unmasked).
-    """
+    """The masked or read-only paths: CRI's list, even if empty (Unmasked), if a security context exists."""
     if config.linux.security_context.privileged:
         return []
     return asked if config.linux.HasField("security_context") else list(default)

@@ -67,9 +67,7 @@ def in_passwd(uid: Uid, passwd: str) -> bool:
 def _wanted(
     security: cri.LinuxContainerSecurityContext, image_user: str
 ) -> tuple[Uid | UserName, Gid | GroupName | None]:
-    """The requested user and group; root if neither request nor image names a user.  Invalid: a number out of
-    range.
-    """
+    """The requested user and group; root if neither request nor image names a user.  Invalid: a wrong id."""
     if security.HasField("run_as_user"):
         return Uid(_checked("run_as_user", security.run_as_user.value)), None
     name, group = security.run_as_username, ""

@@ -90,9 +90,7 @@ class ListRoom:
     _making: list[ListEntry] = field(default_factory=list)
 
     def check_pod(self, operation: str, config: cri.PodSandboxConfig) -> None:
-        """Exhausted: the lists have no room for one more pod.  Do not await between this check and the pod's
-        record.
-        """
+        """Exhausted: the lists have no room for one more pod.  Do not await before its record exists."""
         check_entry(operation, config.metadata.name, pod_entry(config), self._present())
 
     def check_container(self, operation: str, namespace: str, config: cri.ContainerConfig) -> None:

@@ -72,9 +72,7 @@ class Records(Generic[R]):
         return record
 
     async def note(self, record: R) -> None:
-        """Like ``put``, for facts: facts stay in memory even if the store fails.  A restart learns them
-        again.
-        """
+        """Like ``put``, for facts: memory keeps them if the store fails.  A restart learns them again."""
         before = self._replace(record)
         await complete(self._store(before, record, keep=True))
 

@@ -73,9 +73,7 @@ class Sandbox:
     kernel: str = ""
     """The id of the zone's kernel image; "": the toolstack's own kernel."""
     in_zone: tuple[str, ...] = ()
-    """Kinds of volumes that live in the pod's zone, and were on the host in earlier releases; decided when
-    the pod is made.
-    """
+    """Volumes in the pod's zone that were on the host in earlier releases; chosen when the pod is made."""
 
     @property
     def hidden(self) -> bool:

@@ -13,9 +13,7 @@ _SHORTEST = 1 * _SECOND
 _WINDOW = 5 * _SECOND
 """Age at which a base is replaced by the next reading."""
 _SET_BACK = 60 * _SECOND
-"""A reading older than the base by this time means that the clock was set back.  A reading older by less was
-late.
-"""
+"""A reading older than the base by this time means a clock set back; an age below means a late reading."""
 
 
 @dataclass(frozen=True, slots=True)

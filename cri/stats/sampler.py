@@ -19,12 +19,12 @@ from daemonkit.faults import Fault
 log = logging.getLogger(__name__)
 
 _SETTLE = 1.0
-"""Seconds from a start to the first reading; simultaneous starts are read together."""
+"""Seconds from a start to the first reading; pods that start together are read together."""
 _INTERVAL = 10.0
 """Longest time between two readings, in seconds, while callers ask.  Their calls are readings too."""
 _QUIET = 60.0
 """The longest interval in seconds, reached step by step without callers.  Reading 250 zones every ten seconds
-took some hundredths of a CPU.
+for no caller took some hundredths of a CPU.
 """
 _RETRY = 3.0
 """Seconds until the next try for pods and containers without a reading."""

@@ -45,7 +45,5 @@ class StreamJob(Protocol):
     async def serve(
         self, wire: ClientWire, chosen: Chosen[Any], stream_timeout: float, stopping: asyncio.Event
     ) -> None:
-        """Serve the client until the job ends, the client leaves, or the server has told the client of its
-        stop.
-        """
+        """Serve until the job ends, the client leaves, or the client knows that the server stops."""
         ...

@@ -36,7 +36,7 @@ class Pods:
         """The part of a pod of a namespace."""
         found = self._pods.get(pod)
         if found is None:
-            # Without unused time at the start: otherwise a client with many new connections would overtake the others.
+            # No unused time at the start: otherwise a client with many new connections would overtake others.
             found = self._pods[pod] = PodStreams(
                 pod,
                 self._turns.share(carried=0.0),

@@ -170,9 +170,7 @@ class Server:
             slot()
 
     async def _greet(self, wire: SocketWire) -> tuple[Waiting, Chosen[Any], Callable[[], None]] | None:
-        """Read and answer the request; returns the job and a function that gives its slot back, or None if
-        refused.
-        """
+        """Answer the request; returns the job and a function to free its slot, or None if refused."""
         handshake, slot = Handshake(wire), None
         try:
             async with asyncio.timeout(self._config.handshake_timeout):
@@ -225,7 +223,7 @@ class Server:
 
 
 async def _outlived(ended: asyncio.Event) -> str:
-    """Wait for the end of a pod, and for its processes' last output; returns the reason."""
+    """Wait for a pod's end, plus time for its processes' last output; returns the reason."""
     await ended.wait()
     await asyncio.sleep(LINGER)
     return "its pod has ended"

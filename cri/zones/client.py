@@ -164,9 +164,7 @@ class Zones:
             return await self._host.Info(pb.InfoRequest(seclabels=seclabels), timeout=_READ)
 
     async def watch(self) -> AsyncIterator[pb.WatchEvent]:
-        """Yield everything present, SYNCED, then changes.  Waits for protectd; Unreachable when protectd
-        goes.
-        """
+        """Yield everything present, SYNCED, then changes.  Waits for protectd; Unreachable: protectd went."""
         call = self._host.Watch(pb.WatchRequest(), wait_for_ready=True)
         try:
             async for event in call:

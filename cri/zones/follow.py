@@ -54,8 +54,7 @@ class Follower:
             finally:
                 self.synced.clear()
             log.warning("lost protectd", extra=fields(cause=self.trouble))
-            # The call itself waits while protectd is away; this pause is for a protectd that answers and
-            # refuses.
+            # The call itself waits while protectd is away; this pause is for a protectd that refuses.
             await asyncio.sleep(_RETRY)
 
     async def _follow(self) -> None:

@@ -41,9 +41,7 @@ _RSS = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """Bytes: promised to zones, of protectd, and of the host's processes by pid, without processes in
-    zones.
-    """
+    """Bytes: promised to zones, of protectd, and by pid of the host's processes outside zones."""
 
     promised: int
     protectd: int

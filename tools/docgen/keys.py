@@ -102,8 +102,7 @@ def _numbers(config: type[Any], name: str, kind: Any, default: float) -> str:
     good = next(steps for steps in (round(default / unit), *_POWERS) if steps and fine(steps))
     low = 1 if fine(1) else _edge(fine, good, 1)
     most = _POWERS[-1] if fine(_POWERS[-1]) else _edge(fine, good, _POWERS[-1])
-    # A larger number may be refused for another reason, for example because it does not divide another key's
-    # value.
+    # A larger number may be refused for another reason, for example by not dividing another key's value.
     high = "" if any(fine(steps) for steps in _POWERS if steps > most) or most == _POWERS[-1] else shown(most)
     if high and isinstance(unit, float) and fine(most + 0.5):
         high = f"less than {shown(most + 1)}"

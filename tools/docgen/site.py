@@ -1,6 +1,4 @@
-"""Hooks of mkdocs: pages outside of ``docs/`` become pages of the site, and links lead to them on the
-site.
-"""
+"""Hooks of mkdocs: pages outside of ``docs/`` become pages of the site, and links lead to these."""
 
 from __future__ import annotations
 

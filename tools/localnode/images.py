@@ -35,9 +35,7 @@ def busybox() -> PushedImage:
 
 
 def push(registry: str, name: str, image: PushedImage) -> str:
-    """Push to ``registry`` (``127.0.0.1:5000``) as ``name`` (``demo/busybox:1``); returns the manifest's
-    digest.
-    """
+    """Push to ``registry`` (``127.0.0.1:5000``) as ``name`` (``demo/busybox:1``): the manifest's digest."""
     blobs = [gzip.compress(layer, 6, mtime=0) for layer in image.layers]
     return push_packed(registry, name, blobs, [digest(layer) for layer in image.layers], image.config)
 

@@ -92,9 +92,7 @@ def _with_folders(path: str, content: bytes, before: list[LayerEntry]) -> Iterat
 
 
 def _libraries(program: Path) -> list[Path]:
-    """The absolute paths in the output of ldd(1): ``libc.so.6 => /lib/... (0x...)`` or ``/lib64/ld...
-    (0x...)``.
-    """
+    """The absolute paths printed by ldd(1): ``libc.so.6 => /lib/... (0x...)`` or ``/lib64/ld... (0x...)``."""
     listed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
     words = (word for line in listed.splitlines() for word in line.split())
     return sorted({Path(word) for word in words if word.startswith("/")})

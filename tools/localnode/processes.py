@@ -32,9 +32,7 @@ class Output:
         return "\n".join(self._last)
 
     async def line_with(self, text: str, timeout: float) -> None:
-        """Return once a line has ``text``; ProgramFailed: the program has ended, or ``timeout`` seconds are
-        over.
-        """
+        """Return once a line has ``text``; ProgramFailed: the program ended, or ``timeout`` s are over."""
         if any(text in line for line in self._last):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

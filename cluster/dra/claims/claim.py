@@ -41,7 +41,7 @@ class Allocated:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A pod with a reservation of a claim."""
+    """A pod for which a claim is reserved."""
 
     name: str
     uid: str
@@ -49,7 +49,7 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A claim's devices of this driver, and the pods of its reservation.
+    """A claim's devices of this driver, and the pods for which it is reserved.
 
     ``device``: the source of its memory; "": the claim has no memory.
     """
@@ -131,7 +131,7 @@ def devices_of(wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Itera
 
 
 def consumers(untrusted_claim: Mapping[str, Any]) -> Iterator[Consumer]:
-    """The pods of a claim's reservation."""
+    """The pods for which a claim is reserved."""
     for consumer in _list(_dict(untrusted_claim, "status"), "reservedFor", _PODS):
         if consumer.get("resource") == "pods" and not consumer.get("apiGroup"):
             yield Consumer(_text(consumer.get("name")), _text(consumer.get("uid")))

@@ -26,9 +26,7 @@ class ClaimParameters:
     """The parameters of each request of a claim."""
 
     def __init__(self, claim: str, driver: str, untrusted_configs: Sequence[Mapping[str, Any]]) -> None:
-        """Invalid: the configuration for this driver is malformed.  Configuration for other drivers is
-        ignored.
-        """
+        """Invalid: malformed configuration for this driver.  Other drivers' configuration is ignored."""
         self._claim = claim
         self._memory: list[tuple[frozenset[str], int]] = []
         # The class's configuration comes first; a claim's own overrides it.

@@ -40,9 +40,7 @@ class Reservations(Protocol):
     """protectd."""
 
     async def make(self, wanted: Promise) -> None:
-        """Make a reservation, or add pods to it.  Exhausted: no room; Exists: a reservation of another
-        size.
-        """
+        """Make a reservation, or add pods to it.  Exhausted: no room; Exists: reserved with another size."""
 
     async def devices(self) -> Sequence[HostDevice]:
         """The host devices available to claims."""

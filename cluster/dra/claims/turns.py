@@ -4,7 +4,7 @@ While one instance replaces another, the kubelet may call either.  After a timeo
 instance.  The reservation of a late prepare must not follow the release of its claim.
 
 Each claim is a byte of a file shared by the instances, and its turn a lock of the byte (F_OFD_SETLK of
-fcntl(2)).  The kernel frees the lock at every kind of end of the instance.
+fcntl(2)).  The kernel frees the lock when the instance ends, even by a crash.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from daemonkit.faults import Broken
 
 _FLOCK = "hhqqixxxx"  # struct flock of fcntl(2), 64 bits
 _AGAIN = 0.05
-"""Seconds between two attempts at another instance's lock: the kernel does not notify event loops of
-locks.
-"""
+"""Seconds between two attempts at another instance's lock: the kernel does not signal its release."""
 
 
 class ClaimTurns:

@@ -99,9 +99,7 @@ class SliceKeeper:
         self._wiped = False
 
     def show(self, memory: ZoneMemory | None, attributes: Attributes) -> None:
-        """Take over protectd's report.  None: protectd is away; its last report on the memory still
-        counts.
-        """
+        """Take over protectd's report.  None: protectd is away; its last memory report still counts."""
         if memory is None:
             self._wanted = replace(self._wanted, unhealthy=_AWAY)
         else:

@@ -18,9 +18,7 @@ _MOST_OF_HOST = 24
 
 @dataclass(frozen=True, slots=True)
 class MemoryDevice:
-    """``shared``: claims consume its memory.  Otherwise one claim has all of it, ``claimed`` or still to
-    come.
-    """
+    """``shared``: claims consume its memory.  Otherwise one claim has all of it, ``claimed`` or in future."""
 
     name: str
     bytes: int
@@ -29,9 +27,7 @@ class MemoryDevice:
 
 
 def shared(name: str, claimable: int, held: Sequence[Promise], step: int) -> tuple[MemoryDevice, ...]:
-    """One device: the scheduler subtracts the claims' use of the device, and this function all other
-    reservations.
-    """
+    """One device: the scheduler subtracts the claims' use, and this function all other reservations."""
     beside = sum(one.total_bytes for one in held if one.device != name)
     return (MemoryDevice(name, _whole(claimable - beside, step), shared=True),)
 

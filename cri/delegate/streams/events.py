@@ -87,9 +87,7 @@ class MergedEvents:
             await complete(asyncio.gather(*waiting, return_exceptions=True))
 
     async def _follow(self, raw: bytes, metadata: Any, inbox: asyncio.Queue[bytes]) -> None:
-        """Put the delegate's events into ``inbox`` until cancelled; Unsupported: the delegate has no
-        events.
-        """
+        """Put the delegate's events into ``inbox`` until cancelled; Unsupported: no events."""
         backoff, before = Backoff(longest=_LONGEST), None
         while True:
             try:

@@ -50,7 +50,7 @@ class StreamPair:
 
 
 class ChannelPair:
-    """A pair of WebSocket channels.  The channels of a pair end together."""
+    """A pair of WebSocket channels.  One channel alone cannot end."""
 
     def __init__(self, port: int, channels: WebSocketChannels, number: int) -> None:
         self.port = port
@@ -72,9 +72,7 @@ class ChannelPair:
         await self._channels.send(self._number, data)
 
     async def write_eof(self) -> None:
-        """Close the connection: a client cannot learn of the end of one direction, and would wait for
-        ever.
-        """
+        """Close the connection: a client cannot learn of one direction's end, and would wait for ever."""
         self.given_up.set()
 
     async def fail(self, text: str) -> None:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 _NAME = 12
 _SECRET = 24
-"""Bytes of the secret part of a token; the other part, the name, finds the entry."""
+"""Bytes of a token's secret part, hard to guess; the other part, the name, finds the entry."""
 LENGTH = (_NAME + _SECRET) * 4 // 3
 """Length of a token in characters (base64url)."""
 

@@ -55,9 +55,7 @@ def exec_url(runtime: Runtime, server: Server, asked: cri.ExecRequest) -> str:
 
 
 def attach_url(runtime: Runtime, server: Server, asked: cri.AttachRequest) -> str:
-    """A URL for the request: output from the client's arrival, and success at the end, whatever the exit
-    code.
-    """
+    """A URL for the request: output from the client's arrival, then success, whatever the exit code."""
     container = runtime.containers.find(asked.container_id)
     if container.phase is not ContainerPhase.RUNNING:
         raise Refused("attach to", container.id, f"it is {container.phase.value}")

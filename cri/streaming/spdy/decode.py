@@ -26,9 +26,7 @@ from cri.streaming.spdy.frames import (
 from cri.streaming.spdy.headers import MAX_BLOCK, Decompressor
 
 MAX_CONTROL = MAX_BLOCK + 64
-"""Maximum bytes of a control frame's body.  A control frame is kept until complete; data passes as it
-arrives.
-"""
+"""Maximum bytes of a control frame's body, kept until complete; data passes as it arrives."""
 
 _HEAD = struct.Struct(">II")
 _TWO = struct.Struct(">II")

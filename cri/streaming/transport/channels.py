@@ -38,9 +38,7 @@ class SubProtocol:
 
     @property
     def statuses(self) -> bool:
-        """Whether the error channel carries a v1.Status.  Before v4 the channel carries text, and only
-        failures.
-        """
+        """Whether the error channel carries a v1.Status.  Before v4 it carries text, and only failures."""
         return self.version >= 4
 
 

@@ -125,9 +125,7 @@ class InOrder(Generic[K]):
             inbox.tell(self._changed)
 
     async def read(self) -> tuple[K, bytes] | None:
-        """Read the next input with its key: b"" at the end of an inbox, after its last input; None after
-        all.
-        """
+        """Read the next input with its key: b"" at the end of an inbox, after its input; None after all."""
         while self._open:
             if any([inbox.gathering() for inbox in self._open.values()]):
                 self._changed.clear()

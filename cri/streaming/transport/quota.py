@@ -88,7 +88,7 @@ class PodQuota:
 
     @property
     def half_full(self) -> bool:
-        """Whether the pod gets no more streams: otherwise streams could hold all memory, and reading would stop."""
+        """Whether the pod gets no more streams: otherwise streams could fill the memory and stop reading."""
         return self.used > self._limit // 2
 
     def take(self, size: int) -> None:

@@ -129,9 +129,7 @@ class SpdySession:
             self.quota.release(STREAM)
 
     async def _receive(self) -> bytes:
-        """Wait for space, then read.  A client that hangs up during the wait is gone, even with unread
-        input.
-        """
+        """Wait for space, then read.  A client that hangs up before is gone, even with unread input."""
         if not self.quota.space.is_set() and not await race(self.quota.space.wait(), self._wire.hung_up()):
             raise ClientGone("it hung up")
         return await self._wire.receive()

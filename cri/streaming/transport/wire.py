@@ -48,9 +48,7 @@ class ClientWire(Protocol):
 
 
 async def without_effect(wire: ClientWire) -> None:
-    """Account for a frame without effect; waits if the client sends too many.  ClientGone: the client hung
-    up.
-    """
+    """Account for a frame without effect; waits after too many.  ClientGone: the client hung up."""
     seconds = wire.quota.owed_for_nothing()
     if seconds and not await race(asyncio.sleep(seconds, True), wire.hung_up()):
         raise ClientGone("it hung up")
