@@ -1,12 +1,12 @@
-# Targets are split by what they need: little, root, or nested Xen (which needs root too).
+# Targets are split by their needs: little, root, or root and nested Xen.
 PYTHON ?= python3
 BIN := .venv/bin
 PY := $(BIN)/python
 PYTEST := $(BIN)/pytest
-# What fails runs once more, by itself; see there.
+# Runs each failed test once more, alone; the module has the details.
 PYTEST_AGAIN := $(PY) -m tests.support.session.again
-# Half of the time is waiting for daemons to start; a file's tests stay together, for what they share.  The files that
-# take long come first, so that both end at about the same time.
+# Two workers, because half of the time is waiting for daemons to start.  A file's tests stay together to share their
+# fixtures.  Long files come first: both workers end at about the same time.
 TWO := -n 2 --dist loadfile
 PACKAGES := tests/packages
 
@@ -17,13 +17,13 @@ PACKAGES := tests/packages
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 
-# Before anything is built or installed: what would keep the target from working, in one line.
+# Before the build and the installation: reports, in one line, a condition that keeps the target from working.
 root-%:
 	@DIR="$(DIR)" packaging/check-machine $* root
 
 setup: debian-all parts  ## install what is missing: Debian packages (as root), .venv, the C parts
 
-# What the daemons need, without what only tests and nested Xen do.
+# The daemons' requirements, without the requirements of tests and nested Xen.
 parts: $(BIN)/.installed zone xenbind compiled
 
 debian:
@@ -48,7 +48,7 @@ $(BIN)/.xenbind: $(BIN)/.installed $(filter-out xenbind/_libxl%,$(wildcard xenbi
 	@$(PY) -m xenbind.build
 	@touch $@
 
-# Daemons start in half the time; in an environment where Python writes no bytecode itself, too.
+# Bytecode halves the daemons' start time, also in an environment in which Python writes no bytecode itself.
 compiled: $(BIN)/.installed
 	@$(PY) -m compileall -q cri images protect protectctl hostsetup cluster daemonkit xenbind tools proto
 
@@ -70,12 +70,12 @@ test-xen: root-test-xen setup  ## needs root: the same story on real Xen, in QEM
 	@packaging/install-debian-packages deb
 	$(PYTEST) tests/xen tests/packages/test_on_xen.py
 
-# One of them on Xen, in QEMU; PACKAGES=tests/packages/test_packages.py leaves it out.
+# One of the tests runs on Xen, in QEMU; PACKAGES=tests/packages/test_packages.py leaves this test out.
 test-packages: root-test-packages setup  ## needs root: the Debian packages in throw-away Debians with systemd
 	@packaging/install-debian-packages deb
 	$(PYTEST_AGAIN) $(PACKAGES)
 
-# What goes where: packaging/Makefile.  DESTDIR and PREFIX are handed on.
+# packaging/Makefile has the paths.  DESTDIR and PREFIX are handed on.
 install:  ## install the daemons, commands, units and manual pages; DESTDIR=<root> PREFIX=/usr/local
 	@packaging/install-debian-packages run
 	@$(MAKE) --no-print-directory -f packaging/Makefile install
@@ -83,7 +83,7 @@ install:  ## install the daemons, commands, units and manual pages; DESTDIR=<roo
 deb:  ## make the Debian packages, in build/deb
 	@$(MAKE) --no-print-directory -f packaging/Makefile deb
 
-# For each Python and machine that the packages are for, with the hash of each file.  uv is only needed here.
+# For each Python and machine of the Debian packages, with the hash of each file.  Only this target needs uv.
 LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header --no-emit-index-url
 LOCKED := packaging/lock
 
@@ -117,7 +117,7 @@ proto: $(BIN)/.installed  ## regenerate the stubs from the contracts
 	  --plugin=protoc-gen-mypy=../$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=../$(BIN)/protoc-gen-mypy_grpc \
 	  $$(find xenpod_proto -name '*.proto' | sort)
 
-# For the configuration that is shipped, which is also what the chart's defaults are.
+# For the shipped configuration.  The chart's defaults are the same.
 MANIFESTS := $(PY) -m protectctl generate --config packaging/cri.toml
 
 manifests: $(BIN)/.installed  ## write deploy/kustomize anew, as "protect generate" makes it

@@ -1,4 +1,4 @@
-"""``xenpod-cri --config FILE``: assembles the daemon, and serves until it is told to stop."""
+"""``xenpod-cri --config FILE``: assembles the daemon, and serves until the stop signal."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 _DEFAULT_CONFIG = Path("/etc/xenpod/cri.toml")
 SWITCH = 0.0005
-"""Seconds after which a thread gives the interpreter to another; CPython's own 5 ms are too long.
+"""Thread switch interval in seconds; CPython's default of 5 ms is too long.
 
-Threads merge the trees of large images.  Meanwhile the event loop waits that long for each of its own steps,
-and with it whoever calls.  protectd has no such threads, and a shorter one would make it slower.
+Threads merge the trees of large images.  After each step, the event loop waits for the interpreter up to this
+interval, and all callers wait with the loop.  protectd has no merging threads; a shorter interval would only
+slow protectd down.
 """
 
 

@@ -54,7 +54,7 @@ _FIRST_SWEEP = 10.0
 async def running(config: CriConfig, images: Images, network: PodNetwork) -> AsyncIterator[Runtime]:
     """Load the records, and run the background tasks while the block does.
 
-    What an earlier daemon left half-done is finished before the block begins; without protectd, later.
+    Half-done work of an earlier daemon is finished before the block begins; without protectd, later.
     """
     async with contextlib.AsyncExitStack() as undo:
         store = await Database.open(config.state_dir / "cri.db")
@@ -75,7 +75,7 @@ async def running(config: CriConfig, images: Images, network: PodNetwork) -> Asy
 
 
 def cni(config: CriConfig) -> Network:
-    """Assemble the pod network that CNI plugins make."""
+    """Assemble the pod network from CNI plugins."""
     settings = config.cni
     return Network(
         ConfDir(settings.conf_dir),
@@ -87,7 +87,7 @@ def cni(config: CriConfig) -> Network:
 
 
 def check_host(config: CriConfig) -> None:
-    """Check the values that depend on this host.  WrongKey: one cannot work on it."""
+    """Check the values that depend on this host.  WrongKey: a value cannot work on this host."""
     if config.cni.conf_template is not None:
         existing_file("cni.conf_template", config.cni.conf_template)
         template.check("cni.conf_template", config.cni.conf_template)
@@ -111,10 +111,10 @@ def check_kernels(config: CriConfig, images: Images) -> None:
 
 
 async def check_profiles(runtime: Runtime) -> None:
-    """Check the handlers' profiles.  WrongKey: protectd does not have one, or a size is beyond it.
+    """Check the handlers' profiles.  WrongKey: protectd lacks a profile, or a size is out of its bounds.
 
-    What this host lacks of what a handler requires is no fault of the file: it is logged.
-    While protectd is away that is not known, and the daemon serves; Status then says it when it is.
+    A requirement that this host does not meet is only logged, because the file is correct.  If protectd is
+    away, the daemon serves without this check, and Status reports wrong keys later.
     """
     try:
         host = await runtime.host.info()
@@ -133,7 +133,7 @@ async def check_profiles(runtime: Runtime) -> None:
 async def delegation(
     runtime: Runtime, service: rpc.RuntimeServiceServicer
 ) -> AsyncIterator[Delegation | None]:
-    """Follow the delegate while the block runs; None: there is no delegate."""
+    """Follow the delegate while the block runs; None: no delegate."""
     config = runtime.config
     if not config.delegate.endpoint:
         yield None
@@ -155,7 +155,7 @@ async def delegation(
 async def mixed_images(
     runtime: Runtime, manager: ImageManager, both: Delegation | None
 ) -> AsyncIterator[GenericRpcHandler[Any, Any] | None]:
-    """ImageService in front of both runtimes, while the block runs; None when there is no delegate."""
+    """ImageService in front of both runtimes, while the block runs; None: no delegate."""
     if both is None:
         yield None
         return
@@ -219,7 +219,7 @@ async def _adopt(runtime: Runtime, store: Database) -> None:
 
 
 def _hold_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
-    """Hold the kernel image until the zone is gone, unless it is already."""
+    """Hold the kernel image until the zone is gone, unless the zone is gone already."""
     if sandbox.phase in (SandboxPhase.STOPPED, SandboxPhase.REMOVING):
         return
     try:
@@ -229,7 +229,7 @@ def _hold_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
 
 
 def _hold_images(runtime: Runtime, container: Container) -> None:
-    """Hold a container's images.  Its zone has them open in any case; a lost image can only be reported."""
+    """Hold a container's images.  A lost image is only logged: the zone has the images open in any case."""
     for image_id in container.images:
         try:
             runtime.images.hold(image_id, container.id)
@@ -239,9 +239,9 @@ def _hold_images(runtime: Runtime, container: Container) -> None:
 
 @contextlib.asynccontextmanager
 async def _background(*runs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run tasks while the block does.  One that fails ends the block.
+    """Run tasks while the block does.  A failed task ends the block.
 
-    A daemon that hears no more of its zones must not go on as if it did; the service manager restarts it.
+    A daemon without news of its zones must not continue; the service manager restarts the daemon.
     """
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run) for run in runs]

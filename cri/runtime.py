@@ -1,4 +1,4 @@
-"""The daemon's state and ports, which every verb works with."""
+"""The daemon's state and ports, passed to every verb."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 log = logging.getLogger(__name__)
 
 MEMORY_BUDGET = 128 << 20
-"""Bytes that xenpod-cri keeps for all tenants together while they are under way (ADR 63)."""
+"""Memory budget in bytes for the data under way of all tenants together (ADR 63)."""
 EXEC_CALLS = 1024
 """Most calls of ExecSync under way; the server has room for four times as many calls of all kinds."""
 
@@ -40,35 +40,35 @@ class Images(Protocol):
     """The image store, as pods and containers need it."""
 
     def resolve(self, reference: str) -> RootImage:
-        """Find an image by id, tag or digest; Missing when it is not here."""
+        """Find an image by id, tag or digest; Missing: no image has this name."""
         ...
 
     async def mend(self, references: Sequence[str]) -> None:
-        """Rebuild those images that were found damaged; others are ignored.
+        """Rebuild damaged images; intact images are ignored.
 
-        Refused when an image can only be mended by a pull.
+        Refused if only a pull can mend an image.
         """
         ...
 
     def hold(self, image_id: str, container_id: str) -> None:
-        """Keep an image on the disk until ``release``, even if it is removed meanwhile.
+        """Keep an image on the disk until ``release``, even after its removal.
 
         A container may hold several; the zones of pods hold their kernels (``cri.sandbox.kernel``).
         """
         ...
 
     def release(self, container_id: str) -> None:
-        """Give up all images that the container holds."""
+        """Give up all images of the container."""
         ...
 
     def collect(self) -> None:
-        """Delete removed images that nobody holds; called when a starting daemon has made all its holds."""
+        """Delete removed images without a hold.  The starting daemon makes all its holds first."""
         ...
 
     async def kernel(self, image_id: str) -> pb.ZoneKernel:
-        """The files of a kernel image that is held; they last as long as the hold.
+        """The files of a held kernel image; they last as long as the hold.
 
-        Refused, Exhausted: no zone can boot from it.
+        Refused, Exhausted: no zone can boot from the image.
         """
         ...
 
@@ -78,34 +78,34 @@ class Images(Protocol):
 
 
 class PodNetwork(Protocol):
-    """The network that pods are attached to."""
+    """The network of pods."""
 
     def check(self) -> Chain:
-        """The configuration in force; Refused, with the reason, when a pod could not be attached now."""
+        """The configuration in force; Refused, with the reason: attaching a pod is impossible now."""
         ...
 
     def plan(self, sandbox_id: str, config: cri.PodSandboxConfig, most: BandwidthLimits) -> Attachment:
         """Plan a pod's attachment, without doing anything yet.
 
-        Refused when it cannot be done; Denied when the pod asks for more than ``most``.
+        Refused: an attachment is impossible.  Denied: the pod asks for more than ``most``.
         """
         ...
 
     async def attach(self, attachment: Attachment, made: Callable[[], None] = lambda: None) -> Attachment:
-        """Attach a pod; the attachment with its result.  A failure leaves work for ``detach``.
+        """Attach a pod; returns the attachment with its result.  A failure leaves work for ``detach``.
 
-        ``made`` is called once the namespace is there.
+        ``made`` is called once the namespace exists.
         """
         ...
 
     async def detach(self, attachment: Attachment) -> None:
-        """Detach a pod; whatever is gone already succeeds."""
+        """Detach a pod; parts already gone succeed."""
         ...
 
 
 @dataclass(slots=True)
 class KubeletConfig:
-    """The configuration from the kubelet (UpdateRuntimeConfig), which sends it again after a restart."""
+    """The kubelet's configuration (UpdateRuntimeConfig).  The kubelet sends it again after a restart."""
 
     pod_cidr: str = ""
 
@@ -131,21 +131,21 @@ class Runtime:
     kubelet: KubeletConfig = field(default_factory=KubeletConfig)
     locks: Locks = field(default_factory=Locks)
     shares: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By sandbox, the weight and cap that protectd was last told (``cri.container.shares``)."""
+    """By sandbox, the weight and cap last sent to protectd (``cri.container.shares``)."""
     memory: Shares = field(default_factory=lambda: Shares(MEMORY_BUDGET))
-    """Bytes, by namespace: whoever keeps something of a tenant's in memory takes it from here."""
+    """Bytes, by namespace.  Code that keeps tenant data in memory takes its share from here."""
     exec_calls: Shares = field(default_factory=lambda: Shares(EXEC_CALLS))
     """Calls of ExecSync, by namespace."""
     unfinished: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when there is something for reconciliation to finish."""
+    """Set while reconciliation has work to finish."""
 
     def left_over(self, kind: str, record_id: str, fault: Fault) -> None:
-        """Note that a half-made pod or container could not be removed: reconciliation tries again."""
+        """Note that a half-made pod or container could not be removed.  Reconciliation tries again."""
         log.error("a half-made %s is left over: %s", kind, fault, extra=fields(id=record_id))
         self.unfinished.set()
 
     def pod_of(self, some_id: str) -> str:
-        """``namespace/name`` of the pod with this id, or with the container of this id; ""."""
+        """``namespace/name`` of the pod with this pod or container id; "" if unknown."""
         try:
             pod = self.sandboxes.find_or_none(some_id)
             meta = (pod or self.sandboxes.get(self.containers.find(some_id).sandbox_id)).config.metadata

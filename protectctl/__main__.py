@@ -1,8 +1,8 @@
 # PYTHON_ARGCOMPLETE_OK
 """``protect``: shows zones, workloads and images, manages images, and makes a cluster's objects.
 
-Exit status: 0 done, 1 refused, failed or damaged, 2 wrong usage, 3 no daemon answers, 130 interrupted;
-of ``zone exec`` and ``workload exec`` that of what they ran.
+Exit status: 0 done, 1 refused, failed or damaged, 2 wrong usage, 3 no daemon answers, 130 interrupted; of
+``zone exec`` and ``workload exec`` the status of the command in the zone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser(words[0] if words else "").parse_args(words)
     try:
         if "username" in options:
-            # Outside the event loop, in which Ctrl-C would not interrupt the prompt.
+            # Outside the event loop, because inside Ctrl-C would not interrupt the prompt.
             options.password = _password(options.username)
         asyncio.run(command(options.command)(options))
     except CheckFailed:
@@ -58,14 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _password(username: str) -> str:
-    """Read the password of a user, which blocks; "" without a user name."""
+    """Read a user's password, blocking; "" without a user name."""
     from protectctl.image import passwords
 
     return passwords.read(f"Password of {username}: ") if username else ""
 
 
 def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
-    # A daemon also answers UNAVAILABLE, when a registry or a zone does not answer it.
+    # A daemon also answers UNAVAILABLE if a registry or a zone does not answer the daemon.
     sockets = [getattr(options, name) for name in ("socket", "cri_socket") if name in options]
     away = next((path for path in sockets if not _is_served(path)), None)
     if error.code() is not grpc.StatusCode.UNAVAILABLE or away is None:
@@ -76,7 +76,7 @@ def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
 
 
 def _is_served(path: Path) -> bool:
-    """Whether anything accepts connections on the socket."""
+    """Whether a process accepts connections on the socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_PROBE)
         try:

@@ -1,4 +1,4 @@
-"""The daemons' services for commands, and the look-up of the zones that arguments name."""
+"""The daemons' services for commands, and the look-up of zones from arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc, reservations_pb2_grpc
 
 TIMEOUT = 60.0
-"""Seconds that a call may take."""
+"""Timeout of a call in seconds."""
 
 Stub = TypeVar("Stub")
 
@@ -51,12 +51,12 @@ async def zone_list(service: protect_pb2_grpc.ZonesAsyncStub) -> Sequence[pb.Zon
 
 
 async def zone_id(service: protect_pb2_grpc.ZonesAsyncStub, text: str) -> str:
-    """The id of the zone that ``text`` names.  CommandFailed: it is ambiguous."""
+    """The id of the zone named by ``text``.  CommandFailed: ambiguous."""
     return one_zone(await zone_list(service), text)
 
 
 def one_zone(listed: Sequence[pb.Zone], text: str) -> str:
-    """As ``zone_id``, among zones that were listed before."""
+    """Like ``zone_id``, among listed zones."""
     return find.one_of([zone.id for zone in listed], text, "zone", {zone.id: zone.name for zone in listed})
 
 

@@ -1,4 +1,4 @@
-"""What a command is, and its errors that are not a gRPC status."""
+"""The type of a command, and its errors beside gRPC statuses."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ Command = Callable[[argparse.Namespace], Coroutine[Any, Any, None]]
 
 
 class CheckFailed(Exception):
-    """The command has found something wrong, and has shown what."""
+    """The command has found a fault, and has shown the fault."""
 
 
 class CommandFailed(Exception):
-    """The command could not do what was asked; the text says why."""
+    """The command could not do its work; the text says why."""
 
 
 class CommandEnded(Exception):
-    """What the command ran has ended, with a status that is the command's own, too."""
+    """The process run by the command has ended; its status is also the command's."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"exit status {status}")

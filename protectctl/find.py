@@ -1,4 +1,4 @@
-"""Finds whole ids from what a user types: an id, a name, or an unambiguous prefix of either."""
+"""Finds whole ids from a user's text: an id, a name, or an unambiguous prefix of an id or name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_SHOWN = 10
 
 
 def one_of(ids: Sequence[str], text: str, noun: str, names: Mapping[str, str] | None = None) -> str:
-    """The id that ``text`` means.  If there is none, the text itself, which the daemon will refuse.
+    """The id meant by ``text``.  Without a match, the text itself, which the daemon will refuse.
 
     An exact id comes before an exact name, and both before prefixes.  ``names``: the names of ids.
     CommandFailed: several have this name or prefix.
@@ -34,7 +34,7 @@ def one_of(ids: Sequence[str], text: str, noun: str, names: Mapping[str, str] | 
 
 
 def short(ids: Sequence[str]) -> dict[str, str]:
-    """The short form of each id (with or without "sha256:"): just long enough that all differ."""
+    """The short form of each id (with or without "sha256:"): just long enough to distinguish all."""
     values = {one: one.removeprefix("sha256:") for one in ids}
     length = SHORT
     while len({value[:length] for value in values.values()}) < len(set(values.values())):

@@ -1,4 +1,4 @@
-"""The nouns of ``protect``, each with the module that has its arguments and its commands.
+"""The nouns of ``protect``, each with the module of its arguments and commands.
 
 A command imports only the module of its own noun, to start faster (docs/adr/0053).
 """
@@ -14,7 +14,7 @@ from protectctl.errors import Command
 
 
 class NounModule(Protocol):
-    """What the module of a noun has."""
+    """Contents of a noun's module."""
 
     COMMANDS: Mapping[str, Command]
     """The function of each command, by its whole name: ``zone list``."""
@@ -28,7 +28,7 @@ class Noun:
     """The first word of commands."""
 
     text: str
-    """What it is for, in the usage."""
+    """Purpose of the noun, in the usage."""
     load: Callable[[], NounModule]
 
 

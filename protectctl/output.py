@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 FORMATS = ("table", "json", "yaml", "name")
 
 Document = Message | Mapping[str, Any] | None
-"""Printed as one JSON object or YAML document; None: nothing is printed."""
+"""Printed as a JSON object or YAML document; None: nothing is printed."""
 
 
 def plain(untrusted: str) -> str:
@@ -42,7 +42,7 @@ def structured(output: str, *documents: Document, names: Iterable[str] = ()) -> 
 
 
 def event(output: str, document: Message, text: Callable[[], str], names: Iterable[str] = ()) -> None:
-    """Print one document of a stream, and flush, since readers wait.  ``text``: its line in a table."""
+    """Print one document of a stream, and flush for waiting readers.  ``text``: its line in a table."""
     if output == "table":
         sys.stdout.write(f"{text()}\n")
     elif output == "name":
@@ -64,7 +64,7 @@ def _text(output: str, document: Message | Mapping[str, Any], indent: int | None
     value = as_dict(document) if isinstance(document, Message) else dict(document)
     if output == "json":
         return json.dumps(value, indent=indent) + "\n"
-    from ruamel.yaml import YAML  # slow to import, and tables do not need it
+    from ruamel.yaml import YAML  # a slow import, not needed for tables
 
     writer, text = YAML(), io.StringIO()
     writer.explicit_start = True

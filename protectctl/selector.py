@@ -14,7 +14,7 @@ from xenpod_proto.protect.v1 import reservations_pb2 as reservations
 T = TypeVar("T")
 
 Fields = Mapping[str, Callable[[T], str]]
-"""The fields to select by: the name of each, and how its value is read."""
+"""Fields for selection: by name, the function that reads the value."""
 
 
 def _word(kind: type[object], prefix: str, value: int) -> str:
@@ -23,7 +23,7 @@ def _word(kind: type[object], prefix: str, value: int) -> str:
 
 
 def zone_state(zone: pb.Zone) -> str:
-    """The state as it is shown; ``paused`` is a running zone that is paused."""
+    """The state for display; ``paused`` is a running zone that is paused."""
     paused = zone.paused and zone.state == pb.ZONE_STATE_RUNNING
     return "paused" if paused else _word(pb.ZoneState, "ZONE_STATE_", zone.state)
 
@@ -69,7 +69,7 @@ class _Term:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Terms that all have to hold; without any, everything is selected."""
+    """Terms that all have to hold; no terms select everything."""
 
     terms: tuple[_Term, ...] = ()
 
@@ -84,7 +84,7 @@ class Selector:
 
 
 def add_selector(verb: argparse.ArgumentParser, fields: Mapping[str, object]) -> None:
-    """Add ``--selector`` for those fields."""
+    """Add ``--selector`` for these fields."""
 
     def parse(text: str) -> Selector:
         return Selector(tuple(_term(fields, word) for word in text.split(",")))

@@ -141,12 +141,12 @@ def workload(answer: pb.Workload, output: str) -> None:
 
 
 def event(answer: pb.WatchEvent, output: str) -> None:
-    """Print an event as one line, and flush: readers wait for it."""
+    """Print an event as one line, and flush for waiting readers."""
     print_event(output, answer, lambda: _event_line(answer), _event_names(answer))
 
 
 def capacity(answer: reservations.Capacity, output: str) -> None:
-    """Print what zones can have of the host's memory."""
+    """Print the zones' possible share of the host's memory."""
     if structured(output, answer, names=[mib(answer.free_bytes)]):
         return
     pairs(
@@ -168,12 +168,12 @@ def note(text: str) -> None:
 
 
 class ConsoleText:
-    """Prints a console as it comes: lines stay lines, and nothing in them controls the terminal."""
+    """Prints a console's output on its arrival: lines stay lines, and no character controls the terminal."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._ended = True
-        """Whether what has been printed ends with a line's end."""
+        """Whether the output ends with a line's end."""
 
     def write(self, untrusted: bytes) -> None:
         text = self._decoder.decode(untrusted).replace("\r", "")

@@ -49,7 +49,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _width(text: str) -> int:
-    """In columns of a terminal, of which wide characters take two."""
+    """Width in columns of a terminal; wide characters take two."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len  # takes as long to import as a table to print

@@ -1,4 +1,4 @@
-"""Tables on a terminal: in colour, cut to its width.  Imported only for one, since rich takes its time."""
+"""Tables on a terminal: in colour, cut to its width.  Imported only for terminals, since rich is slow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def print_pairs(rows: Sequence[tuple[str, str]]) -> None:
 
 
 class LiveTable:
-    """A table that is drawn again and again, on the alternate screen: what was there before comes back."""
+    """A table drawn again and again on the alternate screen: the terminal's old content comes back."""
 
     def __init__(self) -> None:
         self._live = Live(console=Console(), screen=True, auto_refresh=False)

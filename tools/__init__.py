@@ -1,1 +1,1 @@
-"""Tools of a checkout, which nothing installs: a node in the foreground, and the reference pages."""
+"""Tools of a checkout, not installed: a node in the foreground, and the reference pages."""

@@ -1,1 +1,1 @@
-"""The Kubernetes API, for those of our programs that ask it: credentials, and errors as faults."""
+"""The client of the Kubernetes API for all our programs: credentials, and errors as faults."""

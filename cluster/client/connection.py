@@ -1,6 +1,6 @@
 """A client of the Kubernetes API.
 
-kubernetes_asyncio is imported when it is first used: it takes a third of a second and 60 MiB.
+kubernetes_asyncio is imported at the first use: the import takes a third of a second and 60 MiB.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST = 300
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a connection is for: the operation and subject of its faults, and hints by HTTP status."""
+    """Purpose of a connection: the operation and subject of its faults, and hints by HTTP status."""
 
     operation: str
     subject: str
@@ -33,9 +33,9 @@ class Purpose:
 async def connected(kubeconfig: Path | None, purpose: Purpose) -> AsyncIterator[Any]:
     """An ApiClient; errors in the block are raised as faults.
 
-    Credentials are read each time, since they are rotated.  The API server's statuses become Denied (401,
-    403), Missing (404), Exists (409, 412), Invalid (400, 422).  Invalid, too: an object is nested
-    too deeply to be read.  Unreachable: the server does not answer, or is busy.
+    Credentials rotate, and are read each time.  The API server's statuses become Denied (401, 403), Missing
+    (404), Exists (409, 412), Invalid (400, 422).  Invalid, too: an object is nested too deeply.  Unreachable:
+    the server does not answer, or is busy.
     """
     import aiohttp
     from kubernetes_asyncio import client
@@ -46,17 +46,17 @@ async def connected(kubeconfig: Path | None, purpose: Purpose) -> AsyncIterator[
             yield link
     except client.ApiException as error:
         raise _refused(error, purpose) from error
-    except RecursionError as error:  # users write parts of objects, which the server keeps as they are
+    except RecursionError as error:  # users write parts of objects, and the server keeps them unchanged
         cause = "the object is nested too deeply to be read"
         raise Invalid(purpose.operation, purpose.subject, cause) from error
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, client.OpenApiException) as error:
-        # OSError: files that the kubeconfig names.  The last two: an answer that is not the expected object.
+        # OSError: files named by the kubeconfig.  The last two: an answer other than the expected object.
         cause = str(error)[:_LONGEST] or "no answer in time"
         raise Unreachable(purpose.operation, purpose.subject, f"{settings.host}: {cause}") from error
 
 
 async def configuration(kubeconfig: Path | None) -> Any:
-    """The client's settings; None: the service account of the pod that this runs in.  Invalid."""
+    """The client's settings; None: the service account of the running pod.  Invalid."""
     from kubernetes_asyncio import client, config
 
     found = client.Configuration()
@@ -65,7 +65,7 @@ async def configuration(kubeconfig: Path | None) -> Any:
             config.load_incluster_config(client_configuration=found)
         else:
             with kubeconfig.open("rb"):
-                pass  # the library says only that there is no configuration
+                pass  # the library's text only repeats that no configuration exists
             await config.load_kube_config(str(kubeconfig), client_configuration=found, persist_config=False)
     except Exception as error:  # the library's and its YAML parser's errors have no common base
         where = str(kubeconfig or "the service account of this pod")

@@ -1,1 +1,1 @@
-"""xenpod-dra: publishes zone memory to the scheduler; claims of it become reservations of protectd."""
+"""xenpod-dra: publishes zone memory to the scheduler; turns memory claims into protectd's reservations."""

@@ -29,7 +29,7 @@ _LEAST_GRANULE = 1 << 20
 
 
 class SliceMode(enum.Enum):
-    """How the slice offers memory: ``SHARED``, one device for all claims; ``SPLIT``, one for each claim."""
+    """Form of the memory offer: ``SHARED``, one device for all claims; ``SPLIT``, one for each claim."""
 
     AUTO = "auto"
     SHARED = "shared"
@@ -38,11 +38,11 @@ class SliceMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClaimSizes:
-    """Which sizes of memory a claim can have.
+    """Allowed memory sizes of claims.
 
-    A claim is rounded up to ``minimum`` and a multiple of ``step``, by the scheduler where it counts what
-    claims consume; one that names no size has ``default``.  ``minimum_device``: no device is offered for the
-    next claim, where each has its own, once less is left.
+    A claim is rounded up to ``minimum`` and a multiple of ``step``, by the scheduler if it counts the use of
+    claims.  A claim without a size has ``default``.  ``minimum_device``: if each claim has its own device, no
+    device is offered for the next claim once less memory is left.
     """
 
     default: Bytes = Bytes(352 << 20)
@@ -59,19 +59,19 @@ class ClaimSizes:
                 raise WrongKey(name, f"{getattr(self, name)} is not a multiple of step, {self.step}")
 
     def rounded(self, size: int) -> int:
-        """What the scheduler makes of a size."""
+        """A size after the scheduler's rounding."""
         beyond = max(size - self.minimum, 0)
         return self.minimum + -(-beyond // self.step) * self.step
 
 
 @dataclass(frozen=True, slots=True)
 class GranulesConfig:
-    """Zone memory as an extended resource, instead of claims: for clusters that have none."""
+    """Zone memory as an extended resource, instead of claims: for clusters without claims."""
 
     size: Bytes = Bytes(0)
     """Bytes of a granule; 0: memory is claimed."""
     resource: str = "zones.xenpod.dev/memory"
-    """The resource's name, of which pods ask for whole granules."""
+    """The resource's name; pods ask for whole granules."""
     devices_dir: Path = Path("/var/lib/kubelet/device-plugins")
     """The kubelet's folder of device plugins."""
 
@@ -87,12 +87,12 @@ class GranulesConfig:
 
     @property
     def socket(self) -> Path:
-        """Where the plugin serves."""
+        """The plugin's socket."""
         return self.devices_dir / "xenpod.sock"
 
     @property
     def kubelet_socket(self) -> Path:
-        """Where the kubelet is told of plugins."""
+        """The kubelet's registration socket for plugins."""
         return self.devices_dir / "kubelet.sock"
 
 
@@ -102,29 +102,31 @@ class DraConfig:
 
     driver: str = "zones.xenpod.dev"
     node: str = ""
-    """The node's name; "": what NODE_NAME of the environment says, or else the host's name."""
+    """The node's name; "": NODE_NAME of the environment, or else the host's name."""
     kubeconfig: Path | None = None
-    """None: the service account of the pod that this runs in."""
+    """None: the service account of the driver's pod."""
     protect_socket: Path = Path("/run/protect/protect.sock")
     plugins_dir: Path = Path("/var/lib/kubelet/plugins")
     registry_dir: Path = Path("/var/lib/kubelet/plugins_registry")
     instance: str = ""
-    """Told apart from another instance of the driver on this node by this; "": by POD_UID, if that is set."""
+    """Distinguishes this instance from another instance of the driver on this node; "": POD_UID, if set."""
     mode: SliceMode = SliceMode.AUTO
-    """``AUTO``: ``SHARED`` where the cluster can; asked again while it cannot."""
+    """``AUTO``: ``SHARED`` if the cluster supports it; checked again while it does not."""
     write_interval: Seconds = Seconds(10.0)
     """The least time between two writes of the slice."""
     split_interval: Seconds = Seconds(1.0)
-    """The same in ``SPLIT``, where each claim waits for a write."""
+    """The least time in ``SPLIT``; each claim waits for a write."""
     check_interval: Seconds = Seconds(300.0)
-    """The time after which the slice is read again even if nothing has changed here."""
+    """Time until the slice is read again without a change here."""
     log_level: str = "info"
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     sizes: ClaimSizes = field(default_factory=ClaimSizes)
     dom0_memory: Bytes = Bytes(0)
-    """What a claim's zone costs dom0, counted against the node's own memory where the cluster can.
+    """dom0's memory for a claim's zone, counted against the node's own memory if the cluster supports the
+    feature.
 
-    Such a cluster schedules only pods of which a container names the claim (KEP-5517); so it is off.
+    With the feature, a cluster schedules a pod only if one of its containers names the claim (KEP-5517); off
+    by default.
     """
     granules: GranulesConfig = field(default_factory=GranulesConfig)
     faults: FaultInjection = field(default_factory=FaultInjection)
@@ -144,22 +146,22 @@ class DraConfig:
 
     @property
     def node_name(self) -> str:
-        """The name that the kubelet gives its node."""
+        """The kubelet's name of its node."""
         return self.node or os.environ.get("NODE_NAME") or socket.gethostname().lower()
 
     @property
     def plugin_socket(self) -> Path:
-        """Where the driver serves; each instance has its own."""
+        """The driver's socket; each instance has its own."""
         return self.plugins_dir / self.driver / f"{self._socket('dra')}.sock"
 
     @property
     def turns_file(self) -> Path:
-        """Where all instances take turns."""
+        """The file for the turns of all instances."""
         return self.plugins_dir / self.driver / "claims.lock"
 
     @property
     def registration_socket(self) -> Path:
-        """Where the kubelet finds the driver."""
+        """The socket where the kubelet finds the driver."""
         return self.registry_dir / f"{self._socket(self.driver)}-reg.sock"
 
     def _socket(self, name: str) -> str:

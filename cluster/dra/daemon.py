@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 async def serve(config: DraConfig, stop: asyncio.Event) -> None:
-    """Serve until ``stop``.  The slice and the reservations stay: pods that have claims run on."""
+    """Serve until ``stop``.  The slice and the reservations stay: pods with claims run on."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(serving_metrics(config.metrics, "xenpod-dra"))
         link = await stack.enter_async_context(channel(config.protect_socket))
@@ -75,7 +75,7 @@ async def _until(stop: asyncio.Event, *running: Coroutine[Any, Any, None]) -> No
 async def _serving(
     config: DraConfig, claims: Claims, health: DeviceHealths, registered: Callable[[], None]
 ) -> AsyncIterator[None]:
-    """Serve both sockets.  The driver's comes first: the kubelet uses it once it has found the other one."""
+    """Serve both sockets, the driver's first: the kubelet uses it after finding the registration socket."""
 
     def add_plugin(server: grpc.aio.Server) -> None:
         dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(PluginV1(claims), server)
@@ -102,7 +102,7 @@ async def _serving(
 async def _follow(
     protectd: ProtectdReservations, show: Callable[[ZoneMemory | None, Attributes], None]
 ) -> None:
-    """Pass on what protectd says, for as long as the daemon runs; None: it does not answer."""
+    """Pass on protectd's reports for as long as the daemon runs; None: protectd does not answer."""
     backoff = Backoff(0.5, 10.0)
     while True:
         try:

@@ -1,7 +1,6 @@
 """The driver's own figures, in the registry of the process (``daemonkit.observe.metrics``).
 
-Every label has one of a few values, which are written in our source: nothing that a claim's author chooses is
-one.
+Every label has one of a few values from our source; a claim's author cannot choose any.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ for _call in ("prepare", "unprepare"):
 
 
 def host(memory: ZoneMemory | None) -> None:
-    """What protectd says now; None: it is away."""
+    """Take over protectd's present report; None: protectd is away."""
     _UP.set(memory is not None)
     if memory is not None:
         _CLAIMS.set(memory.claims)
@@ -73,7 +72,7 @@ def call(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def request(operation: str) -> Iterator[None]:
-    """Count a request to the API server; ``operation`` is one of those that our code names."""
+    """Count a request to the API server; ``operation`` is a name from our code."""
     _REQUESTS.labels(operation).inc()
     with _failures(operation):
         yield

@@ -1,4 +1,4 @@
-"""The driver's values: what protectd has, and what it has promised."""
+"""The driver's values: protectd's memory and devices, and its promises."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _DIFFERENCE = 64 << 20
 class ZoneMemory:
     """Memory for zones, in bytes.
 
-    ``total``: all of it.  ``claimable``: what all claims together can have, present claims included; without
-    the memory of zones that have no claim.  ``reserved``: promised to zones and by reservations.
-    ``claimed``: promised by reservations, of which there are ``claims``.
+    ``total``: all memory for zones.  ``claimable``: the maximum of all claims together, present claims
+    included, without the memory of zones without a claim.  ``reserved``: promised to zones and by
+    reservations.  ``claimed``: promised by reservations, and ``claims`` is the number of these reservations.
     """
 
     total: int
@@ -28,18 +28,19 @@ class ZoneMemory:
 
     @property
     def lost(self) -> bool:
-        """Whether the host has less than is promised: it has lost memory since, to others or to its dom0.
+        """Whether the host has less than promised: its memory has shrunk since, because of other users or its
+        dom0.
 
-        Figures of a zone that is being made differ by what its domain takes between two readings of them.
+        During the creation of a zone the figures differ by the domain's growth between two readings.
         """
         return self.reserved - self.total > max(_DIFFERENCE, self.total // 64)
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A reservation of protectd: its id is the uid of the claim it was made for.
+    """A reservation of protectd: its id is the uid of its claim.
 
-    ``device``: the claim's device in the slice; "": it was not made for a claim.  ``claim``: the claim's
+    ``device``: the claim's device in the slice; "": a reservation without a claim.  ``claim``: the claim's
     namespace and name, for messages.
     """
 
@@ -48,15 +49,15 @@ class Promise:
     pod_uids: tuple[str, ...]
     device: str = ""
     host_devices: tuple[str, ...] = ()
-    """Their names in protectd's configuration."""
+    """Names of the claim's host devices in protectd's configuration."""
     claim: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class HostDevice:
-    """A device of the host that protectd's configuration names.
+    """A host device named in protectd's configuration.
 
-    ``pci_address``: "" for a block device.  ``zone_id``: the zone that has it now.
+    ``pci_address``: "" for a block device.  ``zone_id``: the zone that has the device now.
     """
 
     name: str
@@ -65,5 +66,5 @@ class HostDevice:
     zone_id: str
 
     def slice_name(self, node: str) -> str:
-        """Its name in the slice.  A hash, since the name in the configuration need not be a DNS label."""
+        """Name in the slice.  A hash, because the name in the configuration need not be a DNS label."""
         return HOST_DEVICE + hashlib.sha256(f"{node}/{self.name}".encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The client of protectd: reservations, and the host's memory as it changes."""
+"""The client of protectd: reservations, and the host's memory with its changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ProtectdReservations:
         self._devices = protect_pb2_grpc.DevicesStub(channel)
 
     async def make(self, wanted: Promise) -> None:
-        """Make a reservation, or add pods to it.  ``total_bytes`` includes what the hypervisor takes."""
+        """Make a reservation, or add pods to it.  ``total_bytes`` includes the hypervisor's part."""
         request = pb.MakeReservationRequest(
             id=wanted.claim_uid,
             total_bytes=wanted.total_bytes,
@@ -41,13 +41,13 @@ class ProtectdReservations:
             await self._reservations.MakeReservation(request, timeout=_CHANGE)
 
     async def release(self, claim_uid: str) -> None:
-        """Release a reservation; an unknown one succeeds."""
+        """Release a reservation; an unknown claim succeeds."""
         request = pb.ReleaseReservationRequest(id=claim_uid)
         with _faults("release claim", claim_uid):
             await self._reservations.ReleaseReservation(request, timeout=_CHANGE)
 
     async def all(self) -> tuple[Promise, ...]:
-        """All reservations, the oldest first, also those that are not for claims."""
+        """All reservations, with and without claims, the oldest first."""
         with _faults("list reservations of", "protectd"):
             answer = await self._reservations.ListReservations(pb.ListReservationsRequest(), timeout=_READ)
         return tuple(
@@ -62,7 +62,7 @@ class ProtectdReservations:
         )
 
     async def devices(self) -> tuple[HostDevice, ...]:
-        """The named devices of the host that are present, sorted by name."""
+        """The present named devices of the host, sorted by name."""
         with _faults("list devices of", "protectd"):
             answer = await self._devices.ListDevices(protect_pb2.ListDevicesRequest(), timeout=_READ)
         found = {

@@ -1,1 +1,1 @@
-"""The node labeller: keeps labels that say what a node can do, as xenpod-cri reports it."""
+"""The node labeller: keeps labels about a node's capabilities, from xenpod-cri's reports."""

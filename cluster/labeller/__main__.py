@@ -1,6 +1,6 @@
-"""``xenpod-labels``: labels this node with what it can do, for schedulers.
+"""``xenpod-labels``: labels this node with its capabilities, for schedulers.
 
-Exit status: 0 stopped or done, 1 it failed (with --once or --remove), 2 wrong usage.
+Exit status: 0 stopped or done, 1 failure (with --once or --remove), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _node_name() -> str:
-    """The name that the kubelet gives its node."""
+    """The kubelet's name of its node."""
     return os.environ.get("NODE_NAME") or socket.gethostname().lower()
 
 

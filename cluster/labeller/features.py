@@ -1,7 +1,7 @@
-"""Writes a feature file of Node Feature Discovery, whose worker makes labels from it.
+"""Writes a feature file of Node Feature Discovery, whose worker makes labels from the file.
 
 Format: Node Feature Discovery, "Local feature source": lines ``name=value`` in a file of features.d.  A file
-whose name begins with a dot is ignored; renaming one is how to change a file at once.
+with a dot at the start of its name is ignored; renaming a file changes it at once.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _HEAD = "# Made by xenpod-labels; changes are overwritten.\n"
 
 
 class FeatureFile:
-    """The file ``xenpod`` in a folder, which is made if it does not exist."""
+    """The file ``xenpod`` in a folder.  The folder is made if missing."""
 
     def __init__(self, directory: Path = DIRECTORY) -> None:
         self._path = directory / _NAME
         self._new = directory / f".{_NAME}.new"
 
     async def put(self, labels: Labels) -> bool:
-        """Write the labels; returns whether the file has changed.  Refused: it cannot be written."""
+        """Write the labels; returns whether the file has changed.  Refused: writing failed."""
         content = (_HEAD + "".join(f"{key}={value}\n" for key, value in sorted(labels.items()))).encode()
         try:
             if self._content() == content:
@@ -44,7 +44,7 @@ class FeatureFile:
         return True
 
     async def remove(self) -> bool:
-        """Remove the file; returns whether it existed.  Node Feature Discovery then removes the labels."""
+        """Remove the file, and thereby Node Feature Discovery's labels; returns whether the file existed."""
         try:
             self._path.unlink()
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Keeps labels up to date: reads what the node can do periodically, and writes changes."""
+"""Keeps labels up to date: reads the node's capabilities periodically, and writes changes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class LabelSink(Protocol):
     """The place where labels are written."""
 
     async def put(self, labels: Labels) -> bool:
-        """Write these labels, and remove all others that are ours; returns whether any changed."""
+        """Write these labels, and remove our other labels; returns whether any changed."""
 
     async def remove(self) -> bool:
-        """Remove our labels; returns whether there were any."""
+        """Remove our labels; returns whether any existed."""
 
 
 async def keep(
@@ -35,8 +35,8 @@ async def keep(
 ) -> None:
     """Keep the labels up to date until ``stop``.  They stay afterwards, and while xenpod-cri is away.
 
-    ``interval``: seconds between two readings, with a tenth of jitter, so that nodes do not ask all at once.
-    After a failure the backoff is a second, then two, four, up to ``LONGEST_DELAY``.
+    ``interval``: seconds between two readings, with a tenth of jitter: nodes do not ask all at once.  After a
+    failure the backoff is a second, then two, four, up to ``LONGEST_DELAY``.
     """
     backoff = Backoff(1.0, LONGEST_DELAY)
     backoff.delay()  # the first delay is 0, but even the first failure must be followed by a pause
@@ -61,13 +61,13 @@ async def keep(
 
 
 async def once(read: Callable[[], Awaitable[Labels]], sink: LabelSink) -> None:
-    """Read and write the labels once.  Fault: it failed."""
+    """Read and write the labels once.  Fault: reading or writing failed."""
     labels = await read()
     if await sink.put(labels):
         log.info("labels changed", extra=fields(**dict(sorted(labels.items()))))
 
 
 async def remove(sink: LabelSink) -> None:
-    """Remove the labels.  Fault: it failed."""
+    """Remove the labels.  Fault: the removal failed."""
     if await sink.remove():
         log.info("labels removed")

@@ -22,7 +22,7 @@ Labels: TypeAlias = Mapping[str, str]
 
 PREFIX = "xenpod.dev/"
 
-# Operators set labels with this prefix too, such as a node's platform, so this lists the labeller's own.
+# The labeller's own labels, because operators also set labels with this prefix, like a node's platform.
 _FACTS = r"toolstack|security-boundary|user-namespaces|xen-version(?:\.major|\.minor)?"
 _OWN = re.compile(rf"{re.escape(PREFIX)}(?:{_FACTS}|(?:handler|mode|can)\..+)")
 _TEXT = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -30,18 +30,18 @@ _NOT_IN_TEXT = re.compile(r"[^-A-Za-z0-9_.]+")
 _VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})")
 _LONGEST = 63
 _HANDLERS = 256
-"""Most handlers that get labels, since everybody who lists nodes reads these."""
+"""Maximum of handlers with labels; every client that lists nodes reads the labels."""
 
 
 def is_ours(key: str) -> bool:
-    """Whether the label belongs to the labeller alone, which sets and removes it."""
+    """Whether only the labeller sets and removes the label."""
     return _OWN.fullmatch(key) is not None
 
 
 def labels_of(status: cri.StatusResponse) -> Labels:
     """The labels of a node with this verbose Status.
 
-    Unreachable: protectd does not answer xenpod-cri, so it is not known what the node can do.
+    Unreachable: protectd does not answer xenpod-cri, and the node's capabilities are unknown.
     """
     toolstack = _table(status, "toolstack")
     if not isinstance(toolstack.get("name"), str):
@@ -67,7 +67,7 @@ def labels_of(status: cri.StatusResponse) -> Labels:
 
 
 def _usable(handlers: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The usable handlers of xenpod itself; Status also lists those of a delegate."""
+    """The usable handlers of xenpod itself; Status also lists the delegate's."""
     for name, details in list(handlers.items())[:_HANDLERS]:
         if isinstance(details, dict) and not details.get("error"):
             yield name, details
@@ -94,7 +94,7 @@ def _text(text: str) -> str:
     return _NOT_IN_TEXT.sub("-", text)[:_LONGEST].strip("-_.")
 
 
-@functools.lru_cache(maxsize=1024)  # so that the warning about a name is logged once
+@functools.lru_cache(maxsize=1024)  # logs the warning about a name only once
 def _is_name(name: str) -> bool:
     if _TEXT.fullmatch(name):
         return True

@@ -12,7 +12,7 @@ from cluster.labeller.labels import Labels, is_ours
 from daemonkit.faults import Broken
 
 CHECK = 300.0
-"""Seconds after which the node is read again even if nothing has changed here."""
+"""Seconds after which the node is read again without a change here."""
 
 _OPERATION = "label node"
 _MERGE = "application/merge-patch+json"  # RFC 7386: null removes a key
@@ -20,9 +20,9 @@ _RIGHTS = "it needs get and patch of nodes; a kubelet's own credentials suffice 
 
 
 class NodeLabels:
-    """The labeller's labels of one node; all others stay as they are.
+    """The labeller's labels of one node; other labels stay.
 
-    A ``kubeconfig`` of None means the service account of the pod that this runs in.
+    A ``kubeconfig`` of None means the service account of the labeller's pod.
     """
 
     def __init__(self, name: str, kubeconfig: Path | None) -> None:
@@ -32,26 +32,26 @@ class NodeLabels:
         self._check_at = 0.0
 
     async def put(self, labels: Labels) -> bool:
-        """Write these labels, and remove all others that are ours; returns whether any changed.
+        """Write these labels, and remove our other labels; returns whether any changed.
 
-        Denied, Missing, Unreachable: the API server refused, knows no such node, or does not answer.
-        Invalid: there are no usable credentials.
+        Denied, Missing, Unreachable: the API server refused, does not know the node, or does not answer.
+        Invalid: no usable credentials.
         """
         if labels == self._put and time.monotonic() < self._check_at:
             return False
-        self._put = None  # a patch whose answer does not come may have been made
+        self._put = None  # a patch without an answer may have been made
         changed = await self._exchange(labels)
         self._put = labels
         self._check_at = time.monotonic() + CHECK * random.uniform(0.8, 1.2)
         return changed
 
     async def remove(self) -> bool:
-        """Remove all our labels from the node; returns whether there were any."""
+        """Remove all our labels from the node; returns whether any existed."""
         self._put = None
         return await self._exchange({})
 
     async def _exchange(self, wanted: Labels) -> bool:
-        """Read the node, and patch what differs.  Credentials are read each time, since they are rotated."""
+        """Read the node, and patch the differences.  Credentials rotate, and are read each time."""
         from kubernetes_asyncio import client
 
         purpose = Purpose(_OPERATION, self._name, self._hint)
@@ -74,7 +74,7 @@ class NodeLabels:
 
 
 def difference(there: Labels, wanted: Labels) -> Mapping[str, str | None]:
-    """The merge patch that turns ``there`` into ``wanted``; labels that are not ours are left out."""
+    """The merge patch from ``there`` to ``wanted``; only our labels count."""
     patch: dict[str, str | None] = {key: None for key in there if is_ours(key) and key not in wanted}
     patch.update((key, value) for key, value in wanted.items() if there.get(key) != value)
     return patch

@@ -16,7 +16,7 @@ _TIMEOUT = 30.0
 
 
 async def read(socket: Path) -> Labels:
-    """The labels for what the node can do now.  Unreachable: xenpod-cri or protectd does not answer."""
+    """Labels for the node's present capabilities.  Unreachable: no answer of xenpod-cri or protectd."""
     async with channel(socket) as link:
         try:
             request = cri.StatusRequest(verbose=True)

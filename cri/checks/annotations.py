@@ -1,4 +1,4 @@
-"""Checks our own annotations of pods: the operator says for each handler which ones its pods may carry."""
+"""Checks our own annotations of pods.  For each handler, the operator lists the allowed annotations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from daemonkit.faults import Denied, Invalid
 
 
 def check_annotations(pod: str, notes: Mapping[str, str], name: str, handler: HandlerConfig) -> None:
-    """Check annotations.  Invalid: one is unknown; Denied: the handler ``name`` does not list it."""
+    """Check annotations.  Invalid: unknown annotation; Denied: not listed by the handler ``name``."""
     for key in notes:
         if not key.startswith(PREFIX):
             continue

@@ -1,4 +1,4 @@
-"""Checks of a CreateContainer request: what cannot be honoured is refused by name."""
+"""Checks of a CreateContainer request: every value that cannot be honoured is refused by name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _OOM_SCORE = 1000  # proc(5), oom_score_adj
 
 
 def check(config: cri.ContainerConfig, pod: cri.PodSandboxConfig, *, host_is_zone: bool = False) -> None:
-    """Invalid, Refused or Unsupported for what cannot be honoured.
+    """Invalid, Refused or Unsupported for requests that cannot be honoured.
 
-    ``host_is_zone``: the pod's handler gives its zone's namespaces to who asks for the host's.
+    ``host_is_zone``: the pod's handler gives the zone's namespaces to pods that ask for the host's.
     """
     check_name(CREATE, "metadata.name", config.metadata.name)
     check_map(CREATE, "labels", config.labels)
@@ -40,7 +40,7 @@ def check(config: cri.ContainerConfig, pod: cri.PodSandboxConfig, *, host_is_zon
 
 
 def _check_annotations(config: cri.ContainerConfig) -> None:
-    """Invalid: a container has one of our annotations, which count only on pods."""
+    """Invalid: a container has an annotation of ours.  Our annotations count only on pods."""
     for key in config.annotations:
         if key.startswith(PREFIX):
             cause = "a container has no annotations of this kind"

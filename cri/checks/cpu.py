@@ -1,4 +1,4 @@
-"""CPU figures of CRI resources: what the kernel's control groups would refuse, and what they would clamp."""
+"""CPU figures of CRI resources: values that the kernel's control groups would refuse or clamp."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 SHARES = range(2, 262_145)
-"""cpu.shares: 1024 stand for one CPU; what is beyond is clamped (kernel/sched/sched.h)."""
+"""cpu.shares: 1024 mean one CPU; values out of bounds are clamped (kernel/sched/sched.h)."""
 PERIODS = range(1000, 1_000_001)
 """cpu.cfs_period_us, microseconds (kernel/sched/core.c)."""
 
 
 def check_cpu(operation: str, asked: cri.LinuxContainerResources) -> None:
-    """Invalid for shares or a period that cannot be.  A negative quota means none."""
+    """Invalid for impossible shares or period.  A negative quota means none."""
     if asked.cpu_shares < 0:
         raise Invalid(operation, f"cpu_shares {asked.cpu_shares}", "negative")
     if asked.cpu_period and asked.cpu_period not in PERIODS:
@@ -21,5 +21,5 @@ def check_cpu(operation: str, asked: cri.LinuxContainerResources) -> None:
 
 
 def clamped(cpu_shares: int) -> int:
-    """Shares that have been checked, as the kernel would take them."""
+    """Checked shares, clamped as the kernel does."""
     return min(max(cpu_shares, SHARES[0]), SHARES[-1])

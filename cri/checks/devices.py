@@ -1,4 +1,4 @@
-"""Devices of the host that pods and containers ask for: by name, or block volumes by their paths."""
+"""Host devices for pods and containers: by name, or block volumes by their paths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 NODES = "/dev/xenpod/"
-"""Where a container finds devices by name; host paths there are the names that device plugins give."""
+"""Directory of named devices in a container; the names in host paths below it come from device plugins."""
 
 _KIND = "xenpod.dev/device"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
@@ -33,7 +33,7 @@ _FOREIGN = (
 
 
 def of_pod(notes: Mapping[str, str], handler: HandlerConfig) -> tuple[str, ...]:
-    """The names of devices that a pod's zone has from the beginning.  Invalid: an annotation is malformed."""
+    """The names of a zone's devices at its start.  Invalid: an annotation is malformed."""
     noted = [name.strip() for name in notes.get(DEVICES, "").split(",") if name.strip()]
     for name in noted:
         _check_name(f"annotation {DEVICES}", name)
@@ -51,7 +51,7 @@ def check_pod(config: cri.PodSandboxConfig, handler: HandlerConfig) -> None:
 
 
 def check(config: cri.ContainerConfig) -> None:
-    """Check what a container asks for.  Invalid, Refused; whether the host has it is protectd's to say."""
+    """Check a container's devices.  Invalid, Refused; protectd checks whether the host has the device."""
     for device in config.devices:
         check_path(CREATE, "device on the host", device.host_path, absolute=True)
         check_path(CREATE, "device in the container", device.container_path, absolute=True)
@@ -75,7 +75,7 @@ def check(config: cri.ContainerConfig) -> None:
 def of_container(
     config: cri.ContainerConfig, of_pod: Iterable[str], uid: int, gid: int
 ) -> list[pb.WorkloadDevice]:
-    """What protectd is asked for; ``of_pod`` are names, and the nodes belong to ``uid`` and ``gid``."""
+    """Devices for the request to protectd; ``of_pod``: names; ``uid``, ``gid``: owner of the nodes."""
     asked = [_device(one) for one in config.devices]
     names = [*of_pod, *(claim.name.partition("=")[2] for claim in config.CDI_devices)]
     asked += [pb.WorkloadDevice(name=name, container_path=NODES + name) for name in names]

@@ -1,4 +1,4 @@
-"""Checks that pod and container requests share; each raises Invalid with the field's name."""
+"""Shared checks of pod and container requests; each raises Invalid with the field's name."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from daemonkit.faults import Invalid
 
 CREATE = "create container"
 RUN = "run pod sandbox"
-"""The operations that refuse a request, as faults name them."""
+"""Operations that refuse a request, by their names in faults."""
 
 MAX_MEMORY = 2**50
 MAX_VCPUS = 1024
-"""What is asked for beyond these counts as so much, which no host has."""
+"""Larger requests are clamped; no host has this much."""
 PREFIX = "xenpod.dev/"
 """Prefix of our own annotations."""
 ELSEWHERE = "leave it out, or run the pod on a node with another runtime"
-"""The hint when only the host's own kernel could do what is asked."""
+"""The hint if only the host's own kernel could satisfy the request."""
 
-# Names go into CNI arguments, log lines and file names, and must not be able to break out of any of them.
+# Names go into CNI arguments, log lines and file names, and must not break out of any of them.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
-_TOTAL = 256 * 1024  # bytes of all annotations, as Kubernetes has it
+_TOTAL = 256 * 1024  # bytes of all annotations, from Kubernetes
 
 
 def check_name(operation: str, field: str, value: str, *, required: bool = True) -> None:

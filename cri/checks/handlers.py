@@ -1,4 +1,4 @@
-"""Checks the configured runtime handlers against protectd's profiles and what this host can do."""
+"""Checks the configured runtime handlers against protectd's profiles and this host's capabilities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MIB = 1 << 20
 
 
 def trouble(handler: HandlerConfig, host: pb.InfoResponse) -> WrongKey | None:
-    """The handler's key that does not fit protectd's profile, and why; None if all fit."""
+    """The handler's first key that does not fit protectd's profile, and why; None if all fit."""
     if handler.profile not in host.profiles:
         known = ", ".join(sorted(host.profiles))
         return WrongKey("profile", f"protectd has no profile {handler.profile!r} (there are: {known})")
@@ -28,12 +28,12 @@ def trouble(handler: HandlerConfig, host: pb.InfoResponse) -> WrongKey | None:
 
 
 def unmet(handler: HandlerConfig, host: pb.InfoResponse) -> str:
-    """What the handler requires and this host lacks, for people; "" when it has everything.
+    """The handler's requirements that this host does not meet, for people; "" if all are met.
 
-    Its mode requires what the hypervisor needs to run it.
+    A handler's mode also requires hypervisor features.
     """
     if not host.HasField("capabilities"):
-        # An older protectd: it would ignore the mode, too.
+        # An older protectd would ignore the mode, too.
         return "protectd is older, and does not say what this host can" if handler.asks_host else ""
     lacking = (
         _lacking(handler, host.capabilities),
@@ -53,7 +53,7 @@ def zone_mode(handler: HandlerConfig, host: pb.InfoResponse) -> pb.ZoneMode.Valu
 
 
 def fallback(handler: HandlerConfig, host: pb.InfoResponse) -> str:
-    """Why its zones are PV though PVH goes before it, for people; "" where that is not so."""
+    """Why the handler's zones are PV although PVH is preferred, for people; "" if they are not."""
     if _wanted_mode(handler, host) != pb.ZONE_MODE_AUTO:
         return ""
     why = _pvh_lacks(handler, host.capabilities)
@@ -61,7 +61,7 @@ def fallback(handler: HandlerConfig, host: pb.InfoResponse) -> str:
 
 
 def _pvh_lacks(handler: HandlerConfig, can: pb.HostCapabilities) -> str:
-    """As protectd chooses; a kernel from an image is not known before a zone boots it."""
+    """Uses protectd's rule; a kernel from an image is unknown before a zone boots it."""
     if not can.hvm:
         return "hvm (VT-x or AMD-V)"
     if not can.hap:
@@ -158,7 +158,7 @@ def _size_trouble(handler: HandlerConfig, bounds: pb.ProfileBounds) -> WrongKey 
 
 
 def _usual_trouble(handler: HandlerConfig, bounds: pb.ProfileBounds) -> WrongKey | None:
-    """The trouble with the size of pods without limits, which is the profile's if the handler has none."""
+    """The trouble with the size of pods without limits: the handler's size, or else the profile's."""
     memory = 0 if handler.memory else bounds.memory_bytes
     if memory and not handler.memory_min <= memory <= (handler.memory_max or memory):
         cause = f"the {memory // _MIB} MiB of its profile are not within memory_min and memory_max: set it"

@@ -1,4 +1,4 @@
-"""Checks of a container's mounts: what cannot be honoured is refused by name."""
+"""Checks of a container's mounts: every mount that cannot be honoured is refused by name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from daemonkit.faults import Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 LIMIT = 256
-"""Most mounts of one container; protectd has the same limit."""
+"""Maximum of mounts in a container; protectd has the same limit."""
 _IMAGES = 32
 
 
 def check_mounts(mounts: Sequence[cri.Mount], pod: PodIdMapping | None) -> None:
-    """Invalid or Refused for what cannot be honoured; ``pod``: the id mapping of its user namespace."""
+    """Invalid or Refused for mounts that cannot be honoured; ``pod``: its user namespace's id mapping."""
     if len(mounts) > LIMIT:
         raise Invalid(CREATE, "mounts", f"{len(mounts)} are more than {LIMIT}")
     _check_images(mounts)
@@ -63,19 +63,19 @@ def _check_options(subject: str, mount: cri.Mount) -> None:
 
 
 def is_image(mount: cri.Mount) -> bool:
-    """Whether the mount is of an image; a nameless one without a host path counts as one, too."""
+    """Whether the mount is of an image; a mount without name and host path counts as an image, too."""
     return mount.HasField("image") and bool(mount.image.image or not mount.host_path)
 
 
 def _check_images(mounts: Iterable[cri.Mount]) -> None:
-    """Invalid when there are too many images."""
+    """Invalid: too many images."""
     found = sum(is_image(mount) for mount in mounts)
     if found > _IMAGES:
         raise Invalid(CREATE, "mounts", f"{found} images are more than {_IMAGES}")
 
 
 def _check_image(subject: str, mount: cri.Mount) -> None:
-    """Invalid for what CRI does not allow with an image."""
+    """Invalid for fields that CRI does not allow with an image."""
     if not mount.image.image:
         raise Invalid(CREATE, subject, "no image is named")
     if mount.host_path:
@@ -87,5 +87,5 @@ def _check_image(subject: str, mount: cri.Mount) -> None:
 
 
 def place(container_path: str) -> str:
-    """The one spelling of a container path: ``//a/./b/`` is ``/a/b``."""
+    """The canonical form of a container path: ``/a/b`` for ``//a/./b/``."""
     return posixpath.normpath("/" + container_path.strip("/"))

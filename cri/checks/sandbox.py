@@ -1,4 +1,4 @@
-"""Checks of a RunPodSandbox request: what cannot be honoured is refused by name."""
+"""Checks of a RunPodSandbox request: every value that cannot be honoured is refused by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _PORTS = 4096
-# The sysctls that Kubernetes calls namespaced.  A zone has a kernel of its own; the fake's zones have not.
+# Namespaced sysctls by Kubernetes' definition.  Each zone has its own kernel; the fake's zones do not.
 _SYSCTL = re.compile(
     r"(kernel\.shm[a-z_]+|kernel\.msg[a-z_]+|kernel\.sem|fs\.mqueue\.[a-z_]+|net\.[A-Za-z0-9_.-]+)"
 )
@@ -25,7 +25,7 @@ _SYSCTL_VALUE = re.compile(r"[\x20-\x7e\t]{0,1024}")
 
 
 def handler_name(wanted: str, handlers: Mapping[str, HandlerConfig]) -> str:
-    """The handler that ``wanted`` names, "" being the default; Invalid when there is none of that name."""
+    """The handler named ``wanted``; "" means the default.  Invalid: no handler has this name."""
     name = wanted or DEFAULT_HANDLER
     if name not in handlers:
         known = ", ".join(sorted(handlers)) or "none"
@@ -34,7 +34,7 @@ def handler_name(wanted: str, handlers: Mapping[str, HandlerConfig]) -> str:
 
 
 def check(config: cri.PodSandboxConfig, handler: str, handlers: Mapping[str, HandlerConfig]) -> None:
-    """Invalid, Refused or Denied for what cannot be; ``handler``: the pod's, one of ``handlers``."""
+    """Invalid, Refused or Denied for impossible requests; ``handler``: the pod's, a key of ``handlers``."""
     check_name(RUN, "metadata.name", config.metadata.name)
     check_name(RUN, "metadata.namespace", config.metadata.namespace, required=False)
     check_name(RUN, "metadata.uid", config.metadata.uid, required=False)

@@ -1,4 +1,4 @@
-"""Checks of a container's security context: what cannot be honoured is refused by name.
+"""Checks of a container's security context: every value that cannot be honoured is refused by name.
 
 Profiles (seccomp, AppArmor) come in a message of CRI, or in its deprecated text.
 """
@@ -17,7 +17,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 _OWN_KERNEL = "this node runs a pod in a virtual machine with a kernel of its own"
 _LOCAL = "localhost/"
 _DEFAULTS = ("runtime/default", "docker/default")
-# Of a multi-category policy: a sensitivity or a range, and categories.
+# SELinux level of a multi-category policy: a sensitivity or a range, and categories.
 _SELINUX_LEVEL = re.compile(r"s[0-9](-s[0-9])?(:c[0-9]{1,4}([.,]c[0-9]{1,4})*)?")
 Type = cri.SecurityProfile
 
@@ -25,11 +25,11 @@ Type = cri.SecurityProfile
 def check_pod_security(
     name: str, security: cri.LinuxSandboxSecurityContext, handler: str, host_is_zone: Iterable[str]
 ) -> None:
-    """Invalid or Refused for what cannot be honoured.
+    """Invalid or Refused for values that cannot be honoured.
 
-    Most of it is about a pause container, which a zone does not have: well formed it is accepted, since the
-    kubelet copies it from ordinary pods.  ``host_is_zone``: the handlers that give their zone's namespaces to
-    who asks for the host's.
+    Most values are about a pause container, which a zone does not have.  Well-formed values are accepted,
+    because the kubelet copies them from ordinary pods.  ``host_is_zone``: the handlers that give the zone's
+    namespaces to pods that ask for the host's.
     """
     _check_pod_namespaces(name, security.namespace_options, handler, frozenset(host_is_zone))
     pod_userns(RUN, name, security.namespace_options)
@@ -67,7 +67,7 @@ def _check_pod_namespaces(
 
 
 def _host_namespaces(options: cri.NamespaceOption) -> str:
-    """The host's namespaces that are asked for, by the names of the pod's fields; "": none."""
+    """The requested namespaces of the host, by the names of the pod's fields; "": none."""
     wants = []
     if options.pid == cri.NODE:
         wants.append("the host's processes (hostPID)")
@@ -83,7 +83,7 @@ def check_security(
     *,
     host_is_zone: bool = False,
 ) -> None:
-    """Invalid or Refused for what cannot be honoured; ``pod``: its sandbox's; ``host_is_zone``: see above."""
+    """Invalid or Refused for impossible values; ``pod``: the sandbox's; ``host_is_zone``: see above."""
     if security.privileged and not pod.privileged:
         raise Refused(
             CREATE, name, "privileged, and its pod sandbox is not", "run the sandbox with privileged set"
@@ -101,7 +101,7 @@ def check_security(
 
 
 def _check_namespaces(name: str, options: cri.NamespaceOption) -> None:
-    """Invalid for modes that CRI does not have; Refused for the host's network."""
+    """Invalid for modes unknown to CRI; Refused for the host's network."""
     known = cri.NamespaceMode.values()
     if any(mode not in known for mode in (options.network, options.pid, options.ipc)):
         raise Invalid(CREATE, name, "an unknown namespace mode")
@@ -119,7 +119,7 @@ def _check_namespaces(name: str, options: cri.NamespaceOption) -> None:
 def _check_host_namespaces(
     name: str, options: cri.NamespaceOption, pod: cri.NamespaceOption, host_is_zone: bool
 ) -> None:
-    """NODE means the zone's where the handler says so, or did when the pod was made."""
+    """NODE means the zone's namespace if the handler says so now, or said so when the pod was made."""
     pid = cri.POD if pod.pid == cri.NODE else options.pid
     ipc = cri.POD if pod.ipc == cri.NODE else options.ipc
     if not host_is_zone and (wants := _host_namespaces(cri.NamespaceOption(pid=pid, ipc=ipc))):
@@ -127,13 +127,13 @@ def _check_host_namespaces(
 
 
 def check_selinux(operation: str, name: str, options: cri.SELinuxOption) -> None:
-    """Invalid for what cannot be a label.  Without SELinux in the zone a label has no effect."""
+    """Invalid for malformed labels.  Without SELinux in the zone a label has no effect."""
     if options.level and not _SELINUX_LEVEL.fullmatch(options.level):
         raise Invalid(operation, name, f"SELinux level {options.level!r:.80}: not of the form s0:c1,c2")
 
 
 def labelled(options: cri.SELinuxOption) -> bool:
-    """Whether any part of an SELinux label is asked for."""
+    """Whether the request has any part of an SELinux label."""
     return any((options.user, options.role, options.type, options.level))
 
 
@@ -156,7 +156,7 @@ def _check_apparmor(operation: str, message: cri.SecurityProfile | None, old: st
 def chosen(
     kind: str, profile: cri.SecurityProfile | None, old: str, operation: str = CREATE
 ) -> cri.SecurityProfile:
-    """The profile asked for: ``profile``, else the text ``old``, else Unconfined.  Invalid: malformed."""
+    """The requested profile: ``profile``, else the text ``old``, else Unconfined.  Invalid: malformed."""
     asked = profile if profile is not None else _of_text(kind, old, operation)
     if asked.profile_type not in Type.ProfileType.values():
         raise Invalid(operation, f"{kind} profile type {asked.profile_type}", "unknown")

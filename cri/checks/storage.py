@@ -1,4 +1,4 @@
-"""Reads limits of what a pod's containers write, from its annotations.
+"""Reads limits on the containers' disk use from the annotations of their pod.
 
 Kubernetes does not tell runtimes a container's limit of ephemeral-storage, nor an emptyDir's sizeLimit.
 """
@@ -19,18 +19,18 @@ _MOST_ENTRIES = 256
 
 
 def check_storage(notes: Mapping[str, str]) -> None:
-    """Invalid: an annotation that cannot be read."""
+    """Invalid: an annotation is malformed."""
     writable_layers(notes)
     empty_dirs(notes)
 
 
 def writable_layers(notes: Mapping[str, str]) -> Mapping[str, int]:
-    """Bytes of what each container may write to its root, by its name."""
+    """Limits in bytes of the writable layers, by container name."""
     return _limits(notes, EPHEMERAL_STORAGE)
 
 
 def empty_dirs(notes: Mapping[str, str]) -> Mapping[str, int]:
-    """Bytes of each emptyDir on disk, by its volume's name."""
+    """Sizes in bytes of emptyDirs on disk, by volume name."""
     return _limits(notes, EMPTY_DIRS)
 
 

@@ -1,6 +1,6 @@
 """Checks of user namespaces.
 
-A pod has one user namespace, which all its containers share.  It maps to ids of the zone: within the virtual
+All containers of a pod share one user namespace.  The namespace maps to ids of the zone: within the virtual
 machine it is a second wall.
 """
 
@@ -25,10 +25,10 @@ class PodIdMapping:
 
 
 def pod_userns(operation: str, name: str, options: cri.NamespaceOption) -> PodIdMapping | None:
-    """The mapping of a pod's user namespace; None when it has none.
+    """The mapping of a pod's user namespace; None: the pod has none.
 
-    CRI allows NODE without mappings, which means none, and POD with exactly one mapping of container id 0,
-    the same for users and groups.  Invalid for anything else.
+    CRI allows NODE without mappings, meaning none, and POD with exactly one mapping of container id 0, the
+    same for users and groups.  Invalid for anything else.
     """
     if not options.HasField("userns_options"):
         return None
@@ -51,7 +51,7 @@ def pod_userns(operation: str, name: str, options: cri.NamespaceOption) -> PodId
 def container_userns(
     operation: str, name: str, options: cri.NamespaceOption, pod: cri.NamespaceOption
 ) -> PodIdMapping | None:
-    """The mapping of a container's user namespace; Invalid when it is not its pod's."""
+    """The mapping of a container's user namespace; Invalid if its pod has another mapping."""
     mine = pod_userns(operation, name, options)
     if mine != pod_userns(operation, name, pod):
         raise Invalid(operation, name, "its user namespace is not that of its pod sandbox")
@@ -67,7 +67,7 @@ def check_mapped(operation: str, name: str, ids: Iterable[int], pod: PodIdMappin
 
 
 def volume_is_mapped(operation: str, subject: str, mount: cri.Mount, pod: PodIdMapping | None) -> bool:
-    """Whether a mount is id-mapped as its pod is; Invalid for any other mapping."""
+    """Whether a mount has its pod's id mapping; Invalid for any other mapping."""
     if not mount.uidMappings and not mount.gidMappings:
         return False
     if pod is None:

@@ -16,7 +16,7 @@ VERSIONS = frozenset({"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"})
 _SUFFIXES = (".conf", ".conflist", ".json")
 _SIZE = 1024 * 1024
 _PLUGINS = 32
-# Both become parts of paths, or of plugins' own file names.
+# Names and types become parts of paths, or of plugins' own file names.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _LOAD = "load network configuration"
@@ -25,7 +25,7 @@ _HINT = "put a CNI .conflist there; it is read again for every pod"
 
 @dataclass(frozen=True, slots=True)
 class _Stamp:
-    """Identifies the version of a file that was read."""
+    """Identifies a version of a file."""
 
     path: Path
     inode: int
@@ -34,14 +34,14 @@ class _Stamp:
 
 
 class ConfDir:
-    """The configuration in force: the lexically first file of a directory, read again when it changes."""
+    """The configuration in force: the lexically first file of a directory, read again after each change."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._read: tuple[_Stamp, Chain] | None = None
 
     def load(self) -> Chain:
-        """The chain of plugins in force.  Refused, with the reason: there is none, or it is wrong."""
+        """The chain of plugins in force.  Refused, with the reason: the configuration is missing or wrong."""
         stamp = self._first()
         if self._read is None or self._read[0] != stamp:
             self._read = (stamp, _load(stamp.path))
@@ -63,7 +63,7 @@ class ConfDir:
 
 
 def parse(text: str, source: str) -> Chain:
-    """Parse a ``.conf`` or ``.conflist``; ValueError says what is wrong."""
+    """Parse a ``.conf`` or ``.conflist``; ValueError names the error."""
     try:
         value = json.loads(text)
     except RecursionError:

@@ -1,8 +1,8 @@
-"""Named network namespaces as ip-netns(8) makes them, in a thread of their own.
+"""Named network namespaces like those of ip-netns(8), made in a short-lived thread.
 
-``unshare(2)`` affects the calling thread only, so a short-lived thread does it, and binds its namespace to
-the name.  pyroute2 can do it too, but it forks, which a process with gRPC's threads must not, and would cost
-ten megabytes of memory for this alone.
+``unshare(2)`` affects the calling thread only.  The thread therefore unshares, and binds its namespace to the
+name.  pyroute2 forks for this task; a process with gRPC's threads must not fork, and pyroute2 would cost ten
+megabytes of memory.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _CLONE_NEWNET = 0x40000000
 _MNT_DETACH = 2
 _MS_BIND = 0x1000
 _MS_SHARED_ALL = 0x104000  # MS_SHARED | MS_REC
-# ip-netns(8)'s own, which others use too.
+# Directories of ip-netns(8), shared with other programs.
 _SYSTEM = frozenset({Path("/run/netns"), Path("/var/run/netns")})
 _libc = ctypes.CDLL(None, use_errno=True)
-# _share() makes the directory a shared mount when it is not one yet: one thread at a time.
+# _share() makes the directory a shared mount if necessary: one thread at a time.
 _directory = threading.Lock()
 
 
 async def create(path: Path) -> None:
-    """Make a network namespace that lives as long as its name ``path``."""
+    """Make a network namespace with the lifetime of its name ``path``."""
     try:
         # A thread left behind by a cancelled call would make the name after its removal.
         await complete(_made(path))
@@ -47,9 +47,9 @@ def is_there(path: Path) -> bool:
 
 
 async def remove(path: Path) -> None:
-    """Remove the name, and with it the namespace; an unknown one succeeds.
+    """Remove the name, and with it the namespace; an unknown name succeeds.
 
-    Detaching is instant; the kernel dismantles the namespace on its own time.
+    Detaching is instant; the kernel dismantles the namespace later.
     """
     await complete(asyncio.to_thread(_remove, path))
 
@@ -60,8 +60,8 @@ def _remove(path: Path) -> None:
     with _directory:
         path.unlink(missing_ok=True)
         if path.parent not in _SYSTEM and path.parent.is_dir() and not any(path.parent.iterdir()):
-            # _share() mounted a directory of our own on itself; it may be unmounted already.  Detached, since
-            # a process that happens to look into it would keep it mounted for good.
+            # _share() mounted our directory on itself; the mount may already be gone.  Detach the mount:
+            # otherwise a process with the directory open would keep the mount for good.
             _libc.umount2(os.fsencode(path.parent), _MNT_DETACH)
 
 
@@ -91,7 +91,7 @@ def _create(path: Path) -> None:
 
 
 def _share(directory: bytes) -> None:
-    """Make the mount shared: a name removed here is then gone in every mount namespace."""
+    """Make the mount shared: a name removed here then vanishes in every mount namespace."""
     if _libc.mount(b"", directory, b"none", _MS_SHARED_ALL, None) != 0:  # not a mount yet
         _check(_libc.mount(directory, directory, b"none", _MS_BIND, None))
         _check(_libc.mount(b"", directory, b"none", _MS_SHARED_ALL, None))

@@ -34,7 +34,7 @@ class Network:
         self._timeout = timeout
 
     def check(self) -> Chain:
-        """The configuration in force; Refused, with the reason, when a pod could not be attached now."""
+        """The configuration in force; Refused, with the reason: attaching a pod is impossible now."""
         chain = self._conf.load()
         for plugin in chain.plugins:
             self._plugins.find(plugin.type)
@@ -43,14 +43,15 @@ class Network:
     def plan(
         self, sandbox_id: str, config: cri.PodSandboxConfig, most: BandwidthLimits = UNLIMITED
     ) -> Attachment:
-        """Plan a pod's attachment, without doing anything yet.  Refused, Denied when it cannot be done."""
+        """Plan a pod's attachment, without doing anything yet.  Refused, Denied: the plan is impossible."""
         netns_path = self._netns_dir / f"xenpod-{sandbox_id[:32]}"
         return pod.attachment(sandbox_id, config, self.check(), netns_path, most)
 
     async def attach(self, attachment: Attachment, made: Callable[[], None] = lambda: None) -> Attachment:
-        """Make the namespace and ADD; the attachment with its result.  A failure leaves work for detach.
+        """Make the namespace and ADD; returns the attachment with its result.  A failure leaves work for
+        detach.
 
-        ``made`` is called once the namespace is there, before ADD.
+        ``made`` is called once the namespace exists, before ADD.
         """
         async with _faults("attach pod", attachment), self._hold(attachment) as hold:
             await netns.create(attachment.netns)
@@ -70,10 +71,10 @@ class Network:
         return replace(attachment, result=result, addresses=addresses)
 
     async def detach(self, attachment: Attachment) -> None:
-        """DEL in reverse, and remove the namespace; whatever is gone already succeeds.
+        """DEL in reverse, and remove the namespace; parts already gone succeed.
 
-        Every plugin is called even when one fails; the first failure is raised, and the namespace kept, so
-        that another try can finish.
+        Every plugin is called even if some fail.  The first failure is raised, and the namespace is kept for
+        the next attempt.
         """
         async with _faults("detach pod", attachment), self._hold(attachment) as hold:
             failure: Exception | None = None
@@ -96,8 +97,8 @@ class Network:
     async def _hold(self, attachment: Attachment) -> AsyncIterator[int]:
         """Hold a lock that our plugins inherit.
 
-        After a SIGKILL, the next daemon waits for the plugins of the dead one, or their ADD might come after
-        its DEL.
+        After a SIGKILL, the next daemon waits for the dead daemon's plugins; otherwise their ADD might come
+        after its DEL.
         """
         self._hold_dir.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._hold_path(attachment), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -19,7 +19,7 @@ from daemonkit.tasks import complete, gather
 
 _OUTPUT = 1024 * 1024
 _CALL = "call CNI plugin"
-# Specification section 4, "Well-known Error Codes"; plugins' own begin at 100.
+# Specification section 4, "Well-known Error Codes"; plugins' own codes begin at 100.
 _KINDS: Mapping[int, type[Fault]] = {
     1: Refused,  # incompatible CNI version
     2: Refused,  # unsupported field in the network configuration
@@ -27,7 +27,7 @@ _KINDS: Mapping[int, type[Fault]] = {
     7: Refused,  # invalid network configuration
     11: Unreachable,  # try again later
 }
-_NO_ADDRESSES = "no IP addresses available"  # host-local, which has no code of its own for it
+_NO_ADDRESSES = "no IP addresses available"  # host-local, which has no error code for this
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Call:
     environment: Mapping[str, str]
     config: Json
     hold: int
-    """A descriptor that the plugin and its children inherit: it stays open while any of them lives."""
+    """A descriptor for the plugin and its children to inherit.  Each of these processes keeps it open."""
 
 
 class Plugins:
@@ -55,17 +55,17 @@ class Plugins:
         return os.pathsep.join(str(directory) for directory in self._directories)
 
     def find(self, kind: str) -> Path:
-        """The plugin's binary; Refused when no directory has it."""
+        """The plugin's binary; Refused: no directory has it."""
         for directory in self._directories:
             if os.access(directory / kind, os.X_OK):
                 return directory / kind
         raise Refused("find CNI plugin", kind, f"it is not in {self.path}", "install the CNI plugins")
 
     async def call(self, call: Call) -> bytes:
-        """Run the plugin; its standard output when it succeeds, else the fault that it reported.
+        """Run the plugin; returns its standard output, or raises the fault that the plugin reported.
 
-        It runs to its end, or the timeout, even if the caller is cancelled: host-local, killed between making
-        a lease's file and writing it, leaves an address that no DEL can free.
+        The plugin runs to its end or to the timeout, even if the caller is cancelled.  If host-local is
+        killed between making and writing a lease's file, the file holds an address that no DEL can free.
         """
         with step(f"cni.{call.command.lower()}", plugin=call.type):
             return await complete(self._call(call))
@@ -81,7 +81,7 @@ class Plugins:
             pass_fds=(call.hold,),
         )
         try:
-            # Before it has its input: it does nothing without.
+            # Before the plugin has its input: without input the plugin does nothing.
             await asyncio.to_thread(settle, process.pid)
             async with asyncio.timeout(self._timeout):
                 stdout, stderr = await _converse(process, json.dumps(call.config).encode())
@@ -95,8 +95,8 @@ class Plugins:
 
 
 async def _converse(process: asyncio.subprocess.Process, given: bytes) -> tuple[bytes, bytes]:
-    assert process.stdin and process.stdout and process.stderr  # all three were asked for
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read its input
+    assert process.stdin and process.stdout and process.stderr  # all three were requested
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a plugin need not read its input
         process.stdin.write(given)
         await process.stdin.drain()
     process.stdin.close()
@@ -115,7 +115,7 @@ async def _read(stream: asyncio.StreamReader) -> bytes:
 
 
 async def _reap(process: asyncio.subprocess.Process) -> None:
-    """Kill a plugin that still runs, with its children: it leads its own process group."""
+    """Kill a running plugin with its children: the plugin leads its own process group."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -137,5 +137,5 @@ def _fault(call: Call, status: int | None, stdout: bytes, stderr: bytes) -> Faul
 
 
 def _inherited() -> dict[str, str]:
-    """The part of our environment that a plugin needs to find iptables and the like."""
+    """The environment variables that a plugin needs to find iptables and similar programs."""
     return {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")}

@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 INTERFACE = "eth0"
 _BURSTS = 2**21, 2**31 - 1
-"""Bits, the least and the most of a burst: some of the largest frames, and what the plugin takes."""
+"""Bounds of a burst in bits: some of the largest frames, and the plugin's limit."""
 _BURST_PART = 10
 _NEEDS = {"portMappings": "portmap"}
-"""Capabilities that must not be left out silently, and the plugins that have them."""
+"""Capabilities that must not be left out silently, and the plugins that provide them."""
 _BANDWIDTH = "bandwidth"
 _MAX_RATE = 10**15
 
@@ -31,10 +31,11 @@ def attachment(
     netns: Path,
     most: BandwidthLimits = UNLIMITED,
 ) -> Attachment:
-    """The pod's attachment before ADD; Refused when the chain cannot give what the pod asks for.
+    """The pod's attachment before ADD; Refused: the chain cannot satisfy the pod.
 
-    A pod's bandwidth is a wish: a chain without a plugin for it ignores it, as on every other runtime, and we
-    log it.  That of its handler is not: Refused.  Denied: the pod wants more than its handler allows.
+    A pod's bandwidth is a wish: a chain without a bandwidth plugin ignores the wish, as on every other
+    runtime, and we log the fact.  A handler's bandwidth is a rule: without the plugin, Refused.  Denied: the
+    pod wants more than its handler allows.
     """
     wanted = _runtime_config(config, most)
     _check_limits(config, chain, most)
@@ -93,7 +94,7 @@ def _port(mapping: cri.PortMapping) -> Json:
 
 
 def _bandwidth(config: cri.PodSandboxConfig, most: BandwidthLimits) -> Json:
-    """Of kubernetes.io/ingress-bandwidth and egress-bandwidth, or else the handler's; bits per second."""
+    """Bits per second from kubernetes.io/ingress-bandwidth and egress-bandwidth, or else the handler's."""
     found: dict[str, object] = {}
     for way, limit in (("ingress", most.ingress), ("egress", most.egress)):
         if rate := _annotated(config, way, limit, most.handler) or limit:
@@ -102,7 +103,7 @@ def _bandwidth(config: cri.PodSandboxConfig, most: BandwidthLimits) -> Json:
 
 
 def _annotated(config: cri.PodSandboxConfig, way: str, limit: int, handler: str) -> int:
-    """The rate that the pod asks for, 0 when it asks for none."""
+    """The pod's requested rate, or 0."""
     key = f"kubernetes.io/{way}-bandwidth"
     if key not in config.annotations:
         return 0
@@ -119,7 +120,7 @@ def _annotated(config: cri.PodSandboxConfig, way: str, limit: int, handler: str)
 def burst(rate: int) -> int:
     """Bits that may pass at once after a pause: a tenth of a second's, within the bounds.
 
-    The bandwidth plugin requires a burst, which has no annotation, and holds back as much again in the host's
-    memory.  The most that it takes would be 256 MiB of both, whatever the rate.
+    The bandwidth plugin requires a burst, but no annotation sets the burst.  The plugin holds back as much
+    again in the host's memory.  The plugin's maximum would be 256 MiB of both, whatever the rate.
     """
     return min(max(rate // _BURST_PART, _BURSTS[0]), _BURSTS[1])

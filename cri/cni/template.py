@@ -1,4 +1,4 @@
-"""Makes a network configuration from a template and the pod CIDR that the kubelet sends."""
+"""Makes a network configuration from a template and the kubelet's pod CIDR."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def check(key: str, path: Path) -> None:
 
 
 async def write(template: Path, directory: Path, cidrs: Sequence[_Network]) -> Path:
-    """Fill the template in, and put it into the directory of configurations.
+    """Fill the template in, and put the result into the directory of configurations.
 
-    ``$POD_CIDR`` is the first network, ``$POD_CIDR_RANGES`` and ``$ROUTES`` are JSON arrays as host-local
-    takes them.  Refused when the result is no configuration.
+    ``$POD_CIDR`` is the first network, ``$POD_CIDR_RANGES`` and ``$ROUTES`` are JSON arrays in host-local's
+    format.  Refused if the result is no configuration.
     """
     path = directory / NAME
     text = await _filled(template, cidrs)

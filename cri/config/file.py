@@ -29,14 +29,14 @@ from images.registry import names
 from images.settings import LEVELS, ImageSettings, KernelSettings, PolicySettings
 
 _HANDLER = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # of a RuntimeClass: a DNS label (RFC 1123)
-_FILES = 1 << 20  # fs.nr_open of Linux, unless it is raised
+_FILES = 1 << 20  # fs.nr_open of Linux, unless raised
 _PIDS = 1 << 22  # PID_MAX_LIMIT of Linux
-_CPU_PERCENT = 1024 * 100  # of all the CPUs that a zone can have
+_CPU_PERCENT = 1024 * 100  # of all CPUs that a zone can have
 
 
 @dataclass(frozen=True, slots=True)
 class CniConfig:
-    """Where the network configurations and plugins are."""
+    """Places of the network configurations and plugins."""
 
     conf_dir: Path = Path("/etc/cni/net.d")
     bin_dirs: tuple[Path, ...] = (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
@@ -69,10 +69,10 @@ class ContainerDefaults:
 
 @dataclass(frozen=True, slots=True)
 class ZoneDefaults:
-    """How the size of a zone follows from CRI resources."""
+    """Rules for the size of a zone from CRI resources."""
 
     memory_overhead: Bytes = Bytes(96 * 1024 * 1024)
-    """Added to the pod's memory limit for the zone's kernel and agent when the request has no overhead."""
+    """Added to the pod's memory limit for the zone's kernel and agent, if the request has no overhead."""
     cpu_overhead: int = 10
     """Percent of one CPU, added to the pod's CPU limit likewise."""
 
@@ -152,7 +152,7 @@ class ImagesConfig:
 
 
 def _check_target(target: str) -> None:
-    """WrongKey unless it is a network in CIDR form, an address, or the name of a host."""
+    """WrongKey unless the target is a network in CIDR form, an address, or the name of a host."""
     try:
         ipaddress.ip_network(target)
     except ValueError as error:
@@ -185,7 +185,7 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class StreamingConfig:
-    """Where exec, attach and port-forward are served, and their limits."""
+    """Address and limits of the server for exec, attach and port-forward."""
 
     address: str = "127.0.0.1:0"
     url_lifetime: Seconds = Seconds(60.0)
@@ -203,7 +203,7 @@ class StreamingConfig:
         longer_than_nothing(self, "url_lifetime", "handshake_timeout", "stream_timeout", "idle_timeout")
 
     def _address_trouble(self) -> str:
-        """The reason why the address cannot be used; "": it can."""
+        """Why the address is unusable; "": usable."""
         port = self.address.rpartition(":")[2]
         try:
             host = ipaddress.ip_address(self.host)
@@ -227,7 +227,7 @@ class StreamingConfig:
 
     @property
     def port(self) -> int:
-        """The port; 0: any free one."""
+        """The port; 0: any free port."""
         return int(self.address.rpartition(":")[2])
 
 
@@ -263,12 +263,12 @@ class CriConfig:
             if not _HANDLER.fullmatch(name):
                 cause = f"{name!r:.80} is no handler of a RuntimeClass, which is 1 to 63 of [a-z0-9-]"
                 raise WrongKey("handlers", cause)
-        # A file that names other handlers does not take away the one that ordinary pods get.
+        # A file with other handlers keeps the default handler of ordinary pods.
         whole = {DEFAULT_HANDLER: HandlerConfig()} | dict(self.handlers)
         object.__setattr__(self, "handlers", whole)
 
     def image_settings(self) -> ImageSettings:
-        """The settings of the image part; handlers' kernels are pinned, so garbage collection keeps them."""
+        """The settings of the image part; handlers' kernels are pinned: garbage collection keeps them."""
         kernels = (str(names.parse(one.kernel)) for one in self.handlers.values() if one.kernel)
         settings = self.images.settings(self.state_dir)
         return replace(settings, pinned=(*settings.pinned, *kernels), kernels=self.kernels)

@@ -1,4 +1,4 @@
-"""Runtime handlers (``[handlers.NAME]`` of cri.toml): what a RuntimeClass means on this host."""
+"""Runtime handlers (``[handlers.NAME]`` of cri.toml): the meaning of a RuntimeClass on this host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DISK_RATES: Mapping[str, str] = {
     "xenpod.dev/disk-read-operations": "disk_read_operations",
     "xenpod.dev/disk-write-operations": "disk_write_operations",
 }
-"""Annotations, and the handler's keys that they lower."""
+"""By annotation, the handler's key that the annotation can lower."""
 ANNOTATIONS = (MEMORY, VCPUS, KERNEL, DEVICES, *DISK_RATES, EPHEMERAL_STORAGE, EMPTY_DIRS)
 """All our annotations of pods."""
 
@@ -40,21 +40,21 @@ MOST_RATE = 2**50
 
 
 class HostNamespaces(Enum):
-    """What a pod gets that asks for the host's processes or IPC: an error, or those of its zone."""
+    """Reply to a pod that asks for the host's processes or IPC: an error, or the zone's namespaces."""
 
     REFUSE = "refuse"
     ZONE = "zone"
 
 
 class EmptyDirPlace(Enum):
-    """Where an emptyDir on disk is: in the memory of the pod's zone, or on the host, shared with the zone."""
+    """Place of an emptyDir on disk: in the memory of the pod's zone, or on the host, shared with the zone."""
 
     ZONE = "zone"
     HOST = "host"
 
 
 class HandlerMode(Enum):
-    """Virtualisation mode of zones: the profile's, one of the two, or PVH where the host can and else PV."""
+    """Virtualisation mode of zones: the profile's, PV, PVH, or PVH with PV as fallback."""
 
     PROFILE = "profile"
     PV = "pv"
@@ -63,14 +63,14 @@ class HandlerMode(Enum):
 
 
 class Reserve(Enum):
-    """What a zone takes of the host's memory at first: its pod's limit, or ``memory`` of its handler."""
+    """A zone's host memory at first: the limit of its pod, or ``memory`` of its handler."""
 
     LIMIT = "limit"
     REQUEST = "request"
 
 
 class HandlerMemoryPolicy(Enum):
-    """Whether a zone's memory stays as it is, or follows what the zone uses."""
+    """Whether a zone's memory is constant, or follows the zone's use."""
 
     STATIC = "static"
     DYNAMIC = "dynamic"
@@ -78,17 +78,19 @@ class HandlerMemoryPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HandlerConfig:
-    """The zones of a runtime handler: mode, kernel, size, what pods may choose, what the host must have.
+    """The zones of a runtime handler: mode, kernel, size, the pods' choices, and the host's requirements.
 
-    ``kernel`` is "" for protectd's own; ``seclabel``, a context of the hypervisor's FLASK policy, for its own
-    choice; so is ``cpupool``, its pool of CPUs.  ``memory`` and ``vcpus`` are for pods that set no limit;
-    they and the bounds are 0 for the profile's.  Sizes are of whole zones, their kernels included; headrooms
-    are what they can grow by.  ``spoof_check``:
-    zones send and see frames of the pod's own addresses only.  ``empty_dir_size`` is of each emptyDir
-    that a zone has in place of one on disk; 0: half of the zone's memory, or no limit on a scratch disk.
-    ``scratch_size`` is of that disk, 0 for the profile's.  Bandwidths, in bits per second, are what a pod has
-    at most; 0 for no limit.  So are the rates of each of its zone's disks, in bytes and operations a second.
-    ``devices`` are names of the host's that each zone has.
+    Empty strings leave a choice to protectd: ``kernel``, protectd's own; ``seclabel``, a context of the
+    hypervisor's FLASK policy; ``cpupool``, a pool of CPUs.  ``memory`` and ``vcpus`` are for pods that set no
+    limit; for these two and the bounds, 0 means the profile's value.  Sizes are of whole zones, including
+    their kernels; headrooms are limits of growth.  ``spoof_check``: zones send and see only frames of the
+    pod's own addresses.
+
+    ``empty_dir_size``: size of each emptyDir in the zone in place of an emptyDir on disk; 0: half of the
+    zone's memory, or no limit on a scratch disk.  ``scratch_size``: size of the scratch disk, 0 for the
+    profile's.  Bandwidths: a pod's maximum in bits per second, 0 for no limit.  Disk rates: the maximum of
+    each of the zone's disks, in bytes and operations a second, 0 for no limit.  ``devices``: names of host
+    devices in every zone.
     """
 
     profile: str = "default"
@@ -168,18 +170,18 @@ class HandlerConfig:
 
     @property
     def asks_host(self) -> bool:
-        """Whether it wants something that a host may lack, beyond what its profile says."""
+        """Whether the handler needs host features beyond the needs of its profile."""
         plain = self.mode is HandlerMode.PROFILE and not self.has_disk_rates
         return bool(self.requires or self.seclabel or self.devices) or not plain
 
     @property
     def has_disk_rates(self) -> bool:
-        """Whether the host has to hold rates of its zones' disks."""
+        """Whether the host has to enforce rates on its zones' disks."""
         return any(getattr(self, key) for key in DISK_RATES.values())
 
     @property
     def needs_fresh_facts(self) -> bool:
-        """Whether it wants what comes and goes while the host runs: devices, and a policy's labels."""
+        """Whether the handler needs facts that change while the host runs: devices, and a policy's labels."""
         return bool(self.seclabel or self.devices) or any(
             one.kind is RequirementKind.DEVICE for one in self.requirements
         )

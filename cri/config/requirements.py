@@ -1,4 +1,4 @@
-"""The requirements that a handler may have of a host (``requires`` of ``[handlers.NAME]``)."""
+"""A handler's requirements on a host (``requires`` of ``[handlers.NAME]``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORM = re.compile(
 
 
 class RequirementKind(Enum):
-    """What a requirement is about: a feature of the hypervisor, its version, or a name in ``[host]``."""
+    """Subject of a requirement: a feature of the hypervisor, its version, or a name in ``[host]``."""
 
     FEATURE = "feature"
     XEN = "xen"
@@ -33,7 +33,7 @@ class Requirement:
 
 
 def requirement(text: str) -> Requirement:
-    """Parse one entry of ``requires``; ValueError: it is malformed."""
+    """Parse one entry of ``requires``; ValueError: the entry is malformed."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r:.80} is none of {FORMS}")
@@ -42,6 +42,6 @@ def requirement(text: str) -> Requirement:
 
 
 def version(text: str) -> tuple[int, int]:
-    """Parse a version such as ``"4.17"`` into numbers that can be compared."""
+    """Parse a version, for example ``"4.17"``, into numbers for comparison."""
     major, minor = text.split(".")
     return int(major), int(minor)

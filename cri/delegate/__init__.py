@@ -1,4 +1,4 @@
-"""The delegate: another runtime behind ours, which runs the pods that are not for zones.
+"""The delegate: another runtime behind ours, for pods that do not run in zones.
 
 See docs/adr/0023-delegation.md.
 """

@@ -14,34 +14,34 @@ _SCHEME = "unix://"
 
 
 class Unnamed(Enum):
-    """Which runtime gets the pods that name no runtime handler."""
+    """Runtime for pods without a runtime handler."""
 
     DELEGATE = "delegate"
     XENPOD = "xenpod"
 
 
 class HostNetwork(Enum):
-    """What happens to a pod that is for our handlers but asks for the host's network."""
+    """Treatment of pods for our handlers that ask for the host's network."""
 
     REFUSE = "refuse"
     CLASSLESS = "classless"
-    """A pod that names no handler goes to the delegate; any other is refused."""
+    """Pods without a handler go to the delegate; others are refused."""
     DELEGATE = "delegate"
 
 
 @dataclass(frozen=True, slots=True)
 class DelegateConfig:
-    """The delegate, and which pods go to it.  An empty ``endpoint``: there is no delegate."""
+    """The delegate, and the choice of its pods.  An empty ``endpoint``: no delegate."""
 
     endpoint: str = ""
     default: Unnamed = Unnamed.DELEGATE
     host_network: HostNetwork = HostNetwork.CLASSLESS
     namespaces: tuple[str, ...] = ("kube-system",)
-    """Patterns of the namespaces whose pods may start in the delegate."""
+    """Patterns of namespaces; only their pods may start in the delegate."""
     timeout: Seconds = Seconds(5.0)
-    """Deadline of calls that only read, in seconds.  A caller's shorter deadline is kept."""
+    """Deadline of read-only calls, in seconds.  A caller's shorter deadline is kept."""
     keep: Seconds = Seconds(120.0)
-    """How many seconds its last lists are shown while it does not answer."""
+    """Seconds for which the delegate's last lists are shown after it stops answering."""
 
     def __post_init__(self) -> None:
         longer_than_nothing(self, "timeout", "keep")

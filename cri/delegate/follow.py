@@ -1,6 +1,6 @@
-"""Keeps the lists remembered of the delegate fresh, and notices when it is back.
+"""Refreshes the remembered lists of the delegate, and notices its return.
 
-While the delegate is away nobody else waits for it.
+While the delegate is away, only this task waits for it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from daemonkit.logs import fields
 log = logging.getLogger(__name__)
 
 FRESH = 10.0
-"""Seconds after which a list is asked for again, if no caller has asked for it."""
+"""Seconds after which a list is requested again without a caller."""
 _LONGEST = 2.0
 
 
 class DelegateFollower:
-    """A background task that asks for stale lists, and for a sign of life while the delegate is away.
+    """A background task: requests stale lists, and a sign of life while the delegate is away.
 
-    ``came``: called whenever the delegate answers again, with its lists heard anew.
+    ``came``: called whenever the delegate answers again, after its lists are refreshed.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class DelegateFollower:
                 await asyncio.sleep(self._backoff.delay())
 
     async def look(self) -> bool:
-        """Ask for the lists that are stale; returns whether the delegate answers."""
+        """Request the stale lists; returns whether the delegate answers."""
         before = self._delegate.trouble
         try:
             if before:

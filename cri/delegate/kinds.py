@@ -1,4 +1,4 @@
-"""The lists of RuntimeService: the key of their items, and how a filter selects them.
+"""The lists of RuntimeService: the key of their items, and the meaning of their filters.
 
 Every list has its items in field 1 of the answer.
 """
@@ -17,7 +17,7 @@ from cri.state.records import has_id, has_labels
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-# Any message of CRI: which one depends on the method.
+# Any message of CRI, by method.
 _Fields = Any
 
 METHODS: dict[str, MethodDescriptor] = dict(cri.DESCRIPTOR.services_by_name["RuntimeService"].methods_by_name)
@@ -30,12 +30,12 @@ def request_type(method: str) -> type[Message]:
 
 
 def response_type(method: str) -> type[Message]:
-    """The class of a method's answer, or of one message of its stream."""
+    """The class of a method's answer, or of a message in its stream."""
     return GetMessageClass(METHODS[method].output_type)
 
 
 def parsed(method: str, kind: type[Message], untrusted: bytes) -> _Fields:
-    """Decode a caller's request; Invalid when it cannot be read."""
+    """Decode a caller's request; Invalid: malformed."""
     try:
         return kind.FromString(untrusted)
     except DecodeError:
@@ -44,18 +44,18 @@ def parsed(method: str, kind: type[Message], untrusted: bytes) -> _Fields:
 
 @dataclass(frozen=True, slots=True)
 class ListKind:
-    """One list: the unary RPC ``method``, and the streaming RPC ``stream`` with the same items."""
+    """A list: the unary RPC ``method``, and the streaming RPC ``stream`` with the same items."""
 
     method: str
     stream: str
     key: Callable[[Any], str]
-    """The id of an item, which is unique in the list."""
+    """The id of an item, unique in the list."""
     pod: Callable[[Any], str] = lambda item: ""
-    """The id of a container's pod; "" when the item does not name one."""
+    """The id of a container's pod; "" if the item does not name a pod."""
     pods: bool = True
-    """Whether ``key`` is the id of a pod; otherwise it is a container's id, or a name."""
+    """Whether ``key`` is the id of a pod.  Otherwise the key is a container's id, or a name."""
     tracked: bool = False
-    """Whether the kubelet learns from this list what exists.  Lists of figures may be left out."""
+    """Whether the kubelet learns from this list which items exist.  Lists of figures may be left out."""
     selects: Callable[[Any, Any], bool] = lambda item, asked: True
     """Whether a request's filter selects an item."""
 

@@ -1,4 +1,4 @@
-"""What the delegate last said of its pods or containers, which is shown while it does not answer."""
+"""The delegate's last answers about its pods or containers, shown while the delegate does not answer."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from daemonkit.faults import Unreachable
 
 
 class LastWord:
-    """The delegate's last whole list, and what it has created, changed and removed since.
+    """The delegate's last whole list, with later creations, changes and removals.
 
-    The changes are read off its answers to calls that went through us.
+    The later changes come from the delegate's answers to calls through us.
     """
 
     def __init__(self, kind: ListKind, delegate: Delegate, keep: float) -> None:
         self.kind = kind
         self.heard_at = 0.0
-        """When the last whole list was asked for (time.monotonic); 0: never."""
+        """Time of the request of the last whole list (time.monotonic); 0: never."""
         self._delegate = delegate
         self._keep = keep
         self._bytes = b""
@@ -31,7 +31,7 @@ class LastWord:
         self._gone: dict[str, float] = {}
 
     def heard(self, whole: bytes, items: dict[str, Any], asked_at: float) -> None:
-        """Take over a whole list.  It includes every change from before it was asked for."""
+        """Take over a whole list.  The list includes every change from before the request."""
         if asked_at < self.heard_at:
             return
         self.heard_at = asked_at
@@ -41,11 +41,11 @@ class LastWord:
             self._gone = {key: when for key, when in self._gone.items() if when >= asked_at}
 
     def made(self, item_id: str, item: Message) -> None:
-        """Note that the delegate has answered that this item exists now."""
+        """Note an answer of the delegate: this item exists now."""
         self._made[item_id] = (time.monotonic(), item)
 
     def became(self, item_id: str, state: int) -> None:
-        """Note that the delegate has answered that this item is in another state now."""
+        """Note an answer of the delegate: this item changed its state."""
         _, item = self._made.get(item_id, (0.0, self._listed.get(item_id)))
         if item is None or item_id in self._gone:
             return
@@ -60,12 +60,12 @@ class LastWord:
             self.became(key, state)
 
     def gone(self, item_id: str) -> None:
-        """Note that the delegate has answered that this item no longer exists."""
+        """Note an answer of the delegate: this item no longer exists."""
         self._made.pop(item_id, None)
         self._gone[item_id] = time.monotonic()
 
     def gone_with(self, pod_id: str) -> None:
-        """Note that a pod no longer exists, and none of its containers does."""
+        """Note that a pod and all its containers no longer exist."""
         for key in self._within(pod_id):
             self.gone(key)
 
@@ -74,12 +74,12 @@ class LastWord:
         return [key for key, item in items if self.kind.pod(item) == pod_id]
 
     def items(self) -> dict[str, Any]:
-        """All items by id, however long ago they were heard of."""
+        """All items by id, whatever their age."""
         made = ((key, item) for key, (_, item) in self._made.items())
         return {key: item for key, item in (*self._listed.items(), *made) if key not in self._gone}
 
     def states(self) -> dict[str, tuple[int, str]]:
-        """The state, and the id of the pod (of a pod: its own), by id."""
+        """By id, the state and the id of the pod (of a pod: its own)."""
         return {key: (item.state, self.kind.pod(item) or key) for key, item in self.items().items()}
 
     def knows(self, whole_id: str) -> bool:
@@ -87,13 +87,13 @@ class LastWord:
         return whole_id in self._listed or whole_id in self._made
 
     def begins(self, prefix: str) -> bool:
-        """Whether an id that the delegate has named begins with ``prefix``."""
+        """Whether an id of the delegate begins with ``prefix``."""
         return any(key.startswith(prefix) for key in (*self._listed, *self._made))
 
     def recall(self, asked: Any) -> bytes:
-        """The list as it was last known, as an encoded answer; ``asked`` is the request's filter.
+        """The last known list, as an encoded answer; ``asked`` is the request's filter.
 
-        Unreachable, which names the delegate: nothing is known, or it was last known too long ago.
+        Unreachable, with the delegate's name: no list is known, or the last list is too old.
         """
         found = self.selected(asked)
         if not asked.ByteSize() and not self._made and not self._gone:
@@ -101,9 +101,9 @@ class LastWord:
         return encoded_items(self.kind.method, self.kind.field, found)
 
     def selected(self, asked: Any) -> list[Any]:
-        """The items that a filter selects; Unreachable as for ``recall``.
+        """The items selected by a filter; Unreachable as for ``recall``.
 
-        A delegate that has never been there has no items.
+        A delegate that has never answered has no items.
         """
         if not self.heard_at:
             if self._delegate.ever_answered:
@@ -125,5 +125,5 @@ class LastWord:
 
 
 def encoded_items(method: str, field: str, items: Iterable[Any]) -> bytes:
-    """An answer that lists these items, encoded."""
+    """An encoded answer with these items."""
     return response_type(method)(**{field: items}).SerializeToString()

@@ -1,6 +1,6 @@
 """RPCs that create, change and remove the delegate's pods and containers.
 
-Each answer of the delegate is noted in its last word.
+The delegate's last word takes over each answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class RunPod:
-    """RunPodSandbox: runs a pod on the side that its runtime handler and ``[delegate]`` choose."""
+    """RunPodSandbox: the runtime handler and ``[delegate]`` choose the side of the pod."""
 
     def __init__(
         self, config: DelegateConfig, handlers: Collection[str], delegate: Delegate, servicer: Any,
@@ -41,7 +41,7 @@ class RunPod:
         self._room = room
 
     async def call(self, raw: bytes, context: _Context) -> Answer:
-        """Run the pod on the side that it belongs to.  Denied: its namespace may not use the delegate."""
+        """Run the pod on its side.  Denied: its namespace may not use the delegate."""
         request = parsed("RunPodSandbox", cri.RunPodSandboxRequest, raw)
         if pod_owner(request, self._handlers, self._config) is Owner.OURS:
             return await self._ours(request, context)  # type: ignore[no-any-return]
@@ -132,9 +132,9 @@ class Change(ById):
 
 
 def created_id(method: str, untrusted: bytes, delegate: Delegate, owners: Owners) -> str:
-    """The id of what the delegate has created: field 1 of its answer.
+    """The id of the delegate's new pod or container: field 1 of its answer.
 
-    Broken: there is no id, or it is one of ours; a caller who believed that would later stop a zone.
+    Broken: the id is missing, or is one of ours.  A caller with our id would later stop a zone.
     """
     try:
         answer = response_type(method).FromString(untrusted)

@@ -1,8 +1,7 @@
-"""The client of the delegate, which sends and receives encoded messages.
+"""The client of the delegate.  Messages are sent and received encoded.
 
-The delegate's own status is raised as it came (AioRpcError).  What goes wrong on this side is a Fault:
-Unreachable, TooLate (no answer in time), Refused (the delegate is itself a xenpod-cri), Broken (the answer
-is too large).
+The delegate's own status is raised unchanged (AioRpcError).  Errors on this side are Faults: Unreachable,
+TooLate (no answer in time), Refused (the delegate is itself a xenpod-cri), Broken (the answer is too large).
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ IMAGES = "/runtime.v1.ImageService/"
 OURSELVES = "xenpod"
 """``runtime_name`` of each xenpod-cri's Version."""
 HOP = "xenpod-delegated"
-"""Metadata that marks each call we pass on: a xenpod-cri refuses a call that already carries it."""
+"""Metadata of all calls that we pass on: a xenpod-cri refuses calls that already carry this mark."""
 
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
-# grpc.aio's own types do not say what is sent.
+# grpc.aio's own types do not name the messages.
 _Call: TypeAlias = "grpc.aio.UnaryUnaryCall[bytes, bytes]"
 _Stream: TypeAlias = "grpc.aio.UnaryStreamCall[bytes, bytes]"
 
@@ -43,15 +42,15 @@ _HOPPED: Metadata = ((HOP, "1"),)
 # A Go server's trailers may be far larger than gRPC's 8 KiB, and an error must reach our caller whole.
 _TRAILERS = 1024 * 1024
 _OPTIONS = (("grpc.max_metadata_size", _TRAILERS), ("grpc.absolute_max_metadata_size", _TRAILERS))
-_OUR_DEADLINE = "Deadline Exceeded"  # what gRPC for C writes when a deadline passes on this side
+_OUR_DEADLINE = "Deadline Exceeded"  # gRPC for C writes this when a deadline passes on this side
 
 
 class CallerLeft(TooLate):
-    """The caller's own deadline passed, which says nothing about the delegate."""
+    """The caller's own deadline passed.  This says nothing about the delegate."""
 
 
 class TooLarge(Broken):
-    """The delegate answers, and its list does not fit its message: it is not away."""
+    """The delegate answers, and is not away, but its list is larger than a message."""
 
 
 class Delegate:
@@ -60,32 +59,32 @@ class Delegate:
     def __init__(self, config: DelegateConfig) -> None:
         self.endpoint = config.endpoint
         self.timeout = float(config.timeout)
-        """Deadline of a call that only reads, in seconds."""
+        """Deadline of read-only calls, in seconds."""
         self.trouble = f"{self.endpoint} has not answered yet"
-        """Why it does not answer; "": it does.  Set by ``lost``, cleared by ``cri.delegate.follow``."""
+        """Why the delegate does not answer, or "".  Set by ``lost``, cleared by ``cri.delegate.follow``."""
         self.too_large: dict[str, str] = {}
-        """Why lists of a delegate that answers cannot be shown, by method."""
+        """By method, why lists cannot be shown although the delegate answers."""
         self._lost_at = time.monotonic()
         self._lost: list[Callable[[], None]] = []
         self._channel = channel(config.path, _OPTIONS)
         self._unary: dict[str, Any] = {}
         self._streams: dict[str, Any] = {}
         self.ever_answered = False
-        """Whether it has ever answered, in this run or an earlier one: it may have pods (``stored.py``)."""
+        """Whether the delegate has answered, now or in an earlier run, and may have pods (``stored.py``)."""
         self._introduced = False
         self.introductions = 0
-        """How often it was asked who it is: at first, and each time that it came back."""
+        """Number of identity checks: the first, and one after each return of the delegate."""
 
     async def close(self) -> None:
-        """Close the connection, which ends all calls."""
+        """Close the connection and end all calls."""
         await self._channel.close(None)
 
     def on_lost(self, told: Callable[[], None]) -> None:
-        """Call ``told`` whenever it turns out not to answer."""
+        """Call ``told`` whenever the delegate turns out not to answer."""
         self._lost.append(told)
 
     def lost(self, trouble: str) -> None:
-        """Note that it does not answer: until it does, nobody waits for its lists."""
+        """Note that the delegate does not answer.  Until it answers, no caller waits for its lists."""
         if not self.trouble:
             self._lost_at = time.monotonic()
         self.trouble = clip(trouble if self.endpoint in trouble else f"{self.endpoint}: {trouble}")
@@ -93,7 +92,7 @@ class Delegate:
             told()
 
     def list_fits(self, method: str, trouble: str = "") -> None:
-        """Note why a list cannot be shown though the delegate answers; "": it can."""
+        """Note why a list cannot be shown although the delegate answers; "": the list can be shown."""
         if trouble and method not in self.too_large:
             log.warning("the delegate's list is not shown: %s", trouble, extra=fields(list=method))
         if trouble:
@@ -102,13 +101,13 @@ class Delegate:
             self.too_large.pop(method, None)
 
     def silent(self) -> float:
-        """Seconds since it was last known to answer; 0 while it answers."""
+        """Seconds since the delegate last answered; 0 while it answers."""
         return time.monotonic() - self._lost_at if self.trouble else 0.0
 
     def reads(self, remaining: float | None, times: int = 1) -> float:
-        """The timeout of a call that only reads, for a caller who has ``remaining`` seconds left.
+        """The timeout of a read-only call, for a caller with ``remaining`` seconds left.
 
-        It is at most ``times`` the configured one: some calls take a runtime longer.
+        At most ``times`` the configured timeout, because some calls take a runtime longer.
         """
         most = self.timeout * times
         return most if remaining is None else min(most, remaining)
@@ -116,9 +115,10 @@ class Delegate:
     async def call(
         self, method: str, request: bytes, timeout: float | None, metadata: Metadata = ()
     ) -> bytes:
-        """Make one call, such as ``RUNTIME + "Version"``; a ``timeout`` of None is no deadline.
+        """Make one call, for example ``RUNTIME + "Version"``; a ``timeout`` of None is no deadline.
 
-        AioRpcError: its own status.  Unreachable, TooLate, Refused, Broken: see the top of this file.
+        AioRpcError: the delegate's own status.  Unreachable, TooLate, Refused, Broken: see the top of this
+        file.
         """
         if not self._introduced:
             await self.introduce(self.reads(timeout))
@@ -136,7 +136,7 @@ class Delegate:
     async def stream(
         self, method: str, request: bytes, timeout: float | None, metadata: Metadata = ()
     ) -> PendingStream:
-        """Begin a streaming call; errors as for ``call``.  ``answers`` raises those of the stream."""
+        """Begin a streaming call; errors as for ``call``.  ``answers`` raises the errors of the stream."""
         if not self._introduced:
             await self.introduce(self.reads(timeout))
         return self.open(method, request, timeout, metadata)
@@ -151,9 +151,10 @@ class Delegate:
         return PendingStream(self, known(request, timeout=timeout, metadata=(*_HOPPED, *metadata)), timeout)
 
     async def introduce(self, timeout: float) -> None:
-        """Ask the delegate who it is, which must happen before the first call.
+        """Ask the delegate for its identity, before the first call.
 
-        Refused: it is a xenpod-cri, so calls would come back to us, or go to the zones of another one.
+        Refused: the delegate is a xenpod-cri.  Calls would come back to us, or go to the zones of another
+        xenpod-cri.
         """
         asked = self.begin(RUNTIME + "Version", b"", timeout)
         try:
@@ -167,7 +168,7 @@ class Delegate:
         self.introductions += 1
 
     def judge(self, error: grpc.aio.AioRpcError, timeout: float | None) -> Exception:
-        """What to raise for a failed call: the delegate's own status, or a Fault of this side."""
+        """The exception for a failed call: the delegate's own status, or a Fault of this side."""
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.DEADLINE_EXCEEDED and details == _OUR_DEADLINE:
             kind = TooLate if timeout is None or timeout >= self.timeout else CallerLeft
@@ -193,7 +194,7 @@ class PendingCall:
         self._timeout = timeout
 
     async def answer(self) -> bytes:
-        """The answer.  Cancelling this cancels the call."""
+        """The answer.  Cancelling this coroutine cancels the call."""
         try:
             with step("delegate.call"):
                 return await self._call
@@ -201,7 +202,7 @@ class PendingCall:
             raise self._delegate.judge(error, self._timeout) from None
 
     def cancel(self) -> None:
-        """Cancel the call: nobody wants the answer."""
+        """Cancel the call, if its answer is no longer needed."""
         self._call.cancel()
 
 
@@ -214,7 +215,7 @@ class PendingStream:
         self._timeout = timeout
 
     async def answers(self) -> AsyncGenerator[bytes, None]:
-        """The answers, one after another.  Close this generator if you stop before its end."""
+        """The answers in order.  Close this generator if you stop before its end."""
         try:
             async for answer in self._call:
                 yield answer
@@ -224,18 +225,18 @@ class PendingStream:
             self._call.cancel()
 
     def cancel(self) -> None:
-        """Cancel the call: nobody wants the answers."""
+        """Cancel the call, if its answers are no longer needed."""
         self._call.cancel()
 
 
 def remaining(context: grpc.aio.ServicerContext[Any, Any]) -> float | None:
-    """Seconds until the caller's deadline; None: there is no deadline."""
+    """Seconds until the caller's deadline; None: no deadline."""
     left: float | None = context.time_remaining()
     return left
 
 
 def passed_on(context: grpc.aio.ServicerContext[Any, Any]) -> Metadata:
-    """The caller's metadata to pass on, such as a trace id.  Refused: the call was passed on before."""
+    """The caller's metadata to pass on, for example a trace id.  Refused: the call was passed on before."""
     kept = []
     for key, value in context.invocation_metadata() or ():
         if key == HOP:

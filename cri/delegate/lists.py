@@ -33,7 +33,7 @@ from daemonkit.rpc.client import MESSAGE_LIMIT
 log = logging.getLogger(__name__)
 
 REST = 60.0
-"""Seconds for which the delegate is not asked again for figures that did not come in time."""
+"""Pause in seconds after figures that came too late; the delegate is not asked before its end."""
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Ours = Callable[[Any, Any], Awaitable[bytes | Message]]
@@ -45,7 +45,7 @@ async def _as_they_are(items: Sequence[Any]) -> Sequence[Any]:
 
 
 class MergedList:
-    """One list of RuntimeService, with the items of both runtimes."""
+    """A list of RuntimeService with the items of both runtimes."""
 
     def __init__(
         self, kind: ListKind, delegate: Delegate, ours: _Ours, pods: Owners, containers: Owners,
@@ -53,7 +53,7 @@ class MergedList:
     ) -> None:  # fmt: skip
         self.kind = kind
         self.last = last
-        """None for a list of figures: when the delegate does not answer, its figures are left out."""
+        """None for a list of figures: if the delegate does not answer, its figures are left out."""
         self._delegate = delegate
         self._ours = ours
         self._pods = pods
@@ -63,7 +63,7 @@ class MergedList:
         self._lacking = -1
         self._rests_until = 0.0
         self.adapt: Adapt = _as_they_are
-        """Changes the delegate's items where they would not fit ours (``cri.delegate.metrics``)."""
+        """Adapts the delegate's items to ours if necessary (``cri.delegate.metrics``)."""
 
     async def answer(self, raw: bytes, context: _Context) -> bytes:
         """The encoded list of both runtimes' items."""
@@ -97,7 +97,7 @@ class MergedList:
     async def begins(self, prefix: str) -> bool:
         """Whether an id of the delegate begins with ``prefix``.
 
-        The whole list is asked for: with an ambiguous prefix in a filter, runtimes list nothing.
+        Requests the whole list: with an ambiguous prefix in a filter, runtimes list nothing.
         """
         assert self.last is not None
         if not self._delegate.trouble:
@@ -113,7 +113,7 @@ class MergedList:
         return bool(wanted and self._owners.ours(wanted) or pod and self._pods.ours(pod))
 
     def recall(self, about: Any) -> bytes:
-        """The delegate's part of the answer while it does not answer itself."""
+        """The delegate's part of the answer while the delegate does not answer itself."""
         return self.last.recall(about) if self.last is not None else b""
 
     async def _theirs(self, pending: PendingCall | None, about: Any, begun: float, room: int) -> bytes:
@@ -139,7 +139,7 @@ class MergedList:
         return encoded_items(self.kind.method, self.kind.field, chosen)
 
     def named(self, items: Sequence[Any], about: Any) -> Sequence[Any]:
-        """The items that the ids of a filter select, since a delegate may ignore a filter."""
+        """The items with the ids of a filter, since a delegate may ignore a filter."""
         wanted, pod = getattr(about, "id", ""), getattr(about, "pod_sandbox_id", "")
         if not wanted and not pod:
             return items
@@ -149,16 +149,16 @@ class MergedList:
         ]
 
     def lacking(self) -> bool:
-        """Whether the delegate has said, since it last came back, that it has no such list."""
+        """Whether the delegate has said, since its last return, that the list is unknown."""
         return self._lacking == self._delegate.introductions
 
     def asks(self) -> bool:
-        """Whether to ask the delegate: it answers, has such a list, and was not too slow just now."""
+        """Whether to ask the delegate: it answers, has the list, and was not too slow just now."""
         rests = time.monotonic() < self._rests_until
         return not self._delegate.trouble and not self.lacking() and not rests
 
     def failed(self, error: Exception) -> None:
-        """Note that the delegate failed to list, so that later callers do not wait for it."""
+        """Note that the delegate failed to list.  Later callers will not wait for its list."""
         if isinstance(error, CallerLeft):
             return
         if self.last is None and lacks(error):
@@ -176,5 +176,5 @@ class MergedList:
 
 
 def lacks(error: Exception) -> bool:
-    """Whether the delegate has no such method."""
+    """Whether the delegate lacks the method."""
     return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -1,7 +1,7 @@
 """Pod metrics of both runtimes under one list of descriptors.
 
-A metric carries only the values of its labels; its descriptor has their names, in the same order.  Where
-both runtimes have a metric with labels in another order, the delegate's values are put into our order.
+A metric carries only the values of its labels; its descriptor has their names, in the same order.  If both
+runtimes have a metric with different label orders, the delegate's values are put into our order.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _DESCRIPTORS = 4096
 
 
 class MetricLabels:
-    """Merges the descriptors of both runtimes, and fits the delegate's metrics to them."""
+    """Merges the descriptors of both runtimes, and adapts the delegate's metrics to them."""
 
     def __init__(self, delegate: Delegate, servicer: Any) -> None:
         self._delegate = delegate
         self._servicer = servicer
         self._orders: Mapping[str, Order] = {}
         self._known = -1
-        """The introduction that ``_orders`` is from: a delegate that comes back may be another release."""
+        """The introduction at the time of ``_orders``: a returning delegate may be another release."""
 
     async def descriptors(self, raw: bytes, context: _Context) -> cri.ListMetricDescriptorsResponse:
         """ListMetricDescriptors: each name once, ours first."""
@@ -69,7 +69,7 @@ class MetricLabels:
         return [_adapted(one, self._orders) for one in items]
 
     async def _learn(self, raw: bytes, timeout: float, metadata: Metadata) -> Sequence[Any]:
-        """Ask the delegate for its descriptors, and note the order of labels; empty when it fails."""
+        """Ask the delegate for its descriptors, and note the order of labels; empty on failure."""
         introduction = self._delegate.introductions
         try:
             answer = await self._delegate.call(RUNTIME + _METHOD, raw, timeout, metadata)
@@ -92,7 +92,7 @@ def _orders(ours: Mapping[str, Sequence[str]], theirs: Iterable[Any]) -> dict[st
         keys, wanted = list(one.label_keys), list(ours.get(one.name, one.label_keys))
         if keys == wanted or one.name in found:
             continue
-        # Without a label that tells its samples apart, several would be the same.
+        # Without a distinguishing label, several samples would have the same labels.
         fits = set(keys) <= set(wanted)
         found[one.name] = tuple(keys.index(key) if key in keys else -1 for key in wanted) if fits else None
     return found
@@ -111,7 +111,7 @@ def _adapted(pod: Any, orders: Mapping[str, Order]) -> Any:
 
 
 def _ordered(metric: Any, order: Order) -> Any:
-    """The metric with the values in our order; None when it does not fit."""
+    """The metric with the values in our order; None: the metric does not fit."""
     values = list(metric.label_values)
     if order is None or len(values) <= max(order, default=-1):
         return None

@@ -1,4 +1,4 @@
-"""Which runtime owns a pod or container: ours if our records have its id, else the delegate."""
+"""Owner of a pod or container: ours if our records have its id, else the delegate."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from daemonkit.namespaces import matches
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _WHOLE = 64
-"""Characters of a whole id: ours, containerd's and CRI-O's.  A shorter one may be a prefix."""
+"""Length of a whole id: ours, containerd's and CRI-O's.  A shorter id may be a prefix."""
 
 _REMOVED = 4096
-"""How many of our removed ids are remembered; the kubelet asks for them for some minutes."""
+"""Number of our removed ids that are remembered; the kubelet asks for removed ids for some minutes."""
 
 
 class Owner(Enum):
@@ -38,10 +38,10 @@ class OwnRecords(Protocol):
 
 
 class Owners:
-    """Finds the owner of a pod, or of a container; one instance serves one of these kinds.
+    """Finds the owner of a pod, or of a container; each instance serves one kind.
 
     ``knows``: whether the delegate has named this whole id.  ``begins``: whether an id of the delegate begins
-    with this prefix; it is asked, or its last word counts while it does not answer.
+    with this prefix; the delegate is asked, or its last word counts while it does not answer.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Owners:
     async def owner(self, wanted: str) -> Owner:
         """The owner of a whole id, or of an unambiguous prefix.  Invalid: both have ids with this prefix."""
         if not wanted or self.ours(wanted):
-            return Owner.OURS  # which refuses the empty one
+            return Owner.OURS  # our side refuses the empty id
         if len(wanted) >= _WHOLE or self._knows(wanted):
             return Owner.DELEGATE
         found: list[Record] = self._ours.visible()
@@ -86,11 +86,11 @@ class Owners:
 
 
 def pod_owner(asked: cri.RunPodSandboxRequest, handlers: Collection[str], config: DelegateConfig) -> Owner:
-    """Which runtime gets a new pod, by its runtime handler and the keys of ``[delegate]``.
+    """The runtime of a new pod, by its runtime handler and the keys of ``[delegate]``.
 
     A pod of the same name on the other side is no conflict: each runtime has its own names, and the kubelet
-    goes by ids.  After a change of ``default`` a pod's next sandbox may be on the other side while the last
-    one is still being removed.
+    uses ids.  After a change of ``default``, a pod's next sandbox may be on the other side during the removal
+    of the last sandbox.
     """
     name = asked.runtime_handler
     ours = name in handlers if name else config.default is Unnamed.XENPOD
@@ -103,13 +103,13 @@ def pod_owner(asked: cri.RunPodSandboxRequest, handlers: Collection[str], config
             return Owner.DELEGATE
         case HostNetwork.CLASSLESS if not name:
             return Owner.DELEGATE
-    return Owner.OURS  # which refuses it
+    return Owner.OURS  # our side refuses the host's network
 
 
 def check_namespace(asked: cri.RunPodSandboxRequest, config: DelegateConfig) -> None:
     """Denied: ``[delegate] namespaces`` does not let pods of this namespace start in the delegate.
 
-    Only a new sandbox is checked.  Pods that the delegate runs already go on, and restart their containers.
+    Only a new sandbox is checked.  Running pods of the delegate go on, and restart their containers.
     """
     metadata = asked.config.metadata
     if matches(config.namespaces, metadata.namespace):
@@ -123,4 +123,4 @@ def check_namespace(asked: cri.RunPodSandboxRequest, config: DelegateConfig) -> 
 
 
 Ensure = Callable[[Owner, cri.CreateContainerRequest], Awaitable[None]]
-"""Awaited before a container is created: brings its image to the owner's side if only the other has it."""
+"""Awaited before a container is created: brings a missing image from the other side to the owner's side."""

@@ -1,6 +1,6 @@
 """Routes RPCs to one of the two runtimes.
 
-A message that needs no change passes byte for byte, with its unknown fields.
+Messages pass unchanged, byte for byte with their unknown fields, unless a change is necessary.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POD_CALLS = frozenset(
     {"StopPodSandbox", "RemovePodSandbox", "PodSandboxStatus", "PortForward", "PodSandboxStats",
      "UpdatePodSandboxResources", "CreateContainer"}
 )  # fmt: skip
-"""RPCs about one pod, whose id is in field 1 of the request."""
+"""RPCs about one pod, with its id in field 1 of the request."""
 CONTAINER_CALLS = frozenset(
     {"StartContainer", "StopContainer", "RemoveContainer", "ContainerStatus", "UpdateContainerResources",
      "ReopenContainerLog", "ExecSync", "Exec", "Attach", "ContainerStats", "CheckpointContainer"}
@@ -36,7 +36,7 @@ CONTAINER_CALLS = frozenset(
 
 
 class ById:
-    """An RPC about one pod or container, which goes to the runtime that owns it."""
+    """An RPC about a pod or container, routed to its owner."""
 
     def __init__(self, method: str, owners: Owners, delegate: Delegate, servicer: Any) -> None:
         self.method = method
@@ -60,20 +60,20 @@ class ById:
         return answer
 
     async def theirs(self, raw: bytes, context: _Context) -> bytes:
-        """The delegate's answer; AioRpcError is its own status."""
+        """The delegate's answer; AioRpcError is the delegate's own status."""
         left, metadata = remaining(context), passed_on(context)
         timeout = self._delegate.reads(left) if self._reads else left
         return await self._delegate.call(RUNTIME + self.method, raw, timeout, metadata)
 
     async def before(self, owner: Owner, request: Any) -> None:
-        """Hook before the call: what the RPC needs first."""
+        """Hook before the call: preparations of the RPC."""
 
     def after(self, wanted: str, request: Any, answer: bytes) -> None:
-        """Hook after the delegate's answer: what the RPC has changed there."""
+        """Hook after the delegate's answer: effects of the RPC on the delegate."""
 
 
 def unary(behaviour: Behaviour, like: Callable[..., Any]) -> grpc.RpcMethodHandler[Any, Any]:
-    """A unary handler that gets requests encoded.  It is ``read_only`` if ``like``, our own method, is."""
+    """A unary handler with encoded requests, ``read_only`` if ``like``, our own method, is read-only."""
 
     async def call(raw: bytes, context: _Context) -> Answer:
         try:
@@ -87,7 +87,7 @@ def unary(behaviour: Behaviour, like: Callable[..., Any]) -> grpc.RpcMethodHandl
 
 
 def streaming(behaviour: StreamBehaviour) -> grpc.RpcMethodHandler[Any, Any]:
-    """A streaming handler that gets requests encoded."""
+    """A streaming handler with encoded requests."""
 
     async def call(raw: bytes, context: _Context) -> AsyncIterator[Answer]:
         async with contextlib.aclosing(behaviour(raw, context)) as answers:
@@ -101,14 +101,14 @@ def streaming(behaviour: StreamBehaviour) -> grpc.RpcMethodHandler[Any, Any]:
 
 
 async def end_with(error: grpc.aio.AioRpcError, context: _Context) -> NoReturn:
-    """End a call with the delegate's status as it came: code, details, trailing metadata."""
-    trailing: Any = error.trailing_metadata() or ()  # the stubs do not say that it is pairs
+    """End a call with the delegate's status unchanged: code, details, trailing metadata."""
+    trailing: Any = error.trailing_metadata() or ()  # pairs, but not in the stubs
     await context.abort(error.code(), error.details() or "", tuple(trailing))
     raise AssertionError("abort returned")
 
 
 def encoded_answer(answer: Answer) -> bytes:
-    """The bytes of an answer, which may be encoded already."""
+    """The bytes of an answer, encoded or not."""
     return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 

@@ -48,7 +48,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 log = logging.getLogger(__name__)
 
 _SHOWN = 32
-"""Most namespaces in one line of the log."""
+"""Maximum of namespaces in one line of the log."""
 _Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
 
 
@@ -156,7 +156,7 @@ class Delegation:
         return Change(method, owners, self.delegate, self._servicer, changed)
 
     def _warn_of_namespaces(self) -> None:
-        """Log the namespaces whose pods run in the delegate and could not start there again, once a set."""
+        """Log, once for each set, namespaces whose pods in the delegate may not start there again."""
         pods = self._last[PODS].items().values()
         names = {pod.metadata.namespace for pod in pods if pod.state == cri.SANDBOX_READY}
         outside = sorted(clip(name) for name in names if not matches(self._config.namespaces, name))
@@ -194,7 +194,7 @@ class Delegation:
 
 @contextlib.asynccontextmanager
 async def delegating(delegation: Delegation) -> AsyncIterator[None]:
-    """Follow the delegate while the block runs; a delegate that is away is looked for in the background.
+    """Follow the delegate while the block runs; the background task looks for an absent delegate.
 
     WrongKey: the delegate is itself a xenpod-cri.
     """
@@ -209,7 +209,7 @@ async def delegating(delegation: Delegation) -> AsyncIterator[None]:
         except (grpc.aio.AioRpcError, Fault) as error:
             log.warning("serving before the delegate answers", extra=fields(cause=error_text(error)))
             delegate.lost(error_text(error))
-        async with asyncio.TaskGroup() as group:  # a follower that fails ends the daemon
+        async with asyncio.TaskGroup() as group:  # a failed follower ends the daemon
             follower = group.create_task(delegation.follower.run(), name="the delegate's follower")
             try:
                 yield

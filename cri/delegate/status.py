@@ -30,15 +30,16 @@ _HANDLERS = 256
 _CONFIG_BYTES = 4096
 _INFO_BYTES = 8 * 1024 * 1024
 INFO = "delegate."
-"""Prefix of the keys under which the delegate's verbose info is shown."""
+"""Prefix of the keys of the delegate's verbose info."""
 
 
 class MergedStatus:
     """Answers Status, RuntimeConfig and UpdateRuntimeConfig for both runtimes.
 
-    RuntimeReady and NetworkReady are about zones alone.  If either is false the kubelet reports the node as
-    NotReady: pods are evicted, zones too, and without NetworkReady only pods on the host's network start.  So
-    the delegate's conditions are shown as one of our own, DelegateReady, which the kubelet does not act on.
+    RuntimeReady and NetworkReady are only about zones.  If either is false, the kubelet reports the node as
+    NotReady: all pods are evicted, including zones, and without NetworkReady only pods on the host's network
+    start.  The delegate's conditions are therefore shown as DelegateReady, a condition of our own without
+    effect on the kubelet.
     """
 
     def __init__(
@@ -83,10 +84,11 @@ class MergedStatus:
         return reply
 
     async def runtime_config(self, raw: bytes, context: _Context) -> bytes:
-        """The delegate's cgroup driver: the kubelet makes cgroups for its pods, and none for zones.
+        """The delegate's cgroup driver: the kubelet makes cgroups for the delegate's pods, and none for
+        zones.
 
-        While the delegate is away this is its last answer.  If it lacks the method, its error is passed on,
-        and the kubelet falls back to its own configuration, as it would without us.
+        While the delegate is away, its last answer counts.  If the delegate lacks the method, its error is
+        passed on, and the kubelet falls back to its own configuration, as it would without us.
         """
         try:
             timeout = self._delegate.reads(remaining(context))
@@ -100,7 +102,7 @@ class MergedStatus:
         return answer
 
     async def update(self, raw: bytes, context: _Context) -> bytes | Message:
-        """UpdateRuntimeConfig, which carries the pods' address range: to us, then to the delegate.
+        """UpdateRuntimeConfig with the pods' address range: to us, then to the delegate.
 
         A delegate may lack the method.
         """
@@ -117,7 +119,7 @@ class MergedStatus:
             raise
 
     async def _theirs(self, pending: PendingCall) -> tuple[cri.StatusResponse | None, str]:
-        """The delegate's Status and "", or None and what is wrong with it."""
+        """The delegate's Status and "", or None and the trouble."""
         try:
             _, reply = read(cri.StatusResponse, await pending.answer())
         except DecodeError:
@@ -130,9 +132,9 @@ class MergedStatus:
         return reply, ""
 
     def _add_handlers(self, reply: cri.StatusResponse) -> None:
-        """List the handlers of both, ours first; "" is the default handler of the side that is the default.
+        """List the handlers of both, ours first; "" is the default handler of the default side.
 
-        Those of a delegate that is away are its last ones: they are configuration, and do not go away.
+        While the delegate is away, its last handlers count: handlers are configuration, and do not go away.
         """
         theirs = self._heard
         if self._default is Unnamed.DELEGATE:
@@ -148,12 +150,12 @@ class MergedStatus:
                 reply.runtime_handlers.append(one)
         features = reply.features
         features.supplemental_groups_policy &= theirs.features.supplemental_groups_policy
-        # No zone has the host's network, so this is about the delegate's pods alone.
+        # No zone has the host's network: the value is about the delegate's pods.
         features.user_namespaces_host_network = theirs.features.user_namespaces_host_network
 
 
 def is_runtime_config(untrusted: bytes) -> bool:
-    """Whether it is an answer to RuntimeConfig with a cgroup driver, and not absurdly long."""
+    """Whether the bytes are an answer to RuntimeConfig with a cgroup driver, of reasonable length."""
     try:
         answer = cri.RuntimeConfigResponse.FromString(untrusted)
     except DecodeError:
@@ -162,7 +164,7 @@ def is_runtime_config(untrusted: bytes) -> bool:
 
 
 def _condition(theirs: cri.StatusResponse | None, trouble: str, too_large: str) -> cri.RuntimeCondition:
-    """The condition DelegateReady: true if the delegate answers, says that it is ready, and can be listed."""
+    """The condition DelegateReady: true if the delegate answers, calls itself ready, and can be listed."""
     if theirs is None:
         return cri.RuntimeCondition(type=CONDITION, reason="DelegateNotReachable", message=clip(trouble))
     if too_large:

@@ -1,7 +1,8 @@
-"""What is stored of the delegate across our restarts: that it has answered, and its cgroup driver.
+"""Facts about the delegate stored across our restarts: its first answer, and its cgroup driver.
 
-Right after our start nothing is known of a delegate that is away.  If it never answered, it has no pods, and
-lists hold ours alone.  If it did, lists fail until it answers: else the kubelet would take its pods for gone.
+Right after our start, nothing is known of an absent delegate.  A delegate that never answered has no pods,
+and lists hold only ours.  If the delegate has answered before, lists fail until its next answer: otherwise
+the kubelet would believe that its pods are gone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class DelegateFacts:
-    """The facts that are stored in ``delegate.json``, about the delegate at one endpoint."""
+    """The facts in ``delegate.json``, about the delegate at one endpoint."""
 
     def __init__(self, state_dir: Path, delegate: Delegate) -> None:
         self._path = state_dir / "delegate.json"
@@ -28,7 +29,7 @@ class DelegateFacts:
         self._load()
 
     def note(self, runtime_config: bytes = b"") -> None:
-        """Store that the delegate has answered, and its RuntimeConfig if it was asked for that."""
+        """Store that the delegate has answered, with its RuntimeConfig if known."""
         new = runtime_config not in (b"", self.runtime_config)
         if self._delegate.ever_answered and not new:
             return
@@ -54,7 +55,7 @@ class DelegateFacts:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all, even if the power fails."""
+    """Write a file whole or not at all, even if the power fails."""
     beside = path.with_name(f".{path.name}.new")
     with beside.open("w") as file:
         file.write(text)

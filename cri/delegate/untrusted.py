@@ -16,7 +16,7 @@ from daemonkit.logs import fields
 log = logging.getLogger(__name__)
 
 ITEMS = 16_384
-"""Most items that a list of the delegate may have; a node has hundreds."""
+"""Maximum of items in a list of the delegate; a node has hundreds."""
 
 
 TOO_MANY = f"it lists more than {ITEMS} items"
@@ -24,11 +24,11 @@ _VARINT, _LENGTH = 0, 2
 _FIXED = {1: 8, 5: 4}
 """Size in bytes of the wire types of fixed size (protobuf.dev/programming-guides/encoding)."""
 _SHORT = 64 * ITEMS
-"""Size in bytes up to which a list is decoded without counting its items first."""
+"""Size limit in bytes for decoding a list without counting its items first."""
 
 
 class Checked:
-    """Checks lists of one kind.  It remembers the last one: equal bytes are not checked again."""
+    """Checks lists of one kind.  Bytes equal to the last list are not checked again."""
 
     def __init__(self, kind: ListKind, endpoint: str, ours: Callable[[str], bool]) -> None:
         self._kind = kind
@@ -42,8 +42,8 @@ class Checked:
     def whole(self, untrusted: bytes) -> tuple[bytes, dict[str, Any]]:
         """Check a whole list: the bytes to pass on, and their items by key.
 
-        Of items with the same key the first is kept.  Items without a key, and those whose key is ours, are
-        taken out, which is logged when it changes.  Broken: not this kind of list, or too many items.
+        Of items with the same key the first is kept.  Items without a key, and items with a key of ours, are
+        removed; each change of this set is logged.  Broken: not this kind of list, or too many items.
         """
         if untrusted == self._last[0] and not any(map(self._ours, self._last[1])):
             return self._last
@@ -100,10 +100,10 @@ class Checked:
 
 
 def has_more_items(untrusted: bytes) -> bool:
-    """Whether a list has more than ``ITEMS`` items; DecodeError: it is not protobuf.
+    """Whether a list has more than ``ITEMS`` items; DecodeError: not protobuf.
 
-    An item of 2 bytes takes 100 once it is decoded: a list of 16 MiB could take a GiB.  So this only follows
-    the lengths of the fields.
+    An item of 2 bytes takes 100 after decoding: a list of 16 MiB could take a GiB.  Therefore the function
+    only follows the lengths of the fields.
     """
     if len(untrusted) <= _SHORT:
         return False
@@ -125,7 +125,7 @@ def has_more_items(untrusted: bytes) -> bool:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a varint of protobuf's wire format: its value, and the index after it."""
+    """Read a varint of protobuf's wire format; returns its value, and the index after the varint."""
     value = 0
     for place, byte in enumerate(data[at : at + 10]):
         value |= (byte & 0x7F) << 7 * place
@@ -135,10 +135,11 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read(kind: Any, untrusted: bytes) -> tuple[bytes, Any]:
-    """Decode a message: bytes of it that every decoder accepts, and the message.
+    """Decode a message; returns bytes for every decoder, and the message.
 
-    protobuf for Python treats a known field of a wrong type as unknown; decoders in Go may refuse it, and the
-    whole answer with it.  So if any field is unknown, all are checked.  DecodeError: not such a message.
+    protobuf for Python treats a known field of a wrong type as unknown.  Decoders in Go may refuse the field,
+    and the whole answer with it.  Therefore, if any field is unknown, all are checked.  DecodeError: another
+    kind of message.
     """
     message = kind.FromString(untrusted)
     message.DiscardUnknownFields()

@@ -26,13 +26,13 @@ DEFAULT = frozenset(
         "NET_BIND_SERVICE", "NET_RAW", "SYS_CHROOT", "MKNOD", "AUDIT_WRITE", "SETFCAP",
     }
 )  # fmt: skip
-"""The capabilities that containers have by convention."""
+"""The default capabilities of containers, by convention."""
 
 
 def grantable() -> frozenset[str]:
-    """The capabilities that this daemon can grant: its bounding set (proc(5), CapBnd).
+    """The capabilities in this daemon's bounding set (proc(5), CapBnd).
 
-    A host that is itself confined lacks some; the fake toolstack's zones then lack them too.
+    A confined host lacks some capabilities; zones of the fake toolstack lack the same ones.
     """
     status = Path("/proc/self/status").read_text()
     mask = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapBnd:"))
@@ -40,10 +40,10 @@ def grantable() -> frozenset[str]:
 
 
 def capabilities(asked: cri.Capability, everything: frozenset[str], *, privileged: bool = False) -> Json:
-    """The OCI sets: none is inheritable, or file capabilities would grant too much (CVE-2022-24769).
+    """The OCI capability sets.  None is inheritable: file capabilities would grant too much (CVE-2022-24769).
 
-    ``everything`` is what ALL stands for; a capability asked for by its name is never left out.  A privileged
-    container has everything, whatever else it asks for.
+    ``everything``: the expansion of ALL.  A capability requested by name is never left out.  A privileged
+    container has everything, whatever else the request says.
     """
     if privileged:
         asked = cri.Capability(

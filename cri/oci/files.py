@@ -1,4 +1,4 @@
-"""The files every container gets from its pod: resolv.conf(5), hosts(5), hostname(5)."""
+"""The files in every container from its pod: resolv.conf(5), hosts(5), hostname(5)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 def pod_files(
     config: cri.PodSandboxConfig, hostname: str, addresses: Sequence[str], host_resolv: bytes = b""
 ) -> Mapping[str, bytes]:
-    """By name under /etc; ``host_resolv``: of the host, which a pod without a DNS configuration has."""
+    """By name under /etc; ``host_resolv``: the host's file, for pods without a DNS configuration."""
     return {
         "hostname": f"{hostname}\n".encode(),
         "hosts": _hosts(hostname, addresses).encode(),

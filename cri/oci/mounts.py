@@ -1,4 +1,4 @@
-"""The mounts of a container: kernel file systems, and the files that the host hands over."""
+"""The mounts of a container: kernel file systems, and files from the host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from cri.oci.values import Json
 
 CONTAINERS = "/run/xenpod/containers"
-"""The directory in a zone that has its containers."""
+"""The containers' directory in a zone."""
 
 MASKED = (
     "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
@@ -19,10 +19,11 @@ READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trig
 def kernel_mounts(
     own_shm: int, *, privileged: bool = False, zone_proc: bool = False, zone_dev: bool = False
 ) -> list[Json]:
-    """The mounts of every OCI runtime; sysfs and cgroups are writable for the privileged alone.
+    """The mounts of every OCI runtime; sysfs and cgroups are writable only for privileged containers.
 
-    ``own_shm``: bytes of the container's own /dev/shm; 0: it shares the zone's, which is the pod's.
-    ``zone_proc``: /proc is the zone's own mount.  ``zone_dev``: so is /dev, in which devices come and go.
+    ``own_shm``: bytes of the container's own /dev/shm; 0: the container shares /dev/shm of its zone, the
+    pod's.  ``zone_proc``: /proc is the zone's own mount.  ``zone_dev``: /dev is the zone's own mount, and
+    shows devices that come and go.
     """
     way = "rw" if privileged else "ro"
     return [
@@ -54,7 +55,7 @@ def _proc(*, zone: bool) -> Json:
 
 
 def _dev(*, zone: bool) -> Json:
-    """A mount of the zone's /dev without the mounts below it; a container has its own /dev/pts anyway."""
+    """A mount of the zone's /dev without the mounts below.  Every container has its own /dev/pts."""
     if zone:
         return _mount("/dev", "bind", "/dev", "bind", "rprivate", "rw", "nosuid")
     return _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k")
@@ -75,7 +76,7 @@ def file_mounts(container_id: str, names: Iterable[str], *, readonly: bool) -> l
 
 
 def image_mount(container_id: str, name: str, destination: str) -> Json:
-    """Bind the image that the zone has at ``volumes/<name>`` of the container's directory."""
+    """Bind the zone's image at ``volumes/<name>`` of the container's directory."""
     source = f"{CONTAINERS}/{container_id}/volumes/{name}"
     return _mount(destination, "bind", source, "rbind", "rprivate", "ro", "nodev")
 
@@ -87,7 +88,7 @@ def _mount(destination: str, kind: str, source: str, *options: str) -> Json:
 def arranged(usual: Iterable[Json], asked: Iterable[Json]) -> list[Json]:
     """All mounts in order.  A requested mount replaces the usual one; a requested /dev replaces all of /dev.
 
-    Mounts nearer to the root come first, so that none hides what is below it.
+    Mounts nearer to the root come first, because a later mount would hide the mounts below its target.
     """
     wanted = list(asked)
     taken = {str(mount["destination"]) for mount in wanted}

@@ -1,4 +1,4 @@
-"""The namespaces of a container.  Network and UTS are the zone's own, which is the pod's."""
+"""The namespaces of a container.  Network and UTS belong to the zone, and thereby to the pod."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ USERS = "/run/xenpod/ns/user"
 
 
 def namespaces(options: cri.NamespaceOption, target_pid: int = 0) -> list[Json]:
-    """The namespaces that a container gets for itself, or joins.
+    """The namespaces of a container, own or joined.
 
-    POD, CRI's default, and NODE mean the zone's own; the kubelet asks for a CONTAINER process namespace
-    unless a pod sets shareProcessNamespace.  ``target_pid``: a process, in the zone, whose process namespace
-    the container joins.
+    POD, CRI's default, and NODE mean the zone's own.  The kubelet asks for a CONTAINER process namespace
+    unless a pod sets shareProcessNamespace.  ``target_pid``: a process in the zone; the container joins its
+    process namespace.
     """
     made: list[Json] = [{"type": "mount"}, {"type": "cgroup"}]
     if options.userns_options.uids:
@@ -29,7 +29,7 @@ def namespaces(options: cri.NamespaceOption, target_pid: int = 0) -> list[Json]:
 
 
 def sees_zone(options: cri.NamespaceOption, target_pid: int) -> bool:
-    """Whether a user namespace sees the zone's processes; its containers may then not mount a new /proc."""
+    """Whether a user namespace sees the zone's processes.  If so, containers may not mount a new /proc."""
     return bool(options.userns_options.uids) and options.pid != cri.CONTAINER and not target_pid
 
 

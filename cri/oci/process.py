@@ -29,7 +29,7 @@ def process(
     nofile: int,
     everything: frozenset[str] = frozenset(ALL),
 ) -> dict[str, object]:
-    """A container's first process; ``everything`` is what the capability ALL stands for."""
+    """A container's first process; ``everything``: the expansion of the capability ALL."""
     security = config.linux.security_context
     made: dict[str, object] = {
         "terminal": config.tty,
@@ -41,14 +41,14 @@ def process(
         "rlimits": [{"type": "RLIMIT_NOFILE", "soft": nofile, "hard": nofile}] if nofile else [],
         "noNewPrivileges": security.no_new_privs,
     }
-    # Lowering it needs CAP_SYS_RESOURCE, which not every host grants; within a zone only the order counts.
+    # Lowering the score needs CAP_SYS_RESOURCE, not granted by every host.  In a zone only the order counts.
     if 0 < (score := config.linux.resources.oom_score_adj) <= _OOM_MAX:
         made["oomScoreAdj"] = score
     return made
 
 
 def bounding(process: Mapping[str, Any]) -> list[str]:
-    """The capabilities that a process object may ever have."""
+    """The bounding set of a process object."""
     return list(process["capabilities"]["bounding"])
 
 
@@ -64,7 +64,7 @@ def arguments(config: cri.ContainerConfig, image: RootImage) -> list[str]:
 
 
 def check_words(field: str, words: Sequence[str]) -> None:
-    """Invalid unless execve(2) can take these words: no NUL, not too large together."""
+    """Invalid unless execve(2) can take these words: no NUL, and a limited total size."""
     if any("\0" in word for word in words):
         raise Invalid(CREATE, field, "it contains a NUL character")
     if sum(len(word.encode()) + 1 for word in words) > _WORDS:
@@ -72,7 +72,7 @@ def check_words(field: str, words: Sequence[str]) -> None:
 
 
 def environment(config: cri.ContainerConfig, image: RootImage, hostname: str) -> list[str]:
-    """The environment: defaults, the image's variables, CRI's; the last one of a name counts."""
+    """The environment: defaults, the image's variables, CRI's; the last value of a name counts."""
     pairs = [PATH, f"HOSTNAME={hostname}", *(["TERM=xterm"] if config.tty else []), *image.env]
     pairs += [f"{pair.key}={_text(pair.key, pair.value)}" for pair in config.envs]
     check_words("envs", pairs)
@@ -80,10 +80,10 @@ def environment(config: cri.ContainerConfig, image: RootImage, hostname: str) ->
 
 
 def with_home(env: Sequence[str], config: cri.ContainerConfig, image: RootImage, who: User) -> list[str]:
-    """Add HOME, "/", for a user whom the image's passwd does not have.  An empty HOME counts as none.
+    """Add HOME, "/", for a user who is not in the image's passwd.  An empty HOME counts as none.
 
-    crun sets the HOME of users that the container's /etc/passwd has, at its start and at each exec, and "/"
-    where there is no such file; others it leaves without one, which runc does not.
+    At start and at each exec, crun sets HOME for users in the container's /etc/passwd, and "/" if the file is
+    missing.  For other users crun sets no HOME, but runc does.
     """
     env = [pair for pair in env if pair != "HOME="]
     mounted = any(place(mount.container_path) in _PASSWD_MOUNTS for mount in config.mounts)

@@ -10,7 +10,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
 def resources(asked: cri.LinuxContainerResources, pids_limit: int, *, privileged: bool = False) -> Json:
-    """The limits asked for; 0 means none throughout CRI.  The privileged get the zone's devices."""
+    """The requested limits; 0 means none throughout CRI.  Privileged containers get the zone's devices."""
     made: dict[str, object] = {
         # The runtime adds the usual /dev/null, zero, full, random, urandom, tty, ptmx and pts itself.
         "devices": [{"allow": privileged, "access": "rwm"}],
@@ -34,8 +34,8 @@ def _cpu(asked: cri.LinuxContainerResources) -> Json:
     check_cpu(CREATE, asked)
     if asked.cpu_shares:
         cpu["shares"] = clamped(asked.cpu_shares)
-    # A negative quota (the kubelet's, for exclusive CPUs) means no limit, like none at all; crun 1.8 would
-    # write it as a number beyond all limits where control groups are version 1.
+    # A negative quota (the kubelet's, for exclusive CPUs) means no limit, like no quota.  If control groups
+    # are version 1, crun 1.8 would write the quota as a number out of range.
     if asked.cpu_quota > 0:
         cpu["quota"] = asked.cpu_quota
     if asked.cpu_period:

@@ -24,9 +24,9 @@ def seccomp(
     machine: str = platform.machine(),
     local: bytes = b"",
 ) -> Filter | None:
-    """The filter; None for none.  A privileged container has none, whatever it asks for.
+    """The filter; None for none.  A privileged container has none, whatever the request says.
 
-    ``local``: what is in ``local_profile``, if there is one.
+    ``local``: the content of the ``local_profile`` file, if any.
     """
     asked = chosen(
         "seccomp", security.seccomp if security.HasField("seccomp") else None, security.seccomp_profile_path
@@ -39,16 +39,16 @@ def seccomp(
     if asked.profile_type == cri.SecurityProfile.RuntimeDefault:
         return _default(container)
     subject = f"seccomp profile {local_profile(security)!r:.200}"
-    # Not compiled here: compiling may cost any amount, and the zone should pay for it.
+    # Not compiled here: compiling may cost any amount, and the zone should pay.
     return Filter(resolve(local, subject, container))
 
 
 def local_profile(
     security: cri.LinuxContainerSecurityContext | cri.LinuxSandboxSecurityContext, operation: str = CREATE
 ) -> str:
-    """The host's file that is asked for; "": none.  Invalid for a path that is not absolute and clean.
+    """The requested file on the host; "": none.  Invalid for a path that is not absolute and clean.
 
-    A pod's applies to nothing: there is no pause container, and each container has its own.
+    A pod's profile applies to nothing: a zone has no pause container, and each container has its own profile.
     """
     message = security.seccomp if security.HasField("seccomp") else None
     asked = chosen("seccomp", message, security.seccomp_profile_path, operation)
@@ -59,7 +59,7 @@ def local_profile(
 
 @functools.lru_cache(maxsize=64)
 def _default(container: ContainerFacts) -> Filter:
-    """Our own profile for these capabilities; cached, since most containers have the same few."""
+    """Our own profile for these capabilities; cached, since most containers have the same capabilities."""
     profile = resolve(DEFAULT.read_bytes(), "the default seccomp profile", container)
     here = MACHINES.get(platform.machine()) == container.machine
     return Filter(profile, compiled(profile) if here else "")

@@ -1,7 +1,7 @@
 """Hands containers' seccomp profiles to crun compiled, in the annotation ``run.oci.seccomp_bpf_data``.
 
-crun would otherwise compile the same profile for every container, which takes most of the time of its
-``create``.  A crun that does not know the annotation does just that.  Source: crun(1).
+Otherwise crun would compile the same profile for every container, which takes most of the time of its
+``create``.  A crun without support for the annotation still does.  Source: crun(1).
 """
 
 from __future__ import annotations

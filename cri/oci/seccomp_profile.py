@@ -1,9 +1,9 @@
 """Parses a seccomp profile, and resolves its conditions for one container.
 
-The file has the shape of ``linux.seccomp`` (opencontainers/runtime-spec 1.0.2, config-linux.md), or the one
-that profiles are shipped in, which adds conditions: ``archMap``, and in each rule ``includes`` and
-``excludes`` with ``caps``, ``arches`` and ``minKernel``.  Conditions are resolved here: the OCI runtime does
-not know them.
+The file has the format of ``linux.seccomp`` (opencontainers/runtime-spec 1.0.2, config-linux.md), or the
+distribution format with conditions: ``archMap``, and in each rule ``includes`` and ``excludes`` with
+``caps``, ``arches`` and ``minKernel``.  This module resolves the conditions, because the OCI runtime does not
+know them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cri.oci.values import Json
 from daemonkit.faults import Invalid, Unsupported
 
 KERNEL = (6, 1)
-"""The oldest kernel of zones, with which ``minKernel`` is compared."""
+"""The oldest kernel of zones, compared with ``minKernel``."""
 
 _ACTIONS = frozenset(
     f"SCMP_ACT_{name}"
@@ -42,7 +42,7 @@ _EPERM = 1
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A processor architecture, as seccomp names it and as conditions do."""
+    """A processor architecture, by its names in seccomp and in conditions."""
 
     architecture: str
     name: str
@@ -69,7 +69,7 @@ class _Wrong(Exception):
 
 
 def resolve(untrusted_text: bytes, subject: str, container: ContainerFacts) -> Json:
-    """Resolve to ``linux.seccomp``; Invalid for malformed profiles, Unsupported for what no zone can do."""
+    """Resolve to ``linux.seccomp``; Invalid: malformed profile; Unsupported: impossible in every zone."""
     try:
         return _resolve(_object(json.loads(untrusted_text), "profile", None), subject, container)
     except (ValueError, RecursionError):
@@ -94,7 +94,7 @@ def _resolve(profile: Json, subject: str, container: ContainerFacts) -> Json:
         **default,
         "architectures": _architectures(profile, container.machine),
         "flags": [_one_of(flag, _FLAGS, "flags") for flag in _list(profile.get("flags"), "flags", 16)],
-        # libseccomp refuses rules whose action is the default.
+        # libseccomp refuses rules with the default action.
         "syscalls": [rule for rule in made if rule["names"] and not _is_default(rule, default)],
     }
 
@@ -108,7 +108,7 @@ def _actions(profile: Json) -> set[object]:
 
 
 def _architectures(profile: Json, machine: Machine) -> list[str]:
-    """The architectures named, or this machine's with its older ones."""
+    """The named architectures, or this machine's with its older variants."""
     named = [_matching(_ARCHITECTURE, item, "architectures") for item in _of(profile, "architectures", 32)]
     families = [
         _object(item, "archMap", frozenset({"architecture", "subArchitectures"}))

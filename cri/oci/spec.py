@@ -28,7 +28,7 @@ def spec(
     """Build the whole configuration.
 
     ``seccomp``: None for no filter; ``target_pid``: see ``namespaces``; ``mounts``: of volumes, in any order;
-    ``follows_host``: mounts that the host makes later must reach the container.
+    ``follows_host``: later mounts on the host must reach the container.
     """
     security = config.linux.security_context
     options = security.namespace_options
@@ -50,7 +50,7 @@ def spec(
             own_shm,
             privileged=security.privileged,
             zone_proc=sees_zone(options, target_pid),
-            # A pod's user namespace owns nothing in there: no device opens, no place for a mount can be made.
+            # A pod's user namespace owns nothing in the zone's /dev: devices do not open, mount points fail.
             zone_dev=security.privileged and not options.userns_options.uids,
         ),
         *file_mounts(container_id, FILES, readonly=security.readonly_rootfs),
@@ -66,7 +66,7 @@ def spec(
 
 
 def _paths(config: cri.ContainerConfig, asked: list[str], default: tuple[str, ...]) -> list[str]:
-    """The masked or read-only paths: CRI's list if there is a security context, even if empty (Unmasked)."""
+    """The masked or read-only paths: CRI's list, even if empty (Unmasked), if a security context exists."""
     if config.linux.security_context.privileged:
         return []
     return asked if config.linux.HasField("security_context") else list(default)

@@ -38,7 +38,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """An account; the name is "" for a user whom passwd does not have."""
+    """An account; the name is "" for a user who is not in passwd."""
 
     name: UserName
     uid: Uid
@@ -46,7 +46,7 @@ class _Account:
 
 
 def user(security: cri.LinuxContainerSecurityContext, image: RootImage) -> User:
-    """The user that CRI chooses, else the image's.  Invalid: the image does not know the name."""
+    """CRI's user, else the image's.  Invalid: the image does not know the name."""
     wanted, group = _wanted(security, image.user)
     account = _named(wanted, image.passwd) if isinstance(wanted, str) else _numbered(wanted, image.passwd)
     gid = account.gid
@@ -67,7 +67,7 @@ def in_passwd(uid: Uid, passwd: str) -> bool:
 def _wanted(
     security: cri.LinuxContainerSecurityContext, image_user: str
 ) -> tuple[Uid | UserName, Gid | GroupName | None]:
-    """User and group that are asked for; root if nobody names a user.  Invalid: a number that is no id."""
+    """The requested user and group; root if neither request nor image names a user.  Invalid: a wrong id."""
     if security.HasField("run_as_user"):
         return Uid(_checked("run_as_user", security.run_as_user.value)), None
     name, group = security.run_as_username, ""
@@ -83,7 +83,7 @@ def _wanted(
 
 
 def _numbered(uid: Uid, passwd: str) -> _Account:
-    """The account of a number, which passwd need not have: the group is then 0, as usual."""
+    """The account of a number.  Without an entry in passwd, the group is 0, as usual."""
     unnamed = _Account(UserName(""), uid, _ROOT_GROUP)
     return next((account for account in _accounts(passwd) if account.uid == uid), unnamed)
 
@@ -105,7 +105,7 @@ def _named_group(name: GroupName, group: str) -> Gid:
 def _supplementary(
     security: cri.LinuxContainerSecurityContext, account: _Account, gid: Gid, group: str
 ) -> tuple[Gid, ...]:
-    """CRI's groups, and by the Merge policy those in which the image's files have the user."""
+    """CRI's groups, and by the Merge policy the user's groups in the image's files."""
     groups = {Gid(_checked("supplemental_groups", number)) for number in security.supplemental_groups}
     if security.supplemental_groups_policy == cri.Merge and account.name:
         for fields in _lines(group, 4):
@@ -122,7 +122,7 @@ def _accounts(passwd: str) -> Iterator[_Account]:
 
 
 def _lines(untrusted_text: str, least: int) -> Iterator[list[str]]:
-    """The lines with at least ``least`` fields; others are skipped, as the C library does."""
+    """The lines with at least ``least`` fields; shorter lines are skipped, as in the C library."""
     for line in untrusted_text.split("\n")[:_LINES]:
         fields = line.strip().split(":")
         if len(fields) >= least and not fields[0].startswith("#"):

@@ -18,18 +18,18 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class RootImage:
-    """An image as a container needs it."""
+    """The facts about an image that a container needs."""
 
     id: str
     """``sha256:...`` of its config."""
     reference: str
-    """``repository@sha256:...`` where known, else the id."""
+    """``repository@sha256:...`` if known, else the id."""
     name: str
-    """The name for people: a tag if it has one, else the reference."""
+    """The name for people: the tag, if any, else the reference."""
     filesystems: tuple[str, ...]
     """The absolute paths of its filesystem images on the host, lowest first."""
     type: str
-    """The type of each of them: ``squashfs`` or ``erofs``."""
+    """The type of each filesystem image: ``squashfs`` or ``erofs``."""
     env: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
@@ -37,5 +37,5 @@ class RootImage:
     working_dir: str = ""
     stop_signal: str = ""
     passwd: str = ""
-    """The text of its /etc/passwd; like that of /etc/group it is hostile, and "" if there is none."""
+    """The text of the image's /etc/passwd, "" if missing; hostile, like the text of /etc/group."""
     group: str = ""

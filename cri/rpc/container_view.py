@@ -19,7 +19,7 @@ _STATES: Mapping[ContainerPhase, cri.ContainerState.ValueType] = {
 
 
 def state(container: Container) -> cri.ContainerState.ValueType:
-    """The state of a container; of one being removed it is only known whether it had ended."""
+    """The state of a container.  During removal the record only tells whether the container had ended."""
     if container.phase is ContainerPhase.REMOVING and container.exit:
         return cri.CONTAINER_EXITED
     return _STATES[container.phase]

@@ -1,4 +1,4 @@
-"""Finds the runtime handlers that can be used, and why others cannot."""
+"""Finds the usable runtime handlers, and why others are unusable."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 def troubles(config: CriConfig, host: pb.InfoResponse) -> Mapping[str, WrongKey]:
-    """The wrong key of each handler that has one, by name; unmet requirements do not count."""
+    """By handler name, the wrong key.  Unmet requirements do not count."""
     found = {name: trouble(handler, host) for name, handler in config.handlers.items()}
     return {name: wrong for name, wrong in found.items() if wrong}
 
 
 def unusable(config: CriConfig, host: pb.InfoResponse) -> Mapping[str, str]:
-    """The reasons why handlers cannot be used, by name: a wrong key, or what this host lacks."""
+    """By handler name, why the handler is unusable: a wrong key, or a requirement not met by this host."""
     wrong = {name: one.cause for name, one in troubles(config, host).items()}
     found = {name: wrong.get(name) or unmet(handler, host) for name, handler in config.handlers.items()}
     return {name: why for name, why in found.items() if why}
 
 
 def usable(config: CriConfig, host: pb.InfoResponse | None) -> list[cri.RuntimeHandler]:
-    """The handlers that pods can have; the default one under its name and as ""."""
+    """The usable handlers of pods.  The default handler is listed under its name and as ""."""
     if host is None:
         return []
     wrong = unusable(config, host)
@@ -40,14 +40,14 @@ def usable(config: CriConfig, host: pb.InfoResponse | None) -> list[cri.RuntimeH
 
 
 def fallbacks(config: CriConfig, host: pb.InfoResponse) -> Mapping[str, str]:
-    """By name, why the zones of a handler that can be used are PV though PVH goes before it."""
+    """By name of a usable handler, why its zones are PV although PVH is preferred."""
     wrong = unusable(config, host)
     found = {name: fallback(handler, host) for name, handler in config.handlers.items() if name not in wrong}
     return {name: why for name, why in found.items() if why}
 
 
 def details(config: CriConfig, host: pb.InfoResponse | None) -> dict[str, object]:
-    """Details of all handlers, for people; an unusable one has the reason."""
+    """Details of all handlers, for people; an unusable handler has the reason."""
     found = {handler.name: handler.features for handler in usable(config, host)}
     wrong = unusable(config, host) if host is not None else {}
     shown: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""RPCs that only read: lists, statuses, and the stream of events, all answered from memory."""
+"""Read-only RPCs: lists, statuses, and the stream of events, all answered from memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caches encoded responses for what is read often; a record is encoded again when it changes."""
+"""Caches encoded responses for frequent reads; a changed record is encoded again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cri.state.records import Record
 
 R = TypeVar("R", bound=Record)
 
-# protobuf's wire format: field 1, length-delimited; all of CRI's list and status responses have theirs there
+# protobuf's wire format: field 1, length-delimited, the field of all of CRI's list and status responses
 _TAG = b"\x0a"
 _SPARE = 64
 
@@ -36,7 +36,7 @@ class Rendered(Generic[R]):
         self._limit = _SPARE
 
     def one(self, record: R) -> bytes:
-        """The response that has only this record's message."""
+        """The response with only this record's message."""
         known = self._fields.get(record.id)
         if known is None or known[0] is not record:
             known = (record, _field(self._message(record).SerializeToString()))
@@ -46,11 +46,11 @@ class Rendered(Generic[R]):
         return known[1]
 
     def some(self, records: Iterable[R]) -> bytes:
-        """The response that lists these records."""
+        """The response with these records."""
         return b"".join(map(self.one, records))
 
     def every(self) -> bytes:
-        """The response that lists all records that callers see."""
+        """The response with all visible records."""
         version, response = self._whole
         if version != self._source.version:
             response = self.some(self._source.visible())
@@ -64,7 +64,7 @@ class Rendered(Generic[R]):
 
 
 def encoded(response: bytes) -> Any:
-    """An encoded response in place of a message: ``daemonkit.rpc.interceptors`` sends it as it is."""
+    """An encoded response in place of a message; ``daemonkit.rpc.interceptors`` sends its bytes unchanged."""
     return response
 
 

@@ -1,4 +1,4 @@
-"""RPCs that change what runs, and the runtime's own settings."""
+"""RPCs that change limits and the runtime's own settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ResourcesRpcs:
     async def UpdateRuntimeConfig(
         self, request: cri.UpdateRuntimeConfigRequest, context: _Context
     ) -> cri.UpdateRuntimeConfigResponse:
-        """Fill the template in with the pod CIDR, unless there is a network configuration already."""
+        """Fill the template in with the pod CIDR, unless a network configuration exists already."""
         cidr = request.runtime_config.network_config.pod_cidr
         if cidr:
             await self._pod_cidr(cidr)

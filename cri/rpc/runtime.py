@@ -1,4 +1,4 @@
-"""The gRPC service RuntimeService, in which each RPC calls its verb."""
+"""The gRPC service RuntimeService.  Each RPC calls its verb."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
         self, request: cri.ExecSyncRequest, context: _Context
     ) -> bytes:
         until_sent = ExitStack()
-        # Also when the client has gone: whoever is still at work gets no memory any more.
+        # Also if the client has gone: work still under way gets no memory any more.
         context.add_done_callback(lambda _: until_sent.close())  # type: ignore[arg-type]  # in the stubs it is no protocol
         return await execsync.exec_sync(self._runtime, request, until_sent)
 

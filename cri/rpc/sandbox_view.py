@@ -10,7 +10,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
 def state(sandbox: Sandbox) -> cri.PodSandboxState.ValueType:
-    """The state of a sandbox, which is READY only while its zone runs."""
+    """The state of a sandbox: READY only while its zone runs."""
     return cri.SANDBOX_READY if sandbox.phase is SandboxPhase.READY else cri.SANDBOX_NOTREADY
 
 

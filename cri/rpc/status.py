@@ -1,4 +1,4 @@
-"""Status: whether pods can run now, and what an operator should know."""
+"""Status: whether pods can run now, with facts for operators."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
-    """RuntimeReady: protectd answers.  NetworkReady: there is a CNI configuration with all its plugins.
+    """RuntimeReady: protectd answers.  NetworkReady: a CNI configuration exists, with all its plugins.
 
-    HandlersReady, a condition of our own: protectd has every handler's profile, in which its size fits, and
-    this host has what it requires.  Two others keep no pod from running.  HostPrepared: protectd's preflight
-    found all settings of the host as they should be.  ZoneModePreferred: no handler's zones are PV for want
-    of what PVH needs.
-    Without the default handler no ordinary pod can run, so RuntimeReady is then false, too.
+    HandlersReady, a condition of our own: protectd has every handler's profile, every size fits its profile,
+    and this host meets the requirements.  Without the default handler no ordinary pod can run: RuntimeReady
+    is false, too.
+
+    Two other conditions keep no pod from running.  HostPrepared: protectd's preflight found all settings of
+    the host as they should be.  ZoneModePreferred: no handler's zones are PV only because the host lacks
+    requirements of PVH.
     """
     fresh = verbose or any(handler.needs_fresh_facts for handler in runtime.config.handlers.values())
     host, trouble = await _host(runtime, fresh=fresh)
@@ -53,7 +55,7 @@ async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
 
 
 async def _host(runtime: Runtime, *, fresh: bool) -> tuple[pb.InfoResponse | None, str]:
-    """The host's facts, or why they are not known; cached where constant, since they are asked often."""
+    """The host's facts, or why they are unknown; constant facts are cached, since callers ask often."""
     try:
         return await runtime.host.info(fresh=fresh), ""
     except Fault as fault:
@@ -87,7 +89,7 @@ def _condition(kind: str, reason: str, trouble: str) -> cri.RuntimeCondition:
 
 
 def _info(runtime: Runtime, host: pb.InfoResponse | None) -> dict[str, str]:
-    """The verbose information, whose values are JSON, as crictl expects."""
+    """The verbose information, with values in JSON as crictl expects."""
     return {
         "config": json.dumps(asdict(runtime.config), default=_plain),
         "versions": json.dumps(_versions(host)),

@@ -1,4 +1,4 @@
-"""A pod's attachment to a network: everything from ADD that DEL needs."""
+"""A pod's attachment to a network, with everything from ADD that DEL needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Json = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """One plugin of a chain with its own configuration."""
+    """A plugin of a chain, with its own configuration."""
 
     type: str
     config: Json
@@ -26,23 +26,23 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A network configuration: plugins that are called one after the other."""
+    """A network configuration: plugins called in order."""
 
     name: str
     version: str
     plugins: tuple[Plugin, ...]
     source: str = ""
-    """The path of its configuration file."""
+    """The path of the configuration file."""
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """The capabilities of all its plugins together."""
+        """The capabilities of all plugins together."""
         return frozenset().union(*(plugin.capabilities for plugin in self.plugins))
 
 
 @dataclass(frozen=True, slots=True)
 class BandwidthLimits:
-    """What pods of runtime handler ``handler`` may receive and send, bits per second; 0: no limit."""
+    """Bits per second that pods of runtime handler ``handler`` may receive and send; 0: no limit."""
 
     handler: str = ""
     ingress: int = 0
@@ -73,14 +73,14 @@ class Attachment:
 
     @classmethod
     def from_json(cls, text: str) -> Attachment:
-        """The inverse of ``to_json``; ValueError names the key that is wrong."""
+        """The inverse of ``to_json``; ValueError names the wrong key."""
         return structure(_converter, cls, json.loads(text))
 
 
 def addresses_of(result: Json, netns: Path, interface: str, limit: int = 64) -> tuple[str, ...]:
-    """The addresses that a result (CNI 0.3 to 1.1) gives ``interface``; ValueError when it is malformed.
+    """The addresses of ``interface`` in a result (CNI 0.3 to 1.1); ValueError: the result is malformed.
 
-    An entry without an interface index counts, as does one whose interface is the one in the namespace.
+    An entry counts if its interface index is missing, or means the interface in the namespace.
     """
     interfaces = _list(result, "interfaces", limit)
     found: list[ipaddress.IPv4Interface | ipaddress.IPv6Interface] = []
@@ -112,7 +112,7 @@ def _is_ours(interfaces: list[object], index: object, netns: Path, interface: st
 
 
 def _json_converter() -> Converter:
-    """A converter that keeps the plugins' own configuration and results as they are."""
+    """A converter without changes to the plugins' own configuration and results."""
     converter = strict_converter(unknown_keys=True)
     converter.register_structure_hook_func(exactly(Json), lambda value, _: expect(dict, value))
     converter.register_unstructure_hook_func(exactly(Json), lambda value: value)

@@ -1,4 +1,4 @@
-"""Applies what protectd reports about zones and workloads to the records of sandboxes and containers.
+"""Applies protectd's reports about zones and workloads to the records of sandboxes and containers.
 
 Replies to calls and the stream of changes both come here, in any order: records only ever go forward.
 """
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 REASONS = frozenset({"Completed", "Error", "OOMKilled", "StartError", "VolumesLost"})
 _ZONE_REASON = re.compile(r"Zone[A-Z][A-Za-z]{1,40}")
-"""How the zone of a container ended: what protectd calls the kind of its death."""
+"""protectd's name for the kind of death of a container's zone."""
 _MESSAGE_LIMIT = 4000
 UNKNOWN_EXIT = 255
 _MARKED: Mapping[SandboxPhase, SandboxPhase] = {
@@ -70,7 +70,7 @@ class StateChanges:
             await self.lost(workload_id, "Unknown", "protectd does not know it any more")
 
     async def _ended(self, zone_id: str, reason: str, kind: str, console: str = "") -> None:
-        """Note that a zone has ended: its sandbox is not ready, and nothing in it runs."""
+        """Note the end of a zone: its sandbox is not ready, and its containers do not run."""
         if not self._sandboxes.has(zone_id) or self._stopping(zone_id):
             return
         message = f"{reason}\n{console}".strip()[:_MESSAGE_LIMIT]
@@ -83,18 +83,18 @@ class StateChanges:
             await self._sandboxes.note(replace(sandbox, phase=_MARKED[sandbox.phase], death_reason=reason))
 
     def _stopping(self, sandbox_id: str) -> bool:
-        """Whether StopPodSandbox is at work, which itself notes how live containers have ended."""
+        """Whether StopPodSandbox is at work.  If so, StopPodSandbox notes the ends of live containers."""
         return self._sandboxes.get(sandbox_id).phase is SandboxPhase.STOPPING
 
     async def lost(self, container_id: str, reason: str, message: str, code: int = UNKNOWN_EXIT) -> None:
-        """Note that a live container has ended, and nobody knows how."""
+        """Note that a live container has ended in an unknown way."""
         end = ContainerExit(self._now(), code, reason, message)
         container = self._containers.get(container_id)
         await self._containers.note(replace(container, phase=ContainerPhase.EXITED, exit=end))
 
 
 def advanced(container: Container, workload: pb.Workload) -> Container:
-    """The container as protectd reports it; the same object if nothing has changed."""
+    """The container after protectd's report; the same object if nothing has changed."""
     if not container.live:
         return container
     if workload.state == pb.WORKLOAD_STATE_RUNNING and container.phase is ContainerPhase.CREATED:

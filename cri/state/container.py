@@ -1,4 +1,4 @@
-"""A container as xenpod-cri remembers it.
+"""The record of a container.
 
 CREATING ──▶ CREATED ──▶ RUNNING ──▶ EXITED      (as protectd reports)
    │            └───────────┴──────────┤
@@ -54,16 +54,16 @@ class ContainerExit:
 
 @dataclass(frozen=True, slots=True)
 class ContainerImage:
-    """The image of a container, as callers see it."""
+    """A container's image, shown to callers."""
 
     id: str
     reference: str
-    """``repository@digest`` where known, else the id."""
+    """``repository@digest`` if known, else the id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container; its id is also its workload's.  ``config`` is never changed."""
+    """A container.  Its workload has the same id.  ``config`` is never changed."""
 
     id: str
     sandbox_id: str
@@ -73,21 +73,21 @@ class Container:
     image: ContainerImage
     log_path: str
     process: str
-    """The OCI ``process`` object, JSON; an exec is this with other arguments."""
+    """The OCI ``process`` object, JSON; an exec uses the same object with other arguments."""
     stop_signal: int
     started_ns: int = 0
     exit: ContainerExit | None = None
     volume_images: tuple[str, ...] = ()
-    """Ids of the images that are its volumes."""
+    """Ids of the container's volume images."""
 
     @property
     def images(self) -> tuple[str, ...]:
-        """Ids of all images that it needs."""
+        """Ids of all images of the container."""
         return tuple(dict.fromkeys((self.image.id, *self.volume_images)))
 
     @property
     def hidden(self) -> bool:
-        """Whether callers do not see it."""
+        """Whether callers cannot see the container."""
         return self.phase in HIDDEN
 
     @property

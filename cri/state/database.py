@@ -1,8 +1,8 @@
-"""The daemon's SQLite file: sandboxes and containers, each as one row.
+"""The daemon's SQLite file: one row for each sandbox and container.
 
-All statements run in one thread, in the order they were asked for, and each to its end even if its caller is
-cancelled.  WAL with synchronous=NORMAL: a change is
-safe against SIGKILL once ``save`` returns; a power cut may lose the last ones, and every zone with them.
+All statements run in one thread, in the order of the calls.  Each runs to its end even if its caller is
+cancelled.  WAL with synchronous=NORMAL: a change is safe against SIGKILL once ``save`` returns.  A power cut
+may lose the last changes, but every zone ends with the power, too.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from daemonkit.tasks import complete
 T = TypeVar("T")
 
 VERSION = 4
-# The write-ahead log starts over after this many pages, half of the disk space that is reserved for it: the
-# ends of containers must be written even when the disk is full.
+# The write-ahead log restarts after this many pages, half of the reserved disk space: the ends of containers
+# must be written even if the disk is full.
 _LOG_PAGES = 256
 _LOG_BYTES = 2 * 1024 * 1024
 _SCHEMA = """
@@ -64,7 +64,7 @@ class Database:
 
     @classmethod
     async def open(cls, path: Path) -> Database:
-        """Open or create the file (mode 0600).  Broken: it is another version's, or not ours."""
+        """Open or create the file (mode 0600).  Broken: a file of another version or program."""
         path.parent.mkdir(parents=True, exist_ok=True)
         thread = ThreadPoolExecutor(1, "store")
         try:
@@ -84,23 +84,23 @@ class Database:
         return await self._run(_load)
 
     async def save_sandbox(self, sandbox: Sandbox) -> None:
-        """Insert or replace; Exhausted when there is no disk space for a new one."""
+        """Insert or replace; Exhausted: no disk space for a new sandbox."""
         if sandbox.phase is SandboxPhase.CREATING:
             disk_space.check(self._path)
         await self._run(lambda c: _execute(c, rows.SAVE_SANDBOX, rows.of_sandbox(sandbox)))
 
     async def save_container(self, container: Container) -> None:
-        """Insert or replace; Exhausted when there is no disk space for a new one."""
+        """Insert or replace; Exhausted: no disk space for a new container."""
         if container.phase is ContainerPhase.CREATING:
             disk_space.check(self._path)
         await self._run(lambda c: _execute(c, rows.SAVE_CONTAINER, rows.of_container(container)))
 
     async def delete_sandbox(self, sandbox_id: str) -> None:
-        """Forget it; unknown ids succeed."""
+        """Delete the row; unknown ids succeed."""
         await self._run(lambda c: _execute(c, "DELETE FROM sandboxes WHERE id = ?", (sandbox_id,)))
 
     async def delete_container(self, container_id: str) -> None:
-        """Forget it; unknown ids succeed."""
+        """Delete the row; unknown ids succeed."""
         await self._run(lambda c: _execute(c, "DELETE FROM containers WHERE id = ?", (container_id,)))
 
     async def _run(self, action: Callable[[sqlite3.Connection], T]) -> T:

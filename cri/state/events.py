@@ -1,8 +1,8 @@
 """Events of sandboxes and containers, for the kubelet's event stream (KEP-3386).
 
-Events follow from changes of records, so that each end is reported once, however it is learnt: by a call,
-from protectd's stream, or after this daemon was away.  Events that nobody listens to are kept for the next
-subscriber.
+Events follow from changes of records.  Each end is therefore reported once, whether the news comes from a
+call, from protectd's stream, or after an absence of this daemon.  Events without a subscriber are kept for
+the next.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 log = logging.getLogger(__name__)
 
 QUEUE_LIMIT = 1024
-"""Most events that a subscriber may be behind, and that are kept while there is no subscriber."""
+"""Maximum of a subscriber's unread events, and of events kept without a subscriber."""
 SUBSCRIBER_LIMIT = 64
 
 Kind: TypeAlias = cri.ContainerEventType.ValueType
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event, with the records as they were after it; ``id`` is a container's, or a pod's."""
+    """An event, with the records after the event; ``id`` is a container's, or a pod's."""
 
     kind: Kind
     id: str
@@ -49,7 +49,7 @@ class Event:
 
 
 def container_kinds(before: Container | None, after: Container | None) -> list[Kind]:
-    """The kinds of events that follow from a change of a container's record."""
+    """The kinds of events for a change of a container's record."""
     if after is None:
         return [] if before is None or before.hidden else [_DELETED]
     if before is None or after.hidden:
@@ -67,7 +67,7 @@ def container_kinds(before: Container | None, after: Container | None) -> list[K
 
 
 def sandbox_kinds(before: Sandbox | None, after: Sandbox | None) -> list[Kind]:
-    """The events that a change of a pod's record means.  A zone that ended by itself has stopped already."""
+    """The events for a change of a pod's record.  A zone that ended by itself has stopped already."""
     if after is None:
         return [] if before is None or before.hidden else [_DELETED]
     if before is None or after.phase is before.phase:
@@ -100,7 +100,7 @@ class Events:
         containers.observe(self._container)
 
     def subscribe(self) -> AsyncGenerator[Event, None]:
-        """Events from now on, after those that nobody has seen; Exhausted for a slow subscriber."""
+        """Kept events, then new events; Exhausted for a slow subscriber."""
         return self._feed.subscribe()
 
     def _sandbox(self, before: Sandbox | None, after: Sandbox | None) -> None:
@@ -128,7 +128,7 @@ class Events:
 
 
 class Feed(Generic[T]):
-    """Fan-out to subscribers, none of which delays it: one that falls behind is cut off."""
+    """Fan-out to subscribers.  A subscriber cannot delay the feed: a slow subscriber is cut off."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -144,7 +144,7 @@ class Feed(Generic[T]):
             subscriber.offer(item)
 
     async def subscribe(self) -> AsyncGenerator[T, None]:
-        """Yield items, first those that nobody has seen.  Exhausted: too many subscribers, or a slow one."""
+        """Yield items, beginning with the kept ones.  Exhausted: too many subscribers, or a slow one."""
         if len(self._subscribers) >= SUBSCRIBER_LIMIT:
             raise Exhausted("subscribe", "", f"there are {SUBSCRIBER_LIMIT} subscribers already")
         subscriber: _Subscriber[T] = _Subscriber(self._limit, self._unseen)
@@ -174,7 +174,7 @@ class _Subscriber(Generic[T]):
             self._queue.append(item)
         else:
             self._overrun = True
-            self._queue.clear()  # it will not be read any more
+            self._queue.clear()  # no longer read
         self._changed.set()
 
     async def next(self) -> T:

@@ -1,12 +1,12 @@
 """Room for pods and containers in the answers that list all of them.
 
-A gRPC message has at most MESSAGE_LIMIT bytes, and the kubelet's client accepts no more. Most text in these
+A gRPC message has at most MESSAGE_LIMIT bytes, and the kubelet's client accepts no more. Most text in the
 lists is annotations, which a pod's author writes: up to 256 KiB each. Statistics of pods repeat the text of
-pods and of containers. One sum therefore counts both, and an entry that does not fit is refused.
+pods and of containers. One sum therefore counts both, and an entry beyond the limit is refused.
 
-An entry up to ORDINARY bytes needs nothing but room in the sum. The rest of a longer entry counts as large. A
-node has LARGE bytes for large text, and a namespace its SHARE: a namespace that has used its share keeps
-nobody else out.
+An entry up to ORDINARY bytes only needs room in the sum. The rest of a longer entry counts as large. A node
+has LARGE bytes for large text, and a namespace its SHARE: a namespace that has used its share does not affect
+other namespaces.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from daemonkit.rpc.client import MESSAGE_LIMIT
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 FIGURES = 1024
-"""Bytes of an entry's statistics, and of all that has no text."""
+"""Bytes of an entry's statistics and of all other fields without text."""
 TOTAL = MESSAGE_LIMIT - 256 * 1024
 ORDINARY = 8 * 1024
 LARGE = 4 << 20
@@ -81,7 +81,7 @@ def check_entry(operation: str, subject: str, new: ListEntry, present: Iterable[
 
 @dataclass(slots=True)
 class ListRoom:
-    """The entries of this node; ``others``: those of another runtime behind us."""
+    """The entries of this node; ``others``: the entries of another runtime behind us."""
 
     sandboxes: Records[Sandbox]
     containers: Records[Container]
@@ -90,7 +90,7 @@ class ListRoom:
     _making: list[ListEntry] = field(default_factory=list)
 
     def check_pod(self, operation: str, config: cri.PodSandboxConfig) -> None:
-        """Exhausted: the lists have no room for one more pod.  From here to its record nothing is awaited."""
+        """Exhausted: the lists have no room for one more pod.  Do not await before its record exists."""
         check_entry(operation, config.metadata.name, pod_entry(config), self._present())
 
     def check_container(self, operation: str, namespace: str, config: cri.ContainerConfig) -> None:
@@ -99,7 +99,7 @@ class ListRoom:
 
     @contextmanager
     def making(self, operation: str, subject: str, entry: ListEntry) -> Iterator[None]:
-        """Count an entry of another runtime while it is made there; Exhausted, as ``check_pod``."""
+        """Count an entry of another runtime while that runtime makes it; Exhausted, as ``check_pod``."""
         check_entry(operation, subject, entry, self._present())
         self._making.append(entry)
         try:

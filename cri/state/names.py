@@ -17,14 +17,14 @@ def new_id() -> str:
 
 
 class Names:
-    """Reserved names and their holders' ids; a name has one holder, so that a retry makes no duplicate."""
+    """Reserved names with their holders' ids.  A name has one holder: a retry makes no duplicate."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._holders: dict[str, str] = {}
 
     def reserve(self, name: str, holder: str) -> None:
-        """Reserve ``name``; Exists, with the first holder's id, when it is taken."""
+        """Reserve ``name``; Exists, with the first holder's id: the name is taken."""
         first = self._holders.setdefault(name, holder)
         if first != holder:
             raise Exists(
@@ -32,27 +32,27 @@ class Names:
             )
 
     def holder(self, name: str) -> str | None:
-        """The id that holds ``name``, if any."""
+        """The holder of ``name``, if any."""
         return self._holders.get(name)
 
     def release(self, name: str, holder: str) -> None:
-        """Free ``name``; nothing happens when another holds it."""
+        """Free ``name``; no effect on another holder's name."""
         if self._holders.get(name) == holder:
             del self._holders[name]
 
 
 def sandbox_name(metadata: cri.PodSandboxMetadata) -> str:
-    """The name that a sandbox reserves."""
+    """The reserved name of a sandbox."""
     return "_".join((metadata.name, metadata.namespace, metadata.uid, str(metadata.attempt)))
 
 
 def container_name(metadata: cri.ContainerMetadata, sandbox_id: str) -> str:
-    """The name that a container reserves; names are unique within a sandbox."""
+    """The reserved name of a container; names are unique within a sandbox."""
     return "_".join((metadata.name, sandbox_id, str(metadata.attempt)))
 
 
 class Locks:
-    """One lock for each id, which exists while somebody holds or awaits it."""
+    """One lock for each id.  A lock exists while a task holds or awaits it."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}

@@ -45,15 +45,15 @@ class Records(Generic[R]):
         self._delete = delete
         self._records: dict[str, R] = {}
         self.version = 0
-        """A number that grows with each change."""
+        """Grows with each change."""
         self._observers: list[Callable[[R | None, R | None], None]] = []
 
     def observe(self, observer: Callable[[R | None, R | None], None]) -> None:
-        """Call ``observer`` with each change once it is made: the record before and after, None for none."""
+        """Call ``observer`` after each change with the record before and after, None for none."""
         self._observers.append(observer)
 
     def adopt(self, record: R) -> None:
-        """Add a record that the store has."""
+        """Add a record from the store."""
         self._keep(record)
 
     async def add(self, record: R) -> None:
@@ -64,15 +64,15 @@ class Records(Generic[R]):
     async def put(self, record: R) -> R:
         """Replace a record; its phase may stay, or change as the table allows.
 
-        Memory changes at once, and in the order of the calls so does the store.  When the store fails, memory
-        goes back, unless it has moved on.
+        Memory changes at once, and the store in the order of the calls.  If the store fails, memory goes back
+        to the old record, unless a later change has replaced the new one.
         """
         before = self._replace(record)
         await complete(self._store(before, record))
         return record
 
     async def note(self, record: R) -> None:
-        """Like ``put``, for facts: they hold even if they cannot be stored.  A restart learns them again."""
+        """Like ``put``, for facts: memory keeps them if the store fails.  A restart learns them again."""
         before = self._replace(record)
         await complete(self._store(before, record, keep=True))
 
@@ -83,7 +83,7 @@ class Records(Generic[R]):
         return before
 
     async def _store(self, before: R | None, record: R, *, keep: bool = False) -> None:
-        """Save and publish; never cancelled, so that memory and the store agree."""
+        """Save and publish; never cancelled, to keep memory and the store equal."""
         try:
             await self._save(record)
         except Exception as error:
@@ -96,7 +96,7 @@ class Records(Generic[R]):
         self._tell(before, record)
 
     def check(self, record: R) -> None:
-        """Broken: ``record`` may not follow the present one."""
+        """Broken: ``record`` may not follow the present record."""
         now = self.get(record.id).phase
         if record.phase is not now and record.phase not in self._next[now]:
             raise Broken(
@@ -122,32 +122,32 @@ class Records(Generic[R]):
         self.version += 1
 
     def get(self, record_id: str) -> R:
-        """The record of this whole id, hidden or not.  Missing: it is unknown."""
+        """The record of this whole id, hidden or not.  Missing: unknown id."""
         record = self._records.get(record_id)
         if record is None:
             raise Missing(f"find {self._kind}", record_id, "no such id")
         return record
 
     def has(self, record_id: str) -> bool:
-        """Whether there is a record of this whole id, hidden or not."""
+        """Whether a record, hidden or not, has this whole id."""
         return record_id in self._records
 
     def phase(self, record_id: str) -> Any:
-        """The phase of a record; None: there is no such record."""
+        """The phase of a record; None: unknown id."""
         record = self._records.get(record_id)
         return record.phase if record else None
 
     def find_or_none(self, wanted: str) -> R | None:
-        """Like ``find``, but None if there is none.  Invalid: empty or ambiguous."""
+        """Like ``find``, but None if no record matches.  Invalid: empty or ambiguous."""
         try:
             return self.find(wanted)
         except Missing:
             return None
 
     def find(self, wanted: str) -> R:
-        """The record of this id, or unambiguous prefix, among those that callers see.
+        """The visible record of this id, or of this unambiguous prefix.
 
-        Missing: none; Invalid: empty or ambiguous.
+        Missing: no such record; Invalid: empty or ambiguous.
         """
         if not wanted:
             raise Invalid(f"find {self._kind}", "", "the id is empty")
@@ -161,7 +161,7 @@ class Records(Generic[R]):
         return found[0]
 
     def visible(self) -> list[R]:
-        """The records that callers see, oldest first."""
+        """The visible records, oldest first."""
         return [record for record in self._records.values() if not record.hidden]
 
     def all(self) -> list[R]:
@@ -175,5 +175,5 @@ def has_labels(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
 
 
 def has_id(record_id: str, wanted: str) -> bool:
-    """Whether a list request's id, which may be a prefix, selects the record; "" selects all."""
+    """Whether the id of a list request selects the record.  Prefixes are allowed; "" selects all."""
     return record_id.startswith(wanted)

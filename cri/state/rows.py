@@ -37,7 +37,7 @@ _EXIT = {"finished_ns": "finished_ns", "code": "exit_code", "reason": "reason", 
 
 
 def _save(table: str, columns: tuple[str, ...]) -> str:
-    """An upsert (not INSERT OR REPLACE, which deletes first and would break references)."""
+    """An upsert.  INSERT OR REPLACE would delete first, and break references."""
     sets = ", ".join(f"{name} = excluded.{name}" for name in columns[1:])
     marks = ", ".join("?" * len(columns))
     names = ", ".join(columns)
@@ -56,7 +56,7 @@ def of_sandbox(sandbox: Sandbox) -> Row:
 
 
 def to_sandbox(row: Row) -> Sandbox:
-    """The inverse of ``of_sandbox``; Broken when the row is not a sandbox's."""
+    """The inverse of ``of_sandbox``; Broken: not a sandbox's row."""
     return _read("pod sandbox", Sandbox, dict(zip(_SANDBOX, row, strict=True)))
 
 
@@ -69,7 +69,7 @@ def of_container(container: Container) -> Row:
 
 
 def to_container(row: Row) -> Container:
-    """The inverse of ``of_container``; Broken when the row is not a container's."""
+    """The inverse of ``of_container``; Broken: not a container's row."""
     body = dict(zip(_CONTAINER, row, strict=True))
     body["image"] = {key: body[column] for key, column in _IMAGE.items()}
     ended = {key: body[column] for key, column in _EXIT.items()}

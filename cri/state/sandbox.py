@@ -1,6 +1,6 @@
-"""A pod sandbox as xenpod-cri remembers it.
+"""The record of a pod sandbox.
 
-        CREATING ──▶ READY ──▶ DEAD          (the zone ended by itself; its network is still there)
+        CREATING ──▶ READY ──▶ DEAD          (the zone ended by itself; its network still exists)
            │           │         │
            ▼           └────┬────┘
         UNDOING             ▼
@@ -10,7 +10,7 @@
          gone                     ▼
                               REMOVING ──▶ gone
 
-Each arrow is stored before its side effects begin, so that a restarted daemon knows what to finish.
+Each arrow is stored before its side effects begin: a restarted daemon finishes the work.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SMALL_FILES = "small-files"
 """The same: copies of the kubelet's small files."""
 
 HIDDEN = frozenset({SandboxPhase.CREATING, SandboxPhase.UNDOING})
-"""Phases in which callers do not see the sandbox, yet or ever."""
+"""Phases of sandboxes that callers cannot see, yet or ever."""
 
 
 HAS_ZONE = frozenset({SandboxPhase.READY, SandboxPhase.STOPPING})
@@ -60,7 +60,7 @@ HAS_ZONE = frozenset({SandboxPhase.READY, SandboxPhase.STOPPING})
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """One pod sandbox; its id is also its zone's.  ``config`` is never changed."""
+    """A pod sandbox.  Its zone has the same id.  ``config`` is never changed."""
 
     id: str
     phase: SandboxPhase
@@ -71,13 +71,13 @@ class Sandbox:
     death_reason: str = ""
     """Why the zone ended by itself; "" otherwise."""
     kernel: str = ""
-    """The id of the image that its zone boots from; "": the toolstack's own kernel."""
+    """The id of the zone's kernel image; "": the toolstack's own kernel."""
     in_zone: tuple[str, ...] = ()
-    """Which of its volumes live in its zone, of those that once did not; decided when the pod is made."""
+    """Volumes in the pod's zone that were on the host in earlier releases; chosen when the pod is made."""
 
     @property
     def hidden(self) -> bool:
-        """Whether callers do not see it."""
+        """Whether callers cannot see the sandbox."""
         return self.phase in HIDDEN
 
     @property
@@ -87,5 +87,5 @@ class Sandbox:
 
     @property
     def hostname(self) -> str:
-        """The zone's own host name: the pod's hostname, or one made from the pod's name."""
+        """The zone's own host name: the pod's hostname, or a name made from the pod's name."""
         return self.config.hostname or self.config.metadata.name.lower().replace("_", "-")[:63].strip("-.")

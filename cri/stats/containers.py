@@ -15,7 +15,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 async def stats(
     runtime: Runtime, rates: Rates, containers: list[Container]
 ) -> cri.ListContainerStatsResponse:
-    """Statistics of live containers; those of a silent zone are left out."""
+    """Statistics of live containers, except for silent zones."""
     found = cri.ListContainerStatsResponse()
     wanted = {container.id: container for container in containers if container.live}
     if not wanted:
@@ -42,7 +42,7 @@ async def one(runtime: Runtime, rates: Rates, container: Container) -> cri.Conta
 
 
 def forget_others(runtime: Runtime, rates: Rates) -> None:
-    """Forget the rates of containers that do not run any more."""
+    """Forget the rates of stopped containers."""
     live = [container.id for container in runtime.containers.all() if container.live]
     rates.keep(
         [*live, *(sandbox.id for sandbox in runtime.sandboxes.all() if sandbox.phase is SandboxPhase.READY)]
@@ -50,7 +50,7 @@ def forget_others(runtime: Runtime, rates: Rates) -> None:
 
 
 def attributes(target: cri.ContainerAttributes, container: Container) -> None:
-    """Say which container the statistics are of."""
+    """Fill in the identity of the container."""
     config = container.config
     target.id = container.id
     target.metadata.CopyFrom(config.metadata)
@@ -77,7 +77,7 @@ def fill(
 
 
 def _swap(target: cri.SwapUsage, row: pb.WorkloadStatsRow) -> None:
-    """Put statistics of swap; what is available is known only if memory and swap have a common limit."""
+    """Put statistics of swap; the available swap is known only if memory and swap have a common limit."""
     target.timestamp = row.timestamp_ns
     put(target.swap_usage_bytes, row.swap_usage_bytes)
     if row.memory_swap_limit_bytes and row.memory_limit_bytes:

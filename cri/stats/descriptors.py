@@ -1,7 +1,7 @@
 """The metrics: names and labels as in cAdvisor, and the source of each figure.
 
-Source: https://github.com/google/cadvisor/blob/master/docs/storage/prometheus.md, and the list that the
-conformance suite wants.  A figure that is not known is left out, not reported as 0.
+Source: https://github.com/google/cadvisor/blob/master/docs/storage/prometheus.md, and the conformance suite's
+list.  Unknown figures are left out, not reported as 0.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _device(name: str) -> Reading:
 
 
 def _io(name: str) -> Reading:
-    """Figures of I/O, if the zone's kernel counts it."""
+    """Figures of I/O, if the zone's kernel counts I/O."""
 
     def read(row: pb.WorkloadStatsRow, container: Container) -> Values:
         if row.io_reads or row.io_writes:
@@ -75,7 +75,7 @@ def _block_io(row: pb.WorkloadStatsRow, container: Container) -> Values:
 
 
 def _pressure(resource: str, kind: str) -> Reading:
-    """Figures of a pressure; none if the zone's kernel does not measure it."""
+    """Figures of a pressure, if the zone's kernel measures pressure."""
 
     def read(row: pb.WorkloadStatsRow, container: Container) -> Values:
         if row.HasField(f"{resource}_pressure"):  # type: ignore[arg-type]  # one of three names of this table

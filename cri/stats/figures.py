@@ -1,6 +1,6 @@
-"""Figures of xenpod-cri's pods, images and neighbours, as they are when Prometheus asks.
+"""Figures of xenpod-cri's pods, images and neighbours at the moment of a Prometheus request.
 
-Not those that the kubelet asks for by ListPodSandboxMetrics: those are of single pods, these of the daemon.
+The figures are about the daemon.  The kubelet gets figures of single pods by ListPodSandboxMetrics.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from daemonkit.faults import Fault
 
 
 class DaemonFigures:
-    """Reads them."""
+    """Reads the daemon's figures."""
 
     def __init__(self, runtime: Runtime, delegate: Delegate | None) -> None:
         self._runtime = runtime
         self._delegate = delegate
 
     async def read(self) -> list[Metric]:
-        """Everything of one moment."""
+        """All figures of one moment."""
         runtime = self._runtime
         pods = (pod.phase for pod in runtime.sandboxes.all())
         containers = (container.phase for container in runtime.containers.all())
@@ -57,7 +57,7 @@ def _truth(name: str, text: str, value: bool) -> Metric:
 
 
 def _states(name: str, text: str, states: type[Enum], seen: Iterable[Enum]) -> Metric:
-    """How many of each state, those that nothing is in too."""
+    """Count of each state, including states with a count of 0."""
     found, family = Counter(seen), GaugeMetricFamily(name, text, labels=("phase",))
     for state in states:
         family.add_metric((str(state.value),), found[state])

@@ -11,11 +11,11 @@ from cri.stats.values import value
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-_POD = "POD"  # the kubelet's name for what belongs to the pod, not to a container
+_POD = "POD"  # the kubelet's name for figures of the pod itself
 
 
 async def metrics(runtime: Runtime) -> list[cri.PodSandboxMetrics]:
-    """Metrics of every running pod; one whose zone is silent is left out."""
+    """Metrics of every running pod, except for silent zones."""
     ready = [sandbox for sandbox in runtime.sandboxes.visible() if sandbox.phase is SandboxPhase.READY]
     rows = await zone_rows(runtime, ready, details=True)
     return [_pod(runtime, sandbox, rows[sandbox.id]) for sandbox in ready if sandbox.id in rows]

@@ -14,7 +14,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 def selected(runtime: Runtime, asked: cri.PodSandboxStatsFilter) -> list[Sandbox]:
-    """The running pods that the filter selects."""
+    """The running pods selected by the filter."""
     return [
         sandbox
         for sandbox in runtime.sandboxes.visible()
@@ -25,7 +25,7 @@ def selected(runtime: Runtime, asked: cri.PodSandboxStatsFilter) -> list[Sandbox
 
 
 async def stats(runtime: Runtime, rates: Rates, sandboxes: list[Sandbox]) -> cri.ListPodSandboxStatsResponse:
-    """Statistics of running pods; one whose zone is silent is left out."""
+    """Statistics of running pods, except for silent zones."""
     rows = await zone_rows(runtime, sandboxes)
     forget_others(runtime, rates)
     found = cri.ListPodSandboxStatsResponse()
@@ -36,7 +36,7 @@ async def stats(runtime: Runtime, rates: Rates, sandboxes: list[Sandbox]) -> cri
 
 
 async def one(runtime: Runtime, rates: Rates, sandbox: Sandbox) -> cri.PodSandboxStats:
-    """Statistics of one pod.  Refused: it does not run; Unreachable: its zone is silent."""
+    """Statistics of one pod.  Refused: the pod does not run; Unreachable: its zone is silent."""
     if sandbox.phase is not SandboxPhase.READY:
         raise Refused("read stats of pod", sandbox.id, f"it is {sandbox.phase.value}")
     found = await stats(runtime, rates, [sandbox])
@@ -77,9 +77,10 @@ def _fill(
 
 
 def _network(linux: cri.LinuxPodSandboxStats, sandbox: Sandbox, row: pb.ZoneStatsRow) -> None:
-    """Put network statistics: the default interface, which is CNI's, and the others.
+    """Put network statistics: the default interface, CNI's, and all others.
 
-    Nothing without a default one: the kubelet uses that unseen (addCRIPodNetworkStats), and would crash.
+    Without a default interface, put nothing: the kubelet uses the default unchecked (addCRIPodNetworkStats),
+    and would crash.
     """
     usage = {one.name: one for one in row.interfaces}
     default = usage.pop(sandbox.attachment.interface, None)

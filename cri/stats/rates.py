@@ -9,11 +9,11 @@ from cri.stats.values import LARGEST
 
 _SECOND = 10**9
 _SHORTEST = 1 * _SECOND
-"""Shortest time that a rate covers; over less it would be noise."""
+"""Shortest time of a rate; a shorter time would only show noise."""
 _WINDOW = 5 * _SECOND
 """Age at which a base is replaced by the next reading."""
 _SET_BACK = 60 * _SECOND
-"""A reading older than the base by this means that the clock was set back; else it was late."""
+"""A reading older than the base by this time means a clock set back; an age below means a late reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class _Kept:
 class Rates:
     """Rates of pods and containers, in nanoseconds of CPU time per second.
 
-    A rate covers at least ``_WINDOW``, once there are readings so old, and less than ``_WINDOW`` more than
-    the longest time between two bases.
+    With enough old readings, a rate covers at least ``_WINDOW``, and less than ``_WINDOW`` more than the
+    longest time between two bases.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Rates:
         """Number of readings so far, of all subjects together."""
 
     def rate(self, subject: str, timestamp_ns: int, cpu_ns: int) -> int | None:
-        """The rate up to this reading; None unless there is another one from a second ago or earlier."""
+        """The rate up to this reading; None without an earlier reading at least a second old."""
         self.readings += 1
         now = _Reading(timestamp_ns, cpu_ns)
         kept = self._kept.get(subject)
@@ -54,12 +54,12 @@ class Rates:
         return _between(kept.older or kept.base, now)
 
     def read_ns(self, subject: str) -> int | None:
-        """The time of the base by the clock of the readings; None if there is none."""
+        """The time of the base by the clock of the readings; None: no base."""
         kept = self._kept.get(subject)
         return kept.base.timestamp_ns if kept else None
 
     def keep(self, ids: Iterable[str]) -> None:
-        """Keep these, and forget all others."""
+        """Keep these subjects, and forget all others."""
         for gone in self._kept.keys() - set(ids):
             del self._kept[gone]
 

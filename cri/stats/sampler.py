@@ -1,4 +1,4 @@
-"""Takes readings in the background, so that a recent CPU rate is always at hand."""
+"""Takes readings in the background: a recent CPU rate is always at hand."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from daemonkit.faults import Fault
 log = logging.getLogger(__name__)
 
 _SETTLE = 1.0
-"""Seconds from a start to the first reading, so that what starts together is read together."""
+"""Seconds from a start to the first reading; pods that start together are read together."""
 _INTERVAL = 10.0
 """Longest time between two readings, in seconds, while callers ask.  Their calls are readings too."""
 _QUIET = 60.0
-"""The same while nobody asks, reached step by step.  Reading 250 zones every ten seconds for nobody took some
-hundredths of a CPU."""
+"""The longest interval in seconds, reached step by step without callers.  Reading 250 zones every ten seconds
+for no caller took some hundredths of a CPU.
+"""
 _RETRY = 3.0
-"""Seconds until the next try for what has no reading yet."""
+"""Seconds until the next try for pods and containers without a reading."""
 
 
 @contextlib.asynccontextmanager
 async def sampling(runtime: Runtime) -> AsyncIterator[Rates]:
-    """Keep the rates of everything that runs recent, while the block runs."""
+    """Keep the rates of all running pods and containers recent, while the block runs."""
     sampler = Sampler(runtime)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(sampler.run(), name="sample CPU usage")
@@ -48,17 +49,17 @@ class Sampler:
         self.rates = Rates()
         self._runtime = runtime
         self._fresh = asyncio.Event()
-        """Set when something without a reading runs."""
+        """Set when a pod or container without a reading runs."""
         self._fresh.set()
         self.interval = _INTERVAL
         """Longest time between two readings now, in seconds."""
         self._seen = 0
-        """Number of readings at our own last one; later ones were caused by callers."""
+        """Number of readings at our own last reading; callers caused later ones."""
         runtime.sandboxes.observe(self._sandbox)
         runtime.containers.observe(self._container)
 
     async def run(self) -> None:
-        """Read what is new, and everything at least every ``interval``, until cancelled."""
+        """Read new pods and containers, and everything at least every ``interval``, until cancelled."""
         rest = self.interval
         while True:
             with contextlib.suppress(TimeoutError):
@@ -72,12 +73,12 @@ class Sampler:
             rest = self.interval if await self.sample() else _RETRY
 
     def adapt(self) -> None:
-        """Choose the interval: longer than before if nothing is new and nobody has asked since."""
+        """Choose the interval: longer than before if no pod is new and no caller has asked since."""
         wanted = self._fresh.is_set() or self.rates.readings > self._seen
         self.interval = _INTERVAL if wanted else min(2 * self.interval, _QUIET)
 
     async def sample(self) -> bool:
-        """Read what is due now; returns whether everything that runs has a reading."""
+        """Read the due pods; returns whether all running pods and containers have a reading."""
         try:
             await self._read(self._due())
         except Fault as fault:
@@ -94,7 +95,7 @@ class Sampler:
                     self.rates.rate(one.id, one.timestamp_ns, one.cpu_usage_ns)
 
     def _due(self) -> list[Sandbox]:
-        """The pods that have no recent reading, or a container without one."""
+        """The pods without a recent reading, or with a container without a reading."""
         recent = time.time_ns() - int(self.interval * 10**9)
         live = [container for container in self._runtime.containers.all() if container.live]
         unread = {one.sandbox_id for one in live if self.rates.read_ns(one.id) is None}

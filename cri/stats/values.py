@@ -9,7 +9,7 @@ LARGEST = 2**64 - 1
 
 
 def value(number: int) -> cri.UInt64Value:
-    """A number as a message; sums of what zones report may be too large for the field."""
+    """A number as a message; sums of the zones' reports may be too large for the field."""
     return cri.UInt64Value(value=min(number, LARGEST))
 
 
@@ -19,7 +19,7 @@ def put(field: cri.UInt64Value, number: int) -> None:
 
 
 def pressure(target: cri.PsiStats, measured: pb.Pressure) -> None:
-    """Put pressure as CRI has it; both have totals in microseconds and averages in percent."""
+    """Put pressure in CRI's format; both sides have totals in microseconds and averages in percent."""
     full, some = target.Full, target.Some
     full.Total, some.Total = measured.full_total_us, measured.some_total_us
     full.Avg10, some.Avg10 = measured.full_avg10, measured.some_avg10
@@ -28,7 +28,7 @@ def pressure(target: cri.PsiStats, measured: pb.Pressure) -> None:
 
 
 def cpu(target: cri.CpuUsage, row: pb.WorkloadStatsRow | pb.ZoneStatsRow, nano_cores: int | None) -> None:
-    """Put CPU time; the rate is unset if it is not known, and pressure if the zone's kernel has none."""
+    """Put CPU time; the rate is unset if unknown, and pressure if the zone's kernel has none."""
     target.timestamp = row.timestamp_ns
     put(target.usage_core_nano_seconds, row.cpu_usage_ns)
     if nano_cores is not None:
@@ -38,7 +38,7 @@ def cpu(target: cri.CpuUsage, row: pb.WorkloadStatsRow | pb.ZoneStatsRow, nano_c
 
 
 def memory(target: cri.MemoryUsage, row: pb.WorkloadStatsRow | pb.ZoneStatsRow) -> None:
-    """Put memory, but for what is available, which zones and their workloads know in different ways."""
+    """Put memory without the available memory: zones and their workloads report it in different ways."""
     target.timestamp = row.timestamp_ns
     put(target.working_set_bytes, row.memory_working_set_bytes)
     put(target.usage_bytes, row.memory_usage_bytes)
@@ -52,7 +52,7 @@ def memory(target: cri.MemoryUsage, row: pb.WorkloadStatsRow | pb.ZoneStatsRow) 
 def io(
     target: cri.LinuxPodSandboxStats | cri.ContainerStats, row: pb.WorkloadStatsRow | pb.ZoneStatsRow
 ) -> None:
-    """Put statistics of I/O; they stay unset where the zone's kernel does not measure it."""
+    """Put statistics of I/O; unset if the zone's kernel does not measure I/O."""
     if row.HasField("io_pressure"):
         target.io.timestamp = row.timestamp_ns
         pressure(target.io.psi, row.io_pressure)

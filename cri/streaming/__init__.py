@@ -1,1 +1,1 @@
-"""Exec, attach and port-forward: single-use URLs, and the server that they lead to."""
+"""Exec, attach and port-forward: single-use URLs, and their server."""

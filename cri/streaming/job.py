@@ -11,7 +11,7 @@ from cri.streaming.transport.wire import ClientWire
 
 
 class StreamJob(Protocol):
-    """The job behind a URL, which is served when its client comes."""
+    """The job behind a URL, served when its client comes."""
 
     @property
     def kind(self) -> str:
@@ -25,25 +25,25 @@ class StreamJob(Protocol):
 
     @property
     def pod(self) -> str:
-        """The id of the sandbox, whose share it uses."""
+        """The id of the sandbox whose share the job uses."""
         ...
 
     @property
     def namespace(self) -> str:
-        """The pod's namespace, whose share of pools it uses."""
+        """The namespace of the pod, for its share of pools."""
         ...
 
     @property
     def size(self) -> int:
-        """Bytes of the request, which wait with the job."""
+        """Bytes of the request.  The request waits with the job."""
         ...
 
     def negotiate(self, request: Request) -> Chosen[Any]:
-        """Choose a transport and sub-protocol; Bad when there is none in common."""
+        """Choose a transport and sub-protocol; Bad: none in common."""
         ...
 
     async def serve(
         self, wire: ClientWire, chosen: Chosen[Any], stream_timeout: float, stopping: asyncio.Event
     ) -> None:
-        """Serve the client until the job has ended, or the client is gone or told that the server stops."""
+        """Serve until the job ends, the client leaves, or the client knows that the server stops."""
         ...

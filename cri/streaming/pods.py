@@ -15,7 +15,7 @@ from daemonkit.shares import Shares
 
 @dataclass(eq=False)
 class PodStreams:
-    """The part of one pod, for as long as it has a connection."""
+    """The streams of one pod, for as long as it has a connection."""
 
     id: str
     share: Share
@@ -25,7 +25,7 @@ class PodStreams:
 
 
 class Pods:
-    """The pods with streams; their parts are forgotten when nobody holds them."""
+    """The pods with streams; a pod is forgotten after its last connection."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -36,7 +36,7 @@ class Pods:
         """The part of a pod of a namespace."""
         found = self._pods.get(pod)
         if found is None:
-            # Nothing carried: else a client that connects again and again would go ahead of the others.
+            # No unused time at the start: otherwise a client with many new connections would overtake others.
             found = self._pods[pod] = PodStreams(
                 pod,
                 self._turns.share(carried=0.0),
@@ -54,11 +54,12 @@ class Pods:
 class Slots:
     """Slots of a pool: a pod has its own limit, and a namespace its share (``daemonkit.shares``).
 
-    A pod has no more than is left of its namespace's share, so that each other pod finds something.
+    A pod gets no more than the rest of its namespace's share: each other pod of the namespace finds free
+    slots.
     """
 
     def __init__(self, total: int, of_pod: int, name: str, keys: tuple[str, str]) -> None:
-        """``name``: of what is in a slot, plural; ``keys``: names of the limits, of all pods and of one."""
+        """``name``: of the slots' contents, plural; ``keys``: names of the limits, of all pods and of one."""
         self._total = total
         self._of_pod = of_pod
         self._name = name
@@ -68,11 +69,11 @@ class Slots:
 
     @property
     def full(self) -> bool:
-        """Whether nobody gets a slot."""
+        """Whether no pod gets a slot."""
         return not self._shares.free
 
     def trouble(self, pod: str, namespace: str) -> str:
-        """The reason why a pod gets no slot now; "": it gets one."""
+        """The reason why a pod gets no slot now; "": a slot is free."""
         if self.full:
             return f"all {self._total} {self._name} that {self._keys[0]} allows are in use"
         if self._used[pod] >= self._of_pod:
@@ -87,7 +88,7 @@ class Slots:
         return ""
 
     def take(self, pod: str, namespace: str) -> Callable[[], None]:
-        """Take a slot, if there is no trouble; returns how to give it back, once."""
+        """Take a slot, if no trouble; returns a function that gives the slot back, once."""
         self._shares.take(namespace)
         self._used[pod] += 1
 

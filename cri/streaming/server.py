@@ -30,25 +30,25 @@ from daemonkit.tasks import Background, race
 log = logging.getLogger(__name__)
 
 PENDING = 256
-"""Most connections without a token yet; one more ends the oldest."""
+"""Maximum of connections without a token yet; one more ends the oldest."""
 URLS = 2048
-"""Most URLs that no client has used yet, of all pods."""
+"""Maximum of unused URLs, of all pods."""
 URLS_OF_POD = 128
 OPENING = CARRIED
-"""Seconds of steps ahead of other pods, for each stream that a caller of CRI has asked for."""
+"""Advance over other pods, in seconds of steps, for each stream requested by a caller of CRI."""
 _STRANGERS = 8
-"""As how many pods all connections without a token yet count."""
+"""Weight, in pods, of all connections without a token yet."""
 _URL = 1024
-"""Bytes accounted for a URL, beside those of its request."""
+"""Bytes accounted for a URL, without its request."""
 _ACCEPT_PAUSE = 0.1
 _REFUSE = 5.0
 GOODBYE = 2.0
-"""Seconds that all clients together have to read that the server stops."""
+"""Seconds for all clients together to read that the server stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job whose client has not come yet."""
+    """A job still without its client."""
 
     job: StreamJob
     pod: PodStreams
@@ -68,7 +68,7 @@ class Server:
         self._pending: OrderedDict[asyncio.Task[None], None] = OrderedDict()
         self._stopping = asyncio.Event()
         self.pods = Pods(turns)
-        """The part of each pod that has streams."""
+        """The pods with streams."""
         self._strangers = turns.share(weight=_STRANGERS)
         """The share of all connections without a token yet."""
         limits = ("streaming.connections", "streaming.connections_per_pod")
@@ -81,7 +81,7 @@ class Server:
     def url(self, job: StreamJob) -> str:
         """A URL for the client of ``job``, good once and for a short time.
 
-        Exhausted: the pod has too many that no client has used, or they are too large.
+        Exhausted: the pod has too many unused URLs, or they are too large.
         """
         self._tokens.expire()
         pod, size = self.pods.part(job.pod, job.namespace), _URL + job.size
@@ -105,7 +105,7 @@ class Server:
         self._accepting = self._tasks.spawn(self._accept(), "streaming server")
 
     async def close(self, goodbye: float) -> None:
-        """End every connection within so many seconds; clients that are served are told."""
+        """End every connection within ``goodbye`` seconds; served clients are told."""
         self._stopping.set()
         for task in (self._accepting, *self._pending):
             task.cancel()
@@ -170,7 +170,7 @@ class Server:
             slot()
 
     async def _greet(self, wire: SocketWire) -> tuple[Waiting, Chosen[Any], Callable[[], None]] | None:
-        """Read the request and answer it: its job, and how to give its slot back; None: it was refused."""
+        """Answer the request; returns the job and a function to free its slot, or None if refused."""
         handshake, slot = Handshake(wire), None
         try:
             async with asyncio.timeout(self._config.handshake_timeout):
@@ -217,13 +217,13 @@ class Server:
             status = HTTPStatus.SERVICE_UNAVAILABLE if full else HTTPStatus.TOO_MANY_REQUESTS
             raise Bad(status, trouble)
         self._tokens.redeem(token)
-        # Else each step of opening a stream would wait for a turn of all that are open.
+        # Otherwise each step of opening a stream would wait for a turn of all open streams.
         waiting.pod.share.asked(OPENING)
         return waiting
 
 
 async def _outlived(ended: asyncio.Event) -> str:
-    """Wait until a pod has ended, and until its processes' last output had time to go out; the reason."""
+    """Wait for a pod's end, plus time for its processes' last output; returns the reason."""
     await ended.wait()
     await asyncio.sleep(LINGER)
     return "its pod has ended"
@@ -233,7 +233,7 @@ async def _outlived(ended: asyncio.Event) -> str:
 async def serving(
     config: StreamingConfig, goodbye: float = GOODBYE, turns: Turns | None = None
 ) -> AsyncIterator[Server]:
-    """Run a server while the block does.  ``turns``: of all that takes turns on the event loop."""
+    """Run a server while the block does.  ``turns``: of all users of the event loop that take turns."""
     listener = _listen(config)
     with listener:
         server = Server(config, listener, _context(config.tls), turns or Turns())
@@ -258,14 +258,14 @@ def _listen(config: StreamingConfig) -> socket.socket:
 
 
 def _context(config: TlsConfig) -> ssl.SSLContext | None:
-    """TLS 1.2 or later; with a client CA, only clients with one of its certificates get in."""
+    """TLS 1.2 or later; with a client CA, only clients with a certificate from this CA get in."""
     if config.certificate is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(config.certificate, config.key)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # ssl.SSLError is a subclass
         cause = f"{config.certificate} with {config.key}: {error.strerror or error}"
         raise WrongKey("streaming.tls.certificate", cause) from error
     if config.client_ca is not None:

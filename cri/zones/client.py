@@ -1,7 +1,7 @@
 """The client of protect.v1: each call has a deadline, and error statuses are raised as faults.
 
-A cancelled caller cancels its call in protectd, which finishes or undoes the step that it is at.  DestroyZone
-and DeleteWorkload wait for calls under way there, so they are safe as undo at any moment.
+A cancelled caller cancels its call in protectd.  protectd then finishes or undoes its present step.
+DestroyZone and DeleteWorkload wait there for running calls: they are safe as undo at any moment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from daemonkit.rpc.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
 
-_BOOT = 3600.0  # protectd ends a boot after timeouts.boot, and CRI's caller may give up before that
+_BOOT = 3600.0  # protectd ends a boot after timeouts.boot, and CRI's caller may give up earlier
 _CHANGE = 60.0
 _RESIZE = 120.0  # a zone has timeouts.resize for its memory, and again for its vCPUs
 _READ = 10.0
@@ -65,7 +65,7 @@ class Zones:
             return await call
 
     async def signal_workload(self, workload_id: str, signal: int) -> None:
-        """Send a signal to a workload's first process; Refused when it does not run."""
+        """Send a signal to a workload's first process; Refused if the process does not run."""
         request = pb.SignalWorkloadRequest(id=workload_id, signal=signal)
         with _faults("signal workload", workload_id):
             await self._workloads.SignalWorkload(request, timeout=_READ)
@@ -83,7 +83,7 @@ class Zones:
             await call
 
     async def get_workload(self, workload_id: str) -> pb.Workload:
-        """Get a workload as it is now."""
+        """Get the present state of a workload."""
         call = self._workloads.GetWorkload(pb.GetWorkloadRequest(id=workload_id), timeout=_READ)
         with _faults("get workload", workload_id):
             return await call
@@ -96,7 +96,7 @@ class Zones:
         return list(reply.rows)
 
     async def zone_stats(self, ids: Iterable[str], *, details: bool) -> list[pb.ZoneStatsRow]:
-        """Statistics of these zones and their workloads, or of all when empty; silent zones are left out."""
+        """Statistics of these zones and their workloads, or of all if empty; silent zones are left out."""
         request = pb.ZoneStatsRequest(ids=ids, details=details)
         with _faults("read stats of", "zones"):
             reply = await self._zones.ZoneStats(request, timeout=_READ)
@@ -105,29 +105,29 @@ class Zones:
     async def resize_zone(
         self, zone_id: str, resources: pb.ZoneResources, *, only_more: bool = False
     ) -> list[str]:
-        """Resize a zone; returns a sentence for each part that could not be done."""
+        """Resize a zone; returns a sentence for each failed part."""
         request = pb.ResizeZoneRequest(id=zone_id, resources=resources, only_more=only_more)
         with _faults("resize zone", zone_id):
             reply = await self._zones.ResizeZone(request, timeout=_RESIZE)
         return list(reply.not_done)
 
     async def update_workload(self, workload_id: str, resources: bytes) -> None:
-        """Change limits.  ``resources``: OCI ``linux.resources``, JSON; what it leaves out stays."""
+        """Change limits.  ``resources``: OCI ``linux.resources``, JSON; missing limits stay."""
         request = pb.UpdateWorkloadRequest(id=workload_id, resources=resources)
         call = self._workloads.UpdateWorkload(request, timeout=_CHANGE)
         with _faults("update workload", workload_id):
             await call
 
     async def reopen_log(self, workload_id: str) -> None:
-        """Open a workload's log file anew, after it was renamed."""
+        """Open a workload's log file again after a rename."""
         call = self._workloads.ReopenLog(pb.ReopenLogRequest(id=workload_id), timeout=_READ)
         with _faults("reopen log", workload_id):
             await call
 
     async def exec(self, start: pb.ExecStart) -> AsyncIterator[pb.ExecOutput]:
-        """Run a process without standard input; its output, and its exit as the last item.
+        """Run a process without standard input; yields its output, and its exit as the last item.
 
-        The process is killed when the iteration is given up.
+        Giving up the iteration kills the process.
         """
         call = self._workloads.Exec(_only(pb.ExecInput(start=start)))
         exited = False
@@ -143,7 +143,7 @@ class Zones:
             raise Broken("exec in", start.workload_id, "protectd ended the stream without an exit code")
 
     def open_exec(self, start: pb.ExecStart) -> AbstractAsyncContextManager[ProcessStreams[pb.ExecInput]]:
-        """Run a process with its standard streams; it is killed at the end of the block."""
+        """Run a process with its standard streams; the end of the block kills the process."""
         call = self._workloads.Exec(None)  # written to, message by message
         return opened(call, pb.ExecInput(start=start), "exec in", start.workload_id)
 
@@ -155,16 +155,16 @@ class Zones:
         return opened(call, pb.AttachInput(start=start), "attach to", start.workload_id)
 
     def dial(self, zone_id: str, port: int) -> AbstractAsyncContextManager[ZoneConnection]:
-        """Connect to a port of the zone's loopback for the time of the block; Refused when nobody listens."""
+        """Connect to a port of the zone's loopback for the time of the block; Refused: no listener."""
         return dialled(self._zones.Dial(None), pb.DialStart(zone_id=zone_id, port=port))
 
     async def info(self, seclabels: Sequence[str] = ()) -> pb.InfoResponse:
-        """Get facts about the host, and which of the labels it does not know."""
+        """Get facts about the host, including the unknown ones of these labels."""
         with _faults("ask protectd about", "the host"):
             return await self._host.Info(pb.InfoRequest(seclabels=seclabels), timeout=_READ)
 
     async def watch(self) -> AsyncIterator[pb.WatchEvent]:
-        """Yield all that there is, SYNCED, then changes.  Waits for protectd; Unreachable when it goes."""
+        """Yield everything present, SYNCED, then changes.  Waits for protectd; Unreachable: protectd went."""
         call = self._host.Watch(pb.WatchRequest(), wait_for_ready=True)
         try:
             async for event in call:

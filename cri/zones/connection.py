@@ -23,14 +23,14 @@ _GONE = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
 
 
 class ZoneConnection:
-    """A connection for bytes in both directions, with one task that reads and one that writes."""
+    """A connection for bytes in both directions, with one reading task and one writing task."""
 
     def __init__(self, call: _Call, subject: str) -> None:
         self._call = call
         self._subject = subject
 
     async def write(self, data: bytes) -> None:
-        """Write, back-pressured; nothing once the connection has ended, which ``chunks`` reports."""
+        """Write, back-pressured; no effect after the end of the connection, which ``chunks`` reports."""
         charge(MESSAGE)
         with contextlib.suppress(*_GONE):
             await self._call.write(pb.DialInput(data=data))
@@ -51,7 +51,7 @@ class ZoneConnection:
             await self._call.read()
 
     async def connected(self) -> None:
-        """Wait for the connection; Refused, with the agent's words, when nobody listens."""
+        """Wait for the connection; Refused, with the agent's words: no listener."""
         if (await self._read()).WhichOneof("output") != "connected":
             raise Broken("dial", self._subject, "protectd answered with something else")
 

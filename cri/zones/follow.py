@@ -18,10 +18,10 @@ _RETRY = 0.5
 
 
 class Changes(Protocol):
-    """Receives the changes.  Ids are never reused, so a late change cannot be mistaken for a new one."""
+    """Receives the changes.  Ids are never reused: a late change never concerns a newer zone or workload."""
 
     def known(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Ids of the zones and of the workloads that protectd should have."""
+        """Ids of the zones and of the workloads expected in protectd."""
         ...
 
     async def zone(self, zone: pb.Zone) -> None: ...
@@ -31,7 +31,7 @@ class Changes(Protocol):
 
 
 class Follower:
-    """Run ``run`` as a task; ``synced`` is set while our records are what protectd says."""
+    """Run ``run`` as a task; ``synced`` is set while our records agree with protectd."""
 
     def __init__(self, zones: Zones, changes: Changes, on_synced: Callable[[], None]) -> None:
         self._zones = zones
@@ -39,9 +39,9 @@ class Follower:
         self._on_synced = on_synced
         self.synced = asyncio.Event()
         self.syncs = 0
-        """Number of times that ``synced`` was set; a new one may mean that protectd was restarted."""
+        """Number of times that ``synced`` was set; an increase may mean a restart of protectd."""
         self.trouble = "protectd has not answered yet"
-        """Why they are not; "" while they are."""
+        """Why the records do not agree with protectd; "" while they agree."""
 
     async def run(self) -> None:
         """Follow, and reconnect after protectd was away; ends only by cancellation."""
@@ -54,11 +54,11 @@ class Follower:
             finally:
                 self.synced.clear()
             log.warning("lost protectd", extra=fields(cause=self.trouble))
-            # The call itself waits while protectd is away; this is for a protectd that answers and refuses.
+            # The call itself waits while protectd is away; this pause is for a protectd that refuses.
             await asyncio.sleep(_RETRY)
 
     async def _follow(self) -> None:
-        # Taken before the call: what is made later may be missing in the snapshot without being gone.
+        # Taken before the call: a newer zone or workload may be missing in the snapshot without being gone.
         zones, workloads = (set(ids) for ids in self._changes.known())
         found: list[pb.Zone] = []
         async for event in self._zones.watch():
@@ -76,7 +76,7 @@ class Follower:
     async def _finish_snapshot(self, found: Sequence[pb.Zone], zones: set[str], workloads: set[str]) -> None:
         for workload_id in workloads:
             await self._changes.workload_gone(workload_id)
-        # After the workloads, which have ends of their own: a zone that is dead ends what is left.
+        # After the workloads, which have ends of their own: a dead zone ends its remaining workloads.
         for zone in found:
             await self._changes.zone(zone)
         for zone_id in zones:
@@ -102,7 +102,7 @@ class Follower:
 class HostInfo:
     """protectd's facts about the host, cached for as long as the stream of changes goes on.
 
-    ``seclabels``: those of all handlers, of which protectd says whether the hypervisor knows them.
+    ``seclabels``: the labels of all handlers; protectd says whether the hypervisor knows them.
     """
 
     def __init__(self, zones: Zones, follower: Follower, seclabels: Sequence[str] = ()) -> None:
@@ -114,7 +114,7 @@ class HostInfo:
     async def info(self, *, fresh: bool = False) -> pb.InfoResponse:
         """The facts; Unreachable, with the reason, while protectd is away.
 
-        Figures that change are those of the last call, unless ``fresh`` asks for a new one.
+        Changing figures are from the last call; ``fresh`` makes a new call.
         """
         if not self._follower.synced.is_set():
             raise Unreachable("ask protectd about", "the host", self._follower.trouble)

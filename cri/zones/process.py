@@ -20,15 +20,15 @@ Message = TypeVar("Message", pb.ExecInput, pb.AttachInput)
 _Call: TypeAlias = "grpc.aio.StreamStreamCall[Any, Any]"
 
 MESSAGE = 0.0002
-"""Seconds of CPU time that a message costs in gRPC's threads and in protectd, however small it is."""
+"""CPU time in seconds of a message in gRPC's threads and in protectd, for any size."""
 START = 0.002
-"""Seconds that the beginning of a call costs there, and in the zone's agent."""
+"""CPU time in seconds of the start of a call in gRPC's threads, protectd, and the zone's agent."""
 
 _GONE = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
 
 
 class ProcessStreams(Generic[Message]):
-    """The standard streams of a process: several tasks may write input, one reads output."""
+    """The standard streams of a process: several tasks may write input, one task reads output."""
 
     def __init__(self, call: _Call, make: type[Message], operation: str, subject: str) -> None:
         self._call = call
@@ -38,19 +38,19 @@ class ProcessStreams(Generic[Message]):
         self._turn = asyncio.Lock()
 
     async def stdin(self, data: bytes) -> None:
-        """Write input, back-pressured; nothing once the process has ended, which ``outputs`` reports."""
+        """Write input, back-pressured; no effect after the end of the process, which ``outputs`` reports."""
         await self._write(self._make(stdin=data))
 
     async def stdin_eof(self) -> None:
-        """End its input."""
+        """End the process's input."""
         await self._write(self._make(stdin_eof=True))
 
     async def resize(self, rows: int, columns: int) -> None:
-        """Set its terminal's size, in characters."""
+        """Set the size of the process's terminal, in characters."""
         await self._write(self._make(resize=pb.TerminalSize(rows=rows, columns=columns)))
 
     async def outputs(self) -> AsyncIterator[pb.ExecOutput]:
-        """Yield the output, and the exit as the last item; raises a fault if there is no exit."""
+        """Yield the output, and the exit as the last item; raises a fault if no exit comes."""
         exited = False
         try:
             async for output in self._call:
@@ -58,7 +58,7 @@ class ProcessStreams(Generic[Message]):
                 charge(MESSAGE)
                 yield output
         except grpc.aio.AioRpcError as error:
-            # grpc forgets a call's status when a write meets its end; the exit has come before.
+            # grpc forgets a call's status if a write meets the end of the call; the exit has come before.
             if not exited:
                 raise fault_of(error, self._operation, self._subject) from None
         if not exited:
@@ -66,7 +66,7 @@ class ProcessStreams(Generic[Message]):
 
     async def _write(self, message: Message) -> None:
         async with self._turn:
-            # The call has ended; whoever reads the output learns why.
+            # The call has ended; the reader of the output learns why.
             with contextlib.suppress(*_GONE):
                 charge(MESSAGE)
                 await self._call.write(message)
@@ -76,7 +76,7 @@ class ProcessStreams(Generic[Message]):
 async def opened(
     call: _Call, first: Message, operation: str, subject: str
 ) -> AsyncIterator[ProcessStreams[Message]]:
-    """Open the streams for the time of the block; leaving it ends the call."""
+    """Open the streams for the time of the block; leaving the block ends the call."""
     try:
         charge(START)
         with contextlib.suppress(*_GONE):

@@ -1,1 +1,1 @@
-"""``protect host`` and its neighbours: what this host is, has, and lacks."""
+"""``protect host`` and its neighbours: facts about this host, its devices, and its faults."""

@@ -1,4 +1,4 @@
-"""``protect audit``: checks audit logs, which needs no daemon."""
+"""``protect audit``: checks audit logs without a daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_arguments(noun: argparse.ArgumentParser) -> None:
 
 
 async def audit_verify(options: argparse.Namespace) -> None:
-    """CheckFailed: something is wrong, and has been shown."""
+    """CheckFailed: a log has a fault, and the fault has been shown."""
     if not await asyncio.to_thread(command.run, options):
         raise CheckFailed
 

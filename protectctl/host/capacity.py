@@ -11,7 +11,7 @@ from xenpod_proto.protect.v1 import reservations_pb2 as pb
 
 
 async def capacity(options: argparse.Namespace) -> None:
-    """Show the capacity; with ``--follow`` each time it is another, until interrupted."""
+    """Show the capacity; with ``--follow`` again after each change, until interrupted."""
     async with daemons.reservations(options) as service:
         async for now in service.WatchCapacity(pb.WatchCapacityRequest()):
             if options.follow:

@@ -10,7 +10,7 @@ from protectctl import show
 
 
 async def console(options: argparse.Namespace) -> None:
-    """Show the last lines.  Fault: this is no dom0, or xl is not installed."""
+    """Show the last lines.  Fault: the host is no dom0, or xl is not installed."""
     text = await asyncio.to_thread(run, ["xl", "dmesg"])
     shown = show.ConsoleText()
     lines = text.splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""``protect device``: shows the host's devices and which zone has each, attaches and detaches them."""
+"""``protect device``: shows the host's devices with their zones, attaches and detaches them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
 _TIMEOUT = 120.0
-"""A guest that does not let go has its time first."""
+"""Seconds.  A guest first has its own time to let the device go."""
 _DEVICE = "its name in [host.devices] of protectd.toml, or the path of a block device"
 
 
@@ -61,7 +61,7 @@ async def device_attach(options: argparse.Namespace) -> None:
 
 
 async def device_detach(options: argparse.Namespace) -> None:
-    """Exit status 1 when the zone has not confirmed it."""
+    """Exit status 1: the zone has not confirmed the detach."""
     async with channel(options.socket) as link:
         zone_id = await daemons.zone_id(protect_pb2_grpc.ZonesStub(link), options.id)
         request = pb.DetachDeviceRequest(zone_id=zone_id, device=options.device, force=options.force)

@@ -1,4 +1,4 @@
-"""``protect doctor``: checks this host, and collects what is needed to judge it from afar."""
+"""``protect doctor``: checks this host, and collects the facts for a judgement from afar."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def add_arguments(noun: argparse.ArgumentParser) -> None:
 
 
 async def doctor(options: argparse.Namespace) -> None:
-    """Check the host, and show each fault with its fix.  CheckFailed: something keeps pods from running."""
-    # Not at the start: other commands do without the daemons' configuration.
+    """Check the host, and show each fault with its fix.  CheckFailed: a fault keeps pods from running."""
+    # Imported here, because other commands do without the daemons' configuration.
     from hostsetup.doctor import checks
     from hostsetup.doctor.machine import CheckedMachine
 
@@ -64,7 +64,7 @@ async def doctor(options: argparse.Namespace) -> None:
 
 
 async def _settings(options: argparse.Namespace, machine: CheckedMachine) -> DoctorSettings:
-    """What the files say, or the defaults where they cannot be read, which is a check of its own."""
+    """The settings in the files.  For an unreadable file, the defaults: another check reports the file."""
     from daemonkit import config
     from daemonkit.faults import Fault
     from hostsetup.doctor import checks
@@ -91,14 +91,14 @@ async def _settings(options: argparse.Namespace, machine: CheckedMachine) -> Doc
 
 
 async def _notices(options: argparse.Namespace) -> Sequence[HostNotice] | None:
-    """protectd's own preflight; None while it does not answer."""
+    """protectd's own preflight; None: protectd does not answer."""
     from protect.model.room.host import HostNotice
 
     try:
         async with daemons.host(options) as service:
             info = await service.Info(pb.InfoRequest(), timeout=_TIMEOUT)
     except grpc.aio.AioRpcError:
-        return None  # that it does not answer is a check of its own
+        return None  # another check reports the missing answer
     return [HostNotice(one.setting, one.place, one.value, one.wanted, one.effect) for one in info.preflight]
 
 
@@ -143,7 +143,7 @@ async def _write_bundle(
 
 
 async def _state(options: argparse.Namespace) -> AsyncIterator[tuple[str, bytes | str]]:
-    """What the daemons say, and what zones wrote to their consoles."""
+    """The daemons' answers, and the zones' output on their consoles."""
     from hostsetup.doctor import bundle
 
     async with (
@@ -167,7 +167,7 @@ async def _state(options: argparse.Namespace) -> AsyncIterator[tuple[str, bytes 
         try:
             listed = await daemons.zone_list(zones)
         except grpc.aio.AioRpcError:
-            return  # as it was said of "zones"
+            return  # already reported for "zones"
         for zone in listed[:_CONSOLES]:
             request = pb.ZoneConsoleRequest(id=zone.id, lines=_CONSOLE_LINES)
             try:

@@ -1,4 +1,4 @@
-"""``protect host``: shows the host as protectd sees it, and which handlers of xenpod-cri work on it."""
+"""``protect host``: shows the host from protectd's view, and the usable handlers of xenpod-cri."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""``protect host overhead``: what a zone takes of this host beside its pod, measured on zones made for it.
+"""``protect host overhead``: the host's resources for a zone beside its pod, measured on new zones.
 
-The parts are of one zone: what its kernel and agent use of its own memory, what the hypervisor keeps for its
-domain, processes of the host that came with it, and what protectd grew by.  xenpod-cri's part is not among
-them, as these zones are of no pod.
+The parts are of one zone: memory of its kernel and agent inside the zone, the hypervisor's memory for its
+domain, the host's new processes, and protectd's growth.  xenpod-cri's part is missing, because the measured
+zones have no pod.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from xenpod_proto.protect.v1 import protect_pb2_grpc
 
 _MIB = 1 << 20
 _MARGIN = 0.1
-"""Of the sum: kernel memory of containers that no container is charged for."""
+"""Margin, as a part of the sum, for kernel memory of containers that is charged to no container."""
 _STEP_MIB, _STEP_MILLI = 4, 5
 _BOOT = 300.0
 _PATIENCE, _PAUSE = 30.0, 0.5
-"""Seconds: how long zones are asked for their figures, and the pause between two attempts."""
+"""Time limit for the zones' figures, and the pause between two attempts, in seconds."""
 _PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
 _RSS = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """Bytes: promised to zones, of protectd, and of the host's processes by pid, without those in zones."""
+    """Bytes: promised to zones, of protectd, and by pid of the host's processes outside zones."""
 
     promised: int
     protectd: int
@@ -50,7 +50,7 @@ class HostUse:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredOverhead:
-    """Of one zone: bytes by part, and idle CPU in thousandths of one CPU."""
+    """Overhead of one zone: bytes by part, and idle CPU in thousandths of one CPU."""
 
     parts: tuple[tuple[str, int], ...]
     milli_cpu: float
@@ -77,7 +77,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 async def overhead(options: argparse.Namespace) -> None:
-    """Make zones, measure, and remove them again, also when interrupted."""
+    """Make zones, measure, and remove the zones again, also after an interruption."""
     async with daemons.zones(options) as zones, daemons.host(options) as host:
         before = await _use(options.socket, host)
         async with AsyncExitStack() as undo:
@@ -109,7 +109,7 @@ def measured(
     first: dict[str, pb.ZoneStatsRow],
     last: dict[str, pb.ZoneStatsRow],
 ) -> MeasuredOverhead:
-    """What one of the zones took, on average; a part that shrank meanwhile counts as nothing."""
+    """The average overhead of the zones; a part that shrank during the measurement counts as 0."""
     count = len(made)
     given = sum(zone.resources.memory_bytes for zone in made)
     used = given - sum(row.memory_available_bytes for row in last.values())
@@ -136,7 +136,7 @@ async def _destroy(zones: protect_pb2_grpc.ZonesAsyncStub, zone_id: str) -> None
 
 
 async def _stats(zones: protect_pb2_grpc.ZonesAsyncStub, made: list[pb.Zone]) -> dict[str, pb.ZoneStatsRow]:
-    """Read the figures of all zones.  protectd leaves out a zone that is slow to answer, so ask again."""
+    """Read the figures of all zones.  protectd leaves out slow zones: ask again for them."""
     ids = [zone.id for zone in made]
     rows: dict[str, pb.ZoneStatsRow] = {}
     try:
@@ -171,12 +171,10 @@ def _resident(pid: int) -> int:
 
 
 def _processes() -> dict[int, int]:
-    """Proportional memory of each process of this host's own pid namespace, but for this one."""
+    """Proportional memory of the processes in this host's own pid namespace, without this process."""
     own, sizes = os.readlink("/proc/self/ns/pid"), dict[int, int]()
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(
-            FileNotFoundError, ProcessLookupError, PermissionError
-        ):  # it has ended, or is another's
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):  # ended, or another user's
             if int(process.name) != os.getpid() and os.readlink(process / "ns/pid") == own:
                 found = _PSS.search((process / "smaps_rollup").read_text())
                 sizes[int(process.name)] = int(found[1]) << 10 if found else 0

@@ -1,4 +1,4 @@
-"""``protect reservation``: memory that is kept for pods."""
+"""``protect reservation``: memory kept for pods."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def _find(service: reservations_pb2_grpc.ReservationsAsyncStub, text: str)
 
 
 def size(text: str) -> int:
-    """Bytes of a quantity such as "512Mi".  CommandFailed: it is none."""
+    """Bytes of a quantity, for example "512Mi".  CommandFailed: malformed."""
     found = re.fullmatch(r"(\d{1,16})([KMGT]i)?B?", text)
     if not found or (number := int(found[1]) * _UNITS[found[2] or ""]) >= 1 << 63:
         raise CommandFailed(f"{text!r:.80} is no size such as 512Mi")

@@ -24,7 +24,7 @@ class Bars:
 
     def __init__(self, console: Console | None = None) -> None:
         console = console or Console(stderr=True)
-        # Names are untrusted, so nothing is read as markup.
+        # Names are untrusted: no markup.
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -48,7 +48,7 @@ class Bars:
         self._progress.stop()
 
     def show(self, pull: pb.PullProgress) -> None:
-        """Show the progress of the pull, and once each registry host that is passed over."""
+        """Show the progress of the pull, and each skipped registry host once."""
         for host in sorted(pull.passed_over.keys() - self._passed_over):
             self._passed_over.add(host)
             text = plain(f"{host} is asked last: {pull.passed_over[host]}")

@@ -37,7 +37,7 @@ async def image_list(options: argparse.Namespace) -> None:
 
 async def image_pull(options: argparse.Namespace) -> None:
     """Pull an image.  Progress bars go to stderr if it is a terminal; stdout has only the answer."""
-    from protectctl.image.bars import Bars  # imports rich, which is slow
+    from protectctl.image.bars import Bars  # imports rich, a slow import
 
     request = pb.PullRequest(name=options.name, username=options.username, password=options.password)
     async with _images(options) as images:
@@ -52,7 +52,7 @@ async def image_pull(options: argparse.Namespace) -> None:
 
 
 async def image_import(options: argparse.Namespace) -> None:
-    """Import images.  xenpod-cri reads the file itself, so the path is absolute."""
+    """Import images.  xenpod-cri reads the file itself: the path is absolute."""
     async with _images(options) as images:
         request = pb.ImportRequest(path=options.path, name=options.name)
         show_images.imported(await images.Import(request, timeout=_LONG), options.output)
@@ -91,7 +91,7 @@ async def image_inspect(options: argparse.Namespace) -> None:
 
 
 async def image_verify(options: argparse.Namespace) -> None:
-    """Verify images, with one line for each as it comes.  CheckFailed: one is damaged, and not repaired."""
+    """Verify images, one line each as results arrive.  CheckFailed: an image is damaged, and not repaired."""
     sound = True
     request = pb.VerifyRequest(
         images=options.images,
@@ -122,7 +122,7 @@ async def image_prune(options: argparse.Namespace) -> None:
 
 
 async def image_list_kernels(options: argparse.Namespace) -> None:
-    """List kernel images.  This may take long: images that were never searched are read whole."""
+    """List kernel images.  The first search of an image reads the whole image, and may take long."""
     async with _images(options) as images:
         answer = await images.ListKernels(pb.ListKernelsRequest(), timeout=_LONG)
         show_images.kernels(answer, options.output)

@@ -23,10 +23,10 @@ _NO_LAYOUT = "the daemon sends no proper image layout"
 
 
 class LayoutWriter(Protocol):
-    """Writes the files of an image layout, one after the other."""
+    """Writes the files of an image layout in order."""
 
     def begin(self, path: str, size: int) -> None:
-        """Begin the next file; the one before it is complete."""
+        """Begin the next file; the last file is complete."""
 
     def data(self, data: bytes) -> None:
         """Write the next bytes of the file."""
@@ -36,7 +36,7 @@ class LayoutWriter(Protocol):
 
 
 async def write(events: AsyncIterable[pb.ExportEvent], path: str, directory: bool) -> None:
-    """Write an export to a path, or as an archive to standard output; CommandFailed: it cannot be written.
+    """Write an export to a path, or as an archive to standard output; CommandFailed: writing failed.
 
     Nothing appears at the path until the export is complete; an existing archive is replaced.
     """
@@ -92,7 +92,7 @@ def _directory(final: Path) -> Iterator[LayoutWriter]:
         work.mkdir()
         with contextlib.closing(_Directory(work)) as writer:
             yield writer
-        # An empty directory is replaced; one that has something in it meanwhile is not.
+        # An empty directory is replaced, but not a directory with new content.
         work.rename(final)
 
 
@@ -160,7 +160,7 @@ class _Directory:
         self.close()
 
     def close(self) -> None:
-        """Close the file that was begun last."""
+        """Close the last file."""
         if self._file is not None:
             self._file.close()
             self._file = None

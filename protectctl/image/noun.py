@@ -1,4 +1,4 @@
-"""``protect image``: its verbs, which ask xenpod-cri, with the arguments and the function of each."""
+"""``protect image``: its verbs, served by xenpod-cri, with the arguments and the function of each."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _MOST = 1 << 16
 
 
 def read(prompt: str) -> str:
-    """Read a password, which is one line.  CommandFailed: nothing was typed, or it would be echoed."""
+    """Read a password of one line.  CommandFailed: no input, or the terminal would echo the password."""
     if not sys.stdin.isatty():
         return sys.stdin.readline(_MOST).rstrip("\r\n")
     try:

@@ -46,7 +46,7 @@ def ids(listed: Sequence[pb.Image]) -> None:
 
 
 def collected(answer: pb.CollectResponse, dry_run: bool, output: str) -> None:
-    """Print what was removed, or would be, and on stderr how much space that has freed."""
+    """Print removed images, or with ``dry_run`` removable ones, and on stderr the freed space."""
     images(answer, answer.removed, output)
     if not dry_run:
         show.note(f"freed {show.mib(answer.freed_bytes)}")
@@ -69,7 +69,7 @@ def untagged(answer: pb.UntagResponse, output: str) -> None:
 
 
 def kernels(answer: pb.ListKernelsResponse, output: str) -> None:
-    """Print kernel images; the digest is that of the manifest, as in a name with a digest."""
+    """Print kernel images; the digest is the manifest's, as in a name with a digest."""
     if structured(output, answer, names=(one.image.id for one in answer.kernels)):
         return
     rows = []
@@ -133,7 +133,7 @@ def inspected(answer: pb.InspectResponse, output: str) -> None:
 
 
 def verified(event: pb.VerifyEvent, output: str) -> None:
-    """Print a line or an object for each image, and flush: readers wait for it."""
+    """Print a line or an object for each image, and flush for waiting readers."""
     print_event(output, event, lambda: "\n".join(_verdict(event)), [event.image.id])
 
 
@@ -170,7 +170,7 @@ def _name(image: pb.Image) -> str:
 
 
 def _short_names(image: pb.Image) -> list[str]:
-    """All names of an image, with digests cut to what the other commands need to find it."""
+    """All names of an image, with digests cut to the length that other commands need for the look-up."""
     return [_short_name(name) for name in (*image.tags, *image.digests)]
 
 

@@ -1,1 +1,1 @@
-"""How the command is used: its arguments, completion of them, and what its documents are like."""
+"""Usage of the command: its arguments, their completion, and the schema of its documents."""

@@ -17,7 +17,7 @@ exit status:
 
 
 def parser(word: str = "") -> argparse.ArgumentParser:
-    """The parser of all arguments; with ``word``, the first one of a command line, of its noun's alone."""
+    """The parser of all arguments; with ``word``, the first of a command line, of its noun only."""
     top_level = argparse.ArgumentParser(
         prog="protect",
         description="Zones, workloads and images of this host.",

@@ -21,7 +21,7 @@ from xenpod_proto.protect.v1 import protect_pb2_grpc, reservations_pb2, reservat
 
 SHELLS = ("bash", "zsh", "fish")
 _TIMEOUT = 2.0
-"""Seconds; nobody waits longer for a word."""
+"""Seconds; a user waits no longer for a word."""
 
 Ask = Callable[[argparse.Namespace], Awaitable[Sequence[str]]]
 
@@ -36,12 +36,12 @@ def add_arguments(noun: argparse.ArgumentParser) -> None:
 
 
 async def completion(options: argparse.Namespace) -> None:
-    """Print what the shell has to source."""
+    """Print the code for the shell to source."""
     sys.stdout.write(argcomplete.shell_integration.shellcode(["protect"], shell=options.shell) + "\n")
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell that asks for words, and end."""
+    """Answer the shell's request for words, and end."""
     for verb in _verbs(parser):
         command = str(verb.get_default("command") or "")
         for action in verb._actions:
@@ -51,7 +51,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 class KnownWords(BaseCompleter):
-    """Words that a daemon knows; none while it does not answer, since a shell has no place for errors."""
+    """A daemon's known words; none if the daemon does not answer, because a shell has no place for errors."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask

@@ -1,7 +1,7 @@
-"""``protect schema``: what the documents of ``--output json`` and ``yaml`` are like, as JSON Schema.
+"""``protect schema``: the format of ``--output json`` and ``yaml`` documents, as JSON Schema.
 
-The schemas are made from the contracts' descriptors, so they cannot say anything else than the documents.
-Sources: the JSON mapping of proto3, JSON Schema draft 2020-12.
+The schemas are made from the contracts' descriptors, and therefore always agree with the documents.  Sources:
+the JSON mapping of proto3, JSON Schema draft 2020-12.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ MESSAGES: Mapping[str, tuple[Descriptor, ...]] = {
     "image list-kernels": (images.ListKernelsResponse.DESCRIPTOR,),
     "image watch": (images.WatchPullsEvent.DESCRIPTOR,),
 }
-"""The messages that a command prints, a document each, in this order; later ones may be missing."""
+"""The messages printed by a command, a document each, in this order; later messages may be missing."""
 
 _HANDLERS: Schema = {"handlers": {"type": ["object", "null"], "description": "null: xenpod-cri is away"}}
 _DOCUMENTS: Schema = {"config": {"type": "object"}, "manifest": {"type": "object"}}
 MORE: Mapping[str, Schema] = {"host": _HANDLERS, "host info": _HANDLERS, "image inspect": _DOCUMENTS}
-"""Keys that are not the message's, or not as in the message."""
+"""Keys that are missing or different in the message."""
 
 _TEXT: Schema = {"type": "string"}
 _AMOUNT: Schema = {"type": "integer", "minimum": 0}
@@ -107,7 +107,7 @@ OWN: Mapping[str, Schema] = {
         },
     },
 }
-"""Documents of commands that print no message."""
+"""Documents of commands without a message."""
 
 
 def add_arguments(noun: argparse.ArgumentParser) -> None:
@@ -116,7 +116,7 @@ def add_arguments(noun: argparse.ArgumentParser) -> None:
 
 
 async def schema(options: argparse.Namespace) -> None:
-    """Print the schema of a command's documents, or an object of all.  CommandFailed: it prints none."""
+    """Print the schema of a command's documents, or an object of all.  CommandFailed: no documents."""
     known = [*MESSAGES, *OWN]
     command = " ".join(options.words)
     if command and command not in known:
@@ -126,7 +126,7 @@ async def schema(options: argparse.Namespace) -> None:
 
 
 def of_command(command: str) -> Schema:
-    """The schema of each of its documents.  Later versions only add keys."""
+    """The schema of each document of the command.  Later versions only add keys."""
     if command in OWN:
         return {"$schema": _DIALECT, "title": f"protect {command}", **OWN[command]}
     defined: dict[str, Schema] = {}
@@ -140,7 +140,7 @@ def of_command(command: str) -> Schema:
 
 
 def _define(message: Descriptor, defined: dict[str, Schema]) -> str:
-    """Add the message, and those in it, to what is defined: its reference."""
+    """Add the message, and the messages in it, to ``defined``; returns its reference."""
     name = message.full_name
     if name not in defined:
         defined[name] = {}  # messages may contain themselves
@@ -165,7 +165,7 @@ def _value(field: FieldDescriptor, defined: dict[str, Schema]) -> Schema:
     if field.message_type is not None:
         return {"$ref": _define(field.message_type, defined)}
     if field.enum_type is not None:
-        # A later daemon may send a value that has no name here: its number.
+        # A later daemon may send the number of a value without a name here.
         return {"anyOf": [{"enum": [value.name for value in field.enum_type.values]}, {"type": "integer"}]}
     if kind in _INTEGERS:
         return {"type": "integer"}

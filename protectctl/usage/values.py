@@ -8,7 +8,7 @@ _MOST = 1 << 31
 
 
 def memory(text: str) -> int:
-    """Bytes of a size such as 512MiB."""
+    """Bytes of a size, for example 512MiB."""
     from daemonkit import config  # imports cattrs, which few commands need
 
     try:

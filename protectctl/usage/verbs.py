@@ -1,4 +1,4 @@
-"""Helpers for the parsers of nouns: they add verbs, and the arguments that many verbs share."""
+"""Helpers for the parsers of nouns: they add verbs, and the common arguments of verbs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ID = "the id, or an unambiguous prefix of it"
 
 
 def verbs_of(noun: argparse.ArgumentParser) -> Verbs:
-    """The verbs of a noun, of which a command has to name one."""
+    """The verbs of a noun.  A command line has to name a verb."""
     return noun.add_subparsers(required=True)
 
 
@@ -28,18 +28,18 @@ def add_verb(verbs: Verbs, command: str, text: str) -> argparse.ArgumentParser:
 
 
 def add_protectd_verb(verbs: Verbs, command: str, text: str) -> argparse.ArgumentParser:
-    """Add a verb that asks protectd."""
+    """Add a verb served by protectd."""
     return asks_protectd(add_verb(verbs, command, text))
 
 
 def named(parser: argparse.ArgumentParser, command: str) -> argparse.ArgumentParser:
-    """Have the parser say which command it is."""
+    """Store the name of the command in the parser."""
     parser.set_defaults(command=command, refuse=parser.error)
     return parser
 
 
 def asks_protectd(parser: argparse.ArgumentParser, *, inherited: bool = False) -> argparse.ArgumentParser:
-    """Add the arguments of a command that asks protectd.  ``inherited``: the noun has them already."""
+    """Add the arguments of a command that asks protectd.  ``inherited``: the noun already has them."""
 
     def default(value: object) -> object:
         return argparse.SUPPRESS if inherited else value
@@ -51,7 +51,7 @@ def asks_protectd(parser: argparse.ArgumentParser, *, inherited: bool = False) -
 
 
 def asks_cri(parser: argparse.ArgumentParser, *, inherited: bool = False) -> argparse.ArgumentParser:
-    """Add the socket of xenpod-cri.  ``inherited``: the noun has it already."""
+    """Add the socket of xenpod-cri.  ``inherited``: the noun already has the argument."""
     default = argparse.SUPPRESS if inherited else CRI_SOCKET
     text = "socket of xenpod-cri"
     parser.add_argument("--cri-socket", type=Path, default=default, metavar="PATH", help=text)

@@ -1,1 +1,1 @@
-"""``protect zone`` and ``protect workload``: verbs on zones and on what runs in them."""
+"""``protect zone`` and ``protect workload``: verbs on zones and on their workloads."""

@@ -24,7 +24,7 @@ async def zone_list(options: argparse.Namespace) -> None:
 
 
 async def zone_inspect(options: argparse.Namespace) -> None:
-    """Show a zone, and what its agent reports if it answers."""
+    """Show a zone, with its agent's report if the agent answers."""
     async with daemons.zones(options) as zones:
         zone_id = await daemons.zone_id(zones, options.id)
         zone = await zones.GetZone(pb.GetZoneRequest(id=zone_id), timeout=TIMEOUT)
@@ -72,7 +72,7 @@ async def zone_resume(options: argparse.Namespace) -> None:
 async def _chosen(
     options: argparse.Namespace,
 ) -> AsyncIterator[tuple[protect_pb2_grpc.ZonesAsyncStub, list[str]]]:
-    """The ids of the zones that are named or selected.  All are looked up before anything is done."""
+    """The ids of the named or selected zones.  All are looked up before any action."""
     if bool(options.ids) is bool(options.selector.terms):
         options.refuse("name zones, or select some with --selector")
     async with daemons.zones(options) as zones:

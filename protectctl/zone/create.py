@@ -16,7 +16,7 @@ _MODES = {"pv": pb.ZONE_MODE_PV, "pvh": pb.ZONE_MODE_PVH, "auto": pb.ZONE_MODE_A
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
-    """Add the arguments.  The profile sets what is left out."""
+    """Add the arguments.  The profile sets missing values."""
     verb.add_argument("id", nargs="?", default="", help="1 to 64 of [a-z0-9-]; default: a random id")
     verb.add_argument("--name", default="", help="shown in lists")
     verb.add_argument("--hostname", default="", help="default: the zone's own choice")
@@ -33,7 +33,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 async def create(options: argparse.Namespace) -> None:
-    """Create a zone without network, and show its id once it has booted."""
+    """Create a zone without network; shows its id after the boot."""
     request = pb.CreateZoneRequest(
         id=options.id or secrets.token_hex(6),
         name=options.name,

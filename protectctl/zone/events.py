@@ -1,4 +1,4 @@
-"""``protect zone events``: shows what happens to zones and their workloads, from now on."""
+"""``protect zone events``: shows events of zones and their workloads, from now on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 async def events(options: argparse.Namespace) -> None:
-    """Show events until interrupted; those of one zone, until it is gone."""
+    """Show events until interrupted; for a single zone, until the zone is gone."""
     wanted = ""
     if options.id:
         async with daemons.zones(options) as zones:
@@ -24,7 +24,7 @@ async def events(options: argparse.Namespace) -> None:
 
 
 class EventFilter:
-    """Selects the events of the wanted zones, and keeps track of the zones and workloads that exist."""
+    """Selects the events of the wanted zones, and keeps track of the existing zones and workloads."""
 
     def __init__(self, zone_id: str, chosen: selector.Selector) -> None:
         self.zones: dict[str, pb.Zone] = {}
@@ -33,7 +33,7 @@ class EventFilter:
         self._zone_of: dict[str, str] = {}
 
     def is_wanted(self, event: pb.WatchEvent) -> bool:
-        """Note the event; returns whether it belongs to a wanted zone."""
+        """Note the event; returns whether the event belongs to a wanted zone."""
         match event.WhichOneof("event"):
             case "zone":
                 self.zones[event.zone.id] = event.zone

@@ -90,9 +90,9 @@ async def _run(options: argparse.Namespace, workload_id: str) -> None:
 
 
 async def _input(start: pb.ExecStart) -> AsyncIterator[pb.ExecInput]:
-    """The start, then standard input and sizes of the terminal as they come."""
+    """The start, then standard input and sizes of the terminal on their arrival."""
     yield pb.ExecInput(start=start)
-    # Bounded: the reader waits until protectd has taken what was read.
+    # Bounded: the reader waits until protectd has taken the input.
     inputs: asyncio.Queue[pb.ExecInput] = asyncio.Queue(4)
     loop = asyncio.get_running_loop()
     if start.tty:
@@ -130,7 +130,7 @@ def _size() -> pb.ExecInput:
 
 @contextlib.contextmanager
 def _raw_terminal() -> Iterator[None]:
-    """Every key goes to the process, until it has ended."""
+    """Every key goes to the process, until the process ends."""
     before = termios.tcgetattr(0)
     tty.setraw(0)
     try:

@@ -1,4 +1,4 @@
-"""Reads a container's log in CRI's format.  Rotation renames the file and puts a new one in its place."""
+"""Reads a container's log in CRI's format.  Rotation renames the file and makes a new one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 _LINE_LIMIT = 1 << 20
-"""Bytes of one line of a log; CRI cuts lines at 16 KiB and says so ("P")."""
+"""Maximum bytes of a line of a log; CRI cuts lines at 16 KiB and marks the cut ("P")."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogLine:
-    """One line; ``time`` is RFC 3339 in UTC, so texts have the order of times."""
+    """A line; ``time`` is RFC 3339 in UTC: texts sort like times."""
 
     time: str
     container: str
@@ -23,7 +23,7 @@ class LogLine:
 
 
 class LogReader:
-    """Reads one container's log, each time from where it stopped.  It starts with the present file."""
+    """Reads one container's log, each time from the last position.  Starts with the present file."""
 
     def __init__(self, path: Path, container: str) -> None:
         self._path = path
@@ -33,9 +33,9 @@ class LogReader:
         self._parts: dict[str, list[str]] = {}
 
     def lines(self) -> Iterator[LogLine]:
-        """The complete lines (``TIME STREAM TAGS TEXT``) since the last call.  Malformed ones are skipped.
+        """The complete lines (``TIME STREAM TAGS TEXT``) since the last call.  Malformed lines are skipped.
 
-        Lines that CRI cut into parts are joined.  FileNotFoundError: the log has never existed.
+        Lines cut by CRI are joined.  FileNotFoundError: the log has never existed.
         """
         if self._file is None:
             self._file = self._path.open("rb")
@@ -52,7 +52,7 @@ class LogReader:
         while piece := self._file.readline(_LINE_LIMIT):
             self._begun += piece
             if not piece.endswith(b"\n") and len(self._begun) < _LINE_LIMIT:
-                return  # its end has not been written yet
+                return  # its end is not written yet
             text, self._begun = self._begun, b""
             if (line := self._line(text)) is not None:
                 yield line
@@ -68,7 +68,7 @@ class LogReader:
         return LogLine(time, self._container, stream, "".join(self._parts.pop(stream)))
 
     def _renewed(self) -> bool:
-        """Open the new file if the log was rotated.  Returns whether it was."""
+        """Open the new file if the log was rotated; returns whether it was."""
         assert self._file is not None
         try:
             there = os.stat(self._path)

@@ -1,6 +1,6 @@
-"""``protect zone logs``: what the containers of a zone wrote, sorted by time.
+"""``protect zone logs``: the output of a zone's containers, sorted by time.
 
-It reads the CRI log files, and asks xenpod-cri for their paths.
+The command reads the CRI log files, and asks xenpod-cri for their paths.
 """
 
 from __future__ import annotations
@@ -129,12 +129,12 @@ class Lines:
         self._named = named
 
     def first(self, files: Sequence[LogReader]) -> None:
-        """Show all lines so far, or the last of them (``--tail``)."""
+        """Show all lines until now, or the last of them (``--tail``)."""
         merged = self._merged(files)
         self._show(deque(merged, self._tail) if self._tail else merged)
 
     def more(self, files: Sequence[LogReader]) -> None:
-        """Show the lines that have come since."""
+        """Show the new lines."""
         self._show(self._merged(files))
 
     def _merged(self, files: Sequence[LogReader]) -> Iterable[LogLine]:

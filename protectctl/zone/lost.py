@@ -28,7 +28,7 @@ async def zone_remove(options: argparse.Namespace) -> None:
 
 
 async def _strangers(zones: protect_pb2_grpc.ZonesAsyncStub, wanted: Sequence[str]) -> list[str]:
-    """The whole uuids of the wanted strangers; all are looked up before anything is done."""
+    """The whole uuids of the wanted strangers; all are looked up before any action."""
     listed = (await zones.ListStrangers(pb.ListStrangersRequest(), timeout=TIMEOUT)).strangers
     known = [stranger.uuid for stranger in listed]
     names = {stranger.uuid: stranger.name for stranger in listed}

@@ -1,4 +1,4 @@
-"""``protect zone resize``: memory, vCPUs and share of CPUs of a zone that runs."""
+"""``protect zone resize``: memory, vCPUs and share of CPUs of a running zone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _POLICIES = {"static": pb.MEMORY_POLICY_STATIC, "dynamic": pb.MEMORY_POLICY_DYNA
 
 
 def add_arguments(verb: argparse.ArgumentParser, id_help: str) -> None:
-    """Add what the verb takes; what is left out stays as it is."""
+    """Add the arguments; missing values stay unchanged."""
     verb.add_argument("id", help=id_help)
     verb.add_argument("--memory", type=memory, default=0, metavar="SIZE", help="such as 512MiB")
     verb.add_argument("--vcpus", type=positive, default=0, metavar="N")
@@ -27,7 +27,7 @@ def add_arguments(verb: argparse.ArgumentParser, id_help: str) -> None:
 
 
 async def resize(options: argparse.Namespace) -> None:
-    """Resize a zone, and show it.  CommandFailed, with all that was not possible: nothing was done."""
+    """Resize a zone, and show the zone.  CommandFailed, with all impossible parts: nothing was done."""
     resources = pb.ZoneResources(memory_bytes=options.memory, vcpus=options.vcpus)
     for name in ("weight", "cap"):
         if (value := getattr(options, name)) is not None:

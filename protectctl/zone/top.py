@@ -1,4 +1,4 @@
-"""``protect zone top``: shows periodically what zones use, by the hypervisor's own count."""
+"""``protect zone top``: shows periodically the zones' use, by the hypervisor's own count."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SORTS = ("cpu", "memory", "received", "sent", "name")
 
 @dataclass(frozen=True, slots=True)
 class ZoneUse:
-    """What a zone uses: CPU in percent of one CPU, bytes, and bytes a second."""
+    """A zone's use: CPU in percent of one CPU, bytes, and bytes a second."""
 
     zone: pb.Zone
     cpu: float
@@ -45,7 +45,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 async def top(options: argparse.Namespace) -> None:
-    """Show what zones use after each reading; the first is shown ``--interval`` after the start."""
+    """Show the zones' use after each reading; the first is shown ``--interval`` after the start."""
     is_live = sys.stdout.isatty() and options.output == "table"
     count = options.count or (None if is_live else 1)
     async with daemons.zones(options) as zones:
@@ -65,7 +65,7 @@ async def top(options: argparse.Namespace) -> None:
 
 
 class View(Protocol):
-    """Where readings are shown, one after the other."""
+    """Place where readings are shown in order."""
 
     def show(self, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None: ...
 
@@ -73,13 +73,13 @@ class View(Protocol):
 def _view(is_live: bool) -> AbstractContextManager[View]:
     if not is_live:
         return nullcontext(_Lines())
-    from protectctl.terminal import LiveTable  # imports rich, which is slow
+    from protectctl.terminal import LiveTable  # imports rich, a slow import
 
     return LiveTable()
 
 
 class _Lines:
-    """Prints each reading below the last one."""
+    """Prints each reading below the last."""
 
     def show(self, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         show.table(heads, rows)
@@ -95,7 +95,7 @@ async def _read(zones: protect_pb2_grpc.ZonesAsyncStub, wanted: Sequence[str]) -
 
 
 def compare(before: Rows, now: Rows, zones: Mapping[str, pb.Zone]) -> list[ZoneUse]:
-    """What zones used between two readings; the rates of a zone without an earlier reading are 0."""
+    """The zones' use between two readings; the rates of a zone without an earlier reading are 0."""
     return [
         _use(zones[zone_id], before.get(zone_id, row), row)
         for zone_id, row in now.items()

@@ -1,1 +1,1 @@
-"""Generates the documentation's site, and its parts that are made from the code."""
+"""Generates the documentation's site, and its parts made from the code."""

@@ -8,5 +8,5 @@ _BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE |
 
 
 def blocks(markdown: str, language: str) -> list[str]:
-    """The texts of the blocks in this language ("": in none), in their order."""
+    """The texts of the blocks in this language ("": without a language), in order."""
     return [match["text"] for match in _BLOCK.finditer(markdown) if match["language"] == language]

@@ -24,7 +24,7 @@ FILES: tuple[tuple[str, str, str, type[Any]], ...] = (
 """For each file: its example's name in ``packaging``, its path on a host, its daemon, its class."""
 
 _NAMED = {"handlers.xenpod": "handlers.NAME", "profiles.default": "profiles.NAME"}
-"""Tables of the examples whose last name stands for any name."""
+"""Tables of the examples whose last name is a placeholder."""
 _BEGINNING = """# Configuration
 
 <!-- Made by `make reference` from the code and the comments of packaging/*.toml: change those. -->
@@ -53,7 +53,7 @@ _PAGE = re.compile(r"\bdocs/([\w/-]+\.md)")
 
 
 class Undocumented(ValueError):
-    """A key that no comment explains, or a comment that explains no key."""
+    """A key without a comment, or a comment without a key."""
 
 
 def page() -> str:

@@ -1,4 +1,4 @@
-"""Reads the comments of an example configuration, which say what each key and each table means."""
+"""Reads the comments of an example configuration, which explain its keys and tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEY = re.compile(r"(?P<comment># )?(?P<key>[a-z][a-z0-9_]*) = (?P<value>[\"\[{\
 
 @dataclass(slots=True)
 class Group:
-    """Keys that one comment explains."""
+    """Keys with a common comment."""
 
     text: str
     keys: list[str] = field(default_factory=list)
@@ -22,7 +22,7 @@ class Group:
 
 @dataclass(slots=True)
 class Section:
-    """A table of the file ("": its top), the comment above it, and its keys."""
+    """A table of the file ("": its top), the comment above the table, and its keys."""
 
     path: str
     text: str
@@ -34,7 +34,7 @@ class Section:
 
 
 def read(path: Path) -> list[Section]:
-    """The tables of the file, in its order.  A comment before a blank line explains no key."""
+    """The tables of the file, in order.  A comment before a blank line explains no key."""
     sections = [Section("", "")]
     comment: list[str] = []
     beginning = True

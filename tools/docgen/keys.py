@@ -1,4 +1,4 @@
-"""The keys that a configuration's classes have: type, default, and the numbers that they accept."""
+"""The keys of a configuration's classes: type, default, and the accepted numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEEDED: Mapping[str, Mapping[str, str]] = {
     "NamedDevice": {"place": "/dev/null"},
     "InjectedFault": {"at": "create", "kind": "fail"},
 }
-"""Keys that a table of the class requires, while its other keys are tried."""
+"""Keys required by a table of the class, set while its other keys are tried."""
 _NAMES: Mapping[Any, str] = {
     str: "text", int: "number", float: "number", bool: "`true` or `false`",
     Path: "path", Bytes: "size", Seconds: "duration",
@@ -28,7 +28,7 @@ _NAMES: Mapping[Any, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a table.  ``values``: what it can be, in words.  ``default``: as TOML ("": there is none)."""
+    """A key of a table.  ``values``: its possible values, in words.  ``default``: as TOML ("": none)."""
 
     name: str
     values: str
@@ -36,7 +36,7 @@ class Key:
 
 
 def tables(config: type[Any], at: str = "") -> Iterator[tuple[str, list[Key]]]:
-    """The path of each table and its own keys; names that a file chooses are ``NAME`` in the path."""
+    """The path of each table and its own keys; names chosen in a file are ``NAME`` in the path."""
     hints = typing.get_type_hints(config)
     own = [field for field in fields(config) if _table(hints[field.name]) is None]
     yield at, [_key(config, field, hints[field.name]) for field in own]
@@ -48,7 +48,7 @@ def tables(config: type[Any], at: str = "") -> Iterator[tuple[str, list[Key]]]:
 
 
 def _table(kind: Any) -> type[Any] | None:
-    """The class of a table, of a list of tables, or of tables by name.  None: it is a value."""
+    """The class of a table, of a list of tables, or of tables by name.  None: a value."""
     for one in (kind, *typing.get_args(kind)):
         if is_dataclass(one) and isinstance(one, type):
             return one
@@ -78,7 +78,7 @@ def _values(kind: Any) -> str:
 
 
 def _numbers(config: type[Any], name: str, kind: Any, default: float) -> str:
-    """Which numbers the class accepts while its other keys have their defaults; found by trying."""
+    """The numbers accepted by the class while its other keys have their defaults; found by trying."""
     needed = _NEEDED.get(config.__name__, {})
 
     def accepted(value: float) -> bool:
@@ -88,7 +88,7 @@ def _numbers(config: type[Any], name: str, kind: Any, default: float) -> str:
             return False
         return True
 
-    # The numbers that are tried are multiples of this.
+    # Candidate numbers are multiples of this unit.
     unit = 1 if kind in (int, Bytes) else 0.001
     if kind is Bytes and default and not accepted(default + 1) and accepted(default + _MIB):
         unit = _MIB
@@ -102,7 +102,7 @@ def _numbers(config: type[Any], name: str, kind: Any, default: float) -> str:
     good = next(steps for steps in (round(default / unit), *_POWERS) if steps and fine(steps))
     low = 1 if fine(1) else _edge(fine, good, 1)
     most = _POWERS[-1] if fine(_POWERS[-1]) else _edge(fine, good, _POWERS[-1])
-    # A larger number may be refused for another reason, such as not dividing another key's value.
+    # A larger number may be refused for another reason, for example by not dividing another key's value.
     high = "" if any(fine(steps) for steps in _POWERS if steps > most) or most == _POWERS[-1] else shown(most)
     if high and isinstance(unit, float) and fine(most + 0.5):
         high = f"less than {shown(most + 1)}"
@@ -115,7 +115,7 @@ def _numbers(config: type[Any], name: str, kind: Any, default: float) -> str:
 
 
 def _edge(fine: Callable[[int], bool], good: int, bad: int) -> int:
-    """The last accepted number between an accepted one and a refused one, by bisection."""
+    """The last accepted number between an accepted and a refused number, by bisection."""
     while abs(good - bad) > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fine(middle) else (good, middle)
@@ -137,7 +137,7 @@ def _duration(value: float) -> str:
 
 
 def toml(kind: Any, value: object) -> str:
-    """A value of this type as a file has it; sizes and durations with their units."""
+    """A value of this type in the syntax of a file; sizes and durations with their units."""
     match value:
         case Enum():
             return f'"{value.value}"'

@@ -27,7 +27,7 @@ class PageLink:
 
 
 def local(page: str, target: str) -> PageLink | None:
-    """What ``target`` means on ``page``, a path from the tree's root.  None: it is not in the tree."""
+    """The link ``target`` on ``page``, a path from the tree's root.  None: a link out of the tree."""
     if re.match(r"[a-z]+:", target):
         return None
     path, _, anchor = target.partition("#")

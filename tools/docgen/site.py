@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages outside of ``docs/`` are pages of the site, too, and links lead to them there."""
+"""Hooks of mkdocs: pages outside of ``docs/`` become pages of the site, and links lead to these."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ OUTSIDE = {
     "deploy/README.md": "deploy/README.md",
     "zone/README.md": "zone/README.md",
 }
-"""Files of the tree outside of ``docs/``, and what they are called in the site."""
+"""Files of the tree outside of ``docs/``, and their names in the site."""
 
 _INSIDE = {site: tree for tree, site in OUTSIDE.items()}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what is outside of ``docs/``."""
+    """Add the files outside of ``docs/``."""
     for tree, site in OUTSIDE.items():
         files.append(File.generated(config, site, content=(ROOT / tree).read_text()))
     return files

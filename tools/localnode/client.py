@@ -15,13 +15,13 @@ from xenpod_proto.cri.v1 import runtime_pb2 as pb
 from xenpod_proto.cri.v1.runtime_pb2_grpc import ImageServiceStub, RuntimeServiceStub
 
 _TIMEOUT = 120.0
-# As the kubelet asks by default: each container has its own process ids.
+# The kubelet's default: each container has its own process ids.
 _NAMESPACES = pb.NamespaceOption(pid=pb.CONTAINER)
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod sandbox that runs."""
+    """A running pod sandbox."""
 
     id: str
     config: pb.PodSandboxConfig
@@ -37,7 +37,7 @@ class Client:
         self._timeout = timeout
 
     async def pull(self, name: str, namespace: str = "") -> str:
-        """Pull an image: its reference, for ``create``; ``namespace``: of the pod that waits for it."""
+        """Pull an image; returns its reference, for ``create``; ``namespace``: of the waiting pod."""
         request = pb.PullImageRequest(image=pb.ImageSpec(image=name))
         if namespace:
             request.sandbox_config.metadata.namespace = namespace
@@ -50,7 +50,7 @@ class Client:
     async def run_pod(
         self, name: str, cgroup_parent: str = "", cpu_shares: int = 0, namespace: str = "default"
     ) -> Pod:
-        """RunPodSandbox with a log directory of its own; ``cpu_shares``: as the kubelet sums them up."""
+        """RunPodSandbox with its own log directory; ``cpu_shares``: the kubelet's sum."""
         uid = str(uuid4())
         config = pb.PodSandboxConfig(
             metadata=pb.PodSandboxMetadata(name=name, uid=uid, namespace=namespace),
@@ -101,14 +101,14 @@ class Client:
         return await self.runtime.ExecSync(request, timeout=self._timeout)
 
     async def remove_container(self, container: str) -> None:
-        """Stop it at once, and remove it."""
+        """Stop the container at once, and remove it."""
         stop = pb.StopContainerRequest(container_id=container, timeout=0)
         await self.runtime.StopContainer(stop, timeout=self._timeout)
         remove = pb.RemoveContainerRequest(container_id=container)
         await self.runtime.RemoveContainer(remove, timeout=self._timeout)
 
     async def remove_pod(self, sandbox: str) -> None:
-        """Stop and remove it with its containers."""
+        """Stop the pod, and remove it with its containers."""
         await self.runtime.StopPodSandbox(
             pb.StopPodSandboxRequest(pod_sandbox_id=sandbox), timeout=self._timeout
         )

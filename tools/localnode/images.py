@@ -43,11 +43,11 @@ def push(registry: str, name: str, image: PushedImage) -> str:
 def push_packed(
     registry: str, name: str, blobs: Sequence[bytes], diff_ids: Sequence[str], run: Mapping[str, object]
 ) -> str:
-    """Push layers that are gzip-compressed already; ``diff_ids`` are the digests of their tars."""
+    """Push gzip-compressed layers; ``diff_ids`` are the digests of their tars."""
     repository, _, tag = name.partition(":")
     config = json.dumps(
         {
-            "architecture": _ARCHITECTURES[os.uname().machine],  # whose busybox it is
+            "architecture": _ARCHITECTURES[os.uname().machine],  # busybox is this machine's
             "os": "linux",
             "config": {"Env": [_PATH], **run},
             "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},

@@ -15,7 +15,7 @@ _ACCOUNTS = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
 }
-# A pod sandbox's first process elsewhere: ends on SIGTERM, reaps orphans.
+# The first process of pod sandboxes in other runtimes: ends on SIGTERM, reaps orphans.
 _PAUSE = r"""
 #include <signal.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ int main(void) {
 
 @dataclass(frozen=True, slots=True)
 class LayerEntry:
-    """One member of a layer; ``target`` makes it a hard link, ``content`` a file, neither a directory."""
+    """A member of a layer; ``target`` makes a hard link, ``content`` a file, the lack of both a directory."""
 
     path: str
     mode: int = 0o755
@@ -41,7 +41,7 @@ class LayerEntry:
 
 
 def layer(*entries: LayerEntry) -> bytes:
-    """Make an uncompressed tar, which is always the same for the same entries."""
+    """Make an uncompressed tar, always the same for the same entries."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for entry in entries:
@@ -58,9 +58,9 @@ def layer(*entries: LayerEntry) -> bytes:
 
 
 def busybox() -> bytes:
-    """A small system: Debian's dynamic busybox with every applet, the libraries it needs, accounts.
+    """A small system: Debian's dynamic busybox with every applet, the required libraries, accounts.
 
-    The applets are hard links to one file, so that masking one in a container masks that one alone.
+    The applets are hard links to one file: masking one applet in a container leaves the others alone.
     """
     entries = [LayerEntry(folder, 0o1777 if folder == "tmp" else 0o755) for folder in _FOLDERS]
     entries += [LayerEntry(name, 0o644, text.encode()) for name, text in _ACCOUNTS.items()]
@@ -73,7 +73,7 @@ def busybox() -> bytes:
 
 
 def pause(folder: Path) -> bytes:
-    """The pause program that other runtimes start a sandbox with, compiled in ``folder``."""
+    """The pause program of other runtimes' sandboxes, compiled in ``folder``."""
     program = folder / "pause"
     subprocess.run(
         ["gcc", "-Os", "-static", "-s", "-Wl,--build-id=none", "-x", "c", "-", "-o", program],
@@ -92,7 +92,7 @@ def _with_folders(path: str, content: bytes, before: list[LayerEntry]) -> Iterat
 
 
 def _libraries(program: Path) -> list[Path]:
-    """The absolute paths that ldd(1) names: ``libc.so.6 => /lib/... (0x...)`` or ``/lib64/ld... (0x...)``."""
+    """The absolute paths printed by ldd(1): ``libc.so.6 => /lib/... (0x...)`` or ``/lib64/ld... (0x...)``."""
     listed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
     words = (word for line in listed.splitlines() for word in line.split())
     return sorted({Path(word) for word in words if word.startswith("/")})

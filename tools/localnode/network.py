@@ -1,4 +1,4 @@
-"""Makes a private CNI configuration: a bridge and a subnet that nothing else on this machine uses."""
+"""Makes a private CNI configuration: a bridge and a subnet for no other use on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyroute2 import AsyncIPRoute
 
 _ROUTES = Path("/proc/net/route")
 _LINKS = Path("/sys/class/net")
-# 10.64.0.0/10 in /24 steps: large enough that two checkouts rarely meet, away from the usual 10.0 and 10.88.
+# 10.64.0.0/10 in /24 steps: large enough for several checkouts, away from the usual 10.0 and 10.88.
 _POOL = IPv4Network("10.64.0.0/10")
 
 
@@ -25,9 +25,9 @@ class Bridge:
 
 
 def bridge_for(owner: str, prefix: int = 24) -> Bridge:
-    """The bridge of ``owner`` (e.g. a folder): always the same one, unless another takes its subnet.
+    """The bridge of ``owner`` (e.g. a folder): always the same, unless another bridge takes its subnet.
 
-    ``prefix``: the length of the subnet's, for more than 250 pods.
+    ``prefix``: the prefix length of the subnet, below 24 for more than 250 pods.
     """
     seed = hashlib.sha256(owner.encode()).digest()
     name = f"xp{seed.hex()[:10]}"
@@ -45,7 +45,7 @@ def bridge_for(owner: str, prefix: int = 24) -> Bridge:
 def write(folder: Path, bridge: Bridge, addresses: Path, *, masquerade: bool) -> None:
     """Write ``folder/10-xenpod.conflist``; host-local keeps its leases under ``addresses``.
 
-    With ``masquerade`` pods reach what the host reaches, and host ports work (iptables rules).
+    With ``masquerade`` pods reach the host's networks, and host ports work (iptables rules).
     """
     plugins: list[dict[str, object]] = [
         {
@@ -70,7 +70,7 @@ def write(folder: Path, bridge: Bridge, addresses: Path, *, masquerade: bool) ->
 
 
 async def remove(bridge: Bridge) -> None:
-    """Delete the bridge, which the bridge plugin leaves behind; it may be gone."""
+    """Delete the bridge, left behind by the bridge plugin; a missing bridge succeeds."""
     async with AsyncIPRoute() as netlink:
         for index in await netlink.link_lookup(ifname=bridge.name):
             await netlink.link("del", index=index)

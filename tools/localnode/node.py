@@ -55,7 +55,7 @@ class NodeLayout:
         return network.bridge_for(str(self.folder))
 
     def protectd_defaults(self, toolstack: str) -> toml.Table:
-        """Configuration of protectd, for keys that the user's file leaves out."""
+        """Configuration of protectd, for keys missing in the user's file."""
         return {
             "toolstack": toolstack,
             "guest_dir": str(ROOT / "zone" / "build"),
@@ -64,7 +64,7 @@ class NodeLayout:
         }
 
     def cri_defaults(self, protect_socket: Path) -> toml.Table:
-        """Configuration of xenpod-cri, for keys that the user's file leaves out."""
+        """Configuration of xenpod-cri, for keys missing in the user's file."""
         return {
             "guest_dir": str(ROOT / "zone" / "build"),
             "run_dir": str(self.run / "xenpod"),
@@ -72,7 +72,7 @@ class NodeLayout:
             "protect_socket": str(protect_socket),
             "images": {"certs_dir": str(self.certs)},
             "cni": {"conf_dir": str(self.networks), "netns_dir": str(self.run / "netns")},
-            # Not the product's default: specs of critest ask for the host's processes (docs/conformance.md).
+            # Not the product's default: critest's specs ask for the host's processes (docs/conformance.md).
             "handlers": {"xenpod": {"host_namespaces": "zone"}},
         }
 
@@ -102,7 +102,7 @@ class LocalNode:
 
 
 def prepare(folder: Path, toolstack: str, *, masquerade: bool) -> NodeLayout:
-    """Make the folder and the missing files of its configuration; existing ones stay as they are."""
+    """Make the folder and the missing files of its configuration; existing files stay unchanged."""
     layout = NodeLayout(folder.resolve())
     if len(str(layout.folder)) > _FOLDER_LIMIT:
         raise ProgramFailed(
@@ -125,7 +125,7 @@ def _write_missing(path: Path, defaults: toml.Table) -> None:
 
 @contextlib.asynccontextmanager
 async def serve(layout: NodeLayout, toolstack: str) -> AsyncIterator[LocalNode]:
-    """Run both daemons while the block runs, and stop them in order after it; zones stay."""
+    """Run both daemons while the block runs, then stop both in order; zones stay."""
     settings = _settings(layout, "protectd.toml", layout.protectd_defaults(toolstack))
     protect_socket = _socket(settings, "protect.sock")
     settings = _settings(layout, "cri.toml", layout.cri_defaults(protect_socket))
@@ -139,7 +139,7 @@ async def serve(layout: NodeLayout, toolstack: str) -> AsyncIterator[LocalNode]:
 
 @contextlib.asynccontextmanager
 async def _daemon(layout: NodeLayout, name: str, module: str, config: str) -> AsyncIterator[Daemon]:
-    """Run one daemon, from when it is ready; its output goes to ``<log>/<name>.log``."""
+    """Run one daemon; the block begins when it is ready.  Its output goes to ``<log>/<name>.log``."""
     output = Output(layout.logs / f"{name}.log")
     command = (sys.executable, "-m", module, "--config", str(layout.run / config))
     with Readiness(layout.run / f"{name}.ready") as readiness:

@@ -20,7 +20,7 @@ class ProgramFailed(Exception):
 
 
 class Output:
-    """The output of a program, kept in a file, with its last lines in memory; lines can be waited for."""
+    """The output of a program, kept in a file, with its last lines in memory; callers can wait for lines."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,7 +32,7 @@ class Output:
         return "\n".join(self._last)
 
     async def line_with(self, text: str, timeout: float) -> None:
-        """Return once a line has ``text``; ProgramFailed: it has ended, or ``timeout`` seconds are over."""
+        """Return once a line has ``text``; ProgramFailed: the program ended, or ``timeout`` s are over."""
         if any(text in line for line in self._last):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

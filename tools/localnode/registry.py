@@ -43,7 +43,7 @@ def _configure(folder: Path, address: str) -> Path:
         "storage": {"filesystem": {"rootdirectory": str(folder / "data")}, "delete": {"enabled": True}},
         "http": {"addr": address},
     }
-    config.write_text(json.dumps(settings))  # which is YAML too
+    config.write_text(json.dumps(settings))  # JSON is YAML too
     return config
 
 

@@ -19,9 +19,9 @@ _FONT = re.compile(r"@font-face \{.*?\}\n", re.DOTALL)
 
 
 class Screen:
-    """Prints a line for each step: a mark, what it does, its time, its result.
+    """Prints a line for each step: a mark, the step's action, its time, its result.
 
-    ``recorded``: so that ``picture`` can be taken, whatever the width of the terminal.
+    ``recorded``: keeps the output for ``picture``, for any width of the terminal.
     """
 
     def __init__(self, *, recorded: bool = False) -> None:
@@ -30,9 +30,9 @@ class Screen:
         self._console = Console(highlight=False, record=recorded, width=width)
 
     def picture(self, path: Path, title: str) -> None:
-        """Write all that was printed as an SVG of a terminal."""
+        """Write all output as an SVG of a terminal."""
         svg = self._console.export_svg(title=title, unique_id="terminal")
-        # In a page it loads nothing from elsewhere; the reader's own monospace font does.
+        # In a page, the SVG loads no font from elsewhere; the reader's own monospace font does.
         svg = _FONT.sub("", svg)
         path.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
 
@@ -41,7 +41,7 @@ class Screen:
 
     @contextlib.contextmanager
     def step(self, what: str) -> Iterator[Callable[[str], None]]:
-        """Time the block, which gets a function that takes a few words about the result."""
+        """Time the block; yields a function that takes a few words about the result."""
         result = ""
 
         def done(text: str) -> None:

@@ -31,7 +31,7 @@ _POLL = 0.02
 
 
 async def tell(client: Client, node: LocalNode, image: str, screen: Screen) -> None:
-    """Run every step; what was made is removed even if a later step fails."""
+    """Run every step; created objects are removed even if a later step fails."""
     async with AsyncExitStack() as undo:
         with screen.step("PullImage") as done:
             reference = await client.pull(image)
@@ -81,7 +81,7 @@ async def _look_inside(client: Client, pod: Pod, container: str, address: str, s
 
 
 async def _show_isolation(node: LocalNode, pod: Pod, screen: Screen) -> None:
-    """Show the zone's facts beside those of this host, and whether there is a security boundary."""
+    """Show the zone's facts beside this host's, with the presence of a security boundary."""
     async with channel(node.protect_socket) as link:
         with screen.step("ask the zone what it is"):
             request = protect.ZoneFactsRequest(id=pod.id)
@@ -110,7 +110,7 @@ async def _address(client: Client, pod: Pod) -> str:
 
 
 async def _log_with(path: Path, text: str) -> str:
-    """The log once it has ``text``; it is polled, since protectd writes the file."""
+    """The log once it has ``text``; polled, since protectd writes the file."""
     deadline = time.monotonic() + _TIMEOUT
     while time.monotonic() < deadline:
         log = await asyncio.to_thread(_read, str(path))

@@ -1,4 +1,4 @@
-"""Writes the part of TOML that configuration files need: tables, strings, numbers, booleans, lists."""
+"""Writes the part of TOML for configuration files: tables, strings, numbers, booleans, lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def dumps(table: Table) -> str:
 
 
 def merged(over: Table, under: Table) -> dict[str, object]:
-    """``over`` with the keys that only ``under`` has, table by table."""
+    """``over`` with the keys found only in ``under``, table by table."""
     result = dict(under)
     for key, value in over.items():
         below = result.get(key)

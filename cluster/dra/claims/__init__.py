@@ -1,1 +1,1 @@
-"""Claims that the scheduler has allocated to this node, and their reservations."""
+"""Claims allocated to this node by the scheduler, and their reservations."""

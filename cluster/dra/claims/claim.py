@@ -1,4 +1,4 @@
-"""Reads what the scheduler has allocated: a ResourceClaim of any served version, checked field by field.
+"""Reads the scheduler's allocation: a ResourceClaim of any served version, checked field by field.
 
 Source: resource.k8s.io, ResourceClaim; the status is the same in v1, v1beta2 and v1beta1.
 """
@@ -17,7 +17,7 @@ from daemonkit.quantity import LARGEST, whole
 
 PREPARE = "prepare claim"
 MEMORY = "memory"
-"""The capacity of a device that claims consume."""
+"""A device's capacity, consumed by claims."""
 _REQUESTS = 32  # resource.k8s.io, AllocationResultsMaxSize
 _PODS = 256  # resource.k8s.io, ResourceClaimReservedForMaxSize
 _CONFIGS = 64  # resource.k8s.io, DeviceConfigMaxSize, of the claim and of its class
@@ -25,10 +25,10 @@ _CONFIGS = 64  # resource.k8s.io, DeviceConfigMaxSize, of the claim and of its c
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """One device of this driver in an allocation.
+    """A device of this driver in an allocation.
 
-    ``bytes``: its memory; 0 for admin access and for devices of the host.  ``host_device``: such a device's
-    name in protectd's configuration, if the claim gets it.
+    ``bytes``: its memory; 0 for admin access and for devices of the host.  ``host_device``: the device's name
+    in protectd's configuration, if the claim gets a device of the host.
     """
 
     request: str
@@ -41,7 +41,7 @@ class Allocated:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A pod that a claim is reserved for."""
+    """A pod for which a claim is reserved."""
 
     name: str
     uid: str
@@ -49,9 +49,9 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A claim's devices of this driver, and the pods that it is reserved for.
+    """A claim's devices of this driver, and the pods for which it is reserved.
 
-    ``device``: the device that its memory comes from; "": it has no memory.
+    ``device``: the source of its memory; "": the claim has no memory.
     """
 
     uid: str
@@ -66,16 +66,16 @@ class Allocation:
 
     @property
     def total_bytes(self) -> int:
-        """Memory of all its parts, in bytes."""
+        """Memory of all parts, in bytes."""
         return sum(part.bytes for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class WantedClaim:
-    """The claim that the kubelet names, and the driver and pool that its devices must have.
+    """The kubelet's claim, and the required driver and pool of its devices.
 
-    ``sizes``: bounds of its size, for when the scheduler does not count what claims consume.
-    ``host_devices``: for the names in the slice, the devices' names in protectd's configuration.
+    ``sizes``: bounds of its size, if the scheduler does not count the claims' use.  ``host_devices``: by name
+    in the slice, the devices' names in protectd's configuration.
     """
 
     namespace: str
@@ -91,9 +91,9 @@ class WantedClaim:
 
 
 def allocation(wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Allocation:
-    """What is allocated to this node.
+    """The claim's allocation on this node.
 
-    Missing: there is another claim of that name now.  Refused: it is not allocated, or not to this node.
+    Missing: a newer claim has this name now.  Refused: the claim is not allocated, or not to this node.
     Invalid: its sizes make no sense.
     """
     uid = _dict(untrusted_claim, "metadata").get("uid")
@@ -120,7 +120,7 @@ def allocation(wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Alloc
 
 
 def devices_of(wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Iterator[str]:
-    """The devices of this node that the claim occupies, even if the rest of the claim is wrong."""
+    """The devices of this node in the claim, even if the rest of the claim is wrong."""
     if _dict(untrusted_claim, "metadata").get("uid") != wanted.uid:
         return
     devices = _dict(_dict(_dict(untrusted_claim, "status"), "allocation"), "devices")
@@ -131,7 +131,7 @@ def devices_of(wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Itera
 
 
 def consumers(untrusted_claim: Mapping[str, Any]) -> Iterator[Consumer]:
-    """The pods that a claim is reserved for."""
+    """The pods for which a claim is reserved."""
     for consumer in _list(_dict(untrusted_claim, "status"), "reservedFor", _PODS):
         if consumer.get("resource") == "pods" and not consumer.get("apiGroup"):
             yield Consumer(_text(consumer.get("name")), _text(consumer.get("uid")))
@@ -168,8 +168,9 @@ def _host_device(wanted: WantedClaim, device: str) -> str:
 
 
 def _bytes(wanted: WantedClaim, result: Mapping[str, Any], parameters: ClaimParameters) -> int:
-    """The size that the scheduler has counted.  Without one the device is the claim's alone, and the claim's
-    parameters say how much of it."""
+    """The size counted by the scheduler.  Without a counted size, the device belongs to this claim, and the
+    claim's parameters set the used part.
+    """
     asked = parameters.memory(_text(result.get("request")))
     consumed = _dict(result, "consumedCapacity")
     if MEMORY not in consumed:
@@ -192,7 +193,7 @@ def _dict(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _text(value: object) -> str:
-    """Text that a message can carry; "": it is none."""
+    """Text for a message; "": not text."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else ""
 
 

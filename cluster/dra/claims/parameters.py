@@ -1,6 +1,6 @@
-"""Reads a claim's parameters for this driver: its opaque configuration, which anybody may write.
+"""Reads a claim's parameters for this driver: its opaque configuration, which any user may write.
 
-Source: resource.k8s.io, DeviceAllocationConfiguration.  Of this form, in a claim's or a class's ``config``::
+Source: resource.k8s.io, DeviceAllocationConfiguration.  The form, in a claim's or a class's ``config``::
 
     opaque:
       driver: zones.xenpod.dev
@@ -26,10 +26,10 @@ class ClaimParameters:
     """The parameters of each request of a claim."""
 
     def __init__(self, claim: str, driver: str, untrusted_configs: Sequence[Mapping[str, Any]]) -> None:
-        """Invalid: what is for this driver is not of the form.  That of others is theirs."""
+        """Invalid: malformed configuration for this driver.  Other drivers' configuration is ignored."""
         self._claim = claim
         self._memory: list[tuple[frozenset[str], int]] = []
-        # Those of the class come first; a claim's own count more.
+        # The class's configuration comes first; a claim's own overrides it.
         for config in sorted(untrusted_configs, key=lambda one: one.get("source") == "FromClaim"):
             opaque = config.get("opaque")
             if isinstance(opaque, dict) and opaque.get("driver") == driver:
@@ -38,7 +38,7 @@ class ClaimParameters:
                 self._memory.append((of, self._read(opaque.get("parameters"))))
 
     def memory(self, request: str) -> int | None:
-        """Bytes for a request, or for the one of its alternatives that was chosen; None: it has none."""
+        """Bytes for a request, or for the chosen one of its alternatives; None: no size."""
         names = {request, request.partition("/")[0]}
         return next((size for of, size in reversed(self._memory) if not of or of & names), None)
 

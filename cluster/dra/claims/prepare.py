@@ -1,4 +1,4 @@
-"""Makes a reservation for each claim that the kubelet prepares, and releases it when it is unprepared.
+"""Makes a reservation for each claim prepared by the kubelet, and releases it when the claim is unprepared.
 
 The reservation is the only record: protectd keeps it, under the claim's uid, over restarts and reboots.
 """
@@ -33,27 +33,27 @@ class ClaimSource(Protocol):
     """The API server."""
 
     async def claim(self, namespace: str, name: str) -> dict[str, object] | None:
-        """A ResourceClaim; None: there is none.  Unreachable, Denied."""
+        """A ResourceClaim; None: no such claim.  Unreachable, Denied."""
 
 
 class Reservations(Protocol):
     """protectd."""
 
     async def make(self, wanted: Promise) -> None:
-        """Make a reservation, or add pods to it.  Exhausted: it does not fit; Exists: of another size."""
+        """Make a reservation, or add pods to it.  Exhausted: no room; Exists: reserved with another size."""
 
     async def devices(self) -> Sequence[HostDevice]:
-        """The devices of the host that claims can have."""
+        """The host devices available to claims."""
 
     async def release(self, claim_uid: str) -> None:
-        """Take one back; an unknown one succeeds."""
+        """Release a reservation; an unknown claim succeeds."""
 
 
 class Slice(Protocol):
-    """What the node offers to claims."""
+    """The node's offer to claims."""
 
     def claimed(self, device: str) -> None:
-        """A claim has this device, whether it was prepared or refused."""
+        """A claim has this device, prepared or refused."""
 
     def released(self) -> None:
         """A claim has released its device."""
@@ -63,11 +63,11 @@ class Refusals(Protocol):
     """Tells users why a pod does not start."""
 
     def tell(self, claim: WantedClaim, pods: Sequence[Consumer], cause: str) -> None:
-        """A claim could not be prepared for its pods."""
+        """Report that a claim could not be prepared for its pods."""
 
 
 class Claims:
-    """Prepares and unprepares claims, those of one uid one after another (``ClaimTurns``)."""
+    """Prepares and unprepares claims; calls for the same uid take turns (``ClaimTurns``)."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class Claims:
         self._turns = turns
 
     async def prepare(self, namespace: str, name: str, uid: str) -> Allocation:
-        """Reserve what is allocated to a claim.  A repeated call only adds pods.
+        """Reserve a claim's allocation.  A repeated call only adds pods.
 
-        Raises what ``claim.allocation`` and ``Reservations.make`` raise.
+        Raises the faults of ``claim.allocation`` and ``Reservations.make``.
         """
         config = self._config
         wanted = WantedClaim(namespace, name, uid, config.driver, config.node_name, config.sizes)
@@ -107,7 +107,7 @@ class Claims:
         return allocated
 
     async def unprepare(self, uid: str) -> None:
-        """Release what a claim has; the claim itself may be gone by now."""
+        """Release a claim's reservation; the claim itself may be gone by now."""
         async with self._turns.of(uid):
             await self._reservations.release(uid)
             checkpoint("unprepare-claim.released")
@@ -123,7 +123,7 @@ class Claims:
                 wanted = replace(wanted, host_devices=by_name)
             allocated = allocation(wanted, untrusted_claim)
             checkpoint("prepare-claim.read")
-            # Admin access is access to devices of others, so it takes nothing.
+            # Admin access uses devices of other claims, and takes nothing.
             if allocated.total_bytes or allocated.host_devices:
                 await self._reservations.make(_promise(wanted, allocated))
         finally:

@@ -1,10 +1,10 @@
-"""Calls for one claim take turns, those of two instances of the driver among them.
+"""Calls for one claim take turns, across two instances of the driver.
 
-While one instance replaces another the kubelet may ask either.  When a call takes too long it gives up and
-asks the other one, and the reservation of a late prepare must not follow the release of its claim.
+While one instance replaces another, the kubelet may call either.  After a timeout the kubelet calls the other
+instance.  The reservation of a late prepare must not follow the release of its claim.
 
-Each claim is a byte of a file that the instances share, and its turn a lock of that byte (F_OFD_SETLK of
-fcntl(2)), which the kernel frees when the instance ends, however it ends.
+Each claim is a byte of a file shared by the instances, and its turn a lock of the byte (F_OFD_SETLK of
+fcntl(2)).  The kernel frees the lock when the instance ends, even by a crash.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from daemonkit.faults import Broken
 
 _FLOCK = "hhqqixxxx"  # struct flock of fcntl(2), 64 bits
 _AGAIN = 0.05
-"""Seconds between two looks at a lock that another instance has: the kernel tells no event loop."""
+"""Seconds between two attempts at another instance's lock: the kernel does not signal its release."""
 
 
 class ClaimTurns:
@@ -36,7 +36,7 @@ class ClaimTurns:
 
     @contextlib.asynccontextmanager
     async def of(self, uid: str) -> AsyncIterator[None]:
-        """Have the claim's turn while the block runs; those who came first have it before."""
+        """Hold the claim's turn while the block runs.  Earlier callers come first."""
         lock = self._locks.get(uid) or asyncio.Lock()
         async with self._locks.setdefault(uid, lock):
             place = int.from_bytes(hashlib.sha256(uid.encode()).digest()[:7], "big")
@@ -48,19 +48,19 @@ class ClaimTurns:
                 self._set(fcntl.F_UNLCK, place)
 
     def _set(self, kind: int, place: int) -> bool:
-        """Lock or unlock a byte; False: another instance has it."""
+        """Lock or unlock a byte; False: another instance holds the lock."""
         try:
             fcntl.fcntl(
                 self._descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, place, 1, 0)
             )
-        except (BlockingIOError, PermissionError):  # which of them, POSIX leaves open
+        except (BlockingIOError, PermissionError):  # POSIX allows either
             return False
         return True
 
 
 @contextlib.contextmanager
 def claim_turns(path: Path) -> Iterator[ClaimTurns]:
-    """Open the shared file, which stays.  Broken: it cannot be opened."""
+    """Open the shared file.  The file stays.  Broken: opening failed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -1,1 +1,1 @@
-"""What the driver asks of the API server."""
+"""The driver's requests to the API server."""

@@ -1,4 +1,4 @@
-"""The objects of resource.k8s.io that the driver reads and writes, in the version that the cluster serves."""
+"""The driver's objects of resource.k8s.io, in the version served by the cluster."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _RIGHTS = "it needs the rights that protect generate driver lists"
 
 
 class ClusterApi:
-    """The API server.  All methods raise what ``cluster.client.connection.connected`` does."""
+    """The API server.  All methods raise the faults of ``cluster.client.connection.connected``."""
 
     def __init__(self, kubeconfig: Path | None) -> None:
         self._kubeconfig = kubeconfig
         self._version: SliceVersion | None = None
 
     async def version(self) -> SliceVersion:
-        """The newest version that both sides know.  Unsupported: the cluster has none."""
+        """The newest version known to both sides.  Unsupported: the cluster has none."""
         if self._version is None:
             from kubernetes_asyncio import client
 
@@ -48,7 +48,7 @@ class ClusterApi:
     async def shares_capacity(self, trial: NodeSlice) -> bool:
         """Whether several claims can consume a device's capacity here (DRAConsumableCapacity).
 
-        Found by a creation that is only tried: without the feature the API server drops its fields.
+        The test is a dry-run creation: without the feature the API server drops the fields.
         """
         version = await self.version()
         body = document(trial, version)
@@ -60,7 +60,7 @@ class ClusterApi:
         return any(device.get("allowMultipleAllocations") for device in devices(answer))
 
     async def node_uid(self, node: str) -> str:
-        """The uid of the Node object, which owns the slice."""
+        """The uid of the Node object, the slice's owner."""
         from kubernetes_asyncio import client
 
         async with self._link("read node", node) as link:
@@ -68,7 +68,7 @@ class ClusterApi:
         return str(found.metadata.uid)
 
     async def slice(self, name: str) -> Document | None:
-        """A ResourceSlice; None: there is none."""
+        """A ResourceSlice; None: no such slice."""
         version = await self.version()
         try:
             async with self._objects("read slice", name) as objects:
@@ -81,7 +81,7 @@ class ClusterApi:
             return None
 
     async def create(self, wanted: NodeSlice) -> Document:
-        """Create the slice.  Exists: there is one."""
+        """Create the slice.  Exists: the slice exists already."""
         version = await self.version()
         async with self._objects("create slice", wanted.name) as objects:
             return _plain(
@@ -91,7 +91,7 @@ class ClusterApi:
             )
 
     async def replace(self, wanted: NodeSlice, there: Document) -> Document:
-        """Put the slice in the place of what was read.  Exists: somebody else has changed it since."""
+        """Replace the slice as last read.  Exists: another client has changed the slice since."""
         version = await self.version()
         body = document(wanted, version)
         body["metadata"]["resourceVersion"] = there.get("metadata", {}).get("resourceVersion")
@@ -103,7 +103,7 @@ class ClusterApi:
             )
 
     async def claim(self, namespace: str, name: str) -> Document | None:
-        """A ResourceClaim; None: there is none.  Invalid: its JSON cannot be read."""
+        """A ResourceClaim; None: no such claim.  Invalid: malformed JSON."""
         version = await self.version()
         subject = f"{namespace}/{name}"
         try:
@@ -126,7 +126,7 @@ class ClusterApi:
             async with self._link(operation, subject) as link:
                 yield client.CustomObjectsApi(link)
         except Missing:
-            self._version = None  # perhaps the cluster has been upgraded, and does not serve it any more
+            self._version = None  # perhaps an upgraded cluster no longer serves the version
             raise
 
     @asynccontextmanager

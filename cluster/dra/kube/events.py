@@ -1,4 +1,4 @@
-"""Events of claims and pods: why a claim was not prepared, for those who look at the pod.
+"""Events of claims and pods: why a claim was not prepared, for readers of the pod.
 
 Source: events.k8s.io/v1, Event.
 """
@@ -29,16 +29,16 @@ _LONGEST_NOTE = 1024  # validation of Event.note
 _LONGEST_NAME = 253
 _QUEUE = 256
 _SAME = 300.0
-"""Seconds for which the same refusal is not said again: the kubelet tries every few."""
+"""Seconds before the same refusal is reported again: the kubelet retries every few seconds."""
 _REMEMBERED = 1024
 _BURST, _PER_SECOND = 25.0, 0.2
 _PODS = 4
-"""Most pods of one claim that are told."""
+"""Maximum of a claim's pods that get an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Regarding:
-    """The object that an event is about."""
+    """The subject of an event."""
 
     api_version: str
     kind: str
@@ -48,7 +48,7 @@ class Regarding:
 
 
 class RefusalEvents:
-    """Writes events, each once in a while, and at a bounded rate; what is beyond it is in the log only."""
+    """Writes events: each once in a while, at a bounded rate.  Events over the rate are only in the log."""
 
     def __init__(self, kubeconfig: Path | None, driver: str, node: str) -> None:
         self._kubeconfig = kubeconfig
@@ -65,7 +65,7 @@ class RefusalEvents:
                 self._queue.put_nowait((about, cause))
 
     async def run(self) -> None:
-        """Write for as long as the daemon runs; an event that is refused is logged and not written again."""
+        """Write for as long as the daemon runs; a refused event is logged and not written again."""
         while True:
             about, cause = await self._queue.get()
             try:

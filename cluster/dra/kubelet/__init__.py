@@ -1,1 +1,1 @@
-"""What the kubelet asks of the driver, on unix sockets of its folders."""
+"""The kubelet's requests to the driver, on unix sockets in the kubelet's folders."""

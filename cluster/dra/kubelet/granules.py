@@ -1,8 +1,8 @@
 """Zone memory as an extended resource, for clusters without Dynamic Resource Allocation.
 
 The resource is counted in granules of a fixed size, as many as zones can have memory for.  Scheduler and
-kubelet do the counting; which granules a pod has means nothing.  Source: the kubelet's device plugins,
-v1beta1 (pkg/kubelet/cm/devicemanager).
+kubelet do the counting; the identity of a pod's granules means nothing.  Source: the kubelet's device
+plugins, v1beta1 (pkg/kubelet/cm/devicemanager).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 VERSION = "v1beta1"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 MOST = 16_384
-"""Granules of a node: a list of them is half a MiB, and each change sends all."""
+"""Granules of a node: a list of 16,384 granules is half a MiB, and each change sends the whole list."""
 _PATIENCE = 30.0
-"""Seconds that the kubelet may take to answer, and to ask for the list once it has registered us."""
+"""Seconds for the kubelet's answer, and for its request of the list after our registration."""
 
 
 class GranulePlugin(rpc.DevicePluginServicer):
-    """The granules of this node; none until it is told what protectd has."""
+    """The granules of this node; none before the first report of protectd."""
 
     def __init__(self, size: int) -> None:
         """``size``: bytes of a granule."""
@@ -50,7 +50,7 @@ class GranulePlugin(rpc.DevicePluginServicer):
         self._watched, self._ended = asyncio.Event(), asyncio.Event()
 
     def show(self, memory: ZoneMemory | None) -> None:
-        """What protectd says now; None: it is away, and no pod is to get any."""
+        """Take over protectd's present report; None: protectd is away, and no pod is to get granules."""
         health = HEALTHY if memory else UNHEALTHY
         count = granules(memory, self._size) if memory else self._count
         if (count, health) != (self._count, self._health):
@@ -59,9 +59,9 @@ class GranulePlugin(rpc.DevicePluginServicer):
             changed.set()
 
     async def watched(self) -> None:
-        """Wait until the kubelet has asked for the list, and then until it is gone.
+        """Wait until the kubelet has asked for the list, and then until the kubelet is gone.
 
-        Unreachable: it does not ask.
+        Unreachable: the kubelet does not ask.
         """
         try:
             async with asyncio.timeout(_PATIENCE):
@@ -74,13 +74,13 @@ class GranulePlugin(rpc.DevicePluginServicer):
     async def GetDevicePluginOptions(  # noqa: N802
         self, request: pb.Empty, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.DevicePluginOptions:
-        """Nothing of what a plugin may ask for."""
+        """No options."""
         return pb.DevicePluginOptions()
 
     async def ListAndWatch(  # noqa: N802
         self, request: pb.Empty, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.ListAndWatchResponse]:
-        """All granules now, and whenever there are more, fewer, or protectd is away."""
+        """All granules now, and after each change of their number or of protectd's presence."""
         self._watchers += 1
         self._ended.clear()
         self._watched.set()
@@ -107,12 +107,12 @@ class GranulePlugin(rpc.DevicePluginServicer):
 
 
 def granules(memory: ZoneMemory, size: int) -> int:
-    """As many as all zones together have memory for: what operators have reserved is left out."""
+    """Number of granules in the memory for all zones together, without the operators' reservations."""
     return min(max(memory.total - memory.claimed, 0) // size, MOST)
 
 
 async def offer(config: GranulesConfig, plugin: GranulePlugin) -> None:
-    """Serve the plugin and register it, again for each kubelet: one that starts empties its folder."""
+    """Serve the plugin and register it, again for each kubelet: a starting kubelet empties its folder."""
     backoff = Backoff(0.5, 10.0)
     said = ""
     while True:
@@ -133,7 +133,7 @@ async def offer(config: GranulesConfig, plugin: GranulePlugin) -> None:
 
 @asynccontextmanager
 async def _serving(config: GranulesConfig, plugin: GranulePlugin) -> AsyncIterator[None]:
-    """As ``serve_unix``, whose end is not to be cancelled: gRPC would wait for it for ever."""
+    """Like ``serve_unix``.  Its end must not be cancelled: gRPC would wait for the end for ever."""
     async with AsyncExitStack() as stack:
         serving = serve_unix(config.socket, lambda server: _add(plugin, server), name="granules", grace=1.0)
         await serving.__aenter__()

@@ -1,6 +1,6 @@
-"""DRAResourceHealth, v1 and v1alpha1: whether the node's devices can be used, for the status of their pods.
+"""DRAResourceHealth, v1 and v1alpha1: whether the node's devices are usable, for the status of their pods.
 
-Kubelets up to 1.36 ask for v1alpha1, later ones for v1 first.
+Kubelets up to 1.36 ask for v1alpha1, later kubelets for v1 first.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from xenpod_proto.kubelet import (
 )
 
 _AGAIN = 15.0
-"""Seconds after which an unchanged state is said again: the kubelet forgets it after 30 by default."""
+"""Seconds after which an unchanged state is repeated: by default the kubelet forgets the state after 30."""
 _WATCHERS = 16
 
 
 class DeviceHealths:
-    """The state of the node's devices, which is the same for all; none until it is set."""
+    """The state of the node's devices, the same for all; none until set."""
 
     def __init__(self, pool: str) -> None:
         self._pool = pool
@@ -39,7 +39,7 @@ class DeviceHealths:
         self._watchers = 0
 
     def set(self, devices: tuple[str, ...], cause: str) -> None:
-        """The devices' names, and why they cannot be used; "": they can."""
+        """Set the devices' names, and why they are unusable; "": usable."""
         if (devices, cause) == (self._devices, self._cause):
             return
         if cause != self._cause:
@@ -49,7 +49,7 @@ class DeviceHealths:
         self._changed = asyncio.Event()
 
     async def watch(self, messages: ModuleType) -> AsyncGenerator[Any]:
-        """The state now, and whenever it has changed, and now and then; in the messages of one version."""
+        """Yield the state now, after each change, and now and then, in the messages of one version."""
         if self._watchers >= _WATCHERS:
             raise Exhausted("watch health", self._pool, f"{_WATCHERS} watch it already")
         self._watchers += 1

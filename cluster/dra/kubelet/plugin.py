@@ -1,4 +1,4 @@
-"""DRAPlugin, v1 and v1beta1: an answer for each claim, whose error is the reason that its pod shows."""
+"""DRAPlugin, v1 and v1beta1: an answer for each claim.  The pod shows the answer's error as its reason."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from xenpod_proto.kubelet import (
 log = logging.getLogger(__name__)
 
 _CLAIMS = 1024
-"""Most claims of one call; a pod has at most 256 (PodSpec.resourceClaims, MaxResourceClaims)."""
+"""Maximum of claims in a call; a pod has at most 256 (PodSpec.resourceClaims, MaxResourceClaims)."""
 _LONGEST = 1024
 _CDI_KIND = "xenpod.dev/device"
-"""By these names containers of xenpod ask for devices; no CDI specification is needed."""
+"""Containers of xenpod ask for devices by these names, without a CDI specification."""
 
 
 class _Plugin:
@@ -39,7 +39,7 @@ class _Plugin:
         self._pb = messages
 
     async def NodePrepareResources(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: N802
-        """Prepare each claim; one that fails does not keep the others."""
+        """Prepare each claim; a failed claim does not stop the others."""
         answer = self._pb.NodePrepareResourcesResponse()
         claims = _bounded("prepare claims", request.claims)
         done = await asyncio.gather(*map(self._prepare, claims))
@@ -51,7 +51,7 @@ class _Plugin:
         return answer
 
     async def NodeUnprepareResources(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: N802
-        """Unprepare each claim; one that fails does not keep the others."""
+        """Unprepare each claim; a failed claim does not stop the others."""
         answer = self._pb.NodeUnprepareResourcesResponse()
         claims = _bounded("unprepare claims", request.claims)
         done = await asyncio.gather(*map(self._unprepare, claims))

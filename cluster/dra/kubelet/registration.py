@@ -21,12 +21,12 @@ VERSIONS = (
     "v1.DRAResourceHealth",
     "v1alpha1.DRAResourceHealth",
 )
-"""As the kubelet looks for them; older ones take the second (pkg/kubelet/cm/dra/plugin)."""
+"""In the kubelet's order of search; older kubelets take the second (pkg/kubelet/cm/dra/plugin)."""
 _TYPE = "DRAPlugin"
 
 
 class Registrar(rpc.RegistrationServicer):
-    """``registered`` is told what the kubelet says of the registration: "" when it has succeeded."""
+    """``registered`` gets the kubelet's error of the registration, or "" after success."""
 
     def __init__(self, driver: str, endpoint: Path, registered: Callable[[str], None]) -> None:
         self._info = pb.PluginInfo(
@@ -37,13 +37,13 @@ class Registrar(rpc.RegistrationServicer):
     async def GetInfo(  # noqa: N802
         self, request: pb.InfoRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.PluginInfo:
-        """What the kubelet has found."""
+        """The plugin's identity, for the kubelet."""
         return self._info
 
     async def NotifyRegistrationStatus(  # noqa: N802
         self, request: pb.RegistrationStatus, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.RegistrationStatusResponse:
-        """What came of the registration."""
+        """Take the result of the registration."""
         if request.plugin_registered:
             log.info("the kubelet has registered the driver", extra=fields(driver=self._info.name))
             self._registered("")

@@ -1,1 +1,1 @@
-"""What this node has, as ResourceSlices say it."""
+"""The node's resources in ResourceSlices."""

@@ -1,7 +1,7 @@
-"""The ResourceSlice of this node, in each version that clusters serve.
+"""The ResourceSlice of this node, in each version served by clusters.
 
-Sources: resource.k8s.io v1 (Kubernetes 1.34), v1beta2 (1.33), v1beta1 (1.32); KEP-5075 for capacity that
-several claims consume.
+Sources: resource.k8s.io v1 (Kubernetes 1.34), v1beta2 (1.33), v1beta1 (1.32); KEP-5075 for capacity shared by
+several claims.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ GROUP = "resource.k8s.io"
 Document = dict[str, Any]
 Attributes = Mapping[str, str | int | bool]
 CLAIMED = "claimed"
-"""The attribute of devices for one claim: whether a claim has it."""
+"""The attribute of devices for one claim: whether a claim has the device."""
 MAPPINGS = "nodeAllocatableResourceMappings"
-"""What a device takes of the node's own resources (KEP-5517)."""
+"""The part of the node's own resources that a device takes (KEP-5517)."""
 _PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 """The standard attribute of PCI devices (KEP-4381)."""
 _LONGEST_TEXT = 64  # DeviceAttribute.string
@@ -65,13 +65,13 @@ class NodeSlice:
 
     @property
     def name(self) -> str:
-        """One for each node and driver, so that no restart makes a second one."""
+        """One name for each node and driver: a restart cannot make a second slice."""
         return f"{self.node}-{self.driver}"
 
 
 def document(slice_: NodeSlice, version: SliceVersion) -> Document:
     """The object to create."""
-    # Of all devices alike, and they may be 64.
+    # The same for up to 64 devices, made once.
     common = _attributes({**slice_.attributes, "kind": MEMORY})
     devices = [_device(slice_, device, common) for device in slice_.devices]
     devices += [_host_device(slice_, device) for device in slice_.host_devices]
@@ -98,7 +98,7 @@ def document(slice_: NodeSlice, version: SliceVersion) -> Document:
 
 
 def devices(found: Mapping[str, Any]) -> list[Document]:
-    """The devices of a slice that was read, in the form of v1."""
+    """The devices of a slice from the API server, in the form of v1."""
     spec = found.get("spec")
     listed = spec.get("devices") if isinstance(spec, dict) else None
     plain = []
@@ -110,12 +110,12 @@ def devices(found: Mapping[str, Any]) -> list[Document]:
 
 
 def shared_device(found: Mapping[str, Any]) -> str:
-    """The name of the device that several claims can have, of an object that was read; "": none."""
+    """The name of the device for several claims, from an object of the API server; "": none."""
     return next((str(one["name"]) for one in devices(found) if one.get("allowMultipleAllocations")), "")
 
 
 def unclaimed_device(found: Mapping[str, Any]) -> str:
-    """The name of the device for the next claim, of an object that was read; "": none."""
+    """The name of the device for the next claim, from an object of the API server; "": none."""
     for one in devices(found):
         attributes = one.get("attributes")
         if isinstance(attributes, dict) and attributes.get(CLAIMED) == {"bool": False}:
@@ -124,7 +124,7 @@ def unclaimed_device(found: Mapping[str, Any]) -> str:
 
 
 def generation(found: Mapping[str, Any]) -> int:
-    """The generation of an object that was read; 0 when it has none."""
+    """The generation of an object from the API server, or 0."""
     spec = found.get("spec")
     pool = spec.get("pool") if isinstance(spec, dict) else None
     value = pool.get("generation") if isinstance(pool, dict) else None
@@ -141,7 +141,7 @@ def _device(slice_: NodeSlice, device: MemoryDevice, common: Document) -> Docume
     found["attributes"] = {**common, **own}
     found["capacity"] = {MEMORY: capacity}
     if slice_.dom0_memory:
-        # A cluster without the feature drops it.
+        # A cluster without the feature drops the mapping.
         taken = {"allocationMultiplier": text(slice_.dom0_memory)}
         found[MAPPINGS] = {"memory": taken}
     return found

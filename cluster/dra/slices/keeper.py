@@ -1,8 +1,8 @@
-"""Keeps the node's ResourceSlice up to date: writes it when its devices have changed, and not otherwise.
+"""Keeps the node's ResourceSlice up to date; writes only after a change of its devices.
 
-In the shared mode claims do not change the slice: the scheduler subtracts what they consume.  It changes with
+In the shared mode claims do not change the slice: the scheduler subtracts their use.  The slice changes with
 the memory of zones without claims, with the host's memory, and when protectd goes or comes back.  In the
-split mode it also changes with each claim.
+split mode the slice also changes with each claim.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 
 _LONGEST = 300.0
 _DEVICE, _SHARED = "memory-", "memory-shared-"
-"""Prefixes of device names: of a device for one claim, and of the device that all claims share."""
+"""Prefixes of device names: of a device for one claim, and of the shared device of all claims."""
 _AWAY, _LOST = "protectd-away", "memory-lost"
 """Why devices take no new claims: the value of their taint."""
 _LOOKS, _SOON = 2, 30.0
-"""How often the slice is read again after a kubelet has registered us, and the seconds between."""
+"""Number of readings of the slice after a kubelet has registered us, and the seconds between."""
 _REMEMBERED = 64
 
 
@@ -65,7 +65,7 @@ class HostState(Protocol):
         """Each reservation."""
 
     async def devices(self) -> Sequence[HostDevice]:
-        """The named devices of the host that are present."""
+        """The present named devices of the host."""
 
 
 class SliceKeeper:
@@ -99,7 +99,7 @@ class SliceKeeper:
         self._wiped = False
 
     def show(self, memory: ZoneMemory | None, attributes: Attributes) -> None:
-        """Take over what protectd says.  None: it is away; its last word on the memory still counts."""
+        """Take over protectd's report.  None: protectd is away; its last memory report still counts."""
         if memory is None:
             self._wanted = replace(self._wanted, unhealthy=_AWAY)
         else:
@@ -110,7 +110,7 @@ class SliceKeeper:
         self._tell()
 
     def claimed(self, device: str) -> None:
-        """A claim has taken this device, prepared or refused: offer the next claim another one."""
+        """A claim has taken this device, prepared or refused: offer the next claim a new device."""
         if self._mode is SliceMode.SPLIT:
             if device == self._device:
                 self._refused.append(device)
@@ -159,10 +159,10 @@ class SliceKeeper:
                     await self._changed.wait()
                     continue
             self._looks = max(0, self._looks - 1)
-            self._there = None  # somebody else may have changed it
+            self._there = None  # another client may have changed the slice
 
     async def once(self) -> None:
-        """Write the slice if it is not up to date.  Unsupported: the cluster cannot share a device."""
+        """Write the slice if necessary.  Unsupported: the cluster cannot share a device."""
         if self._held is None or self._wanted.unhealthy != _AWAY:
             self._held, self._devices = await self._host.all(), await self._host.devices()
         if self._there is None:
@@ -186,11 +186,11 @@ class SliceKeeper:
 
     @property
     def _patience(self) -> float:
-        """Seconds until the slice is read again, whatever is known here."""
+        """Seconds until the slice is read again in any case."""
         return min(_SOON, self._config.check_interval) if self._looks else self._config.check_interval
 
     def _offered(self, held: Sequence[Promise]) -> NodeSlice:
-        """The slice as it should be now."""
+        """The wanted slice."""
         claimable = self._memory.claimable if self._memory else 0
         sizes, of_host = self._config.sizes, offer.of_host(self._devices, held)
         if self._mode is SliceMode.SHARED:
@@ -211,7 +211,7 @@ class SliceKeeper:
         if _version(self._there) != self._written:
             self._sent = None
         named = shared_device if self._mode is SliceMode.SHARED else unclaimed_device
-        # Another instance of the driver may have written it, under the same name.
+        # Another instance of the driver may have written the slice, under the same name.
         name = named(self._there) if self._there is not None else ""
         if name and name not in self._refused:
             self._device = name
@@ -220,10 +220,10 @@ class SliceKeeper:
         self._device = self._device or _new_name()
 
     def _shared_already(self) -> str:
-        """The name of the shared device that present claims have; "": no claim has one.
+        """The name of the shared device of present claims; "": no claim has a shared device.
 
-        A starting kubelet removes the slice, and the driver may restart before it has written another one.
-        Under a new name, what these claims have would be subtracted twice: here and by the scheduler.
+        A starting kubelet removes the slice, and the driver may restart before it has written a new slice.
+        Under a new name, the present claims' use would be subtracted twice: here and by the scheduler.
         """
         return next((one.device for one in self._held or () if one.device.startswith(_SHARED)), "")
 
@@ -254,9 +254,10 @@ class SliceKeeper:
         return SliceMode.SPLIT
 
     def _says(self, there: Document, wanted: NodeSlice, said: list[Document]) -> bool:
-        """Whether an object says what is wanted, whose devices are ``said``, or all that the cluster keeps.
+        """Whether an object has the wanted content with devices ``said``, or the part that the cluster keeps.
 
-        Most clusters drop what claims take of dom0; one that gets the feature has it after the next change.
+        Most clusters drop the claims' part of dom0.  A cluster that gains the feature gets the part with the
+        next change.
         """
         found = devices(there)
         if not any(MAPPINGS in device for device in found):
@@ -270,7 +271,7 @@ class SliceKeeper:
 
 
 def _version(there: Document | None) -> str:
-    """The resourceVersion of an object; "": it has none."""
+    """The resourceVersion of an object, or ""."""
     metadata = (there or {}).get("metadata")
     return str(metadata.get("resourceVersion", "")) if isinstance(metadata, dict) else ""
 

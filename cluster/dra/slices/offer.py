@@ -1,6 +1,6 @@
-"""Which devices of memory the slice has: one for all claims, or one for each claim and one for the next.
+"""The memory devices of the slice: one for all claims, or one for each claim and one for the next.
 
-Reservations say which claim has which device, so no other record is needed.
+Reservations name each claim's device; no other record is needed.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from cluster.dra.config import ClaimSizes
 from cluster.dra.model import HostDevice, Promise
 
 MOST = 64
-"""Devices of a slice, of which some have taints (resource.k8s.io, ResourceSliceMaxDevicesWithTaints)."""
+"""Maximum devices of a slice with tainted devices (resource.k8s.io, ResourceSliceMaxDevicesWithTaints)."""
 _MOST_OF_HOST = 24
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryDevice:
-    """``shared``: claims consume its memory; else a claim has all of it, ``claimed`` or still to come."""
+    """``shared``: claims consume its memory.  Otherwise one claim has all of it, ``claimed`` or in future."""
 
     name: str
     bytes: int
@@ -27,7 +27,7 @@ class MemoryDevice:
 
 
 def shared(name: str, claimable: int, held: Sequence[Promise], step: int) -> tuple[MemoryDevice, ...]:
-    """One device: the scheduler subtracts what claims consume of it, and nothing else that is reserved."""
+    """One device: the scheduler subtracts the claims' use, and this function all other reservations."""
     beside = sum(one.total_bytes for one in held if one.device != name)
     return (MemoryDevice(name, _whole(claimable - beside, step), shared=True),)
 
@@ -35,9 +35,9 @@ def shared(name: str, claimable: int, held: Sequence[Promise], step: int) -> tup
 def split(
     unclaimed: str, claimable: int, held: Sequence[Promise], sizes: ClaimSizes, most: int
 ) -> tuple[MemoryDevice, ...]:
-    """The device for the next claim, unless it would be too small, and those that claims have.
+    """The device for the next claim, unless too small, and the devices of claims.
 
-    In all at most ``most``: the scheduler knows from the claims what is taken.
+    At most ``most`` devices: the scheduler knows the taken devices from the claims.
     """
     claimed: dict[str, int] = {}
     for one in held:
@@ -50,7 +50,7 @@ def split(
 
 
 def of_host(devices: Sequence[HostDevice], held: Sequence[Promise]) -> tuple[HostDevice, ...]:
-    """The host's devices that claims have or can have: none that a zone has without a claim."""
+    """The host's devices that claims have or can have, without devices of zones without a claim."""
     claimed = {name for one in held for name in one.host_devices}
     return tuple(one for one in devices if not one.zone_id or one.name in claimed)[:_MOST_OF_HOST]
 

@@ -28,18 +28,18 @@ log = logging.getLogger(__name__)
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _METHOD = "GetContainerEvents"
 _WAITING = 64
-"""How many events of the delegate wait for a subscriber before its stream is no longer read."""
+"""Number of the delegate's events waiting for a subscriber before its stream is no longer read."""
 _LONGEST = 2.0
 _VERDICT = 1.0
-"""Seconds within which a delegate without events says so.  Our events wait meanwhile."""
+"""Seconds within which a delegate without events returns its error.  Our events wait for this time."""
 
 
 class MergedEvents:
     """Answers GetContainerEvents with the events of both runtimes.
 
-    When the delegate's stream breaks off it is opened again, and events are made for what changed meanwhile.
-    If the delegate has no events (containerd before 1.7), the call fails with UNIMPLEMENTED, since the
-    kubelet would rely on events for all pods.  It then lists, as it would with that delegate alone.
+    When the delegate's stream breaks off, this class opens the stream again, and makes the missed events.  If
+    the delegate has no events (containerd before 1.7), the call fails with UNIMPLEMENTED, since the kubelet
+    would rely on events for all pods.  The kubelet then lists, as it would with only the delegate.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class MergedEvents:
         self._missed = missed
 
     async def events(self, raw: bytes, context: _Context) -> AsyncGenerator[bytes | Message, None]:
-        """The events of both runtimes, each as soon as it comes."""
+        """The events of both runtimes, each on its arrival."""
         request = parsed(_METHOD, cri.GetEventsRequest, raw)
         metadata = passed_on(context)
         inbox: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
@@ -87,7 +87,7 @@ class MergedEvents:
             await complete(asyncio.gather(*waiting, return_exceptions=True))
 
     async def _follow(self, raw: bytes, metadata: Any, inbox: asyncio.Queue[bytes]) -> None:
-        """Put the delegate's events into ``inbox`` until cancelled; Unsupported: it has no events."""
+        """Put the delegate's events into ``inbox`` until cancelled; Unsupported: no events."""
         backoff, before = Backoff(longest=_LONGEST), None
         while True:
             try:
@@ -111,7 +111,7 @@ class MergedEvents:
             await asyncio.sleep(backoff.delay())
 
     def _checked(self, untrusted: bytes) -> bytes | None:
-        """The event to pass on; None when it cannot be decoded, or is about a pod or container of ours."""
+        """The event to pass on; None: malformed, or about a pod or container of ours."""
         try:
             readable, event = read(cri.ContainerEventResponse, untrusted)
         except DecodeError:

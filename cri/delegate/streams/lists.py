@@ -1,4 +1,4 @@
-"""Streaming lists of both runtimes.  A delegate without such streams is asked for its plain list."""
+"""Streaming lists of both runtimes.  A delegate without streaming lists is asked for its plain list."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ERRORS = (grpc.aio.AioRpcError, Fault)
 
 
 class MergedListStream:
-    """One streaming list: our items, then those of the delegate, which is asked at the same time."""
+    """A streaming list: our items, then the delegate's.  The delegate is asked at the same time."""
 
     def __init__(self, merged: MergedList, delegate: Delegate, ours: _Ours) -> None:
         self._list = merged
@@ -64,7 +64,7 @@ class MergedListStream:
         begun: float,
         context: _Context,
     ) -> AsyncGenerator[list[Any], None]:
-        """The delegate's items; when its stream breaks off, the rest comes from its last word."""
+        """The delegate's items; after a break of the stream, the rest comes from its last word."""
         seen: dict[str, Any] = {}
         try:
             if pending is not None:

@@ -1,4 +1,4 @@
-"""Makes events of the delegate that were missed while its stream was broken off, from its lists."""
+"""Makes missed events of the delegate from its lists, after a break of its stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 log = logging.getLogger(__name__)
 
 MOST = 1024
-"""Most events that are made at once; the kubelet lists everything now and then anyway."""
+"""Maximum of events made at once; the kubelet lists everything now and then anyway."""
 _POD_KINDS = {
     cri.SANDBOX_READY: cri.CONTAINER_STARTED_EVENT,
     cri.SANDBOX_NOTREADY: cri.CONTAINER_STOPPED_EVENT,
@@ -42,7 +42,7 @@ class KnownStates:
 
 
 class MissedEvents:
-    """Compares the states that were known with those of now.  An event may come twice, which is harmless."""
+    """Compares the known states with the present ones.  An event may come twice without harm."""
 
     def __init__(self, delegate: Delegate, pods: MergedList, containers: MergedList) -> None:
         self._delegate = delegate
@@ -50,12 +50,12 @@ class MissedEvents:
         self._containers = containers
 
     def known(self) -> KnownStates:
-        """The states that the delegate last said."""
+        """The delegate's last known states."""
         assert self._pods.last is not None and self._containers.last is not None
         return KnownStates(self._pods.last.states(), self._containers.last.states())
 
     async def since(self, before: KnownStates) -> list[bytes]:
-        """Encoded events for all changes since, those of containers first; raises the delegate's errors."""
+        """Encoded events for all later changes, containers first; raises the delegate's errors."""
         await self._pods.refresh()
         await self._containers.refresh()
         after = self.known()
@@ -78,7 +78,7 @@ class MissedEvents:
         return events
 
     async def _statuses(self, pod: str, now: KnownStates) -> cri.ContainerEventResponse:
-        """The part of an event that shows a pod and its containers; empty for a pod that is gone."""
+        """The part of an event with a pod and its containers; empty for a removed pod."""
         shown = cri.ContainerEventResponse()
         if pod not in now.pods:
             return shown
@@ -94,7 +94,7 @@ class MissedEvents:
         return shown
 
     async def _ask(self, method: str, request: Any, kind: Any) -> Any:
-        """Ask the delegate for a status; None when its subject is gone, or it cannot be decoded."""
+        """Ask the delegate for a status; None: its subject is gone, or the answer is malformed."""
         try:
             data = request.SerializeToString()
             answer = await self._delegate.call(RUNTIME + method, data, self._delegate.timeout)
@@ -108,7 +108,7 @@ class MissedEvents:
 
 
 def _changes(before: _States, after: _States, kinds: dict[Any, Any]) -> list[tuple[str, str, Any]]:
-    """Id, pod and kind of event for each item that differs."""
+    """Id, pod and kind of event for each changed item."""
     gone = [(one, pod, cri.CONTAINER_DELETED_EVENT) for one, (_, pod) in before.items() if one not in after]
     return gone + [
         (one, pod, kinds[state])

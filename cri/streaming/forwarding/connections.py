@@ -50,7 +50,7 @@ class StreamPair:
 
 
 class ChannelPair:
-    """A pair of WebSocket channels; there is no way to end one of them alone."""
+    """A pair of WebSocket channels.  One channel alone cannot end."""
 
     def __init__(self, port: int, channels: WebSocketChannels, number: int) -> None:
         self.port = port
@@ -72,7 +72,7 @@ class ChannelPair:
         await self._channels.send(self._number, data)
 
     async def write_eof(self) -> None:
-        """Close the connection: a client cannot be told of one direction's end, and would wait for ever."""
+        """Close the connection: a client cannot learn of one direction's end, and would wait for ever."""
         self.given_up.set()
 
     async def fail(self, text: str) -> None:
@@ -89,8 +89,8 @@ Serve = Callable[[StreamPair], Coroutine[Any, Any, None]]
 class StreamPairs:
     """Serves a connection for each pair of streams that a client opens in one SPDY connection.
 
-    A pair has the same ``requestid``; clients without one open the error stream first and the data stream
-    right after it (the kubelet's portforward.k8s.io protocol).
+    The streams of a pair have the same ``requestid``.  Clients without ids open the error stream first and
+    the data stream right after it (the kubelet's portforward.k8s.io protocol).
     """
 
     def __init__(self, wire: ClientWire, serve: Serve, pair_timeout: float) -> None:
@@ -101,7 +101,7 @@ class StreamPairs:
         self._connections = Background()
 
     async def run(self) -> None:
-        """Serve until the client is gone; then every connection is closed."""
+        """Serve until the client is gone, then close every connection."""
         try:
             await self._session.run()
         finally:
@@ -128,7 +128,7 @@ class StreamPairs:
         return True
 
     def _give_up(self, key: str) -> None:
-        """Give up a pair whose other half did not come in time."""
+        """Give up a pair if its other half did not come in time."""
         stream, _ = self._halves.pop(key)
         self._connections.spawn(_reset(stream), "port-forward")
 

@@ -29,7 +29,7 @@ PORTS = 64
 
 
 class Style(Enum):
-    """How a client separates its connections: by streams or by channels."""
+    """Separation of a client's connections: by streams or by channels."""
 
     STREAMS = "streams"
     CHANNELS = "channels"
@@ -38,7 +38,7 @@ class Style(Enum):
 
 _SPDY: Mapping[str, Style] = {"": Style.STREAMS, "portforward.k8s.io": Style.STREAMS}
 _WEBSOCKET: Mapping[str, Style] = {
-    # SPDY in binary messages (KEP-4006, its two names)
+    # SPDY in binary messages (two names in KEP-4006)
     "SPDY/3.1+portforward.k8s.io": Style.STREAMS,
     "v2.portforward.k8s.io": Style.STREAMS,
     "": Style.CHANNELS,
@@ -104,7 +104,7 @@ class ForwardJob:
 
 
 def port_forward_url(runtime: Runtime, server: Server, asked: cri.PortForwardRequest) -> str:
-    """A URL for the request; connections are made when the client asks for them."""
+    """A URL for the request; connections are made later, on the client's request."""
     sandbox = runtime.sandboxes.find(asked.pod_sandbox_id)
     if sandbox.phase is not SandboxPhase.READY:
         raise Refused("forward ports of", sandbox.id, f"it is {sandbox.phase.value}")

@@ -1,4 +1,4 @@
-"""The HTTP request that every stream begins with, parsed by h11 (sans-IO, RFC 9112)."""
+"""The initial HTTP request of every stream, parsed by h11 (sans-IO, RFC 9112)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cri.streaming.transport.wire import ClientWire
 REQUEST_LIMIT = 16 * 1024
 """Most bytes of request line and headers."""
 _PIECE = 4096
-"""Bytes that are parsed at once: h11 checks its limit after each piece."""
+"""Bytes parsed at once: h11 checks its limit after each piece."""
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -36,22 +36,22 @@ class Request:
     headers: tuple[tuple[str, str], ...]
 
     def values(self, name: str) -> list[str]:
-        """The values of all headers of that name, split at commas."""
+        """The values of all headers with this name, split at commas."""
         found = (value for key, value in self.headers if key == name)
         return [item.strip() for value in found for item in value.split(",") if item.strip()]
 
     def value(self, name: str) -> str:
-        """The first value, "" when there is none."""
+        """The first value, or ""."""
         return next(iter(self.values(name)), "")
 
     def upgrades_to(self, protocol: str) -> bool:
-        """Whether it asks to upgrade to ``protocol`` (lower-case)."""
+        """Whether the request asks to upgrade to ``protocol`` (lower-case)."""
         wanted = {value.lower() for value in self.values("upgrade")}
         return "upgrade" in {value.lower() for value in self.values("connection")} and protocol in wanted
 
 
 class Handshake:
-    """One request and its answer."""
+    """A request and its answer."""
 
     def __init__(self, wire: ClientWire) -> None:
         self._wire = wire
@@ -59,7 +59,7 @@ class Handshake:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_LIMIT)
 
     async def request(self) -> Request | None:
-        """Read the request; None when the client left, Bad unless it is a small request without a body."""
+        """Read the request; None: the client left.  Bad unless the request is small and has no body."""
         asked: Request | None = None
         while True:
             try:
@@ -79,7 +79,7 @@ class Handshake:
                     return None
 
     async def switch(self, headers: Pairs) -> bytes:
-        """Switch protocols; returns the bytes of the new one that have come already."""
+        """Switch protocols; returns the bytes of the new protocol already received."""
         status = HTTPStatus.SWITCHING_PROTOCOLS
         answer = h11.InformationalResponse(
             status_code=status, headers=list(headers), reason=status.phrase.encode()

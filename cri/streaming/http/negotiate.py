@@ -30,7 +30,7 @@ class Chosen(Generic[T]):
 
 
 def negotiate(request: Request, spdy: Mapping[str, T], websocket: Mapping[str, T]) -> Chosen[T]:
-    """Choose the client's first sub-protocol that is in the table, else Bad; "": the client names none."""
+    """Choose the client's first sub-protocol in the table, else Bad; "": the client names none."""
     if request.method not in ("GET", "POST"):
         raise Bad(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and POST", [("Allow", "GET, POST")])
     if request.upgrades_to("websocket"):

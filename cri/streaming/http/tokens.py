@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 _NAME = 12
 _SECRET = 24
-"""Bytes of the secret part of a token, which must not be guessed; the name finds the entry."""
+"""Bytes of a token's secret part, hard to guess; the other part, the name, finds the entry."""
 LENGTH = (_NAME + _SECRET) * 4 // 3
 """Length of a token in characters (base64url)."""
 
@@ -38,7 +38,7 @@ class Tokens(Generic[T]):
         return len(self._entries)
 
     def issue(self, value: T, gone: Callable[[], None] = lambda: None) -> str:
-        """Issue a token for a value; ``gone`` is called once when the token can be used no more."""
+        """Issue a token for a value; ``gone`` is called once, at the end of the token's use."""
         self.expire()
         name = secrets.token_urlsafe(_NAME)
         secret = secrets.token_urlsafe(_SECRET)
@@ -46,7 +46,7 @@ class Tokens(Generic[T]):
         return name + secret
 
     def find(self, untrusted_token: str) -> T | None:
-        """The value; None for a token that was never issued, is used up, or has expired."""
+        """The value; None: the token was never issued, is used up, or has expired."""
         self.expire()
         cut = _NAME * 4 // 3
         name, secret = untrusted_token[:cut], untrusted_token[cut:]
@@ -63,7 +63,7 @@ class Tokens(Generic[T]):
         return value
 
     def expire(self) -> None:
-        """Drop expired tokens; all live equally long, so the oldest is first."""
+        """Drop expired tokens; all live equally long, and the oldest is first."""
         now = self._clock()
         while self._entries:
             name, entry = next(iter(self._entries.items()))

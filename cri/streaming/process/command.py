@@ -29,7 +29,7 @@ _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """The streams that a request asks for."""
+    """The requested streams."""
 
     stdin: bool
     stdout: bool
@@ -47,11 +47,11 @@ class Command(Protocol):
     def resizes(self) -> Inbox | None: ...
 
     async def run(self) -> None:
-        """Read from the client until it is gone; ClientGone when it broke off."""
+        """Read from the client until it is gone; ClientGone if the client broke off."""
         ...
 
     async def ready(self) -> None:
-        """Return once the client has opened every stream that was asked for; called once."""
+        """Return once the client has opened every requested stream; called once."""
         ...
 
     async def stdout(self, data: bytes) -> None: ...
@@ -64,7 +64,7 @@ class Command(Protocol):
 
 
 class SpdyCommand:
-    """A SPDY stream for each; its header ``streamtype`` says which it is."""
+    """A SPDY stream for each; the header ``streamtype`` names the stream."""
 
     def __init__(self, wire: ClientWire, protocol: SubProtocol, wants: Wants) -> None:
         # Clients of v1 and v2 do not know resizing.
@@ -80,7 +80,7 @@ class SpdyCommand:
         self._streams: dict[str, SpdyStream] = {}
         self._complete = asyncio.Event()
         self._protocol = protocol
-        # A refused stream is forgotten at once, so there can be no more than these.
+        # A refused stream is forgotten at once: the wanted streams are the maximum.
         self._session = SpdySession(wire, self._accept, streams=len(self._wanted))
 
     @property
@@ -95,11 +95,11 @@ class SpdyCommand:
         await self._session.run()
 
     async def ready(self) -> None:
-        """Wait for all streams, then send a blank on the error stream, so that it is not empty.
+        """Wait for all streams, then send a blank on the error stream.
 
-        Clients take an empty error stream for success, even if it was cut off.  The status is JSON, which may
-        begin with a blank; a blank alone is no status.  Sub-protocols before v4 have no status, and nothing
-        tells their clients of a server that dies.
+        Clients take an empty error stream for success, even if the stream was cut off.  The status is JSON,
+        and JSON may begin with a blank; a blank alone is no status.  Sub-protocols before v4 have no status:
+        their clients cannot learn of a server that dies.
         """
         await self._complete.wait()
         error = self._streams["error"]
@@ -137,7 +137,7 @@ class SpdyCommand:
         return stream.input if stream else None
 
     async def _write(self, name: str, data: bytes) -> None:
-        """Write; output to a stream that the client has reset is dropped, as in the kubelet's server."""
+        """Write; output to a stream reset by the client is dropped, as in the kubelet's server."""
         stream = self._streams.get(name)
         if stream is None:
             return
@@ -170,7 +170,7 @@ class ChannelCommand:
         await self._channels.run()
 
     async def ready(self) -> None:
-        """Begin with an empty message, as the kubelet's server does: some clients wait for one."""
+        """Begin with an empty message, as the kubelet's server does: some clients wait for a message."""
         first = _STDOUT if self._wants.stdout else _STDERR if self._wants.stderr else _ERROR
         await self._channels.send(first, b"")
 

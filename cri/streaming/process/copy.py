@@ -1,4 +1,4 @@
-"""Copies a client's standard streams to those of a process and back, and its terminal's sizes."""
+"""Copies a client's standard streams to a process and back, and the sizes of its terminal."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from daemonkit.loop.turns import pause
 from daemonkit.tasks import race
 
 _KEPT = 4096
-"""Most characters of an incomplete object that are kept."""
+"""Maximum of kept characters of an incomplete object."""
 _MOST = 0xFFFF
 _BLANKS = " \t\r\n"
 
 
 async def copy_streams(process: ProcessStreams[Message], command: Command, *, stdin: bool, tty: bool) -> int:
-    """Copy until the process ends; its exit code.  Faults of the process; ClientGone.
+    """Copy until the process ends; returns its exit code.  Faults of the process; ClientGone.
 
-    ``stdin`` and ``tty`` say what the process has; what a client sends beyond that is dropped.
+    ``stdin`` and ``tty``: the process has standard input, and a terminal; other input of the client is
+    dropped.
     """
     return await race(_copy_output(process, command), _copy_input(process, command, stdin, tty))
 
@@ -43,9 +44,9 @@ async def _copy_output(process: ProcessStreams[Message], command: Command) -> in
 
 
 async def _copy_input(process: ProcessStreams[Message], command: Command, stdin: bool, tty: bool) -> Never:
-    """Copy input in the order in which it came; never returns: the end of input is not that of the process.
+    """Copy input in the order of its arrival; never returns: the process may go on after the end of input.
 
-    So a terminal has its new size before the process reads what was typed after it.
+    With this order, a terminal has its new size before the process reads later input.
     """
     wanted = {"stdin": (command.stdin, stdin), "resize": (command.resizes, tty)}
     for inbox, has in wanted.values():
@@ -64,7 +65,7 @@ async def _copy_input(process: ProcessStreams[Message], command: Command, stdin:
                 for size in sizes.parse(data):
                     last = size
                     await pause()
-                if last:  # the last of the sizes that came at once
+                if last:  # the last of several sizes
                     await process.resize(last.rows, last.columns)
     await asyncio.Event().wait()
     raise AssertionError("an event that nobody sets was set")
@@ -79,21 +80,21 @@ class Size:
 
 
 class Sizes:
-    """Parses terminal sizes, which clients send as JSON objects, cut anywhere."""
+    """Parses terminal sizes.  Clients send sizes as JSON objects, cut anywhere."""
 
     def __init__(self) -> None:
         self._kept = ""
 
     def parse(self, data: bytes) -> Iterator[Size]:
-        """The sizes that ``data`` completes; ClientGone for anything else.
+        """The sizes completed by ``data``; ClientGone for anything else.
 
-        Sizes of 0 by 0 are skipped: clients send them when their own output is no terminal.
+        Sizes of 0 by 0 are skipped: clients send them if their own output is no terminal.
         """
         for begin in range(0, len(data), _KEPT):
             yield from self._parse(data[begin : begin + _KEPT])
 
     def _parse(self, data: bytes) -> Iterator[Size]:
-        """The sizes that a few bytes complete: what is left over is copied after each."""
+        """The sizes completed by a few bytes: the rest is copied after each."""
         self._kept = (self._kept + data.decode("latin-1")).lstrip(_BLANKS)
         while self._kept:
             try:

@@ -1,6 +1,7 @@
 """Exec and Attach: URLs to the standard streams of a process.
 
-An exec's process ends with its client; a container's first process, which attach leads to, outlives it.
+An exec's process ends with its client.  Attach leads to a container's first process, which outlives the
+client.
 """
 
 from __future__ import annotations
@@ -54,8 +55,7 @@ def exec_url(runtime: Runtime, server: Server, asked: cri.ExecRequest) -> str:
 
 
 def attach_url(runtime: Runtime, server: Server, asked: cri.AttachRequest) -> str:
-    """A URL for the request: output from the moment the client has come, and success at the end, whatever the
-    exit code."""
+    """A URL for the request: output from the client's arrival, then success, whatever the exit code."""
     container = runtime.containers.find(asked.container_id)
     if container.phase is not ContainerPhase.RUNNING:
         raise Refused("attach to", container.id, f"it is {container.phase.value}")
@@ -73,7 +73,7 @@ def attach_url(runtime: Runtime, server: Server, asked: cri.AttachRequest) -> st
 
 
 def wanted(operation: str, subject: str, asked: cri.ExecRequest | cri.AttachRequest) -> Wants:
-    """The streams that a request asks for; Invalid for what CRI forbids (ExecRequest, AttachRequest)."""
+    """The requested streams; Invalid for requests that CRI forbids (ExecRequest, AttachRequest)."""
     if not (asked.stdin or asked.stdout or asked.stderr):
         raise Invalid(operation, subject, "none of stdin, stdout and stderr is asked for")
     if asked.tty and asked.stderr:
@@ -126,6 +126,6 @@ def _job(
 
 
 async def _stopped(stopping: asyncio.Event) -> ExitStatus:
-    """The status of a command that is cut off because the server stops; its real one is unknown."""
+    """The status of a command cut off by the end of the server; its real status is unknown."""
     await stopping.wait()
     return ExitStatus(failure="the container runtime is stopping")

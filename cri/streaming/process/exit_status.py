@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
-    """Success, a process's exit code, or (``failure``) why there is none."""
+    """Success, a process's exit code, or (``failure``) why no exit code exists."""
 
     code: int = 0
     failure: str = ""

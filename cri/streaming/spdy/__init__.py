@@ -1,4 +1,4 @@
-"""SPDY/3.1 as far as Kubernetes uses it, without I/O: decodes and encodes frames.
+"""The parts of SPDY/3.1 that Kubernetes uses, without I/O: decodes and encodes frames.
 
 Source: "SPDY Protocol - Draft 3.1" (chromium.org).
 """

@@ -26,7 +26,7 @@ from cri.streaming.spdy.frames import (
 from cri.streaming.spdy.headers import MAX_BLOCK, Decompressor
 
 MAX_CONTROL = MAX_BLOCK + 64
-"""Most bytes of a control frame's body, which is kept until complete; data passes as it arrives."""
+"""Maximum bytes of a control frame's body, kept until complete; data passes as it arrives."""
 
 _HEAD = struct.Struct(">II")
 _TWO = struct.Struct(">II")
@@ -35,7 +35,7 @@ _CONTROL_BIT = 1 << 31
 
 
 class SpdyDecoder:
-    """Decodes one direction of a connection.  After a SpdyError it takes nothing more."""
+    """Decodes one direction of a connection.  After a SpdyError the decoder takes nothing more."""
 
     def __init__(self) -> None:
         self._decompressor = Decompressor()
@@ -52,7 +52,7 @@ class SpdyDecoder:
         return len(self._kept)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames, and parts of data frames, that ``data`` completes; SpdyError."""
+        """The frames, and parts of data frames, completed by ``data``; SpdyError."""
         if self._broken:
             raise SpdyError(self._broken)
         try:
@@ -95,7 +95,7 @@ class SpdyDecoder:
         return len(self._kept) < size
 
     def _keep(self, view: memoryview, size: int) -> int:
-        """Keep bytes until there are ``size``; returns how many were taken."""
+        """Keep bytes until their number is ``size``; returns the number of taken bytes."""
         taken = min(size - len(self._kept), len(view))
         self._kept += view[:taken]
         return taken

@@ -29,7 +29,7 @@ _SYN = struct.Struct(">IIBB")
 
 
 class SpdyEncoder:
-    """Encodes one direction of a connection; frames must be sent in the order in which they were encoded."""
+    """Encodes one direction of a connection; frames must be sent in the order of their encoding."""
 
     def __init__(self) -> None:
         self._compressor = Compressor()

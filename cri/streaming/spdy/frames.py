@@ -12,7 +12,7 @@ Headers = Mapping[str, tuple[str, ...]]
 VERSION = 3
 HEADER_SIZE = 8
 MAX_DATA = (1 << 24) - 1
-"""Most bytes of data in a frame, whose length has 24 bits."""
+"""Maximum bytes of data in a frame; the length has 24 bits."""
 MAX_STREAM = (1 << 31) - 1
 
 
@@ -47,12 +47,12 @@ FLAG_UNIDIRECTIONAL = 2
 
 
 class SpdyError(ValueError):
-    """The peer broke the protocol; nothing more can be read from it."""
+    """The peer broke the protocol; the rest of its input is unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class SynStream:
-    """A new stream; ``fin``: its opener sends nothing on it."""
+    """A new stream; ``fin``: the opener sends nothing on the stream."""
 
     stream: int
     headers: Headers = field(default_factory=dict)
@@ -82,7 +82,7 @@ class MoreHeaders:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Ends both directions of a stream at once; ``status`` is as the peer gave it."""
+    """Ends both directions of a stream at once; ``status`` comes from the peer."""
 
     stream: int
     status: int
@@ -90,7 +90,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """To be echoed; odd from a client, even from a server."""
+    """A ping to echo; odd from a client, even from a server."""
 
     id: int
 
@@ -114,7 +114,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A frame that is ignored: settings, window updates, credentials, unknown types."""
+    """An ignored frame: settings, window updates, credentials, unknown types."""
 
     kind: int
 

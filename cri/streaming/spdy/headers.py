@@ -1,6 +1,6 @@
 """Header blocks: name/value pairs, compressed by zlib with SPDY's dictionary (section 2.6.10).
 
-All blocks of one direction are one zlib stream.
+All blocks of one direction form one zlib stream.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from cri.streaming.spdy.frames import Headers, SpdyError
 MAX_BLOCK = 4 * 1024
 """Bytes of a header block, unpacked: a few kilobytes of zlib could become megabytes."""
 MAX_HEADERS = 64
-"""Most names in a block, and most values."""
+"""Maximum of names in a block, and of values."""
 
 _LENGTH = struct.Struct(">I")
 
 
 @cache
 def dictionary() -> bytes:
-    """The dictionary that both ends' compressors start with."""
+    """The dictionary of both ends' compressors at the start."""
     return resources.files(__package__).joinpath("header-dictionary.bin").read_bytes()
 
 
@@ -62,7 +62,7 @@ class Decompressor:
 
 
 def parse(plain: bytes) -> Headers:
-    """The pairs of an unpacked block; SpdyError unless it is exactly well-formed."""
+    """The pairs of an unpacked block; SpdyError unless the block is exactly well-formed."""
     reader = _BlockReader(plain)
     count = reader.number()
     if count > MAX_HEADERS:

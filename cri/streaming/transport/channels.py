@@ -1,8 +1,8 @@
 """Kubernetes' channels over WebSocket: each message begins with the number of its channel.
 
 Source: the channel.k8s.io sub-protocols (client-go's remotecommand, apiserver's wsstream).  Binary protocols
-have the number as a byte, base64 ones as a digit before base64 text.  From v5 on the message (255, n) ends
-channel n.
+have the number as a byte, base64 protocols as a digit before base64 text.  From v5 on the message (255, n)
+ends channel n.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from daemonkit.tasks import race
 
 END = 255
 TEXT_LIMIT = 256 * 1024
-"""Most bytes of a message that is needed whole: in base64, or one that ends a channel."""
+"""Maximum bytes of a message that is read whole: in base64, or the end of a channel."""
 MESSAGE = 64 * 1024
 """Most bytes of output in one message."""
 
@@ -38,7 +38,7 @@ class SubProtocol:
 
     @property
     def statuses(self) -> bool:
-        """Whether the error channel carries a v1.Status; before v4 it carries text, and failures only."""
+        """Whether the error channel carries a v1.Status.  Before v4 it carries text, and only failures."""
         return self.version >= 4
 
 
@@ -52,7 +52,7 @@ PROTOCOLS: Mapping[str, SubProtocol] = {
 
 
 class WebSocketChannels:
-    """The channels of one connection; ``inboxes`` are those that the client may write to."""
+    """The channels of one connection; ``inboxes``: channels that the client may write to."""
 
     def __init__(self, socket: WebSocket, protocol: SubProtocol, wanted: frozenset[int]) -> None:
         quota = socket.quota
@@ -99,7 +99,7 @@ class WebSocketChannels:
         data = part.data
         if self._channel is None and data:
             self._channel, data = data[0], data[1:]
-        # A channel that nobody reads is no error: clients write to all five.
+        # A channel without a reader is no error: clients write to all five.
         if self._channel is not None and (inbox := self.inboxes.get(self._channel)):
             inbox.put(data)
         if part.last:
@@ -110,7 +110,7 @@ class WebSocketChannels:
         self._quota.hold(len(part.data))
         if len(self._kept) > TEXT_LIMIT:
             raise ClientGone(f"a message of more than {TEXT_LIMIT} bytes")
-        if self._quota.pod_half_full:  # nobody could make room for the rest of the message
+        if self._quota.pod_half_full:  # no reader could make room for the rest of the message
             raise ClientGone("the streams of its pod have used up their memory")
         if part.last:
             message = bytes(self._kept)

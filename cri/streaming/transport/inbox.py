@@ -11,19 +11,19 @@ from typing import Generic, TypeVar
 from cri.streaming.transport.quota import BufferQuota
 
 TAKE = 256 * 1024
-"""Most bytes that a reader gets at once, unless they came as one chunk."""
+"""Maximum bytes that a reader gets at once, except from a larger single chunk."""
 _ENTRY = 128
 """Bytes accounted for each chunk beside its data: a million tiny frames must count, too."""
 _SMALL = 4096
-"""Bytes up to which a chunk is appended to the one before, if nothing came between."""
+"""Bytes up to which a chunk is appended to its predecessor, if nothing came between."""
 _JOINED = 64 * 1024
-"""Most bytes of a chunk to which others are appended."""
+"""Maximum bytes of a chunk after appending."""
 
 K = TypeVar("K")
 
 
 class Inbox:
-    """One stream's input: filled by the connection's reader, read by one consumer."""
+    """The input of a stream: filled by the connection's reader, read by one consumer."""
 
     def __init__(self, quota: BufferQuota) -> None:
         self._quota = quota
@@ -62,7 +62,7 @@ class Inbox:
         self._changed.set()
 
     def discard(self) -> None:
-        """Drop what waits, and what is still to come."""
+        """Drop all waiting and future input."""
         self._unwanted = True
         self._ended = True
         while self._chunks:
@@ -70,7 +70,7 @@ class Inbox:
         self._changed.set()
 
     async def read(self) -> bytes:
-        """Read what waits, at least a byte; b"" at the end."""
+        """Read the waiting bytes, at least one; b"" at the end."""
         while not self._chunks or self.gathering():
             if self.exhausted:
                 return b""
@@ -96,7 +96,7 @@ class Inbox:
         return self._ended and not self._chunks
 
     def taken(self, before: int | None = None) -> bytes:
-        """Take what waits, at least the first chunk, but only chunks that arrived ``before``."""
+        """Take waiting bytes, at least the first chunk, but only chunks that arrived ``before``."""
         taken = [self._chunks.popleft()[1]]
         size = len(taken[0])
         while self._chunks and size + len(self._chunks[0][1]) <= TAKE:
@@ -108,14 +108,14 @@ class Inbox:
         return bytes(taken[0]) if len(taken) == 1 else b"".join(taken)
 
     def tell(self, changed: asyncio.Event) -> None:
-        """Set this event from now on, whenever something comes or ends."""
+        """Set this event from now on, whenever input or an end arrives."""
         self._changed = changed
 
 
 class InOrder(Generic[K]):
     """Some inboxes of one connection, read in the order in which their chunks arrived.
 
-    What a client sends on two streams has an order, that of its frames.
+    The client's order of input on two streams is the order of its frames.
     """
 
     def __init__(self, inboxes: Mapping[K, Inbox]) -> None:
@@ -125,7 +125,7 @@ class InOrder(Generic[K]):
             inbox.tell(self._changed)
 
     async def read(self) -> tuple[K, bytes] | None:
-        """Read the next input, and whose it is: b"" at the end of one, once nothing waits; None after all."""
+        """Read the next input with its key: b"" at the end of an inbox, after its input; None after all."""
         while self._open:
             if any([inbox.gathering() for inbox in self._open.values()]):
                 self._changed.clear()

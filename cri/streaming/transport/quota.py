@@ -13,7 +13,7 @@ from daemonkit.loop.allowance import Allowance
 LIMIT = 1024 * 1024
 """Bytes that may wait before nothing more is read from the connection.
 
-Neither SPDY as Kubernetes uses it nor its WebSocket protocols have flow control for single streams.
+Kubernetes' SPDY and WebSocket protocols have no flow control for single streams.
 """
 POD_LIMIT = 8 * 1024 * 1024
 """Bytes for all connections of one pod."""
@@ -24,16 +24,16 @@ STREAM = 4096
 IGNORED = 256.0
 """Burst of frames without effect on one connection."""
 IGNORED_PER_SECOND = 64.0
-"""An honest client sends a ping in 5 s."""
+"""An honest client sends one ping every 5 s."""
 _REST = 1.0
-"""Seconds that a connection owes before it is not read: then it is for a while, not after each frame."""
+"""Debt in seconds before a connection is not read: one long pause replaces a pause after each frame."""
 
 
 class Reader(Protocol):
-    """Whoever waits for input."""
+    """A waiter for input."""
 
     def wake(self) -> None:
-        """Tell it that something came or ended."""
+        """Tell the waiter that input or an end came."""
         ...
 
 
@@ -62,7 +62,7 @@ class StreamMemory:
             pod.check()
 
     def stall(self, pod: PodQuota) -> None:
-        """Check the pod again once memory is given back, whoever gives it."""
+        """Check the pod again once any connection gives memory back."""
         self._stalled.add(pod)
 
     def forget(self, pod: PodQuota) -> None:
@@ -88,7 +88,7 @@ class PodQuota:
 
     @property
     def half_full(self) -> bool:
-        """Whether the pod gets no more streams: else they could hold all, and nothing would be read."""
+        """Whether the pod gets no more streams: otherwise streams could fill the memory and stop reading."""
         return self.used > self._limit // 2
 
     def take(self, size: int) -> None:
@@ -101,7 +101,7 @@ class PodQuota:
         self.check()
 
     def check(self) -> None:
-        """Allow the connections more if there is space."""
+        """Allow the connections more if space is free."""
         if self._stalled and not self.full:
             self._memory.forget(self)
             stalled, self._stalled = self._stalled, set()
@@ -109,7 +109,7 @@ class PodQuota:
                 quota.check()
 
     def stall(self, quota: BufferQuota) -> None:
-        """Check the quota again once there is space."""
+        """Check the quota again once space is free."""
         self._stalled.add(quota)
         self._memory.stall(self)
 
@@ -120,7 +120,7 @@ class PodQuota:
 
 
 class BufferQuota:
-    """Counts the bytes that wait in one connection's inboxes, and the chunks that have come."""
+    """Counts the waiting bytes in one connection's inboxes, and all chunks so far."""
 
     def __init__(
         self, limit: int = LIMIT, pod: PodQuota | None = None, ignored: Allowance | None = None
@@ -161,7 +161,7 @@ class BufferQuota:
         self.check()
 
     def hold(self, size: int) -> None:
-        """Count bytes of objects, for the pod alone: no reading makes room for them."""
+        """Count bytes of objects, for the pod alone: no reading makes room for objects."""
         self._held += size
         self._pod.take(size)
 
@@ -171,7 +171,7 @@ class BufferQuota:
         self._pod.give(size)
 
     def check(self) -> None:
-        """Allow more if there is space."""
+        """Allow more if space is free."""
         if self._pod.full:
             if not self.space.is_set():
                 self._pod.stall(self)
@@ -180,7 +180,7 @@ class BufferQuota:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Have readers wait until the end of the block: a batch of small chunks then becomes one."""
+        """Have readers wait until the end of the block: a batch of small chunks becomes one chunk."""
         self._news = set()
         try:
             yield
@@ -201,7 +201,7 @@ class BufferQuota:
             self._news.add(reader)
 
     def owed_for_nothing(self) -> float:
-        """Account for a frame without effect: the seconds for which nothing may be read now."""
+        """Account for a frame without effect; returns the seconds for which nothing may be read now."""
         seconds = self._ignored.borrow()
         if seconds < _REST:
             return 0.0
@@ -213,7 +213,7 @@ class BufferQuota:
             self._news.pop().wake()
 
     def close(self) -> None:
-        """Give back what the connection still has; nothing is counted any more."""
+        """Give back the connection's remaining bytes; nothing is counted any more."""
         pod, self._pod = self._pod, PodQuota()
         pod.forget(self)
         self._pod.take(self.used + self._held)

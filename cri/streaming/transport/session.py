@@ -1,4 +1,4 @@
-"""The server's side of a SPDY connection: streams that the client opens, and tasks read and write."""
+"""The server's side of a SPDY connection: the client opens streams, and tasks read and write."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from daemonkit.loop.turns import pause
 from daemonkit.tasks import race
 
 MANY = 1024
-"""Bytes of data that may come for a stream after its end without being counted as a frame without effect."""
+"""Bytes of data after the end of a stream that do not count as a frame without effect."""
 STREAMS = 512
-"""Most open streams; a port-forward needs two for each of its connections."""
+"""Maximum of open streams; each connection of a port-forward needs two."""
 
 Accept = Callable[["SpdyStream"], bool]
 """Decides whether a new stream is wanted; called once for each."""
@@ -48,7 +48,7 @@ class SpdyStream:
         self._session = session
 
     def header(self, name: str) -> str:
-        """A header's first value, "" when there is none."""
+        """A header's first value, or ""."""
         return self.headers.get(name, ("",))[0]
 
     async def read(self) -> bytes:
@@ -56,7 +56,7 @@ class SpdyStream:
         return await self.input.read()
 
     async def write(self, data: bytes) -> None:
-        """Write, back-pressured by the connection; ClientGone when the client wants no more."""
+        """Write, back-pressured by the connection; ClientGone: the client wants no more."""
         if self.local_done:
             raise ClientGone(f"stream {self.number} is closed")
         if data:
@@ -70,7 +70,7 @@ class SpdyStream:
             await self._session.send(Data(self.number, b"", fin=True))
 
     async def reset(self, status: ResetStatus = ResetStatus.CANCEL) -> None:
-        """End both directions; does nothing when both have ended."""
+        """End both directions; no effect after the end of both."""
         if not (self.local_done and self.remote_done):
             self.ended()
             await self._session.send(Reset(self.number, status))
@@ -83,7 +83,7 @@ class SpdyStream:
 
 
 class SpdySession:
-    """``run`` reads until the client is gone; ``accept`` decides about each stream it opens."""
+    """``run`` reads until the client is gone; ``accept`` decides about each new stream."""
 
     def __init__(self, wire: ClientWire, accept: Accept, *, streams: int = STREAMS) -> None:
         self.quota = wire.quota
@@ -96,7 +96,7 @@ class SpdySession:
         self._last = 0
 
     async def run(self) -> None:
-        """Read until the client has closed; ClientGone when the connection or the protocol broke."""
+        """Read until the client has closed; ClientGone: the connection or the protocol broke."""
         try:
             while data := await self._receive():
                 with self.quota.batch():
@@ -129,13 +129,13 @@ class SpdySession:
             self.quota.release(STREAM)
 
     async def _receive(self) -> bytes:
-        """Wait for space, then read; a client that hangs up meanwhile is gone, whatever it has sent."""
+        """Wait for space, then read.  A client that hangs up before is gone, even with unread input."""
         if not self.quota.space.is_set() and not await race(self.quota.space.wait(), self._wire.hung_up()):
             raise ClientGone("it hung up")
         return await self._wire.receive()
 
     async def _take(self, frame: Frame) -> bool:
-        """Carry out a frame; False if it had no effect on any stream."""
+        """Carry out a frame; False: no effect on any stream."""
         match frame:
             case Data(number, data, fin):
                 return await self._data(number, data, fin)

@@ -19,12 +19,12 @@ from daemonkit.loop.turns import pause
 log = logging.getLogger(__name__)
 
 _PARTS = 1024
-"""Most parts that are handed over at once."""
+"""Maximum of parts handed over at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessagePart:
-    """A part of a message, as it arrived; ``last``: the message ends with it."""
+    """A part of a message; ``last``: the message ends with this part."""
 
     data: bytes
     last: bool
@@ -44,9 +44,9 @@ class WebSocket:
         return self._wire.quota
 
     async def parts(self) -> AsyncIterator[list[MessagePart]]:
-        """Parts of messages until the client closes, or breaks the protocol; ClientGone when it broke off.
+        """Parts of messages until the client closes, or breaks the protocol; ClientGone if it broke off.
 
-        Messages are not limited here; callers that need whole ones must limit them.
+        The size of a message has no limit here; callers with a need for whole messages must set one.
         """
         while data := await self._wire.receive():
             self._protocol.receive_data(data)
@@ -75,7 +75,7 @@ class WebSocket:
         await self._send(message)
 
     async def goodbye(self, *, normal: bool = True, reason: str = "") -> None:
-        """Send the close frame, unless one was sent."""
+        """Send the close frame, unless already sent."""
         code = CloseReason.NORMAL_CLOSURE if normal else CloseReason.INTERNAL_ERROR
         if self._protocol.state is ConnectionState.OPEN:
             await self._send(CloseConnection(code=code, reason=reason))
@@ -100,7 +100,7 @@ class WebSocket:
         return None
 
     async def _closed_by(self, event: CloseConnection) -> None:
-        """Answer the client's close, or tell it that it broke the protocol."""
+        """Answer the client's close, or tell the client that it broke the protocol."""
         with contextlib.suppress(ClientGone):
             if self._protocol.state is ConnectionState.REMOTE_CLOSING:
                 await self._send(event.response())
@@ -117,7 +117,7 @@ class WebSocket:
 
 
 class TunnelWire:
-    """A WebSocket connection whose binary messages carry another protocol's bytes."""
+    """A WebSocket connection with another protocol's bytes in its binary messages."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket

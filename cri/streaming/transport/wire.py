@@ -1,4 +1,4 @@
-"""A client's connection, which carries bytes both ways, and notices when the client has gone."""
+"""A client's connection: carries bytes both ways, and notices the client's departure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from daemonkit.tasks import race
 READ_SIZE = 256 * 1024
 """Most bytes of one read."""
 WRITE_HIGH = 64 * 1024
-"""Most bytes that a client may leave unread, beside the kernel's buffer, before writers wait."""
+"""Maximum of bytes left unread by a client, beside the kernel's buffer, before writers wait."""
 LINGER = 5.0
-"""Seconds that a client has to read the last bytes and to close."""
+"""Seconds for a client to read the last bytes and to close."""
 
 
 class ClientGone(Exception):
@@ -31,7 +31,7 @@ class ClientWire(Protocol):
         ...
 
     async def receive(self) -> bytes:
-        """Read some bytes; b"" at the end.  ClientGone when the connection broke."""
+        """Read some bytes; b"" at the end.  ClientGone: the connection broke."""
         ...
 
     async def send(self, data: bytes) -> None:
@@ -39,7 +39,7 @@ class ClientWire(Protocol):
         ...
 
     async def hung_up(self) -> None:
-        """Return when the client has closed, although nothing is being received."""
+        """Return when the client has closed, even if no task receives."""
         ...
 
     async def close(self) -> None:
@@ -48,14 +48,14 @@ class ClientWire(Protocol):
 
 
 async def without_effect(wire: ClientWire) -> None:
-    """Account for a frame without effect; waits if the client sends too many.  ClientGone: it hung up."""
+    """Account for a frame without effect; waits after too many.  ClientGone: the client hung up."""
     seconds = wire.quota.owed_for_nothing()
     if seconds and not await race(asyncio.sleep(seconds, True), wire.hung_up()):
         raise ClientGone("it hung up")
 
 
 class Activity:
-    """The time at which bytes last went through a connection."""
+    """The time of the last bytes through a connection."""
 
     def __init__(self) -> None:
         self.at = asyncio.get_running_loop().time()
@@ -64,7 +64,7 @@ class Activity:
         self.at = asyncio.get_running_loop().time()
 
     async def idle(self, seconds: float) -> str:
-        """Wait until nothing has happened for so long, then return the reason."""
+        """Wait until nothing has happened for ``seconds``, then return the reason."""
         loop = asyncio.get_running_loop()
         while True:
             left = self.at + seconds - loop.time()
@@ -74,10 +74,10 @@ class Activity:
 
 
 class Pulled(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
-    """Reads from the socket once when asked: small segments wait in the kernel until it is their turn."""
+    """Reads from the socket once on request: small segments wait in the kernel until their turn."""
 
     _room = memoryview(bytearray(READ_SIZE))
-    """Bytes are copied from here as soon as they have been read: all connections share it."""
+    """Bytes are copied from here immediately after each read: all connections share this buffer."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         super().__init__(reader)
@@ -101,7 +101,7 @@ class SocketWire:
     """A TCP or TLS connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """``reader`` is that of a ``Pulled``."""
+        """``reader``: the reader of a ``Pulled``."""
         self._reader = reader
         self._writer = writer
         self._early = b""
@@ -110,11 +110,11 @@ class SocketWire:
         writer.transport.set_write_buffer_limits(high=WRITE_HIGH)
 
     def belongs_to(self, pod: PodQuota) -> None:
-        """Count what the connection keeps for this pod, too."""
+        """Count the connection's kept bytes for this pod, too."""
         self.quota = BufferQuota(pod=pod)
 
     def unread(self, data: bytes) -> None:
-        """Have the next ``receive`` return these bytes, if there are any."""
+        """Have the next ``receive`` return these bytes, if any."""
         self._early = data
 
     async def receive(self) -> bytes:
@@ -140,10 +140,10 @@ class SocketWire:
         self.activity.touch()
 
     async def hung_up(self) -> None:
-        """Wait for EPOLLRDHUP (epoll_ctl(2)), which the kernel reports although input is still unread.
+        """Wait for EPOLLRDHUP (epoll_ctl(2)).  The kernel reports a hang-up even before unread input.
 
-        Not while the kernel's buffer is full, though: the client's FIN then waits behind its data, and only
-        the idle timeout remains.
+        If the kernel's buffer is full, the client's FIN waits behind its data, and only the idle timeout
+        remains.
         """
         loop = asyncio.get_running_loop()
         came = asyncio.Event()
@@ -162,7 +162,7 @@ class SocketWire:
         self._writer.transport.abort()
 
     async def _drain(self) -> None:
-        """Read to the end: closing with unread input would destroy output that is still under way.
+        """Read to the end: closing with unread input would destroy output still under way.
 
         TLS has no half-close that every client understands; our clients close once their streams have ended.
         """
