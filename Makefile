@@ -12,7 +12,7 @@ PACKAGES := tests/packages
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen test-packages install deb lock demo demo-xen run folder bench soak proto manifests reference docs clean
+.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen test-packages install deb lock demo demo-xen run folder bench soak proto reference docs clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -116,16 +116,6 @@ proto: $(BIN)/.installed  ## regenerate the stubs from the contracts
 	cd proto && ../$(PY) -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
 	  --plugin=protoc-gen-mypy=../$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=../$(BIN)/protoc-gen-mypy_grpc \
 	  $$(find xenpod_proto -name '*.proto' | sort)
-
-# For the shipped configuration.  The chart's defaults are the same.
-MANIFESTS := $(PY) -m protectctl generate --config packaging/cri.toml
-
-manifests: $(BIN)/.installed  ## write deploy/kustomize anew, as "protect generate" makes it
-	$(MANIFESTS) classes assign-class keep-off-host keep-off-delegate labeller --to deploy/kustomize/base
-	$(MANIFESTS) assign-class --kyverno 1.17 --to deploy/kustomize/components/kyverno
-	$(MANIFESTS) driver --to deploy/kustomize/components/driver
-	$(MANIFESTS) claims --to deploy/kustomize/components/claims
-	$(MANIFESTS) claim-templates --to deploy/kustomize/claim-templates
 
 reference: $(BIN)/.installed  ## write docs/configuration.md anew, from the code and the examples
 	@$(PY) -m tools.docgen.configuration

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.objects.classes import Object, toleration
-from cluster.objects.manifests.critical import DEFAULT_LABEL, TAINT
+from cluster.objects.manifests.plans import DEFAULT_LABEL, TAINT
 from cluster.objects.platforms import NodePlatform
 from cluster.objects.policies import policy_object
 

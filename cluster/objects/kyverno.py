@@ -1,68 +1,39 @@
-"""The policy of ``policies.assign``, which assigns classes, for clusters with Kyverno."""
+"""The policies that change pods, for clusters with Kyverno."""
 
 from __future__ import annotations
 
 from cluster.objects.classes import Object
-from cluster.objects.policies import ASSIGN, LABELLED, NAMES_NO_CLASS, NAMESPACE_LABEL, NEW_PODS, SET_CLASS
+from cluster.objects.policies import ASSIGN, LABELLED, NAMES_NO_CLASS, NEW_PODS, SET_CLASS
 from cluster.objects.versions import Version
+from daemonkit.faults import Invalid
 
-# The first release of Kyverno with each version of MutatingPolicy.  v1beta1 is left out: in 1.16 it has no
-# patchType, and later releases have v1.
-_VERSIONS = ((Version(1, 17), "v1"), (Version(1, 15), "v1alpha1"))
+_SINCE = Version(1, 17)
 
 
 def assign(kyverno: Version) -> Object:
-    """A MutatingPolicy in the newest version that the release has, or a ClusterPolicy for older releases.
+    """The policy of ``policies.assign``, which assigns classes.  Invalid: Kyverno is too old."""
+    spec: Object = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"namespaceSelector": LABELLED, "resourceRules": [NEW_PODS]},
+        "matchConditions": [{"name": "names-no-class", "expression": NAMES_NO_CLASS}],
+        "mutations": [SET_CLASS],
+    }
+    return mutating_policy(ASSIGN, kyverno, spec)
+
+
+def mutating_policy(name: str, kyverno: Version, spec: Object) -> Object:
+    """A MutatingPolicy.  Invalid: Kyverno is too old.
 
     Only pods are changed, not the templates of Deployments and the like, which would then differ from their
     manifests.
     """
-    for since, version in _VERSIONS:
-        if kyverno >= since:
-            return _mutating_policy(version)
-    return _cluster_policy()
-
-
-def _mutating_policy(version: str) -> Object:
+    if kyverno < _SINCE:
+        cause = f"it has no MutatingPolicy v1, which came with {_SINCE}"
+        hint = f"upgrade Kyverno to {_SINCE}, or use the API server's own policy"
+        raise Invalid("make the policy for", f"Kyverno {kyverno}", cause, hint)
     return {
-        "apiVersion": f"policies.kyverno.io/{version}",
+        "apiVersion": "policies.kyverno.io/v1",
         "kind": "MutatingPolicy",
-        "metadata": {"name": ASSIGN},
-        "spec": {
-            "failurePolicy": "Fail",
-            "autogen": {"podControllers": {"controllers": []}},
-            "matchConstraints": {"namespaceSelector": LABELLED, "resourceRules": [NEW_PODS]},
-            "matchConditions": [{"name": "names-no-class", "expression": NAMES_NO_CLASS}],
-            "mutations": [SET_CLASS],
-        },
-    }
-
-
-def _cluster_policy() -> Object:
-    """A ClusterPolicy, in which ``+(key)`` adds a key only where there is none."""
-    pods = {"kinds": ["Pod"], "operations": ["CREATE"], "namespaceSelector": LABELLED}
-    look_up = {
-        "urlPath": "/api/v1/namespaces/{{ request.namespace }}",
-        "jmesPath": f'metadata.labels."{NAMESPACE_LABEL}"',
-    }
-    return {
-        "apiVersion": "kyverno.io/v1",
-        "kind": "ClusterPolicy",
-        "metadata": {
-            "name": ASSIGN,
-            "annotations": {"pod-policies.kyverno.io/autogen-controllers": "none"},
-        },
-        "spec": {
-            "background": False,
-            "rules": [
-                {
-                    "name": "assign-class",
-                    "match": {"any": [{"resources": pods}]},
-                    "context": [{"name": "class", "apiCall": look_up}],
-                    "mutate": {
-                        "patchStrategicMerge": {"spec": {"+(runtimeClassName)": "{{ class }}"}},
-                    },
-                }
-            ],
-        },
+        "metadata": {"name": name},
+        "spec": {**spec, "autogen": {"podControllers": {"controllers": []}}},
     }

@@ -10,9 +10,10 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString, SingleQuotedScalarString
 
-from cluster.objects.manifests.yamltree import WORDS
-
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9._/()-]*( [A-Za-z0-9._/()-]+)*")
+
+_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+"""Plain texts, in lower case, that YAML 1.1 takes for booleans or null; Kubernetes reads YAML 1.1."""
 
 
 def documents(objects: Iterable[Any]) -> str:
@@ -38,6 +39,6 @@ def _quoted(value: Any) -> Any:
             return [_quoted(one) for one in value]
         case str() if "\n" in value:
             return LiteralScalarString(value)
-        case str() if not _PLAIN.fullmatch(value) or value.lower() in WORDS:
+        case str() if not _PLAIN.fullmatch(value) or value.lower() in _WORDS:
             return SingleQuotedScalarString(value) if '"' in value else DoubleQuotedScalarString(value)
     return value

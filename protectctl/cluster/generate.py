@@ -85,7 +85,7 @@ def _releases(verb: argparse.ArgumentParser) -> None:
     kubernetes, known = _DEFAULTS.kubernetes, _typed(version)
     text = f"release of the cluster; default: {kubernetes}"
     verb.add_argument("--kubernetes", type=known, default=kubernetes, metavar="1.NN", help=text)
-    text = "assign classes by Kyverno of this release instead of the API server's own policy"
+    text = "assign classes by Kyverno of this release, 1.17 or later, instead of the API server's own policy"
     verb.add_argument("--kyverno", type=known, metavar="1.NN", help=text)
     text = "version of Cluster API's objects"
     verb.add_argument("--cluster-api", choices=nodes.CLUSTER_API, default=nodes.CLUSTER_API[0], help=text)

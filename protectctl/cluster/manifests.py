@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster.objects.manifests import critical, fill, folder
-from cluster.objects.manifests.critical import Critical
-from cluster.objects.manifests.folder import FolderChanges
+from cluster.objects.manifests import folder, plans
+from cluster.objects.manifests.document import ManifestError, Planner
+from cluster.objects.manifests.plans import DEFAULT_LABEL, Critical
 from cluster.objects.platforms import PLACEHOLDER, NodePlatform
 from protectctl import show
 from protectctl.errors import CheckFailed, CommandFailed
@@ -17,22 +19,22 @@ from protectctl.errors import CheckFailed, CommandFailed
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Add the arguments: which folder, and what to change in it."""
-    group = verb.add_argument_group("manifests in a folder, changed in place")
+    group = verb.add_argument_group("manifests in a folder, to be changed")
     which = group.add_mutually_exclusive_group()
     text = f"give pods of the class {PLACEHOLDER} the class of the platform"
     which.add_argument("--fill", type=Path, metavar="DIR", help=text)
-    text = f"have DaemonSets tolerate {critical.TAINT} and prefer nodes for add-ons"
+    text = f"have DaemonSets tolerate {plans.TAINT} and prefer nodes for add-ons"
     which.add_argument("--critical", type=Path, metavar="DIR", help=text)
     text = "only this DaemonSet, Deployment or StatefulSet; may be repeated"
     group.add_argument("--addon", action="append", default=[], metavar="NAMESPACE/NAME", help=text)
-    text = f"label of nodes for add-ons; default: {critical.DEFAULT_LABEL}"
-    group.add_argument("--addon-label", default=critical.DEFAULT_LABEL, metavar="KEY[=VALUE]", help=text)
+    text = f"label of nodes for add-ons; default: {DEFAULT_LABEL}"
+    group.add_argument("--addon-label", default=DEFAULT_LABEL, metavar="KEY[=VALUE]", help=text)
     group.add_argument("--dry-run", action="store_true", help="only show the differences")
 
 
 def check_usage(options: argparse.Namespace) -> bool:
     """Whether to change manifests.  Ends with status 2 if arguments contradict each other."""
-    if not options.critical and (options.addon or options.addon_label != critical.DEFAULT_LABEL):
+    if not options.critical and (options.addon or options.addon_label != DEFAULT_LABEL):
         options.refuse("--addon and --addon-label are for --critical")
     if not (options.fill or options.critical):
         if options.dry_run:
@@ -49,23 +51,16 @@ def change(options: argparse.Namespace, platforms: Sequence[NodePlatform]) -> No
     ``platforms`` are for --fill; --critical needs none.
     """
     if options.critical:
-        _make_critical(options)
-    else:
-        _fill(options, platforms)
-
-
-def _fill(options: argparse.Namespace, platforms: Sequence[NodePlatform]) -> None:
+        return _make_critical(options)
     if len(platforms) > 1:
         known = ", ".join(one.name for one in platforms)
         raise CommandFailed(f"each platform has a class of its own: name one with --platform ({known})")
     runtime_class = platforms[0].default_class
     if runtime_class == PLACEHOLDER:
-        show.note(f"the class of these nodes is {runtime_class} itself: nothing to fill")
-    _report(options, folder.change(options.fill, _filling(runtime_class), dry_run=options.dry_run))
-
-
-def _filling(runtime_class: str) -> folder.Planner:
-    return lambda text: fill.fill(text, runtime_class)
+        return show.note(f"the class of these nodes is {runtime_class} itself: nothing to fill")
+    plan = functools.partial(plans.fill, runtime_class=runtime_class)
+    if not _change(options.fill, plans.PODS, plan, options.dry_run):
+        raise CheckFailed
 
 
 def _make_critical(options: argparse.Namespace) -> None:
@@ -73,26 +68,30 @@ def _make_critical(options: argparse.Namespace) -> None:
         wanted = Critical(options.addon_label, frozenset(options.addon))
     except ValueError as error:
         options.refuse(f"argument --addon-label: {error}")
-    changes = folder.change(options.critical, wanted.plan, dry_run=options.dry_run)
-    changes.errors += [f"{options.critical}: no manifest has the add-on {name}" for name in wanted.missing()]
-    _report(options, changes)
-
-
-def _report(options: argparse.Namespace, changes: FolderChanges) -> None:
-    """Write differences or changes to stdout, notes and errors to stderr."""
-    if options.dry_run:
-        sys.stdout.write("".join(map(_shown, changes.differences)))
-    else:
-        sys.stdout.write("".join(f"{show.plain(line)}\n" for line in changes.changed))
-    sys.stdout.flush()
-    for line in [*changes.notes, *changes.errors]:
-        show.note(f"protect: {line}")
-    if changes.errors:
+    done = _change(options.critical, plans.ADDONS, wanted.plan, options.dry_run)
+    for name in sorted(wanted.missing):
+        show.note(f"protect: {options.critical}: no manifest has the add-on {name}")
+    if wanted.missing or not done:
         raise CheckFailed
 
 
-def _shown(difference: str) -> str:
-    """A difference to print.  On a terminal control characters are escaped; programs get it unchanged."""
-    if not sys.stdout.isatty():
-        return difference
-    return "".join(f"{show.plain(line)}\n" for line in difference.removesuffix("\n").split("\n"))
+def _change(top: Path, words: re.Pattern[str], plan: Planner, dry_run: bool) -> bool:
+    """Change the manifests and print the changes and errors; returns whether all files could be changed."""
+    done = True
+    for path in folder.manifests(top):
+        try:
+            sys.stdout.write(_shown(folder.change(path, words, plan, dry_run=dry_run)))
+        except ManifestError as error:
+            done = False
+            show.note(f"protect: {path}{f':{error.line}' if error.line else ''}: {error}")
+        except OSError as error:
+            done = False
+            show.note(f"protect: {path}: {error.strerror or error}")
+    return done
+
+
+def _shown(text: str) -> str:
+    """A text to print.  On a terminal control characters are escaped; programs get it unchanged."""
+    if not text or not sys.stdout.isatty():
+        return text
+    return "".join(f"{show.plain(line)}\n" for line in text.removesuffix("\n").split("\n"))

@@ -1,4 +1,4 @@
-"""The objects of ``deploy`` on a real API server, which accepts them; the labeller can do only its work."""
+"""The generated objects on a real API server, which accepts them; the labeller can do only its work."""
 
 from __future__ import annotations
 
@@ -18,15 +18,12 @@ from tests.support.cluster.programs import needs_kubernetes
 from tests.support.manifests import schemas
 from tests.support.manifests.applied import apply
 from tests.support.manifests.sources import (
-    BASE,
-    COMPONENTS,
-    DEPLOY,
     NAMESPACE,
+    SHIPPED,
     chart,
-    kubectl_kustomize,
-    kustomized,
+    defaults,
+    generate,
     needs_helm,
-    needs_kubectl,
     read,
 )
 
@@ -44,21 +41,21 @@ VALUES = Path(__file__).resolve().parents[1] / "data" / "chart-values"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def serving(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
-    """An API server with RBAC, two nodes, and the base in effect."""
+    """An API server with RBAC, two nodes, and the default objects in effect."""
     folder = tmp_path_factory.mktemp("deploy")
     older = ",".join(f"{ADMISSION}/{version}=true" for version in ("v1alpha1", "v1beta1"))
     async with api_server(folder / "api", f"--runtime-config={older}", authorization="RBAC") as serving:
         for name in (HERE, ELSEWHERE):
             labels = {"example.com/kept": "yes", "xenpod.dev/zones": "true"}
             await serving.api.post("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
-        await apply(serving.api, kustomized(BASE))
+        await apply(serving.api, defaults())
         yield serving
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def labeller(serving: Serving) -> Api:
     """A client with the token of a pod of the DaemonSet, which runs on ``HERE``."""
-    client = await _of_pod(serving, kustomized(BASE))
+    client = await _of_pod(serving, defaults())
     async with asyncio.timeout(PATIENCE):  # RBAC and policies act a moment after they are there
         while not await _bounded(client):  # noqa: ASYNC110 - the API has no event of it
             await asyncio.sleep(0.1)
@@ -91,14 +88,12 @@ async def _bounded(client: Api) -> bool:
     return False
 
 
-@needs_kubectl
 @pytest.mark.parametrize(
-    "overlay", sorted(path.name for path in (DEPLOY / "kustomize" / "overlays").iterdir())
+    "arguments",
+    [("--kubernetes", "1.33"), ("--kubernetes", "1.34"), ("--kyverno", "1.17"), ("driver", "claims")],
 )
-async def test_every_overlay_is_taken(serving: Serving, overlay: str) -> None:
-    await apply(
-        serving.api, _renamed(kubectl_kustomize(DEPLOY / "kustomize" / "overlays" / overlay)), "&dryRun=All"
-    )
+async def test_other_releases_and_claims_are_taken(serving: Serving, arguments: tuple[str, ...]) -> None:
+    await apply(serving.api, _renamed(defaults(*arguments)), "&dryRun=All")
 
 
 @needs_helm
@@ -111,7 +106,7 @@ async def test_what_the_chart_makes_is_taken(serving: Serving, values: str | Non
 
 async def test_a_field_that_is_not_there_is_refused(serving: Serving) -> None:
     """Show that the tests above can fail."""
-    misspelt = [one | {"specs": {}} for one in _renamed(kustomized(BASE))]
+    misspelt = [one | {"specs": {}} for one in _renamed(defaults())]
     for one in misspelt:
         with pytest.raises(ApiRefused, match="strict decoding error: unknown field .*specs"):
             await apply(serving.api, [one], "&dryRun=All")
@@ -183,8 +178,7 @@ async def test_the_labeller_has_no_other_rights(labeller: Api, method: str, path
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def driver(serving: Serving) -> Api:
     """A client with the token of a pod of the driver's DaemonSet, which runs on ``HERE``."""
-    files = (path for path in sorted((COMPONENTS / "driver").iterdir()) if path.name != "kustomization.yaml")
-    objects = [one for path in files for one in read(path.read_text())]
+    objects = read(generate(*SHIPPED, "driver"))
     await apply(serving.api, objects)
     client = await _of_pod(serving, objects)
     async with asyncio.timeout(PATIENCE):  # RBAC and policies act a moment after they are there

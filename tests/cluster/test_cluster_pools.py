@@ -17,9 +17,7 @@ import pytest
 import pytest_asyncio
 from ruamel.yaml import YAML
 
-from cluster.objects.manifests import folder as manifests
-from cluster.objects.manifests.critical import Critical
-from cluster.objects.manifests.fill import fill
+from cluster.objects.manifests.plans import Critical, fill
 from tests.support.cluster.api import PATIENCE, Api, Object
 from tests.support.cluster.cluster import PODS
 from tests.support.cluster.control_plane import Serving, api_server
@@ -115,17 +113,18 @@ async def add_pod(api: Api, name: str, spec: Object) -> None:
 
 def zone_pod(memory: str = "256Mi") -> Object:
     """A pod as ``--fill`` leaves it."""
-    text = manifests.applied(POD, fill(POD, "xenpod-metal")).replace("256Mi", memory)
-    spec: Object = YAML(typ="safe", pure=True).load(text)["spec"]
+    pod = YAML(typ="safe", pure=True).load(POD.replace("256Mi", memory))
+    fill(pod, "xenpod-metal")
+    spec: Object = pod["spec"]
     assert spec["runtimeClassName"] == "xenpod-metal"
     return spec
 
 
 def addon_pod() -> Object:
     """A pod as the template that ``--critical`` leaves."""
-    critical = Critical(addons=["default/addon"])
-    text = manifests.applied(ADDON, critical.plan(ADDON))
-    spec: Object = YAML(typ="safe", pure=True).load(text)["spec"]["template"]["spec"]
+    addon = YAML(typ="safe", pure=True).load(ADDON)
+    Critical(addons=["default/addon"]).plan(addon)
+    spec: Object = addon["spec"]["template"]["spec"]
     assert spec["tolerations"] and spec["affinity"]
     return spec
 

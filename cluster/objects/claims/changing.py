@@ -6,14 +6,12 @@ All expressions use only what both the API server and Kyverno know.
 from __future__ import annotations
 
 from cluster.objects.classes import Object
+from cluster.objects.kyverno import mutating_policy
 from cluster.objects.policies import NEW_PODS, mutating_version, policy_object
 from cluster.objects.versions import Version
-from daemonkit.faults import Invalid
 
 CLAIMING = "xenpod.dev/zone-claims"
 """Label of the namespaces whose pods get claims, or granules; the value is ``true``."""
-
-_KYVERNO = Version(1, 17)
 
 
 def changing_policy(name: str, spec: Object, kubernetes: Version, kyverno: Version | None) -> list[Object]:
@@ -23,24 +21,12 @@ def changing_policy(name: str, spec: Object, kubernetes: Version, kyverno: Versi
     """
     spec = {"failurePolicy": "Fail", "matchConstraints": new_pods(), **spec}
     if kyverno:
-        return [_mutating_policy(name, kyverno, spec)]
+        return [mutating_policy(name, kyverno, spec)]
     version = mutating_version(kubernetes)
     return [
         policy_object(version, "MutatingAdmissionPolicy", name, {**spec, "reinvocationPolicy": "IfNeeded"}),
         policy_object(version, "MutatingAdmissionPolicyBinding", name, {"policyName": name}),
     ]
-
-
-def _mutating_policy(name: str, kyverno: Version, spec: Object) -> Object:
-    if kyverno < _KYVERNO:
-        cause = f"the policy needs variables of MutatingPolicy v1, which came with {_KYVERNO}"
-        raise Invalid("make the policy for", f"Kyverno {kyverno}", cause, "use the API server's own policy")
-    return {
-        "apiVersion": "policies.kyverno.io/v1",
-        "kind": "MutatingPolicy",
-        "metadata": {"name": name},
-        "spec": {**spec, "autogen": {"podControllers": {"controllers": []}}},
-    }
 
 
 def new_pods() -> Object:

@@ -31,7 +31,7 @@ from tests.support.cluster.programs import needs_kubernetes
 from tests.support.cri.cri_daemons import IMAGE, needs_node
 from tests.support.delegate.containerd import needs_containerd
 from tests.support.manifests.applied import applied
-from tests.support.manifests.sources import COMPONENTS, NAMESPACE, read
+from tests.support.manifests.sources import NAMESPACE, SHIPPED, generate, read
 from tests.support.protect.daemons import ROOT
 
 pytestmark = [
@@ -62,10 +62,8 @@ async def mixed() -> AsyncIterator[MixedCluster]:
 
 
 def objects(mixed: MixedCluster) -> list[Object]:
-    """What ``deploy`` ships, with the places of this node and without an image of its own."""
-    folder = COMPONENTS / "driver"
-    files = (path for path in sorted(folder.iterdir()) if path.name != "kustomization.yaml")
-    found = [one for path in files for one in read(path.read_text())]
+    """The driver's objects, with the places of this node and without an image of its own."""
+    found = read(generate(*SHIPPED, "driver"))
     (settings,) = [one for one in found if one["kind"] == "ConfigMap"]
     (daemon_set,) = [one for one in found if one["kind"] == "DaemonSet"]
     kubelet = str(mixed.cluster.folder / "root")

@@ -47,7 +47,7 @@ _CLAIMS: Mapping[str, tuple[str, ...]] = {
     "1.36": ("v1", "v1beta2"),
 }
 """Versions of resource.k8s.io that an API server knows, and we use.  All but v1 have to be enabled on it."""
-CUSTOM = {"policies.kyverno.io", "kyverno.io", "bootstrap.cluster.x-k8s.io"}
+CUSTOM = {"policies.kyverno.io", "bootstrap.cluster.x-k8s.io"}
 """Groups of custom resources: an API server has them where somebody installed them, whatever its version."""
 
 

@@ -1,8 +1,10 @@
-"""Gets manifests as a user does: from files, a kustomization, or the chart."""
+"""Gets manifests as a user does: from ``protect generate``, or the chart."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import json
 import shutil
 import subprocess
@@ -12,20 +14,22 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from protectctl.__main__ import main
 from tests.support.cluster.api import Object
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 CHART = DEPLOY / "chart"
-BASE = DEPLOY / "kustomize" / "base"
-COMPONENTS = DEPLOY / "kustomize" / "components"
+SHIPPED = ("--config", str(DEPLOY.parent / "packaging" / "cri.toml"))
+ALL = ("classes", "assign-class", "keep-off-host", "keep-off-delegate", "labeller")
+"""All kinds of objects in the chart with its defaults."""
+
 NAMESPACE = "kube-system"
 
 needs_helm = pytest.mark.skipif(not shutil.which("helm"), reason="helm is not on PATH")
-needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not on PATH")
 
 
 class ToolRefused(Exception):
-    """helm or kubectl ended with an error, whose text this is."""
+    """helm ended with an error, whose text this is."""
 
 
 def read(text: str) -> list[Object]:
@@ -34,19 +38,17 @@ def read(text: str) -> list[Object]:
     return [json.loads(json.dumps(one)) for one in YAML(typ="safe", pure=True).load_all(text) if one]
 
 
-def kustomized(folder: Path) -> list[Object]:
-    """What kustomize makes of a kustomization that only lists resources; KeyError for one that does more.
-
-    Our own reading, so that a machine without kubectl compares the base too.
-    """
-    [kustomization] = read((folder / "kustomization.yaml").read_text())
-    assert set(kustomization) == {"apiVersion", "kind", "resources"}, kustomization
-    return [one for name in kustomization["resources"] for one in read((folder / name).read_text())]
+@functools.cache
+def generate(*arguments: str) -> str:
+    """The output of ``protect generate``."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert main(["generate", *arguments]) == 0
+    return said.getvalue()
 
 
-def kubectl_kustomize(folder: Path) -> list[Object]:
-    """Run kubectl's kustomize instead."""
-    return read(_run("kubectl", "kustomize", str(folder)))
+def defaults(*arguments: str) -> list[Object]:
+    """The objects that ``protect generate`` makes for a node with the shipped configuration."""
+    return read(generate(*SHIPPED, *ALL, *arguments))
 
 
 def chart(*values: Path, kubernetes: str = "1.36", sets: Iterable[str] = ()) -> list[Object]:

@@ -17,7 +17,7 @@ import pytest
 
 from cluster.labeller.__main__ import parser
 from tests.checks.packages import PACKAGES, STUBS
-from tests.support.manifests.sources import BASE, kustomized
+from tests.support.manifests.sources import defaults
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPE = ROOT / "deploy" / "image" / "Containerfile"
@@ -141,7 +141,7 @@ def test_what_the_recipe_runs_gives_a_program_that_runs(built: Path, tmp_path: P
 
 def test_the_manifests_run_the_program_of_the_image() -> None:
     [entry] = [json.loads(text) for name, text in instructions() if name == "ENTRYPOINT"]
-    [daemon_set] = [one for one in kustomized(BASE) if one["kind"] == "DaemonSet"]
+    [daemon_set] = [one for one in defaults() if one["kind"] == "DaemonSet"]
     [container] = daemon_set["spec"]["template"]["spec"]["containers"]
     assert container["command"] == entry
     parser().parse_args(container["args"])  # ends the test if these are not its arguments

@@ -1,10 +1,7 @@
-"""The chart, the kustomization and ``protect generate`` give the same objects, valid in every release."""
+"""The chart and ``protect generate`` give the same objects, valid in every release."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,65 +10,35 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from cluster.labeller.features import DIRECTORY
-from protectctl.__main__ import main
 from tests.support.cluster.api import Object
 from tests.support.manifests import schemas
 from tests.support.manifests.sources import (
-    BASE,
+    ALL,
     CHART,
-    COMPONENTS,
-    DEPLOY,
+    SHIPPED,
     ToolRefused,
     by_name,
     chart,
-    kubectl_kustomize,
-    kustomized,
+    defaults,
+    generate,
     needs_helm,
-    needs_kubectl,
     read,
 )
 
-ROOT = DEPLOY.parent
-OVERLAYS = DEPLOY / "kustomize" / "overlays"
 VALUES = Path(__file__).resolve().parents[2] / "data" / "chart-values"
 PLATFORMS = VALUES / "two-platforms.toml"
 ODD = VALUES / "odd-names.toml"
-OVERLAY_IS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "kubernetes-1.33": (("--kubernetes", "1.33"), ("1.33",)),
-    "kubernetes-1.34": (("--kubernetes", "1.34"), ("1.34", "1.35")),
-    "kyverno": (("--kyverno", "1.17"), schemas.VERSIONS),
-    "claims": (("driver", "claims"), ("1.36",)),
-}
-"""Arguments of ``protect generate`` for the same objects, and the releases of Kubernetes they fit."""
-
 each_release = pytest.mark.parametrize("version", schemas.VERSIONS)
 each_source = pytest.mark.parametrize(
     "nodes",
     [
-        ("--config", str(ROOT / "packaging" / "cri.toml")),
+        SHIPPED,
         ("--platforms", str(PLATFORMS)),
         ("--platforms", str(ODD)),
     ],
     ids=["shipped", "two", "odd"],
 )
-each_kyverno = pytest.mark.parametrize("kyverno", ["1.14", "1.15", "1.16", "1.17"])
-
-
-SHIPPED = ("--config", str(ROOT / "packaging" / "cri.toml"))
-ALL = ("classes", "assign-class", "keep-off-host", "keep-off-delegate", "labeller")
-"""All kinds of objects in the chart and the base."""
-
-
-@functools.cache
-def generate(*arguments: str) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        assert main(["generate", *arguments]) == 0
-    return said.getvalue()
-
-
-def defaults(*arguments: str) -> list[Object]:
-    """The objects that ``protect generate`` makes for a node with the shipped configuration."""
-    return read(generate(*SHIPPED, *ALL, *arguments))
+each_kyverno = pytest.mark.parametrize("kyverno", ["1.17", "1.18"])
 
 
 def _unlabel(found: Object) -> None:
@@ -91,33 +58,6 @@ def assert_right(objects: Sequence[Object], version: str) -> None:
     assert objects
     found = {(one["kind"], one["metadata"]["name"]): schemas.wrong(one, version) for one in objects}
     assert {key: errors for key, errors in found.items() if errors} == {}
-
-
-def test_the_base_is_what_generate_makes() -> None:
-    assert by_name(kustomized(BASE)) == by_name(defaults())
-
-
-@pytest.mark.parametrize(
-    ("folder", "arguments"),
-    [
-        (BASE, ALL),
-        (COMPONENTS / "kyverno", ("assign-class", "--kyverno", "1.17")),
-        (COMPONENTS / "driver", ("driver",)),
-        (COMPONENTS / "claims", ("claims",)),
-        (DEPLOY / "kustomize" / "claim-templates", ("claim-templates",)),
-    ],
-)
-def test_the_files_are_as_generate_writes_them(
-    folder: Path, arguments: tuple[str, ...], tmp_path: Path
-) -> None:
-    generate(*SHIPPED, *arguments, "--to", str(tmp_path))
-    written = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    kept = {path.name: path.read_text() for path in folder.iterdir() if path.name != "kustomization.yaml"}
-    assert kept == written, "run `make manifests`"
-
-
-def test_the_base_is_right_in_the_newest_release() -> None:
-    assert_right(kustomized(BASE), "1.36")
 
 
 @each_release
@@ -151,10 +91,8 @@ def containers(objects: Sequence[Object]) -> list[Object]:
 
 def test_no_registry_is_asked_for_an_image_that_was_imported() -> None:
     """Whoever serves HTTP on the node would be that registry, and its answer runs as root."""
-    files = [path for path in (DEPLOY / "kustomize").rglob("*.yaml") if path.name != "kustomization.yaml"]
-    shipped = [one for path in files for one in read(path.read_text())]
-    found = containers([*shipped, *read(generate(*SHIPPED, "labeller", "driver"))])
-    assert len(found) == 4
+    found = containers(read(generate(*SHIPPED, "labeller", "driver")))
+    assert len(found) == 2
     assert {(one["image"].split(":")[0], one["imagePullPolicy"]) for one in found} == {
         ("localhost/xenpod", "Never")
     }
@@ -192,25 +130,6 @@ def test_what_generate_makes_for_cluster_api_is_right(api: str) -> None:
     made = of_platforms("cluster-api", "--cluster-api", api)
     assert {one["apiVersion"] for one in made} == {f"bootstrap.cluster.x-k8s.io/{api}"}
     assert_right(made, "1.36")
-
-
-@needs_kubectl
-def test_kubectl_reads_the_base_as_we_do() -> None:
-    assert by_name(kubectl_kustomize(BASE)) == by_name(kustomized(BASE))
-
-
-@needs_kubectl
-@pytest.mark.parametrize("overlay", OVERLAY_IS)
-def test_an_overlay_is_what_generate_makes_for_the_same(overlay: str) -> None:
-    arguments, releases = OVERLAY_IS[overlay]
-    made = kubectl_kustomize(OVERLAYS / overlay)
-    assert by_name(made) == by_name(defaults(*arguments))
-    for version in releases:
-        assert_right(made, version)
-
-
-def test_every_overlay_is_compared() -> None:
-    assert {path.name for path in OVERLAYS.iterdir()} == set(OVERLAY_IS)
 
 
 @needs_helm
@@ -338,6 +257,7 @@ def test_a_name_that_looks_like_a_number_stays_a_name(tmp_path: Path) -> None:
     [
         ("1.32", (), "chart requires kubeVersion: >=1.33"),
         ("1.36", ("asignClass.by=none",), "asignClass"),
+        ("1.36", ("assignClass.by=kyverno", "assignClass.kyverno=1.16"), "which came with 1.17"),
     ],
 )
 def test_the_chart_says_what_cannot_be(kubernetes: str, sets: tuple[str, ...], said: str) -> None:

@@ -148,18 +148,6 @@ spec:
   matchConstraints: {RULES}
   mutations: [{{patchType: ApplyConfiguration, applyConfiguration: {{expression: "Object{{}}"}}}}]
 ---
-apiVersion: kyverno.io/v1
-kind: ClusterPolicy
-metadata: {{name: assign}}
-spec:
-  failurePolicy: Fail
-  background: false
-  rules:
-  - name: assign
-    match: {{any: [{{resources: {{kinds: [Pod], operations: [CREATE]}}}}]}}
-    context: [{{name: class, apiCall: {{urlPath: /api/v1/namespaces/a, jmesPath: metadata.name}}}}]
-    mutate: {{patchStrategicMerge: {{spec: {{runtimeClassName: zone}}}}}}
----
 apiVersion: bootstrap.cluster.x-k8s.io/v1beta2
 kind: KubeadmConfigTemplate
 metadata: {{name: zones}}
@@ -252,9 +240,6 @@ WRONG: list[tuple[str, str, Any]] = [
     ("ResourceClaimTemplate", "spec/spec/devices/requests/0/exactly/capacity/requests", {"memory": "lots"}),
     ("MutatingPolicy", "apiVersion", "policies.kyverno.io/v1beta1"),
     ("MutatingPolicy", "spec/evaluation/mode", "Both"),
-    ("ClusterPolicy", "spec/rules", []),
-    ("ClusterPolicy", "spec/rules/0/match/any/0/resources/kinds", []),
-    ("ClusterPolicy", "spec/rules/0/context/0/apiCall/urlPath", "namespaces"),
     ("KubeadmConfigTemplate", "apiVersion", "bootstrap.cluster.x-k8s.io/v1beta1"),
     (
         "KubeadmConfigTemplate",

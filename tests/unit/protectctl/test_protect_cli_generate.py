@@ -152,8 +152,9 @@ def test_releases(capsys: pytest.CaptureFixture[str]) -> None:
         " --runtime-config=admissionregistration.k8s.io/v1beta1=true\n"
     ]
     assert version("--kubernetes", "1.31", "--kyverno", "1.17") == "policies.kyverno.io/v1"
-    assert version("--kyverno", "1.12") == "kyverno.io/v1"
-    assert versions[1:] == ["", ""]
+    assert versions[1:] == [""]
+    status, out, err = generate(capsys, "assign-class", "--config", CONFIG, "--kyverno", "1.16")
+    assert (status, out) == (1, "") and "upgrade Kyverno to 1.17" in err
     _, out, _ = generate(capsys, "cluster-api", "--config", CONFIG, "--cluster-api", "v1beta1")
     assert documents(out)[0]["apiVersion"] == "bootstrap.cluster.x-k8s.io/v1beta1"
 

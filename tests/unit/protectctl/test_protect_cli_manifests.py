@@ -1,4 +1,4 @@
-"""``protect generate --fill`` and ``--critical``: what they say, and their exit statuses."""
+"""``protect generate --fill`` and ``--critical``: output and exit statuses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_pods_get_the_class_of_the_platform(
     capsys: pytest.CaptureFixture[str], platforms: list[str], folder: Path
 ) -> None:
     fill = ("--fill", folder, *platforms, "--platform", "metal")
-    where = f"{folder}/pod.yaml:3: runtimeClassName: xenpod -> fast-metal\n"
+    where = f"{folder}/pod.yaml: Pod default/None: runtimeClassName: xenpod -> fast-metal\n"
     assert generate(capsys, *fill) == (0, where, "")
     assert (folder / "pod.yaml").read_text() == POD.replace("xenpod", "fast-metal")
     assert generate(capsys, *fill) == (0, "", "")
@@ -72,13 +72,13 @@ def test_a_node_of_the_only_kind_needs_no_filling(
     assert (folder / "pod.yaml").read_text() == POD
 
 
-def test_what_is_broken_is_said_and_the_rest_is_done(
+def test_a_broken_file_is_named_and_the_others_are_changed(
     capsys: pytest.CaptureFixture[str], platforms: list[str], folder: Path
 ) -> None:
     (folder / "helm\x1b.yaml").write_text("{{ if .on }}\nruntimeClassName: xenpod\n{{ end }}\n")
     status, out, said = generate(capsys, "--fill", folder, *platforms, "--platform", "metal")
     assert status == 1
-    assert "pod.yaml:3: " in out
+    assert "pod.yaml: Pod" in out
     assert f"protect: {folder}/helm\\x1b.yaml:2: not YAML: " in said and "helm template" in said
 
 
@@ -94,7 +94,8 @@ def test_a_dry_run_can_be_applied_with_patch(
     stripped = str(len(folder.parts))
     command = ["git", "apply", "--unsafe-paths", f"-p{stripped}", "-"]
     subprocess.run(command, cwd=folder, input=difference.encode(), check=True)
-    assert (folder / "pod.yaml").read_bytes() == written.replace("xenpod", "fast-metal").encode()
+    filled = written.replace("xenpod", "fast-metal").rstrip("\r\n") + "\r\n"
+    assert (folder / "pod.yaml").read_bytes() == filled.encode()
 
 
 def test_add_ons_are_made_critical(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
@@ -125,10 +126,10 @@ def test_an_add_on_that_is_nowhere_is_an_error(capsys: pytest.CaptureFixture[str
         (("--dry-run",), "--dry-run is for"),
         (("--addon", "a/b"), "for --critical"),
         (("--fill", ".", "--addon-label", "x"), "for --critical"),
-        (("--critical", ".", "--addon-label", "a b"), "not a label"),
+        (("--critical", ".", "--addon-label", "a b"), "not a label key"),
     ],
 )
-def test_what_does_not_go_together(
+def test_contradicting_arguments_are_refused(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str
 ) -> None:
     status, _, said = generate(capsys, *arguments)

@@ -137,32 +137,20 @@ def test_what_the_api_server_needs_for_it(release: str, flags: str) -> None:
     assert policies.switches(version(release)) == flags
 
 
-@pytest.mark.parametrize(
-    ("release", "api"), [("1.15", "v1alpha1"), ("1.16", "v1alpha1"), ("1.17", "v1"), ("1.19", "v1")]
-)
-def test_kyvernos_policy_is_the_same(release: str, api: str) -> None:
+@pytest.mark.parametrize("release", ["1.17", "1.19"])
+def test_kyvernos_policy_is_the_same(release: str) -> None:
     assert kyverno.assign(version(release)) == {
-        "apiVersion": f"policies.kyverno.io/{api}",
+        "apiVersion": "policies.kyverno.io/v1",
         "kind": "MutatingPolicy",
         "metadata": {"name": "xenpod-assign-class"},
         "spec": MUTATION | {"autogen": {"podControllers": {"controllers": []}}},
     }
 
 
-def test_kyvernos_older_policy() -> None:
-    made = kyverno.assign(Version(1, 14))
-    assert (made["apiVersion"], made["kind"]) == ("kyverno.io/v1", "ClusterPolicy")
-    assert made["metadata"]["annotations"] == {"pod-policies.kyverno.io/autogen-controllers": "none"}
-    (rule,) = made["spec"]["rules"]
-    assert rule["match"] == {
-        "any": [{"resources": {"kinds": ["Pod"], "operations": ["CREATE"], "namespaceSelector": LABELLED}}]
-    }
-    look_up = {
-        "urlPath": "/api/v1/namespaces/{{ request.namespace }}",
-        "jmesPath": 'metadata.labels."xenpod.dev/runtime-class"',
-    }
-    assert rule["context"] == [{"name": "class", "apiCall": look_up}]
-    assert rule["mutate"] == {"patchStrategicMerge": {"spec": {"+(runtimeClassName)": "{{ class }}"}}}
+@pytest.mark.parametrize("release", ["1.12", "1.16"])
+def test_an_older_kyverno_is_refused(release: str) -> None:
+    with pytest.raises(Invalid, match=rf"Kyverno {release}: it has no MutatingPolicy v1.* came with 1\.17"):
+        kyverno.assign(version(release))
 
 
 def test_the_policy_that_keeps_zones_off_the_host() -> None:
