@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from daemonkit.faults import Invalid
 
 NAME_LIMIT = 256
+DEVICES_LIMIT = 32
 PATH_LIMIT = 4096
 SYSCTL_LIMIT = 64
 SYSCTL_VALUE_LIMIT = 1024
@@ -60,6 +61,12 @@ def device_name(operation: str, value: str) -> str:
     if not _DEVICE.fullmatch(value):
         raise Invalid(operation, f"device {printable(value, 80)!r}", "want 1 to 63 of [a-z0-9._-]")
     return value
+
+
+def device_count(operation: str, subject: str, count: int) -> None:
+    """Invalid: a zone or a workload has too many devices."""
+    if count > DEVICES_LIMIT:
+        raise Invalid(operation, subject, f"{count} devices are more than {DEVICES_LIMIT}")
 
 
 def interface(operation: str, value: str) -> str:

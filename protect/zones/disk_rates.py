@@ -10,10 +10,23 @@ from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
 from protect.model.domain.shares import DiskRates
+from protect.model.room.modes import refuse_impossible_rates
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 
 log = logging.getLogger(__name__)
+
+
+def allowed(
+    operation: str, zone_id: str, wanted: DiskRates, limits: DiskRates, *, possible: bool
+) -> DiskRates:
+    """The wanted rates, within the limits of the configuration; none if the host cannot hold any.
+
+    Refused: rates are wanted, and the host cannot hold them.
+    """
+    refuse_impossible_rates(operation, zone_id, wanted, possible=possible)
+    # protect host has a notice if only the configuration wants rates.
+    return wanted.within(limits) if possible else DiskRates()
 
 
 async def change(manager: ZoneManager, zone_id: str, rates: DiskRates) -> None:

@@ -1,39 +1,33 @@
-"""CreateZone: admits, records, creates, boots, greets and configures a zone."""
+"""Launches a zone: admits, records, creates, boots, greets and configures it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-import uuid
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Exhausted, Exists, Fault, Refused
+from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from daemonkit.observe import reported
 from daemonkit.observe.steps import step
 from protect.model.toolstack import DomainSpec
 from protect.model.zone import SCRATCH_VDEV, Zone, ZoneSpec, ZoneState
-from protect.state.manager import ZoneManager, now_ns
+from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
-from protect.state.store import Intent
-from protect.workloads.devices import find
 from protect.workloads.devices.zone import give_devices, may_pass_functions
-from protect.zones import kernel
+from protect.zones import admission
 from protect.zones.deaths import explain
 from protect.zones.destroy import dismantle
 from protect.zones.events import new_link
 from protect.zones.recovery import mark
-from protect.zones.room import capacity, preflight
 from protect.zones.upkeep import clock
 
 log = logging.getLogger(__name__)
-
-INTENT = Intent("zone.create")
 
 
 async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
@@ -42,11 +36,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
     Exists, Exhausted, Refused (destroyed or dead meanwhile), TooLate (does not boot), ToolstackError.
     """
     begin = time.monotonic()
-    find.check(manager, spec)
-    if spec.kernel:
-        await asyncio.to_thread(kernel.check, spec.id, spec.kernel)
-    with step("zone.admit", zone=spec.id):
-        runtime = await admit(manager, spec)
+    runtime = await admission.admit(manager, spec)
     client, toolstack = runtime.client, manager.toolstack
     async with runtime.lock, AsyncExitStack() as undo:
         undo.push_async_callback(_undo, manager, runtime)
@@ -94,33 +84,6 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
         undo.pop_all()
     log.info("zone runs", extra=fields(zone=runtime.id, seconds=time.monotonic() - begin))
     return runtime.zone
-
-
-async def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
-    """Reserve the id, the memory and the record of a zone, all or nothing."""
-    memory = await capacity.refresh(manager)
-    # From here on nothing waits: two zones at once cannot both count on the same memory.
-    if spec.id in manager.zones:
-        raise Exists("create zone", spec.id, "there is one already")
-    if manager.closed:
-        raise Refused("create zone", spec.id, manager.closed)
-    count = len(manager.zones)
-    if count >= manager.config.limits.zones:
-        raise Exhausted("create zone", spec.id, f"there are {count} zones, as many as limits.zones")
-    preflight.check_room(manager, spec.id, memory)
-    manager.scratch.admit(spec.id, spec.scratch_bytes)
-    with ExitStack() as undo:
-        undo.callback(manager.scratch.remove, spec.id)
-        promise = capacity.zone_promise(manager.toolstack, spec)
-        manager.ledger.admit(spec.id, promise, spec.reservations)
-        undo.callback(manager.ledger.release, spec.id)
-        zone = Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns(), host_boot=manager.host_boot)
-        runtime = manager.add_zone(zone)
-        undo.callback(manager.zones.pop, spec.id)
-        manager.put_zone(runtime, runtime.zone, INTENT)
-        undo.pop_all()
-    checkpoint("zone-create.recorded")
-    return runtime
 
 
 async def _attach_scratch(manager: ZoneManager, runtime: ZoneRuntime) -> None:
