@@ -49,14 +49,14 @@ class ToolstackKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of all zones together: ``total``, or if that is 0 the host's memory minus ``reserve``."""
+    """The memory of all zones together: ``total``; if 0, the host's memory minus ``reserve``."""
 
     total: Bytes = Bytes(0)
     reserve: Bytes = Bytes(512 * _MIB)
     reservations_only: bool = False
     """Whether only pods with a reservation get zones."""
     policy_period: Seconds = Seconds(5.0)
-    """Between looks at zones whose memory follows what they use."""
+    """Seconds between looks at zones with the dynamic memory policy."""
 
     def __post_init__(self) -> None:
         longer_than_nothing(self, "policy_period")
@@ -92,7 +92,7 @@ class Profile:
 class NamedDevice:
     """A device of this host, by its PCI address ("0000:65:00.0") or the path of its node.
 
-    ``profiles``: of which zones that may have it; empty for all.
+    ``profiles``: profiles of zones that may have the device; empty: all.
     """
 
     SHORT: ClassVar[str] = "place"
@@ -111,9 +111,9 @@ class NamedDevice:
 
 @dataclass(frozen=True, slots=True)
 class ScratchConfig:
-    """The files behind zones' scratch disks: where they are, and what stays free beside them there.
+    """The files behind zones' scratch disks.
 
-    ``overcommit``: promise more than the disk has.
+    ``reserve``: bytes that stay free on the host's disk.  ``overcommit``: promise more than the disk has.
     """
 
     dir: Path | None = None
@@ -128,7 +128,7 @@ class ScratchConfig:
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """What the operator declares about this host, for handlers that require it."""
+    """The operator's declarations about this host, for handlers with requirements."""
 
     labels: tuple[str, ...] = ()
     devices: Mapping[str, NamedDevice] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class HostConfig:
 
 @dataclass(frozen=True, slots=True)
 class ZoneLimits:
-    """Quotas against callers and zones that want too much."""
+    """Quotas against greedy callers and zones."""
 
     zones: int = 512
     reservations: int = 1024
@@ -151,7 +151,7 @@ class ZoneLimits:
     execs_per_zone: int = 48
     connections_per_zone: int = channel.LIMIT_CONNECTIONS
     disk_read_rate: Bytes = Bytes(0)
-    """Bytes per second of each disk of a zone; 0: no limit, as of the other three."""
+    """Bytes per second of each disk of a zone; 0: no limit, as for the other three."""
     disk_write_rate: Bytes = Bytes(0)
     disk_read_operations: int = 0
     disk_write_operations: int = 0
@@ -161,16 +161,16 @@ class ZoneLimits:
         at_least(0, self, "execs_per_zone", "connections_per_zone")
         at_least(0, self, *_RATES)
         at_most(MOST_DISK_RATE, self, *_RATES)
-        # The names from xvda to xvdyz: those from xvdza on are the toolstack's own.
+        # Names from xvda to xvdyz; names from xvdza on belong to the toolstack.
         at_most(676, self, "disks_per_zone")
-        # An agent accepts no more.
+        # Limits of the agent.
         at_most(channel.LIMIT_CONTAINERS, self, "workloads_per_zone")
         at_most(channel.LIMIT_EXECS, self, "execs_per_zone")
         at_most(channel.LIMIT_CONNECTIONS, self, "connections_per_zone")
 
     @property
     def disk_rates(self) -> DiskRates:
-        """The most that a zone can have."""
+        """The largest rates of a zone."""
         return DiskRates(
             self.disk_read_rate, self.disk_write_rate, self.disk_read_operations, self.disk_write_operations
         )
@@ -187,9 +187,9 @@ class Timeouts:
     stop: Seconds = Seconds(20.0)
     resize: Seconds = Seconds(30.0)
     silence: Seconds = Seconds(0.0)
-    """How long a zone may run without its agent being reached; 0: for ever."""
+    """Seconds that a zone may run with an unreachable agent; 0: no limit."""
     clock: Seconds = Seconds(30.0)
-    """How often the clock of a zone is held against the host's."""
+    """Seconds between comparisons of a zone's clock with the host's."""
     reconcile: Seconds = Seconds(15.0)
 
     def __post_init__(self) -> None:
@@ -241,7 +241,7 @@ class ProtectdConfig:
                     raise WrongKey(f"host.devices.{name}.profiles", f"there is no profile {profile!r:.80}")
 
     def check_host(self) -> None:
-        """Check the values that depend on this host.  WrongKey: one cannot work on it."""
+        """Check values that depend on this host.  WrongKey: a value cannot work on this host."""
         existing_directory("guest_dir", self.guest_dir)
         if self.toolstack is ToolstackKind.LIBXL:
             existing_file("libxl.kernel", self.libxl.kernel)
@@ -261,7 +261,7 @@ class ProtectdConfig:
         return sorted({DEFAULT_PROFILE, *self.profiles})
 
     def profile(self, name: str) -> Profile:
-        """The profile of this name, ``""`` for the default one.  Invalid: it is not configured."""
+        """The profile with this name, ``""`` for the default profile.  Invalid: not configured."""
         name = name or DEFAULT_PROFILE
         if name == DEFAULT_PROFILE and name not in self.profiles:
             return Profile()

@@ -18,9 +18,9 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _CREATE = "create zone"
 _SHUTDOWN = (1.0, 3600.0)
-"""Bounds of its deadline, in seconds."""
+"""Bounds of the deadline of a shutdown, in seconds."""
 _MOST_CAP = 1024 * CPU_PERCENT
-"""That of a zone of all the vCPUs that a profile can allow."""
+"""Cap of a zone with the most vCPUs that a profile can allow."""
 
 
 def uuid(operation: str, text: str) -> UUID:
@@ -43,7 +43,7 @@ def shutdown_seconds(deadline_ns: int) -> float:
 
 
 def zone_request(request: pb.CreateZoneRequest) -> ZoneRequest:
-    """Read a request for a zone.  Invalid: a field that no profile and no host could allow."""
+    """Read a request for a zone.  Invalid: no profile and no host could allow a field."""
     zone_id = checks.identifier(_CREATE, "zone", request.id)
     if request.interfaces > 1:
         raise Invalid(_CREATE, zone_id, f"{request.interfaces} interfaces are more than 1")
@@ -121,7 +121,7 @@ def size(operation: str, zone_id: str, asked: pb.ZoneResources) -> ZoneSize:
 
 
 def disk_rates(operation: str, zone_id: str, asked: pb.DiskRates) -> DiskRates:
-    """Read rates of disks.  Invalid: beyond what any host holds."""
+    """Read rates of disks.  Invalid: more than ``MOST_DISK_RATE``."""
     wanted = DiskRates(asked.read_bytes, asked.write_bytes, asked.read_operations, asked.write_operations)
     if wanted.exceeds(DiskRates(*[MOST_DISK_RATE] * 4)):
         raise Invalid(operation, zone_id, f"a rate of its disks is more than {MOST_DISK_RATE}")
@@ -129,7 +129,7 @@ def disk_rates(operation: str, zone_id: str, asked: pb.DiskRates) -> DiskRates:
 
 
 def _id_mapping(zone_id: str, asked: pb.IdMapping) -> ZoneIdMapping:
-    """Read an id mapping.  Invalid: it contains id 2^32 - 1, which means none (user_namespaces(7))."""
+    """Read an id mapping.  Invalid: empty, or with id 2^32 - 1, which means "no id" (user_namespaces(7))."""
     if not asked.length or asked.host_id + asked.length >= 2**32:
         raise Invalid(_CREATE, zone_id, f"id mapping: {asked.length} ids from {asked.host_id}")
     return ZoneIdMapping(asked.host_id, asked.length)

@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 
 
 async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
-    """Launch a zone until its agent answers; on failure nothing of it is left.
+    """Launch a zone until its agent answers; after a failure nothing of the zone is left.
 
-    Exists, Exhausted, Refused (destroyed or dead meanwhile), TooLate (does not boot), ToolstackError.
+    Exists, Exhausted, Refused (destroyed or dead during the launch), TooLate (no boot), ToolstackError.
     """
     begin = time.monotonic()
     runtime = await admission.admit(manager, spec)
@@ -43,15 +43,15 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
         async with _explained(manager, runtime):
             await manager.volumes.open(spec.id)
             checkpoint("zone-create.sharing")
-            # A destroy may be waiting already: no domain is made for it.
+            # Make no domain if a destroy is waiting already.
             runtime.end.check("use", f"zone {spec.id}")
             shared, passthrough = manager.volumes.shared(spec.id), may_pass_functions(manager, spec)
             with step("domain.create", zone=spec.id):
                 domain = await toolstack.create(domain_spec(runtime.zone, shared, passthrough=passthrough))
-            # In memory only: should we die here, the domain is found again by its uuid.
+            # In memory only: a restarted daemon finds the domain by its uuid.
             runtime.zone = replace(runtime.zone, domain_id=domain)
             checkpoint("zone-create.domain-created")
-            # It boots without its cap: with a tenth of a CPU that would take ten times as long.
+            # Boot without the cap: with a tenth of a CPU the boot would take ten times as long.
             await toolstack.set_shares(domain, replace(spec.shares, cap=0))
             if spec.disk_rates:
                 await toolstack.set_disk_rates(domain, spec.disk_rates)
@@ -97,7 +97,7 @@ async def _attach_scratch(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 async def _undo(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Remove what was made.  A failure here is logged, since the caller gets the fault of the launch."""
+    """Remove the zone.  A failure is logged, because the caller gets the fault of the launch."""
     try:
         await dismantle(manager, runtime)
     except Fault as fault:
@@ -106,7 +106,7 @@ async def _undo(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 @asynccontextmanager
 async def _explained(manager: ZoneManager, runtime: ZoneRuntime) -> AsyncIterator[None]:
-    """Add to a fault of the launch how the zone died, and its console's last lines."""
+    """Add to a fault of the launch the zone's cause of death, and the console's last lines."""
     try:
         yield
     except Fault as fault:

@@ -1,4 +1,4 @@
-"""Preflight: the host's settings, held against what the configuration wants of them."""
+"""Preflight: compares the host's settings with the demands of the configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def wants(config: ProtectdConfig) -> HostWants:
-    """What the configuration wants of the host."""
+    """The configuration's demands on the host."""
     return HostWants(
         zones=config.limits.zones,
         disks_per_zone=config.limits.disks_per_zone,
@@ -24,7 +24,7 @@ def wants(config: ProtectdConfig) -> HostWants:
 
 
 async def check(manager: ZoneManager) -> None:
-    """Look at the host's settings, and tell of notices that are new or gone; a failure is logged."""
+    """Check the host's settings, and publish new and withdrawn notices; a failure is logged."""
     try:
         found = await manager.toolstack.preflight(wants(manager.config))
     except Fault as fault:

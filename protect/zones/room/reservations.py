@@ -1,4 +1,4 @@
-"""Reservations: made, bound to pods, released; recorded before anybody is told."""
+"""Reservations: make, bind to pods, release; recorded before the answer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from protect.zones.room.capacity import memory_within, refresh, reservation_prom
 log = logging.getLogger(__name__)
 
 PODS_LIMIT = 32
-"""Most pods that one reservation is for."""
+"""Most pods of one reservation."""
 _MAKE, _BIND = "make reservation", "bind reservation"
 
 
 def memory_of(manager: ZoneManager, reservation_id: str, total_bytes: int, vcpus: int) -> int:
-    """The zone's memory in a reservation of ``total_bytes`` in all; of an existing one, what it has."""
+    """The zone's memory in a reservation of ``total_bytes``; an existing reservation keeps its memory."""
     found = manager.reservations.get(reservation_id)
     if found and reservation_promise(manager.toolstack, found.memory_bytes, found.vcpus) <= total_bytes:
         return found.memory_bytes
@@ -32,12 +32,12 @@ def memory_of(manager: ZoneManager, reservation_id: str, total_bytes: int, vcpus
 async def make(manager: ZoneManager, wanted: Reservation) -> Reservation:
     """Make a reservation.  A repeated call only adds pods.
 
-    Exists: there is one of other sizes or devices.  Exhausted, with the numbers: it does not fit, or there
-    are too many.  Missing, Refused: a device does not exist, or is taken.
+    Exists: the id has a reservation of other sizes or devices.  Exhausted, with the numbers: the memory is
+    short, or too many reservations exist.  Missing, Refused: a device does not exist, or is taken.
     """
     if wanted.id not in manager.reservations:
         await refresh(manager)
-    # From here on nothing is awaited, so two reservations cannot both count on the same memory.
+    # Nothing is awaited from here on: two reservations at once cannot both count on the same memory.
     if (found := manager.reservations.get(wanted.id)) is not None:
         return _again(manager, found, wanted)
     if (count := len(manager.reservations)) >= manager.config.limits.reservations:
@@ -58,7 +58,7 @@ async def make(manager: ZoneManager, wanted: Reservation) -> Reservation:
 
 
 def bind(manager: ZoneManager, reservation_id: str, pod_uid: str) -> Reservation:
-    """Add a pod.  Missing: there is no such reservation; Exhausted: it has too many pods."""
+    """Add a pod.  Missing: the id has no reservation.  Exhausted: too many pods."""
     found = manager.reservations.get(reservation_id)
     if found is None:
         raise Missing(_BIND, reservation_id, "there is no such reservation", "make it first")
@@ -66,7 +66,7 @@ def bind(manager: ZoneManager, reservation_id: str, pod_uid: str) -> Reservation
 
 
 def release(manager: ZoneManager, reservation_id: str) -> None:
-    """Release a reservation; an unknown id succeeds.  A zone that has it keeps its memory."""
+    """Release a reservation; an unknown id succeeds.  A zone with the reservation keeps its memory."""
     if reservation_id not in manager.reservations:
         return
     manager.drop_reservation(reservation_id)
