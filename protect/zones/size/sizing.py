@@ -77,7 +77,7 @@ def intended(zone: Zone, intent: Intent | None) -> ZoneSpec:
 
 
 async def restore(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Set the recorded size and shares in the hypervisor.  A failed step is logged; the next start repeats it."""
+    """Set the recorded size and shares in the hypervisor.  The next start repeats a failed step (logged)."""
     zone, toolstack = runtime.zone, manager.toolstack
     try:
         await toolstack.set_memory(zone.domain_id, zone.spec.memory_bytes)
