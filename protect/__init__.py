@@ -1,1 +1,1 @@
-"""The Protect daemon: zones (one virtual machine each) and the workloads in them."""
+"""The Protect daemon: zones (one virtual machine each) and their workloads."""

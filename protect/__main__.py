@@ -1,4 +1,4 @@
-"""``protectd --config FILE``: assembles the daemon, and serves until it is told to stop."""
+"""``protectd --config FILE``: assembles the daemon, and serves until a signal to stop."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _imports(config: ProtectdConfig) -> None:
-    """The fake does without libxl, which takes 2 MiB."""
+    """Import the toolstack.  The fake saves the 2 MiB of libxl."""
     if config.toolstack is ToolstackKind.LIBXL:
         import protect.toolstack.libxl.toolstack  # noqa: F401
 
 
 async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
-    """Adopt the existing zones and serve; the zones go on running when this returns."""
+    """Adopt the existing zones and serve.  Zones go on running afterwards."""
     config.check_host()
     async with AsyncExitStack() as stack:
         claim(config, stack)
@@ -77,7 +77,7 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         stack.push_async_callback(manager.close)
         await preflight.check(manager)
         recorded = await reconcile.load(manager)
-        # After the load: an end told before would find no zone to be the end of.
+        # After the load: an earlier report of an end would find no zone.
         watching = asyncio.ensure_future(deaths.watch(manager))
         stack.callback(watching.cancel)
         shares = asyncio.ensure_future(sharing.watch(manager))
@@ -157,7 +157,7 @@ async def _manager(
 
 
 def check_modes(config: ProtectdConfig, capabilities: Capabilities) -> None:
-    """WrongKey for a profile whose zones would have a mode in which their kernel cannot boot."""
+    """WrongKey: the kernel cannot boot in the mode of a profile."""
     for name in config.profile_names():
         mode = choose(config.profile(name).mode, capabilities)
         if mode not in capabilities.kernel_modes:
@@ -166,7 +166,7 @@ def check_modes(config: ProtectdConfig, capabilities: Capabilities) -> None:
 
 
 def claim(config: ProtectdConfig, stack: AsyncExitStack) -> None:
-    """Lock both directories of this protectd: a second one would remove what it does not know there."""
+    """Lock both directories: a second protectd would remove unknown files there."""
     lifecycle.make_directories(config.run_dir, config.state_dir)
     for what, lock in (
         ("state directory", config.state_dir / "lock"),
@@ -177,7 +177,7 @@ def claim(config: ProtectdConfig, stack: AsyncExitStack) -> None:
 
 
 async def _wait(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:
-    """Wait for ``stop``.  Broken: the watch for ends of zones has failed, which only a restart repairs."""
+    """Wait for ``stop``.  Broken: the watch for ends of zones failed; only a restart repairs the watch."""
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait([stopped, watching], return_when=asyncio.FIRST_COMPLETED)
     if not stopped.done():

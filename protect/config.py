@@ -41,7 +41,7 @@ SCRATCH_LEAST = 16 * _MIB
 
 
 class ToolstackKind(Enum):
-    """The hypervisor adapter."""
+    """Which hypervisor adapter to build."""
 
     FAKE = "fake"
     LIBXL = "libxl"
@@ -56,7 +56,7 @@ class Memory:
     reservations_only: bool = False
     """Whether only pods with a reservation get zones."""
     policy_period: Seconds = Seconds(5.0)
-    """Seconds between looks at zones whose memory follows their use."""
+    """Seconds between looks at zones with the dynamic memory policy."""
 
     def __post_init__(self) -> None:
         longer_than_nothing(self, "policy_period")
@@ -92,7 +92,7 @@ class Profile:
 class NamedDevice:
     """A device of this host, by its PCI address ("0000:65:00.0") or the path of its node.
 
-    ``profiles``: the profiles of zones that may have the device; empty for all.
+    ``profiles``: profiles of zones that may have the device; empty: all.
     """
 
     SHORT: ClassVar[str] = "place"
@@ -111,9 +111,9 @@ class NamedDevice:
 
 @dataclass(frozen=True, slots=True)
 class ScratchConfig:
-    """The files of zones' scratch disks: their directory, and the space to leave free beside them.
+    """The files behind zones' scratch disks.
 
-    ``overcommit``: promise more than the disk has.
+    ``reserve``: bytes that stay free on the host's disk.  ``overcommit``: promise more than the disk has.
     """
 
     dir: Path | None = None
@@ -128,7 +128,7 @@ class ScratchConfig:
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """The operator's description of this host, for handlers with requirements."""
+    """The operator's declarations about this host, for handlers with requirements."""
 
     labels: tuple[str, ...] = ()
     devices: Mapping[str, NamedDevice] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class ZoneLimits:
     execs_per_zone: int = 48
     connections_per_zone: int = channel.LIMIT_CONNECTIONS
     disk_read_rate: Bytes = Bytes(0)
-    """Bytes per second of each disk of a zone; 0: no limit (also in the next three)."""
+    """Bytes per second of each disk of a zone; 0: no limit, as for the other three."""
     disk_write_rate: Bytes = Bytes(0)
     disk_read_operations: int = 0
     disk_write_operations: int = 0
@@ -161,7 +161,7 @@ class ZoneLimits:
         at_least(0, self, "execs_per_zone", "connections_per_zone")
         at_least(0, self, *_RATES)
         at_most(MOST_DISK_RATE, self, *_RATES)
-        # The names from xvda to xvdyz: the names from xvdza on are the toolstack's own.
+        # Names from xvda to xvdyz; names from xvdza on belong to the toolstack.
         at_most(676, self, "disks_per_zone")
         # Limits of the agent.
         at_most(channel.LIMIT_CONTAINERS, self, "workloads_per_zone")
@@ -170,7 +170,7 @@ class ZoneLimits:
 
     @property
     def disk_rates(self) -> DiskRates:
-        """Maximum rates of a zone."""
+        """The largest rates of a zone."""
         return DiskRates(
             self.disk_read_rate, self.disk_write_rate, self.disk_read_operations, self.disk_write_operations
         )
@@ -187,7 +187,7 @@ class Timeouts:
     stop: Seconds = Seconds(20.0)
     resize: Seconds = Seconds(30.0)
     silence: Seconds = Seconds(0.0)
-    """Seconds that a zone may run without contact to its agent; 0: no limit."""
+    """Seconds that a zone may run with an unreachable agent; 0: no limit."""
     clock: Seconds = Seconds(30.0)
     """Seconds between comparisons of a zone's clock with the host's."""
     reconcile: Seconds = Seconds(15.0)
@@ -241,7 +241,7 @@ class ProtectdConfig:
                     raise WrongKey(f"host.devices.{name}.profiles", f"there is no profile {profile!r:.80}")
 
     def check_host(self) -> None:
-        """Check the values that depend on this host.  WrongKey: a value is impossible on this host."""
+        """Check values that depend on this host.  WrongKey: a value cannot work on this host."""
         existing_directory("guest_dir", self.guest_dir)
         if self.toolstack is ToolstackKind.LIBXL:
             existing_file("libxl.kernel", self.libxl.kernel)
@@ -261,7 +261,7 @@ class ProtectdConfig:
         return sorted({DEFAULT_PROFILE, *self.profiles})
 
     def profile(self, name: str) -> Profile:
-        """The profile of this name, ``""`` for the default profile.  Invalid: not configured."""
+        """The profile with this name, ``""`` for the default profile.  Invalid: not configured."""
         name = name or DEFAULT_PROFILE
         if name == DEFAULT_PROFILE and name not in self.profiles:
             return Profile()

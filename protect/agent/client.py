@@ -1,8 +1,7 @@
-"""The client of one zone's agent: each call a method, with its deadline, checked on the way out and back.
+"""The client of one zone's agent: one method for each call, with a deadline and checks both ways.
 
-A call fails at once when the zone's end is declared, before or during it, with that End's fault and cause.
-Calls that make streams finish what they begin: a caller who is cancelled is told so once the agent has
-answered, and what it made has been given up.
+The declared end of the zone fails a call at once, with the fault and cause of the End.  A cancelled call that
+creates streams waits for the agent's answer and gives the streams up, before the caller gets CancelledError.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 T = TypeVar("T")
 
-_ADOPTION = 5.0  # seconds a call waits for a zone that is just being adopted
+_ADOPTION = 5.0  # seconds that a call waits for the adoption of the zone
 _DIAL = 15.0  # seconds: longer than the agent's own deadline of 10
-_START = 130.0  # seconds: longer than the agent's 60 for what is left of a creation and 60 for the start
+_START = 130.0  # seconds: longer than the agent's 60 for the rest of a creation and 60 for the start
 
 
 class AgentClient:
-    """The client of one zone, while it is known.  Calls wait until launch or adoption calls ``serve``."""
+    """The client of one zone.  Calls wait until launch or adoption calls ``serve``."""
 
     def __init__(self, zone_id: str, end: End, call_timeout: float, streams_taken: Callable[[], set[int]]):
-        """``streams_taken``: the streams that the zone's workloads have, for the check of new ones."""
+        """``streams_taken``: streams of the zone's workloads, for the check of new streams."""
         self.call_timeout = call_timeout
         self.connections: set[int] = set()
         """Input streams of the connections made by ``dial``."""
@@ -68,7 +67,7 @@ class AgentClient:
             return await link.open(timeout)
 
     def serve(self) -> None:
-        """Let everybody call from now on: the launch or the adoption of the zone is done."""
+        """Allow calls: the launch or the adoption of the zone is done."""
         self._serving.set()
 
     @property
@@ -76,7 +75,7 @@ class AgentClient:
         return self._serving.is_set()
 
     async def ready(self) -> None:
-        """Wait until everybody may call; Unreachable when that takes too long."""
+        """Wait until calls are allowed.  Unreachable: the wait takes too long."""
         if self._serving.is_set():
             return
         try:
@@ -93,29 +92,29 @@ class AgentClient:
     # Of the zone.
 
     async def configure_zone(self, spec: ZoneSpec) -> None:
-        """Configure the zone, as a part of its launch, before ``serve``; its scratch disk is attached."""
+        """Configure the zone during launch, before ``serve``, with the scratch disk attached."""
         for request in requests.configuration(spec):
             await self._call_early(request)
 
     async def configure_network(self, guest: GuestNetwork, name: str) -> None:
-        """Set up the zone's first interface under this name."""
+        """Set up the zone's first interface as ``name``."""
         await self._call(requests.configure_network(guest, name))
 
     async def mount_shared(self, session: str) -> None:
-        """Mount what this session's server serves, unless that is mounted.  Unsupported: an old agent."""
+        """Mount the directory of the session's server.  Idempotent.  Unsupported: an old agent."""
         await self._call(pb.Request(mount_shared=pb.MountShared(session=session)))
 
     async def resize(self, cpus: int = 0) -> GuestSize:
-        """Have the zone start the first ``cpus`` CPUs that it has been given; its size as it is now."""
+        """Let the zone start its first ``cpus`` CPUs; returns the present size."""
         return replies.guest_size(await self._call(requests.resize_zone(cpus)))
 
     async def find_device(self, name: str, *, gone: bool = False) -> GuestDevice:
-        """A disk as the zone has it, once it is there; or, all 0, once it is gone.  TooLate: not in 20 s."""
+        """Wait for a disk in the zone, or with ``gone`` for the removal (all 0).  TooLate: after 20 s."""
         asked = pb.FindDevice(name=name, gone=gone)
         return replies.device(self._zone_id, (await self._call(pb.Request(find_device=asked))).device)
 
     async def list_processes(self) -> ProcessList:
-        """List all processes, as a part of setting up a connection, before ``serve``."""
+        """List all processes, during the set-up of a connection, before ``serve``."""
         reply = await self._call_early(pb.Request(list_processes=pb.ListProcesses()))
         return replies.process_list(self._zone_id, reply.processes)
 
@@ -124,10 +123,10 @@ class AgentClient:
         return replies.facts(reply.facts, agent_version)
 
     def ask(self, request: pb.Request, read: Callable[[pb.Reply], T]) -> asyncio.Future[T]:
-        """Ask a question; the future has the answer, or why there is none.
+        """Ask a question; the future gets the answer or the fault.
 
-        Without a task: there may be hundreds of zones.  A question is open until the agent answers or its
-        connection ends, so that a silent zone has one and not many.
+        No task, because hundreds of zones may be asked.  A question stays open until the agent answers or the
+        connection ends: a silent zone has one open question, not many.
         """
         self._end.check("use", f"zone {self._zone_id}")
         if not self._serving.is_set():
@@ -148,34 +147,34 @@ class AgentClient:
         return answer
 
     async def power_off(self) -> None:
-        """Have it kill what runs, write its file systems back, and end."""
+        """Let the zone kill all processes, write back its file systems, and power off."""
         await self._call(pb.Request(power_off=pb.PowerOff()))
 
     # Of containers and their processes.
 
     async def create_container(self, spec: ContainerSpec) -> CreatedProcess:
-        """Prepare a container.  CannotStart, maybe only by its start (the pid is 0): it cannot be run."""
+        """Prepare a container.  CannotStart: crun refuses it; with pid 0 only ``start_container`` says so."""
         request = requests.create_container(spec)
         return await self._create_process(request, tty=spec.tty, stdin=spec.stdin)
 
     async def start_container(self, container_id: str) -> int:
-        """Start a container: the pid of its first process, 0 if not told.  CannotStart as above."""
+        """Start a container; returns the pid of the first process, 0 if unknown.  CannotStart as above."""
         return (await self._call(requests.start(container_id), max(_START, self.call_timeout))).pid
 
     async def update_container(self, container_id: str, resources: bytes) -> None:
         await self._call(requests.update_container(container_id, resources))
 
     async def delete_container(self, container_id: str, *, early: bool = False) -> None:
-        """Delete a container; an unknown one succeeds.  ``early``: before ``serve``."""
+        """Delete a container; an unknown id succeeds.  ``early``: before ``serve``."""
         call = self._call_early if early else self._call
         await call(pb.Request(delete_container=pb.DeleteContainer(id=container_id)))
 
     async def put_files(self, part: FilePart) -> None:
-        """Exists: the zone has this version."""
+        """Put files.  Exists: the zone has the version."""
         await self._call(requests.put_files(part))
 
     async def read_file(self, owner: str, volume: str, most: int) -> bytes:
-        """The end of a file volume that is one file; untrusted, but of its length."""
+        """The last ``most`` bytes of a file volume with one file; untrusted, except for the length."""
         reply = await self._call(requests.read_file(owner, volume, most))
         return reply.content.content[:most]
 
@@ -186,7 +185,7 @@ class AgentClient:
         return await self._create_process(request, tty=tty, stdin=stdin)
 
     async def delete_exec(self, process: ProcessName) -> None:
-        """Kill an exec if it runs, and have it forgotten; an unknown one succeeds."""
+        """Kill an exec if running, and let the agent forget the exec; an unknown exec succeeds."""
         await self._call(pb.Request(delete_exec=pb.DeleteExec(process=requests.process_ref(process))))
 
     async def signal_process(self, process: ProcessName, number: int, *, every: bool) -> None:
@@ -199,7 +198,7 @@ class AgentClient:
     # Of connections to the zone's loopback.
 
     async def dial(self, port: int) -> DialedConnection:
-        """Connect to a TCP port; Refused when nobody listens.  The caller hangs up."""
+        """Connect to a TCP port.  Refused: nobody listens.  The caller hangs up."""
         await self.ready()
         link = self._linked()
 
@@ -221,7 +220,7 @@ class AgentClient:
     # Of streams.
 
     def output(self, stream: int, sink: Sink, consumed: int = 0) -> None:
-        """Deliver a stream to the sink, from ``consumed`` on; Missing when it has ended or was dropped."""
+        """Deliver a stream to the sink, from ``consumed`` on.  Missing: the stream ended or was dropped."""
         self._linked().output(stream, sink, consumed)
 
     def input(self, stream: int) -> Input:
@@ -272,7 +271,7 @@ class AgentClient:
         return await self._make(create, give_up)
 
     async def _make(self, work: Callable[[], Awaitable[T]], undo: Callable[[T], Awaitable[None]]) -> T:
-        """Let the agent create something.  If the caller is cancelled, what was created is undone."""
+        """Let the agent create an object.  If the caller is cancelled, undo the creation."""
         made: list[T] = []
 
         async def make() -> None:

@@ -1,4 +1,4 @@
-"""The port to a zone's channel, as the client needs it."""
+"""The client's port to a zone's channel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xenpod_proto.channel.v1 import channel_pb2
 
 
 class AgentLink(Protocol):
-    """The channel to one zone's agent; it reconnects by itself until it is closed."""
+    """The channel to one zone's agent; reconnects by itself until closed."""
 
     @property
     def connected(self) -> bool: ...
@@ -27,7 +27,7 @@ class AgentLink(Protocol):
         ...
 
     def ask(self, request: channel_pb2.Request) -> asyncio.Future[channel_pb2.Reply]:
-        """A call that makes nothing in the zone, at once; its reply or fault comes in the future."""
+        """Send a call that creates nothing in the zone; the future gets the reply or the fault."""
         ...
 
     def output(self, stream: int, sink: Sink, consumed: int = 0) -> None: ...
@@ -43,4 +43,4 @@ class AgentLink(Protocol):
 
 Dial = Callable[[], Awaitable[Transport]]
 LinkFactory = Callable[[str, Dial, LinkEvents], AgentLink]
-"""Makes a link, which is not open yet, from zone id, dial and events."""
+"""Makes a closed link from zone id, dial and events."""

@@ -1,4 +1,4 @@
-"""Questions to an agent: what is asked again and again, of every zone, and makes nothing there."""
+"""Repeated questions to the agents of all zones; they create nothing in a zone."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 
 def stats(client: AgentClient, kind: StatsKind, known: Callable[[str], bool]) -> asyncio.Future[ZoneStats]:
-    """Ask for statistics.  ``known``: whether the zone has this workload; others are left out."""
+    """Ask for statistics.  ``known``: whether the zone has a workload; unknown ids are left out."""
     return client.ask(requests.STATS[kind], lambda reply: replies.stats(reply.stats, known))
 
 
 def clock(client: AgentClient, add_ns: int, *, step: bool) -> asyncio.Future[int]:
-    """Add to the zone's clock, at once or slowly: the time that it has then (untrusted).
+    """Add ``add_ns`` to the zone's clock, with ``step`` at once, else slowly.
 
-    Unsupported: an old agent; Refused: the clock is not the zone's own.
+    The answer is the new time (untrusted).  Unsupported: an old agent.  Refused: the zone shares its clock.
     """
     request = pb.Request(sync_clock=pb.SyncClock(add_ns=add_ns, step=step))
     return client.ask(request, lambda reply: reply.clock.realtime_ns)

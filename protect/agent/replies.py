@@ -1,4 +1,4 @@
-"""Reads values from the agent's answers, in which everything is untrusted."""
+"""Reads values from the agent's untrusted answers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def streams_of(untrusted: pb.ProcessCreated) -> Streams:
 def check_streams(
     zone_id: str, untrusted: Streams, taken: Collection[int], *, tty: bool, stdin: bool
 ) -> None:
-    """Check stream numbers.  ProtocolViolation unless they are those asked for, distinct, and not in use."""
+    """Check stream numbers.  ProtocolViolation: not requested, repeated, or in use."""
     numbers = untrusted.all()
     right = (
         bool(untrusted.stdin) == stdin
@@ -68,7 +68,7 @@ def connection(untrusted: pb.Dialed) -> DialedConnection:
 
 
 def device(zone_id: str, untrusted: pb.DeviceFound) -> GuestDevice:
-    """A disk.  ProtocolViolation for numbers that no device has (makedev(3))."""
+    """A disk.  ProtocolViolation: impossible device numbers (makedev(3))."""
     if untrusted.major > _MAJORS or untrusted.minor > _MINORS:
         cause = f"its agent found the device {untrusted.major}:{untrusted.minor}"
         raise ProtocolViolation("find device", f"in zone {zone_id}", cause)
@@ -76,7 +76,7 @@ def device(zone_id: str, untrusted: pb.DeviceFound) -> GuestDevice:
 
 
 def process_list(zone_id: str, untrusted: pb.ProcessList) -> ProcessList:
-    """The list, cut to as many processes as a zone may have."""
+    """The list, cut to a zone's largest number of processes."""
     if len(untrusted.processes) > _PROCESS_LIMIT:
         log.warning("zone lists too many processes", extra=logs.fields(zone=zone_id))
     return ProcessList(
@@ -137,7 +137,7 @@ _AVERAGES = attrgetter(*(name for name in Pressure._fields if "avg" in name))
 
 
 def _near(figures: T) -> T:
-    """The figures, with our time in place of an impossible one."""
+    """The figures, with the host's time in place of an impossible time."""
     now = time.time_ns()
     return figures._replace(timestamp_ns=now) if abs(figures.timestamp_ns - now) > _SKEW else figures
 
@@ -158,5 +158,5 @@ def _pressure(untrusted: pb.Pressure) -> Pressure | None:
 
 
 def _is_name(untrusted: str) -> bool:
-    """Whether an interface can have this name."""
+    """Whether the name is valid for an interface."""
     return 0 < len(untrusted) <= 15 and untrusted.isascii() and untrusted.isprintable()

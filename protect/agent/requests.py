@@ -23,7 +23,7 @@ def process_ref(process: ProcessName) -> pb.ProcessRef:
 
 
 def configuration(spec: ZoneSpec) -> list[pb.Request]:
-    """What a new zone is told, in this order."""
+    """Requests for a new zone, in order."""
     scratch = pb.Request(mount_scratch=pb.MountScratch(disk=SCRATCH_VDEV))
     return [configure_zone(spec), *([scratch] if spec.scratch_bytes else [])]
 

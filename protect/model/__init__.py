@@ -1,1 +1,1 @@
-"""Values, ports and errors: what everything else in protectd is written in terms of."""
+"""Values, ports and errors, for all of protectd."""

@@ -1,4 +1,4 @@
-"""Checks of what callers send, and of text that comes out of a zone."""
+"""Checks of callers' requests, and of text from zones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from daemonkit.faults import Invalid
 
 NAME_LIMIT = 256
+DEVICES_LIMIT = 32
 PATH_LIMIT = 4096
 SYSCTL_LIMIT = 64
 SYSCTL_VALUE_LIMIT = 1024
@@ -19,7 +20,7 @@ _HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 _SECLABEL = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.,-]+){2,4}")
 _DEVICE = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
-# Those a namespace has for itself, sysctl(8): what a pod may set, whatever a zone is made of.
+# Namespaced sysctls, sysctl(8).  A pod may set them in every kind of zone.
 _SYSCTL = re.compile(
     r"(?:net(?:\.[A-Za-z0-9_-]+)+|kernel\.shm[a-z_]+|kernel\.msg[a-z_]+|kernel\.sem|fs\.mqueue\.[a-z_]+)"
 )
@@ -56,10 +57,16 @@ def hostname(operation: str, value: str) -> str:
 
 
 def device_name(operation: str, value: str) -> str:
-    """A name of a device, as the configuration has them."""
+    """A device name in the form of the configuration."""
     if not _DEVICE.fullmatch(value):
         raise Invalid(operation, f"device {printable(value, 80)!r}", "want 1 to 63 of [a-z0-9._-]")
     return value
+
+
+def device_count(operation: str, subject: str, count: int) -> None:
+    """Invalid: a zone or a workload has too many devices."""
+    if count > DEVICES_LIMIT:
+        raise Invalid(operation, subject, f"{count} devices are more than {DEVICES_LIMIT}")
 
 
 def interface(operation: str, value: str) -> str:
@@ -130,13 +137,13 @@ def port(operation: str, value: int) -> int:
 
 
 def printable(untrusted: str, limit: int) -> str:
-    """The text cut to ``limit`` characters, none of which controls a terminal or forges a line."""
+    """The text, cut to ``limit`` characters, without terminal controls and line breaks."""
     kept = "".join(c if c.isprintable() else "�" for c in untrusted[: limit + 1])
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
 
 
 def plain_lines(untrusted: bytes, lines: int) -> list[str]:
-    """The last lines of a console that are not empty, each as plain text."""
+    """The last non-empty lines of a console as plain text."""
     text = untrusted.decode("utf-8", "replace")
     kept = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     return [_plain(line) for line in kept[-lines:]]

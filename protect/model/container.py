@@ -1,4 +1,4 @@
-"""Specs of workloads and execs, in the form of callers' requests and in that of calls to the agent."""
+"""Specs of workloads and execs, in two forms: callers' requests, and calls to the agent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STACK_LIMIT = 8
 
 @dataclass(frozen=True, slots=True)
 class ImageVolume:
-    """An image that the workload's mounts find at ``volumes/<name>``, or the part at ``sub_path`` of it."""
+    """An image, or its part at ``sub_path``, for the workload's mounts at ``volumes/<name>``."""
 
     name: str
     stack: Stack
@@ -36,11 +36,11 @@ class ImageVolume:
 
 @dataclass(frozen=True, slots=True)
 class MemoryVolume:
-    """A part of the zone's memory or scratch disk that the workload's mounts find at ``volumes/<name>``.
+    """A part of the zone's memory or scratch disk, for the workload's mounts at ``volumes/<name>``.
 
-    ``volume`` is the zone's name for it: all workloads that name it share it.  ``size_bytes`` 0: half of the
-    zone's memory, or what the disk has.  ``on_disk``: on the scratch disk, where the zone has one.  ``mode``,
-    ``uid`` and ``gid`` are those of its root directory.
+    ``volume``: the volume's name in the zone; workloads with the same name share the volume.  ``size_bytes``
+    0: half of the zone's memory, or the whole disk.  ``on_disk``: on the scratch disk if the zone has one.
+    ``mode``, ``uid`` and ``gid`` apply to the root directory.
     """
 
     name: str
@@ -81,7 +81,7 @@ class WorkloadSpec:
     file_volumes: Sequence[FileVolume] = ()
     devices: Sequence[DeviceRequest] = ()
     writable_bytes: int = 0
-    """Limit of what it writes to its root; 0: none of its own."""
+    """Limit of bytes written to the root; 0: no limit of its own."""
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
@@ -110,7 +110,7 @@ class DiskFilesystem:
 
 @dataclass(frozen=True, slots=True)
 class DiskVolume:
-    """An ``ImageVolume`` whose image files have become disks."""
+    """An ``ImageVolume`` with disks instead of image files."""
 
     name: str
     filesystems: tuple[DiskFilesystem, ...]
@@ -119,7 +119,7 @@ class DiskVolume:
 
 @dataclass(frozen=True, slots=True)
 class CopiedVolume:
-    """A ``FileVolume``, once the zone has a copy; ``owner`` is a workload, "" for the zone."""
+    """A ``FileVolume`` with a copy in the zone; ``owner``: a workload, "" for the zone."""
 
     name: str
     owner: str
@@ -140,5 +140,5 @@ class ContainerSpec:
     memory_volumes: Sequence[MemoryVolume]
     file_volumes: Sequence[CopiedVolume] = ()
     shared_volumes: Sequence[str] = ()
-    """Names of ``FileVolume``s that are shared with the zone after all."""
+    """Names of ``FileVolume``s without a copy: the zone shares the host's file."""
     writable_bytes: int = 0

@@ -1,4 +1,4 @@
-"""Faults of the zone manager that callers distinguish."""
+"""Faults of the zone manager, for callers to distinguish."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DomainGone(Refused):
 
 
 class CannotStart(Refused):
-    """A zone's runtime says that a container's configuration cannot be run; nothing is left of it there."""
+    """The zone's runtime cannot run a container's configuration; nothing of the container is left."""
 
 
 class LinkDown(Unreachable):
@@ -22,4 +22,4 @@ class LinkDown(Unreachable):
 
 
 class ProtocolViolation(Broken):
-    """The zone's agent broke the channel's rules; it has been cut off."""
+    """The zone's agent broke the channel's rules and is cut off."""

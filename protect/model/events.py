@@ -37,14 +37,14 @@ class WorkloadGone:
 
 @dataclass(frozen=True, slots=True)
 class NoticeSeen:
-    """A setting of the host is not as it should be."""
+    """A setting of the host is wrong."""
 
     notice: HostNotice
 
 
 @dataclass(frozen=True, slots=True)
 class NoticeGone:
-    """It is now."""
+    """A setting of the host is right again."""
 
     setting: str
 

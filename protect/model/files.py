@@ -1,4 +1,4 @@
-"""Small files of the host that zones have copies of: what is wanted, what was found, how it is put."""
+"""Copies of small host files in zones: requests, results of the search, parts for the transfer."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from enum import Enum
 from typing import Protocol
 
 FileId = tuple[int, int]
-"""st_dev and st_ino: nobody else's while somebody holds the file."""
+"""st_dev and st_ino.  Unique while a process holds the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileVolume:
-    """A directory or file that a workload's mounts find at ``volumes/<name>``, copied or shared.
+    """A directory or file for the workload's mounts at ``volumes/<name>``, copied or shared.
 
-    ``volume`` is the zone's name of the copy, "" for one of the workload's own.  ``keep_current``: changes on
-    the host are copied.  ``writable``: the zone may change its copy.  ``map_ids``: by the zone's user
-    namespace.  ``return_bytes``: so many bytes of the file's end are written back when it has ended, if the
-    volume is writable.  The file is below the directory ``beneath`` ("": the root); no symbolic link leads
-    from there to the file.
+    ``volume``: the copy's name in the zone; "": the copy belongs to the workload.  ``keep_current``: copy
+    later changes on the host.  ``writable``: the zone may change its copy.  ``map_ids``: map ids by the
+    zone's user namespace.  ``return_bytes``: bytes at the file's end to write back after the workload's end,
+    if the volume is writable.  The file is below the directory ``beneath`` ("": the root), without symbolic
+    links between.
     """
 
     name: str
@@ -32,16 +32,16 @@ class FileVolume:
     return_bytes: int = 0
     beneath: str = ""
     file: FileId = (0, 0)
-    """What was at the path, once it has been found."""
+    """The file found at the path."""
 
     @property
     def is_returned(self) -> bool:
-        """Whether bytes of the zone are written to the host's file."""
+        """Whether protectd writes bytes from the zone to the host's file."""
         return self.writable and self.return_bytes > 0
 
 
 class FileKind(Enum):
-    """What an entry is."""
+    """Type of an entry."""
 
     REGULAR = "regular"
     DIRECTORY = "directory"
@@ -50,7 +50,7 @@ class FileKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file as it was seen; ``path`` is relative, "" for the root.  ``target`` is a symbolic link's."""
+    """A file as found; ``path``: relative, "" for the root; ``target``: of a symbolic link."""
 
     path: str
     kind: FileKind
@@ -65,10 +65,9 @@ class FileEntry:
 
 @dataclass(slots=True)
 class FileTree:
-    """A version of a volume on the host: its entries in the order in which they are to be made.
+    """A version of a volume on the host: its entries in the order of their creation.
 
-    ``size_bytes``: what it takes in memory.  ``keep``: the names in its root.  ``root`` is a descriptor,
-    which goes with ``close``.
+    ``size_bytes``: size in memory.  ``keep``: the names in the root.  ``root``: an open descriptor.
     """
 
     version: str
@@ -85,11 +84,11 @@ class FileTree:
 
 
 class FileWatch(Protocol):
-    """Tells of changes until it is closed."""
+    """Reports changes until closed."""
 
     @property
     def alive(self) -> bool:
-        """False when what it watched is gone."""
+        """False once the watched file is gone."""
         ...
 
     def close(self) -> None: ...
@@ -97,7 +96,7 @@ class FileWatch(Protocol):
 
 @dataclass(slots=True)
 class FoundFiles:
-    """A tree, with a watch if one was wanted; or, with neither, why there is no copy to be made."""
+    """A tree, and the watch if requested; else neither, and the reason against a copy."""
 
     tree: FileTree | None = None
     watch: FileWatch | None = None
@@ -105,18 +104,18 @@ class FoundFiles:
 
     @property
     def file(self) -> FileId:
-        """What is at the path."""
+        """The file at the path."""
         return self.tree.file if self.tree else (0, 0)
 
     def close(self) -> None:
-        """Close the tree; again is fine.  The watch is its taker's."""
+        """Close the tree.  Idempotent.  The caller closes the watch."""
         if self.tree is not None:
             self.tree.close()
 
 
 @dataclass(frozen=True, slots=True)
 class WantedFiles:
-    """A volume to be found; ``changed``, if it is to be watched, is called at each change from then on."""
+    """A volume to find; ``changed``, if given, is called at each later change."""
 
     volume: FileVolume
     changed: Callable[[], None] | None = None
@@ -124,7 +123,7 @@ class WantedFiles:
 
 @dataclass(frozen=True, slots=True)
 class FileChunk:
-    """An entry, or of a file the ``count`` bytes from ``offset`` on; ``more``: the rest comes later."""
+    """An entry, or ``count`` bytes of a file from ``offset`` on; ``more``: another chunk follows."""
 
     entry: FileEntry
     offset: int = 0
@@ -134,7 +133,7 @@ class FileChunk:
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """A part of a version on its way to a zone, as channel.v1 PutFiles has it; contents as the chunks."""
+    """A part of a version for a zone, as in channel.v1 PutFiles; one content for each chunk."""
 
     owner: str
     volume: str
@@ -149,4 +148,4 @@ class FilePart:
 
 
 class FilesChanged(Exception):
-    """The files are not any more what was found: look again."""
+    """The files changed after the search; search again."""

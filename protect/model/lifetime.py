@@ -1,4 +1,4 @@
-"""Ends: of domains and what serves them, as toolstacks tell them; of a zone or the daemon, for work in it."""
+"""Ends of domains and their servers, reported by toolstacks; ends of zones and the daemon, for open work."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ShutdownReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DomainDeath:
-    """A domain ended (it may still have to be destroyed)."""
+    """A domain ended; protectd may still have to destroy the domain."""
 
     uuid: UUID
     reason: ShutdownReason
@@ -34,7 +34,7 @@ class DomainDeath:
 
 @dataclass(frozen=True, slots=True)
 class ShareEnd:
-    """What served a domain's shared directory ended by itself, and with it the session."""
+    """The server of a domain's shared directory ended by itself, and the session with it."""
 
     uuid: UUID
     session: str
@@ -42,7 +42,7 @@ class ShareEnd:
 
 
 class End:
-    """An end that is declared once; from then on no work goes on in what has ended."""
+    """An end, declared once.  Afterwards no work goes on in the ended object."""
 
     def __init__(self, kind: type[Fault] = Refused) -> None:
         self.cause = ""
@@ -50,7 +50,7 @@ class End:
         self._declared = asyncio.Event()
         self._bounds: set[asyncio.Timeout] = set()
         self._waited: dict[asyncio.Future[Any], tuple[str, str]] = {}
-        """Answers that will not come after the end, with operation and subject."""
+        """Open answers, with operation and subject.  The end fails all of them."""
 
     def declare(self, cause: str) -> None:
         """Declare the end; the first cause stays."""
@@ -70,15 +70,15 @@ class End:
         await self._declared.wait()
 
     async def raised(self, operation: str, subject: str) -> NoReturn:
-        """Wait for the end, then raise its fault; for ``race`` against work that must not outlive it."""
+        """Wait for the end, then raise its fault.  For ``race`` against work that the end must stop."""
         await self._declared.wait()
         raise self.fault(operation, subject)
 
     @asynccontextmanager
     async def bounding(self, operation: str, subject: str) -> AsyncIterator[None]:
-        """Run the body; at the end it is cancelled, and the end's fault raised.
+        """Run the body; the end cancels the body and raises the end's fault.
 
-        A timeout without a time of its own: much cheaper than a rival task for each call.
+        An asyncio timeout without a time: much cheaper than a second task for each call.
         """
         self.check(operation, subject)
         try:
@@ -89,12 +89,12 @@ class End:
                 finally:
                     self._bounds.discard(bound)
         except (Fault, TimeoutError):
-            # The end closes links: what the body failed with then is not the cause.
+            # The end closes links.  A later error of the body is not the cause.
             self.check(operation, subject)
             raise
 
     def fail(self, answer: asyncio.Future[Any], operation: str, subject: str) -> None:
-        """Give ``answer`` the end's fault, should the end come first."""
+        """Fail ``answer`` with the end's fault if the end comes first."""
         self._waited[answer] = (operation, subject)
         answer.add_done_callback(self._waited.pop)
 
@@ -104,5 +104,5 @@ class End:
             raise self.fault(operation, subject)
 
     def fault(self, operation: str, subject: str) -> Fault:
-        """The fault to raise to callers after the end."""
+        """The fault for callers after the end."""
         return self._kind(operation, subject, self.cause)

@@ -19,19 +19,18 @@ class Sink(Protocol):
     """Receives one output stream, in order, each byte once within this process."""
 
     async def write(self, data: bytes) -> int:
-        """Take the bytes; the absolute offset up to which the stream is consumed for good.
+        """Take the bytes; returns the absolute offset up to which the stream is consumed for good.
 
-        What lies after that offset comes again after a restart of this process.  May take as long as
-        it needs: only this stream waits.  Raising gives the stream up: BrokenPipeError says that its
-        reader has gone, anything else is logged.
+        After a restart of this process, bytes behind the offset come again.  A slow sink delays only its own
+        stream.  An exception gives the stream up: BrokenPipeError if the reader has gone; others are logged.
         """
         ...
 
     async def finish(self) -> None:
-        """Take the end of the stream; on return all of it is consumed for good.
+        """Take the end of the stream; on return the whole stream is consumed for good.
 
-        The agent forgets the stream then, so remember it: a finished stream must not be registered
-        again after a restart.
+        The agent then forgets the stream.  Remember the end: after a restart a finished stream must not be
+        registered again.
         """
         ...
 
@@ -45,32 +44,32 @@ class Input(Protocol):
 
 
 class LinkEvents(Protocol):
-    """What the link to an agent reports to its owner."""
+    """Reports of the link to an agent, for the link's owner."""
 
     async def connected(self, hello: AgentHello, new_boot: bool) -> None:
         """After every HELLO, before any stream moves: list the processes, register their outputs.
 
-        Listed outputs that are not registered by then are dropped for good.  ``new_boot``: the agent
-        is not the one of this link's previous connection (true for the first).  An error ends this
-        connection, and the next one tries again.
+        Listed outputs without a registration are then dropped for good.  ``new_boot``: another agent than in
+        this link's previous connection (true for the first connection).  An error ends this connection, and
+        the next connection tries again.
         """
         ...
 
     def process_exited(self, exited: ProcessExited) -> None:
-        """A process ended; may come twice, and may be lost with a connection (list after each)."""
+        """A process ended.  Reports may repeat, or get lost with a connection: list after each connection."""
         ...
 
     def disconnected(self) -> None:
-        """A connection that ``connected`` was told of, or was about to be, has ended."""
+        """A connection ended, after ``connected`` or shortly before."""
         ...
 
     def violation(self, cause: str) -> None:
-        """The agent broke the rules and is cut off until ``open`` is called again; told once."""
+        """The agent broke the rules and is cut off until the next ``open``; reported once."""
         ...
 
 
 class OutputLog(Protocol):
-    """The log of one workload, with two sinks, whose offsets survive a SIGKILL, and live subscribers."""
+    """The log of one workload: two sinks with offsets that survive a SIGKILL, and live subscribers."""
 
     @property
     def stdout(self) -> LogStream: ...
@@ -79,7 +78,7 @@ class OutputLog(Protocol):
     def stderr(self) -> LogStream: ...
 
     def subscribe(self, memory: Holding | None = None) -> Subscription:
-        """Subscribe to the output from now on, until the log is closed; ``memory``: of the tenant."""
+        """Subscribe to later output, until the log is closed; ``memory``: the tenant's."""
         ...
 
     async def reopen(self) -> None: ...
@@ -92,17 +91,17 @@ class LogStream(Sink, Protocol):
 
     @property
     def consumed(self) -> int:
-        """The offset at which to resume after a restart."""
+        """Offset for the first byte after a restart."""
         ...
 
     @property
     def finished(self) -> bool:
-        """Whether its end is recorded: it must not be asked for again."""
+        """Whether the end is recorded; then the stream must not be requested again."""
         ...
 
 
 class Subscription(Protocol):
-    """Yields ("stdout"|"stderr", data) as it comes; Exhausted: the reader has fallen behind."""
+    """Yields ("stdout"|"stderr", data) in order of arrival; Exhausted: the reader has fallen behind."""
 
     def __aiter__(self) -> AsyncIterator[tuple[str, bytes]]: ...
 
@@ -112,14 +111,14 @@ class Subscription(Protocol):
 
 
 LogFactory = Callable[[str, Path], Awaitable[OutputLog]]
-"""(log path or "", journal) to an open log; Refused when a new one cannot be opened in a limited time."""
+"""(log path or "", journal) to an open log.  Refused: opening a new log takes too long."""
 
 
 class ZoneVolumes(Protocol):
-    """Shows files and directories of the host to zones, as mounts: the kernel keeps them, not the daemon.
+    """Shows files and directories of the host to zones, as mounts.  The kernel keeps mounts, not the daemon.
 
-    ``open``, ``close``, ``attach`` and ``detach`` finish what they begin: when one of them raises
-    CancelledError, its step has ended and can be undone.
+    ``open``, ``close``, ``attach`` and ``detach`` finish their step before they raise CancelledError; the
+    caller may then undo the step.
     """
 
     def shared(self, zone_id: str) -> Path:
@@ -131,35 +130,34 @@ class ZoneVolumes(Protocol):
         ...
 
     async def close(self, zone_id: str) -> None:
-        """Remove the zone's namespace with everything in it, as far as it exists."""
+        """Remove the zone's namespace and its contents, as far as they exist."""
         ...
 
     def zones(self) -> list[str]:
-        """The zones of which anything is left."""
+        """Zones with any mounts or directories left."""
         ...
 
     def users(self, zone_id: str) -> list[str]:
-        """Workloads that have any."""
+        """Workloads with volumes in the zone."""
         ...
 
     def resume(self, zone_id: str) -> None:
-        """Let a zone's volumes follow the host again, after a restart, as far as they are to."""
+        """After a restart, let volumes with ``follow_host`` follow the host again."""
         ...
 
     async def take(
         self, zone_id: str, volumes: Sequence[Volume], timeout: float, ids: ZoneIdMapping | None = None
     ) -> list[VolumeSource]:
-        """Find them on the host; the caller closes them.  Nothing that lasts is done (but directories made).
+        """Find volumes on the host; the caller closes them.  The only lasting effect is new directories.
 
-        ``ids``: of the zone's user namespace.  A caller who is cancelled is freed at once.
+        ``ids``: the zone's user namespace.  A cancelled caller returns at once.
 
-        Missing, Invalid, Refused; TooLate when a file system does not answer, which holds up the zone's
-        own volumes at most.
+        Missing, Invalid, Refused.  TooLate: a file system does not answer; only volumes of this zone wait.
         """
         ...
 
     async def attach(self, zone_id: str, workload_id: str, sources: Sequence[VolumeSource]) -> None:
-        """Show volumes to the zone, each as ``<workload id>/<volume's name>`` in what it shares."""
+        """Show volumes to the zone, each as ``<workload id>/<volume's name>`` in the shared directory."""
         ...
 
     async def detach(self, zone_id: str, workload_id: str) -> None:
@@ -169,7 +167,7 @@ class ZoneVolumes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScratchRoom:
-    """Bytes promised to zones, written of that, and left for another disk."""
+    """Bytes promised to zones, bytes written of the promises, and bytes left for another disk."""
 
     promised_bytes: int
     written_bytes: int
@@ -180,59 +178,59 @@ class ScratchDisks(Protocol):
     """The host's side of zones' scratch disks."""
 
     def admit(self, zone_id: str, size_bytes: int) -> None:
-        """Promise a new zone its disk; nothing for one of 0 bytes.  Exhausted, with the numbers."""
+        """Promise a new zone its disk; 0 bytes: no disk.  Exhausted, with the numbers."""
         ...
 
     def adopt(self, zone_id: str, size_bytes: int) -> None:
-        """Take over the promise to a zone that exists."""
+        """Take over the promise to an existing zone."""
         ...
 
     def make(self, zone_id: str) -> DiskSpec | None:
-        """Make the disk, which reads as zeros; None: the zone was promised none.
+        """Make the disk, full of zeros; None: the zone has no promise.
 
-        Exhausted, Broken: of the host's disk; ``remove`` then cleans up.
+        Exhausted, Broken: the host's disk is full or fails; ``remove`` then cleans up.
         """
         ...
 
     def remove(self, zone_id: str) -> None:
-        """Remove the disk, once no domain has it, and the promise; fine where there is none."""
+        """Remove the disk and the promise, if any.  No domain may use the disk any more."""
         ...
 
     def zones(self) -> list[str]:
-        """The zones that have one."""
+        """Zones with a scratch disk."""
         ...
 
     def room(self) -> ScratchRoom: ...
 
 
 class HostFiles(Protocol):
-    """Small files of the host, for copies in zones.  Nothing in it waits for a file server without end."""
+    """Small files of the host, for copies in zones.  Every wait for a file server is bounded."""
 
     async def find(self, zone_id: str, wanted: Sequence[WantedFiles], timeout: float) -> list[FoundFiles]:
-        """Find them, each as a tree that can be copied or with the reason why not; the caller closes them.
+        """Find volumes: for each a tree to copy, or a reason against a copy.  The caller closes the results.
 
-        TooLate; Refused when earlier questions have not come back.
+        TooLate.  Refused: earlier searches still wait for an answer.
         """
         ...
 
     async def read(self, zone_id: str, tree: FileTree, chunks: Sequence[FileChunk]) -> list[bytes]:
-        """The contents of chunks; FilesChanged when the tree is not any more what was found."""
+        """The contents of chunks.  FilesChanged: the tree changed after the search."""
         ...
 
     async def give_back(self, zone_id: str, volume: FileVolume, content: bytes, timeout: float) -> None:
-        """Replace what the volume's file has; Refused when another one is at its path.  TooLate."""
+        """Replace the content of the volume's file.  Refused: another file is at the path.  TooLate."""
         ...
 
 
 class Splice(Protocol):
-    """Joins a zone's interface to its pod's.  It finishes what it begins, as ``ZoneVolumes`` does."""
+    """Joins a zone's interface to its pod's.  Steps finish before a cancellation, as in ``ZoneVolumes``."""
 
     async def __call__(
         self, host_interface: str, netns: str, interface: str, *, spoof_check: bool
     ) -> GuestNetwork:
-        """Join the host's end of the zone's interface to CNI's interface in the namespace; may be repeated.
+        """Join the host's end of the zone's interface to CNI's interface in the namespace.  Repeatable.
 
-        What the guest has to set on its own interface.  ``spoof_check``: only frames from, and for, the pod's
+        Returns the settings for the guest's interface.  ``spoof_check``: only frames from and to the pod's
         own addresses pass.
         """
         ...

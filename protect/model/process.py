@@ -1,4 +1,4 @@
-"""What an agent says of itself and its processes.  It is true only as far as the zone is honest."""
+"""Reports of an agent about itself and its processes.  A dishonest zone may report anything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from daemonkit.observe.reported import ReportedSteps
 
 @dataclass(frozen=True, slots=True)
 class AgentHello:
-    """The agent's greeting.  Texts are printable and bounded; ``boot_id`` is 16 bytes, drawn at its boot."""
+    """The agent's greeting.  Texts are printable and bounded; ``boot_id``: 16 random bytes for each boot."""
 
     boot_id: bytes
     agent_version: str = ""
@@ -19,12 +19,12 @@ class AgentHello:
     file_volumes: bool = False
     resizes: bool = False
     steps: ReportedSteps = field(default=ReportedSteps(), compare=False)
-    """What it says its boot consisted of."""
+    """Steps of the boot, as reported by the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestSize:
-    """How large a zone says that it is: CPUs that run, bytes of memory."""
+    """A zone's size by its own report: running CPUs, bytes of memory."""
 
     cpus: int
     memory_total_bytes: int
@@ -48,12 +48,12 @@ class ProcessExited:
     oom_killed: bool = False
     exited_at_ns: int = 0
     zone_oom: bool = False
-    """With ``oom_killed``: the zone had no memory left; its own limit was not reached."""
+    """With ``oom_killed``: the zone had no memory left; the container did not reach its own limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The agent's numbers of a process's streams; 0: there is no such stream."""
+    """The agent's numbers of a process's streams; 0: no stream."""
 
     stdin: int = 0
     stdout: int = 0
@@ -68,7 +68,7 @@ class Streams:
 
 @dataclass(frozen=True, slots=True)
 class CreatedProcess:
-    """A process that was made, with its pid in the zone."""
+    """A new process, with its pid in the zone."""
 
     streams: Streams
     pid: int
@@ -92,11 +92,11 @@ class ProcessState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ListedProcess:
-    """A process as the agent lists it after a reconnect."""
+    """A process in the agent's list after a reconnect."""
 
     name: ProcessName
     state: ProcessState | None
-    """None: a state that is unknown here."""
+    """None: protectd does not know the state."""
     started_at_ns: int
     exited: ProcessExited | None
     pid: int = 0
@@ -104,7 +104,7 @@ class ListedProcess:
 
 @dataclass(frozen=True, slots=True)
 class ProcessList:
-    """Everything that the agent has, cut to what a zone may have."""
+    """All processes of the agent, cut to the limits of a zone."""
 
     processes: tuple[ListedProcess, ...]
     connections: tuple[DialedConnection, ...]
@@ -112,7 +112,7 @@ class ProcessList:
 
 @dataclass(frozen=True, slots=True)
 class ZoneFacts:
-    """A zone's own view of itself, bounded and printable."""
+    """A zone's view of itself, bounded and printable."""
 
     kernel_release: str
     kernel_version: str

@@ -1,10 +1,10 @@
 """Statistics as values: figures of a zone, its workloads and its interfaces.
 
-Fields have the names of ``channel.v1`` and ``protect.v1``, where each is explained; the two modules that
-translate go by these names.  Numbers are in range, times are near ours; the rest is the zone's own claim.
+Fields have the names of ``channel.v1`` and ``protect.v1``; both explain them, and translation goes by name.
+Numbers are in range, and times are near the host's; otherwise the values are claims of the zone.
 
-Tuples rather than dataclasses: a node with many pods makes thousands of them for each look at its statistics.
-Plain figures come first, what has parts of its own last.
+Tuples are cheaper than dataclasses: a node with many pods makes thousands for each answer.  Plain figures
+come first, values with parts last.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class StatsKind(Enum):
-    """Extent of a query for statistics; each takes longer than the one before."""
+    """Extent of a query for statistics, in order of growing cost."""
 
     WORKLOADS = "workloads"
     ZONE = "zone"
@@ -49,7 +49,7 @@ class InterfaceStats(NamedTuple):
 
 
 class WorkloadStats(NamedTuple):
-    """Figures of one workload; a pressure is None where the kernel does not measure it."""
+    """Figures of one workload; a pressure is None if the kernel does not measure pressures."""
 
     id: str
     timestamp_ns: int = 0
@@ -124,5 +124,5 @@ PRESSURES = ("cpu_pressure", "memory_pressure", "io_pressure")
 
 
 def plain(kind: type[WorkloadStats | ZoneFigures | InterfaceStats | Pressure]) -> tuple[str, ...]:
-    """Names of the leading fields, which are numbers or texts, in their order."""
+    """Names of the leading fields (numbers and texts), in order."""
     return tuple(name for name in kind._fields if name not in (*PRESSURES, "interfaces"))

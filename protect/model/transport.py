@@ -9,11 +9,11 @@ class Transport(Protocol):
     """A connected byte stream to a zone's agent."""
 
     async def read(self, limit: int) -> bytes:
-        """At least one byte, at most ``limit``; ``b""`` once the other side is gone."""
+        """At least one byte, at most ``limit``; ``b""`` after the other side's end."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Write all of it, waiting while the other side does not read; ConnectionError when gone."""
+        """Write all bytes, as fast as the other side reads.  ConnectionError: the other side is gone."""
         ...
 
     async def close(self) -> None:

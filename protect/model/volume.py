@@ -1,4 +1,4 @@
-"""What of the host a workload is to see: files and directories, block devices, PCI functions."""
+"""Parts of the host for workloads: files and directories, block devices, PCI functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 """domain:bus:device.function"""
 
 NODES = "/dev/xenpod"
-"""The directory in a container that has its named devices, and by which a device plugin names them."""
+"""Directory of named devices in a container.  Device plugins name devices by paths in the directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +24,25 @@ class Volume:
     name: str
     host_path: str
     readonly: bool = False
-    """Read-only, together with all that is mounted below it."""
+    """Read-only, with all mounts below the path."""
     follow_host: bool = False
-    """Later mounts and unmounts below it on the host show in the zone."""
+    """Later mounts and unmounts below the path on the host show in the zone."""
     create_directory: bool = False
-    """Make a directory if there is nothing at the path."""
+    """Make a directory if nothing is at the path."""
     map_ids: bool = False
-    """Map its ids by the zone's user namespace."""
+    """Map ids by the zone's user namespace."""
 
 
 @dataclass(slots=True)
 class VolumeSource:
-    """A volume's mounts, with their attributes set, but not attached yet; ``close`` discards them."""
+    """A volume's detached mounts with their attributes; ``close`` discards the mounts."""
 
     volume: Volume
     tree: int
     """A descriptor."""
     directory: bool
     stage: int = -1
-    """A descriptor of the same mounts, which follow the host, for a read-only volume that is to; -1: none."""
+    """Descriptor of mounts that follow the host, for a read-only volume with ``follow_host``; else -1."""
 
     def close(self) -> None:
         for descriptor in (self.tree, self.stage):
@@ -52,13 +52,13 @@ class VolumeSource:
 
 
 def close_all(sources: Iterable[VolumeSource]) -> None:
-    """Close each source; may be repeated."""
+    """Close each source.  Idempotent."""
     for source in sources:
         source.close()
 
 
 class DeviceKind(Enum):
-    """What a zone is given: a disk, or a PCI function."""
+    """Kind of a device in a zone: a disk, or a PCI function."""
 
     BLOCK = "block"
     PCI = "pci"
@@ -66,12 +66,12 @@ class DeviceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ZoneDevice:
-    """A device that a zone has, or is to have, or is to lose: recorded with the zone.
+    """A device of a zone, also during attach and detach; recorded with the zone.
 
-    ``name`` is that of the configuration, "" for one that was asked for by its path.  ``place`` is its path
-    on the host, or its PCI address.  ``number``, st_rdev, and ``vdev``, its name in the zone, are of a block
-    device alone.  ``ready``: it is attached, and nothing is under way.  ``kept``: until the zone ends or
-    somebody detaches it; else until none of ``users``, which are workloads, is left.
+    ``name``: the name in the configuration, "" for a device requested by path.  ``place``: path on the host,
+    or PCI address.  Block devices also have ``number`` (st_rdev) and ``vdev`` (name in the zone).  ``ready``:
+    attached, with no step under way.  ``kept``: stays until the zone's end or an explicit detach; else until
+    the last workload of ``users`` has ended.
     """
 
     kind: DeviceKind
@@ -86,25 +86,24 @@ class ZoneDevice:
 
     @property
     def path(self) -> Path:
-        """Of a block device, on the host."""
+        """Path of a block device on the host."""
         return Path(self.place)
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """Name for people."""
         return self.name or self.place
 
     def same(self, other: ZoneDevice) -> bool:
-        """Whether both are one device of the host, by whatever names."""
+        """Whether both are the same device of the host, under any names."""
         return (self.kind, self.number or self.place) == (other.kind, other.number or other.place)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """A device that a workload asks for, by the configuration's name or by a path of the host.
+    """A workload's request for a device, by the configuration's name or by a path of the host.
 
-    In the container it is a node at ``container_path`` that belongs to ``uid`` and ``gid``; a PCI function
-    has none.
+    The container gets a node at ``container_path``, owned by ``uid`` and ``gid``; PCI functions have no node.
     """
 
     name: str = ""
@@ -117,7 +116,7 @@ class DeviceRequest:
 
 @dataclass(frozen=True, slots=True)
 class HostBlockDevice:
-    """What was found at a path; ``path`` leads to it without symbolic links."""
+    """A block device found at a path; ``path`` has no symbolic links."""
 
     path: Path
     number: int
@@ -125,7 +124,7 @@ class HostBlockDevice:
 
 @dataclass(frozen=True, slots=True)
 class GuestDevice:
-    """A disk as its zone sees it; untrusted."""
+    """A disk in the zone's view; untrusted."""
 
     major: int
     minor: int
@@ -137,5 +136,5 @@ class HostDevices(Protocol):
     """Finds devices of this host by their paths."""
 
     async def find(self, zone_id: str, paths: Sequence[str], timeout: float) -> list[HostBlockDevice]:
-        """Missing, Invalid: one is no block device; TooLate: the host does not answer in time."""
+        """Missing, Invalid: a path has no block device.  TooLate: the host does not answer in time."""
         ...

@@ -5,7 +5,7 @@
     CREATING ──▶ CREATED ──▶ RUNNING ──▶ EXITED
                     └──────────────────────▲
 
-CREATING is never shown to callers: it is either finished or undone.
+Callers never see CREATING: protectd either finishes or undoes the creation.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from protect.model.files import FileId, FileVolume
 from protect.model.process import Streams
 
 KILLED = 128 + 9
-"""Exit code of a workload whose zone ended under it."""
+"""Exit code of a workload that ended with its zone."""
 
 START_FAILED = 128
-"""Exit code of a workload that never ran."""
+"""Exit code of a workload without a successful start."""
 
 
 class WorkloadState(Enum):
@@ -43,7 +43,7 @@ class Reason(Enum):
     OOM_KILLED = "OOMKilled"
     START_ERROR = "StartError"
     VOLUMES_LOST = "VolumesLost"
-    # Its zone ended first: "Zone" and a DeathKind.
+    # The zone ended first: "Zone" and a DeathKind.
     ZONE_KERNEL_PANIC = "ZoneKernelPanic"
     ZONE_AGENT_CRASHED = "ZoneAgentCrashed"
     ZONE_OUT_OF_MEMORY = "ZoneOutOfMemory"
@@ -60,7 +60,7 @@ class Reason(Enum):
 
     @property
     def of_zone(self) -> bool:
-        """Whether its zone ended first."""
+        """Whether the zone ended first."""
         return self.name.startswith("ZONE_")
 
 
@@ -74,7 +74,7 @@ NEXT: Mapping[WorkloadState, frozenset[WorkloadState]] = {
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDisk:
-    """A read-only disk of the zone, and the host's file behind it."""
+    """A read-only disk of the zone, and the host's file behind the disk."""
 
     vdev: str
     file: FileId
@@ -88,11 +88,11 @@ class WorkloadExit:
     oom_killed: bool
     at_ns: int
     zone_oom: bool = False
-    """With ``oom_killed``: its own limit was not reached, but its zone had no memory left."""
+    """With ``oom_killed``: the zone had no memory left; the workload did not reach its own limit."""
 
     @property
     def message(self) -> str:
-        """What its reason leaves open."""
+        """Details beyond the reason, for people."""
         if not self.oom_killed:
             return ""
         if self.zone_oom:
@@ -127,14 +127,14 @@ class Workload:
     reason: Reason | None = None
     message: str = ""
     start_error: str = ""
-    """Why a CREATED workload cannot be started: its zone has nothing of it."""
+    """Why a CREATED workload cannot be started.  The zone has no container then."""
     command: str = ""
-    """The beginning of its command line, for messages; "": not known."""
+    """The beginning of the command line, for messages; "": not known."""
     files: tuple[FileVolume, ...] = ()
-    """Volumes of which the zone has a copy."""
+    """Volumes with a copy in the zone."""
 
     def to(self, state: WorkloadState, **changes: Any) -> Workload:
-        """The workload in another state; Refused when the table does not allow it."""
+        """The workload in another state.  Refused: the table does not allow the change."""
         if state not in NEXT[self.state]:
             cause = f"it is {self.state.value} and cannot be {state.value}"
             raise Refused("change workload", self.id, cause)

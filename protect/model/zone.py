@@ -34,13 +34,13 @@ NEXT: Mapping[ZoneState, frozenset[ZoneState]] = {
     ZoneState.CREATING: frozenset({ZoneState.RUNNING, ZoneState.DESTROYING}),
     ZoneState.RUNNING: frozenset({ZoneState.DEAD, ZoneState.DESTROYING}),
     ZoneState.DEAD: frozenset({ZoneState.DESTROYING}),
-    # Again: a destroy that failed half-way is tried again.
+    # A failed destroy is tried again.
     ZoneState.DESTROYING: frozenset({ZoneState.DESTROYING}),
 }
 
 
 class MemoryPolicy(Enum):
-    """Whether a zone's memory stays as it was made and resized, or follows what the zone uses."""
+    """Whether a zone's memory stays as created and resized, or follows the zone's use."""
 
     STATIC = "static"
     DYNAMIC = "dynamic"
@@ -60,11 +60,10 @@ SCRATCH_VDEV = "xvdzy"
 
 @dataclass(frozen=True, slots=True)
 class ZoneSpec:
-    """A zone to launch, as its caller asked for it: validated, every default applied, recorded.
+    """A zone to launch: validated, every default applied, recorded.
 
-    A ``DomainSpec`` is what a toolstack is asked for, and is made from this: it has the domain's name and
-    uuid and the host's shared directory, and nothing that only the agent or protectd needs (hostname,
-    profile, sysctls, id mapping).
+    The toolstack gets a ``DomainSpec`` made from the zone's spec: with the domain's name and uuid and the
+    host's shared directory, without facts for the agent or protectd (hostname, profile, sysctls, id mapping).
     """
 
     id: str
@@ -84,24 +83,24 @@ class ZoneSpec:
     """None: the toolstack's own."""
     shares: CpuShares = CpuShares()
     scratch_bytes: int = 0
-    """Size of its scratch disk; 0: none."""
+    """Size of the scratch disk; 0: none."""
     reservations: tuple[str, ...] = ()
-    """The reservations that its memory comes from."""
+    """Reservations for the zone's memory."""
     seclabel: str = ""
-    """Label of its domain in the hypervisor's policy; "" for the hypervisor's choice."""
+    """Label of the domain in the hypervisor's policy; "" for the hypervisor's choice."""
     device_names: tuple[str, ...] = ()
-    """Names of devices of the host that it has from its launch on."""
+    """Names of devices of the host to attach at the launch."""
     disk_rates: DiskRates = DiskRates()
     memory_max_bytes: int = 0
-    """How large it can become while it runs; as ``vcpus_max``, 0 for what it began with."""
+    """Maximum while the zone runs; 0: the size at launch.  ``vcpus_max`` likewise."""
     vcpus_max: int = 0
     memory_policy: MemoryPolicy = MemoryPolicy.STATIC
     memory_min_bytes: int = 0
-    """What a dynamic policy leaves it at least."""
+    """Minimum for a dynamic policy."""
     memory_limit_bytes: int = 0
-    """What a dynamic policy gives it at most; 0: its maximum."""
+    """Maximum for a dynamic policy; 0: the zone's maximum."""
     cpupool: str = ""
-    """The hypervisor's pool of CPUs that it runs on; "" for the hypervisor's choice."""
+    """The hypervisor's pool of CPUs for the zone; "" for the hypervisor's choice."""
 
     @property
     def most_memory(self) -> int:
@@ -128,27 +127,27 @@ class Zone:
     boot_id: str = ""
     agent_version: str = ""
     death_reason: str = ""
-    """Its kind and cause, one line."""
+    """Kind and cause of the death, one line."""
     died_at_ns: int = 0
     file_volumes: bool = False
-    """Whether its agent knows them."""
+    """Whether the agent supports file volumes."""
     host_boot: str = ""
-    """The boot of the host that made it; "": an earlier release's zone."""
+    """Boot of the host in which the zone was made; "": made by an earlier release."""
     resizes: bool = False
-    """Whether its agent can say how large it is."""
+    """Whether the agent can report the zone's size."""
     death_kind: str = ""
-    """The value of its ``DeathKind``; "" if it lives, or died under an earlier version."""
+    """The value of the ``DeathKind``; "" if the zone lives, or died under an earlier version."""
     console: str = ""
     """Of a dead zone: the last lines of its console, as plain text."""
     devices: tuple[ZoneDevice, ...] = ()
-    """Devices of the host that it has, or whose attach or detach is under way."""
+    """Devices of the host in the zone, also during attach and detach."""
 
     @property
     def id(self) -> str:
         return self.spec.id
 
     def to(self, state: ZoneState, **changes: Any) -> Zone:
-        """The zone in another state; Refused when the table does not allow it."""
+        """The zone in another state.  Refused: the table does not allow the change."""
         if state not in NEXT[self.state]:
             raise Refused("change zone", self.id, f"it is {self.state.value} and cannot be {state.value}")
         return replace(self, state=state, **changes)
@@ -173,14 +172,14 @@ class GuestNetwork:
 
 
 def domain_name(label: str, uuid: UUID) -> str:
-    """The name of a zone's domain, ``<label>.<8 hex digits>``: no other virtual machine of the host has one.
+    """The name of a zone's domain, ``<label>.<8 hex digits>``, unlike names of other virtual machines.
 
-    ``label`` is for people; what Xen's files could not have in a name is replaced, and it is cut at 32.
+    ``label`` is for people: cut at 32 characters, with "-" for characters that Xen's files cannot have.
     """
     readable = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in label)
     return f"{readable[:32]}.{uuid.hex[:8]}"
 
 
 def is_zone_domain(name: str, uuid: UUID) -> bool:
-    """Whether ``domain_name`` can have made this name.  Domains with any other name must not be touched."""
+    """Whether ``domain_name`` can have made the name.  protectd must not touch domains with other names."""
     return name.endswith(f".{uuid.hex[:8]}")

@@ -9,12 +9,10 @@ from protect.model import checks
 from protect.model.volume import DeviceRequest
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-DEVICES_LIMIT = 32
-
 
 def names(operation: str, zone_id: str, asked: Sequence[str]) -> tuple[str, ...]:
     """Names of devices, each once."""
-    _at_most(operation, zone_id, asked)
+    checks.device_count(operation, zone_id, len(asked))
     return tuple(dict.fromkeys(checks.device_name(operation, name) for name in asked))
 
 
@@ -22,7 +20,7 @@ def devices(
     operation: str, workload_id: str, asked: Sequence[pb.WorkloadDevice]
 ) -> tuple[DeviceRequest, ...]:
     """Devices of a workload; none at the path of another."""
-    _at_most(operation, workload_id, asked)
+    checks.device_count(operation, workload_id, len(asked))
     checked: list[DeviceRequest] = []
     for one in asked:
         if bool(one.name) == bool(one.host_path):
@@ -50,8 +48,3 @@ def _node(operation: str, workload_id: str, path: str) -> str:
             operation, workload_id, f"device in the container {checked!r:.200}: it ends with a slash"
         )
     return checked
-
-
-def _at_most(operation: str, subject: str, asked: Sequence[object]) -> None:
-    if len(asked) > DEVICES_LIMIT:
-        raise Invalid(operation, subject, f"{len(asked)} devices are more than {DEVICES_LIMIT}")

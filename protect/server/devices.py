@@ -38,7 +38,7 @@ class DevicesServicer(protect_pb2_grpc.DevicesServicer):
         return pb.ListDevicesResponse(devices=self._all(present))
 
     def _all(self, present: frozenset[str]) -> Iterator[pb.Device]:
-        """What zones have, then what is free."""
+        """Devices of zones, then free devices."""
         named, held = self._manager.config.host.devices, set()
         for zone in self._manager.zones.values():
             for device in zone.zone.devices:

@@ -1,7 +1,6 @@
-"""Figures of the host and its zones, as they are when Prometheus asks.
+"""Current figures of the host and its zones, for Prometheus.
 
-The only labels that others choose are those of zones: there are at most ``limits.zones`` of them, and they go
-with the zone.
+Callers choose only the labels of zones: at most ``limits.zones`` labels, and each goes with its zone.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _ZONE = ("zone", "name")
 
 
 async def figures(manager: ZoneManager) -> list[Metric]:
-    """Everything of one moment.  The hypervisor is asked twice, whatever the number of zones."""
+    """All figures of one moment.  Two calls to the hypervisor, for any number of zones."""
     await capacity.refresh(manager)
     domains = await manager.toolstack.list()
     return [
@@ -76,7 +75,7 @@ def _counts(manager: ZoneManager, strangers: int) -> Iterable[Metric]:
 
 
 def _zones(manager: ZoneManager, domains: dict[str, DomainInfo]) -> Iterable[Metric]:
-    """What the hypervisor counts for each zone that has a domain."""
+    """The hypervisor's figures of each zone with a domain."""
     seconds = CounterMetricFamily(
         "xenpod_zone_cpu_seconds", "CPU time, as the hypervisor counts.", labels=_ZONE
     )
@@ -104,7 +103,7 @@ async def _scratch(manager: ZoneManager) -> Metric:
 
 
 def _by(states: type[Enum], seen: Iterable[Enum]) -> dict[str, int]:
-    """How many of each state, those that nothing is in too."""
+    """The number of objects in each state, including 0."""
     found = Counter(seen)
     return {str(state.value): found[state] for state in states}
 

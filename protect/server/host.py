@@ -113,14 +113,14 @@ def bounds(config: ProtectdConfig) -> list[pb.ProfileBounds]:
 
 
 def mode_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str]:
-    """A notice for each profile whose zones are PV because something that PVH needs is not there."""
+    """A notice for each profile whose zones are PV because the host lacks something for PVH."""
     why = pvh_lacks(capabilities)
     automatic = [name for name in config.profile_names() if config.profile(name).mode is WantedMode.AUTO]
     return [f"profile {name}: mode auto gives pv zones, as {why}" for name in automatic if why]
 
 
 async def _scratch(manager: ZoneManager) -> pb.ScratchLedger:
-    """What the host's disk has for scratch disks now."""
+    """Current disk space for scratch disks."""
     now = await asyncio.to_thread(manager.scratch.room)
     return pb.ScratchLedger(
         promised_bytes=now.promised_bytes,
@@ -131,14 +131,14 @@ async def _scratch(manager: ZoneManager) -> pb.ScratchLedger:
 
 
 def rate_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str]:
-    """A notice if zones are to have rates of disks that nothing holds."""
+    """A notice if the configuration limits disk rates and the host cannot."""
     if capabilities.disk_rates or not config.limits.disk_rates:
         return []
     return ["limits.disk_* are not held: the kernel of this host has no controller for rates of disks"]
 
 
 async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabilities:
-    """What the host can do; only its devices change while it runs."""
+    """The host's capabilities; only devices change while protectd runs."""
     places = {name: device.place for name, device in config.devices.items()}
     there = await asyncio.to_thread(devices.present, places)
     return pb.HostCapabilities(

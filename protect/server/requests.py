@@ -33,9 +33,9 @@ VOLUMES_LIMIT = 256
 MEMORY_VOLUMES_LIMIT = 256
 IMAGE_VOLUMES_LIMIT = 32
 RETURN_LIMIT = 4096
-"""Bytes that a file volume gives back, as the agent reads them."""
+"""Most bytes of a file volume that are written back to the host; the agent reads no more."""
 FILES_BYTES_LIMIT = 384 * 1024
-"""Most bytes of all files of a workload, which fit one frame (1 MiB) together with the configuration."""
+"""Most bytes of a workload's files: files and configuration fit one frame (1 MiB)."""
 IMAGE_TYPES = ("squashfs", "erofs")
 _NS = 1_000_000_000
 
@@ -174,7 +174,7 @@ def _file_volumes(
 
 
 def _check_returned(operation: str, workload_id: str, volume: pb.FileVolume) -> None:
-    """Invalid: a volume may not write to the host's file as it is asked to."""
+    """Invalid: the volume must not write to the host's file."""
     if not volume.return_bytes:
         if volume.beneath:
             raise Invalid(

@@ -65,7 +65,7 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
                 yield shown_capacity(change)
 
     def _wanted(self, request: pb.MakeReservationRequest) -> Reservation:
-        """Read a reservation to make.  Invalid: it cannot be one."""
+        """Read a reservation.  Invalid: a field is out of bounds."""
         operation = "make reservation"
         reservation_id = checks.identifier(operation, "reservation", request.id)
         devices = device_requests.names(operation, reservation_id, request.devices)

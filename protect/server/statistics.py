@@ -1,7 +1,7 @@
-"""Makes protect.v1 statistics from values, whose fields have the same names.
+"""Makes protect.v1 statistics from values with the same field names.
 
-Messages are filled in place: one that is handed to another one's constructor is copied, and a node with many
-pods has thousands for each look at its statistics.
+Messages are filled in place, because a constructor copies its submessages.  A node with many pods has
+thousands of messages in each answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PRESSURE = plain(Pressure)
 
 
 def workload_stats(answers: Iterable[tuple[str, WorkloadStats]]) -> pb.WorkloadStatsResponse:
-    """Of workloads, each with its zone's id."""
+    """Statistics of workloads, each with the id of its zone."""
     response = pb.WorkloadStatsResponse()
     for zone_id, stats in answers:
         _workload(response.rows.add(zone_id=zone_id), stats)
@@ -35,7 +35,7 @@ def workload_stats(answers: Iterable[tuple[str, WorkloadStats]]) -> pb.WorkloadS
 def zone_stats(
     answers: Iterable[tuple[str, ZoneStats]], counted: Mapping[str, DomainInfo]
 ) -> pb.ZoneStatsResponse:
-    """Of zones, by their ids; ``counted`` by the hypervisor."""
+    """Statistics of zones by id; ``counted``: the hypervisor's figures."""
     response = pb.ZoneStatsResponse()
     for zone_id, stats in answers:
         row = response.rows.add(zone_id=zone_id)
@@ -61,14 +61,14 @@ def _figures(
     stats: WorkloadStats | ZoneFigures | InterfaceStats | Pressure,
     names: tuple[str, ...],
 ) -> None:
-    """The plain figures, which come first; most of them are 0, as they are in a new message."""
+    """Set the leading fields, plain figures.  Most are 0, the default of a new message."""
     for name, figure in zip(names, stats, strict=False):
         if figure:
             setattr(target, name, figure)
 
 
 def _pressures(row: pb.WorkloadStatsRow | pb.ZoneStatsRow, stats: WorkloadStats | ZoneFigures) -> None:
-    """The pressures that were measured."""
+    """Set the measured pressures."""
     for name in PRESSURES:
         measured = getattr(stats, name)
         if measured is not None:

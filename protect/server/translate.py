@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from protect.model import events
-from protect.model.domain.shares import DiskRates
 from protect.model.room.host import HostNotice
 from protect.model.room.modes import WantedMode
 from protect.model.toolstack import DomainState, Mode
@@ -41,10 +40,6 @@ MEMORY_POLICIES: Mapping[MemoryPolicy, pb.MemoryPolicy.ValueType] = {
     MemoryPolicy.STATIC: pb.MEMORY_POLICY_STATIC,
     MemoryPolicy.DYNAMIC: pb.MEMORY_POLICY_DYNAMIC,
 }
-
-
-def disk_rates(asked: pb.DiskRates) -> DiskRates:
-    return DiskRates(asked.read_bytes, asked.write_bytes, asked.read_operations, asked.write_operations)
 
 
 def stranger(value: Stranger) -> pb.Stranger:

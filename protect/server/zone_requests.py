@@ -1,33 +1,26 @@
-"""Reads and checks protect.v1 requests about zones: sizes, modes, kernels."""
+"""Makes checked values from protect.v1 requests about zones."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from uuid import UUID
 
-from daemonkit.faults import Invalid, Refused
-from protect.config import DEFAULT_PROFILE, SCRATCH_LEAST, Profile, ProtectdConfig
+from daemonkit.faults import Invalid
 from protect.model import checks
-from protect.model.domain.shares import CPU_PERCENT, MOST_DISK_RATE, WEIGHTS, CpuShares, DiskRates
-from protect.model.room.modes import (
-    WantedMode,
-    choose,
-    refuse_impossible_label,
-    refuse_impossible_mode,
-    refuse_impossible_rates,
-)
-from protect.model.toolstack import Capabilities, DomainKernel
-from protect.model.zone import MemoryPolicy, ZoneIdMapping, ZoneSpec
-from protect.server import device_requests, translate
-from protect.zones.room.reservations import ReservedSize
+from protect.model.domain.shares import CPU_PERCENT, CPU_WEIGHT, MOST_DISK_RATE, WEIGHTS, CpuShares, DiskRates
+from protect.model.room.modes import WantedMode
+from protect.model.toolstack import DomainKernel
+from protect.model.zone import MemoryPolicy, ZoneIdMapping
+from protect.server import translate
+from protect.zones.admission import Resources, ZoneRequest
 from protect.zones.size.resize import ZoneSize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-_MIB = 1 << 20
+_CREATE = "create zone"
 _SHUTDOWN = (1.0, 3600.0)
-"""Bounds of its deadline, in seconds."""
+"""Bounds of the deadline of a shutdown, in seconds."""
 _MOST_CAP = 1024 * CPU_PERCENT
-"""That of a zone of all the vCPUs that a profile can allow."""
+"""Cap of a zone with the most vCPUs that a profile can allow."""
 
 
 def uuid(operation: str, text: str) -> UUID:
@@ -49,112 +42,46 @@ def shutdown_seconds(deadline_ns: int) -> float:
     return seconds
 
 
-def zone_spec(
-    config: ProtectdConfig,
-    request: pb.CreateZoneRequest,
-    capabilities: Capabilities,
-    reserved: ReservedSize | None = None,
-) -> ZoneSpec:
-    """Read the spec of a zone; its mode is one that the host can run, its size the pod's reserved one."""
-    operation = "create zone"
-    zone_id = checks.identifier(operation, "zone", request.id)
-    profile = config.profile(request.profile)
+def zone_request(request: pb.CreateZoneRequest) -> ZoneRequest:
+    """Read a request for a zone.  Invalid: no profile and no host could allow a field."""
+    zone_id = checks.identifier(_CREATE, "zone", request.id)
     if request.interfaces > 1:
-        raise Invalid(operation, zone_id, f"{request.interfaces} interfaces are more than 1")
-    if reserved:
-        reserved.check_bounds(operation, zone_id, request.memory_bound_bytes, request.vcpus_bound)
-    memory, vcpus = _size(operation, zone_id, profile, request.resources, reserved)
-    if config.memory.reservations_only and not (reserved and reserved.memory_bytes):
-        cause = "nothing is reserved for its pod, and memory.reservations_only of protectd.toml is set"
-        raise Refused(operation, zone_id, cause, "give the pod a resource claim")
-    wanted = _wanted(operation, zone_id, profile, request)
-    mode = choose(wanted, capabilities, own_kernel=not request.HasField("kernel"))
-    refuse_impossible_mode(operation, zone_id, mode, capabilities)
-    seclabel = checks.seclabel(operation, request.seclabel)
-    refuse_impossible_label(operation, zone_id, seclabel, capabilities)
-    most = _most(operation, zone_id, profile, request, memory, vcpus)
-    return ZoneSpec(
-        id=zone_id,
-        name=checks.name(operation, request.name),
-        hostname=checks.hostname(operation, request.hostname),
-        profile=request.profile or DEFAULT_PROFILE,
-        memory_bytes=memory,
-        vcpus=vcpus,
-        mode=mode,
-        interfaces=request.interfaces,
-        netns=checks.path(operation, "namespace", request.netns_path) if request.netns_path else "",
-        sysctls=checks.sysctls(operation, request.sysctls),
-        id_mapping=_id_mapping(operation, zone_id, request.id_mapping)
-        if request.HasField("id_mapping")
-        else None,
-        kernel=_kernel(operation, zone_id, request.kernel) if request.HasField("kernel") else None,
-        shares=size(operation, zone_id, request.resources).shares(CpuShares()),
-        scratch_bytes=_scratch(operation, zone_id, profile, request),
-        seclabel=seclabel,
-        memory_max_bytes=most[0],
-        vcpus_max=most[1],
-        memory_policy=_policy(operation, zone_id, request.resources) or MemoryPolicy.STATIC,
-        memory_min_bytes=min(request.resources.memory_min_bytes or memory, memory),
-        cpupool=checks.name(operation, request.cpupool),
-        device_names=device_requests.names(
-            operation, zone_id, [*request.devices, *(reserved.devices if reserved else ())]
-        ),
-        reservations=reserved.reservations if reserved else (),
-        disk_rates=disk_rates(operation, zone_id, config, request.disk_rates, capabilities),
-    )
-
-
-def _wanted(operation: str, zone_id: str, profile: Profile, request: pb.CreateZoneRequest) -> WantedMode:
-    if request.mode == pb.ZONE_MODE_UNSPECIFIED:
-        return profile.mode
-    for wanted, mode in translate.WANTED_MODES.items():
-        if request.mode == mode:
-            return wanted
-    raise Invalid(operation, zone_id, f"mode {request.mode}, which is none")
-
-
-def _size(
-    operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResources, reserved: ReservedSize | None
-) -> tuple[int, int]:
-    memory, vcpus = asked.memory_bytes, asked.vcpus
-    if reserved:
-        memory, vcpus = reserved.fit(operation, zone_id, memory, vcpus)
-    memory, vcpus = memory or profile.memory, vcpus or profile.vcpus
-    if not profile.memory_min <= memory <= profile.memory_max:
-        low, high = profile.memory_min / _MIB, profile.memory_max / _MIB
-        cause = f"{memory / _MIB:.0f} MiB of memory are not between {low:.0f} and {high:.0f} MiB"
-        raise Invalid(operation, zone_id, cause, "the profile sets the limits")
-    if vcpus > profile.vcpus_max:
-        cause = f"{vcpus} vCPUs are more than {profile.vcpus_max}"
-        raise Invalid(operation, zone_id, cause, "the profile sets the limits")
-    return memory, vcpus
-
-
-def _scratch(operation: str, zone_id: str, profile: Profile, request: pb.CreateZoneRequest) -> int:
-    wanted = request.scratch_bytes if request.HasField("scratch_bytes") else profile.scratch
-    if wanted > profile.scratch_max or 0 < wanted < SCRATCH_LEAST:
-        low, high = SCRATCH_LEAST / _MIB, profile.scratch_max / _MIB
-        cause = f"a scratch disk of {wanted / _MIB:.0f} MiB is neither 0 nor {low:.0f} to {high:.0f} MiB"
-        raise Invalid(operation, zone_id, cause, "scratch_max of the profile sets the limit")
-    return -(-wanted // _MIB) * _MIB
-
-
-def _most(
-    operation: str, zone_id: str, profile: Profile, request: pb.CreateZoneRequest, memory: int, vcpus: int
-) -> tuple[int, int]:
-    """The maxima: as far as the bounds allow them, for a headroom; Invalid for one beyond the profile's."""
+        raise Invalid(_CREATE, zone_id, f"{request.interfaces} interfaces are more than 1")
     asked = request.resources
-    if asked.memory_max_bytes > profile.memory_max or asked.vcpus_max > profile.vcpus_max:
-        cause = f"a maximum of {asked.memory_max_bytes / _MIB:.0f} MiB and {asked.vcpus_max} vCPUs"
-        limits = f"{profile.memory_max / _MIB:.0f} MiB and {profile.vcpus_max}"
-        raise Invalid(operation, zone_id, f"{cause} is beyond {limits}", "the profile sets the limits")
-    most_memory = asked.memory_max_bytes or memory + min(asked.memory_headroom_bytes, profile.memory_max)
-    most_vcpus = asked.vcpus_max or vcpus + min(asked.vcpus_headroom, profile.vcpus_max)
-    bounds = (
-        min(profile.memory_max, request.memory_bound_bytes or profile.memory_max),
-        min(profile.vcpus_max, request.vcpus_bound or profile.vcpus_max),
+    return ZoneRequest(
+        id=zone_id,
+        name=checks.name(_CREATE, request.name),
+        hostname=checks.hostname(_CREATE, request.hostname),
+        profile=request.profile,
+        pod_uid=request.pod_uid,
+        resources=Resources(asked.memory_bytes, asked.vcpus),
+        most=Resources(asked.memory_max_bytes, asked.vcpus_max),
+        headroom=Resources(asked.memory_headroom_bytes, asked.vcpus_headroom),
+        bound=Resources(request.memory_bound_bytes, request.vcpus_bound),
+        memory_min_bytes=asked.memory_min_bytes,
+        memory_policy=_policy(_CREATE, zone_id, asked) or MemoryPolicy.STATIC,
+        shares=CpuShares(_weight(_CREATE, zone_id, asked) or CPU_WEIGHT, _cap(_CREATE, zone_id, asked) or 0),
+        disk_rates=disk_rates(_CREATE, zone_id, request.disk_rates),
+        scratch_bytes=request.scratch_bytes if request.HasField("scratch_bytes") else None,
+        mode=_mode(zone_id, request.mode),
+        kernel=_kernel(zone_id, request.kernel) if request.HasField("kernel") else None,
+        seclabel=checks.seclabel(_CREATE, request.seclabel),
+        cpupool=checks.name(_CREATE, request.cpupool),
+        interfaces=request.interfaces,
+        netns=checks.path(_CREATE, "namespace", request.netns_path) if request.netns_path else "",
+        sysctls=checks.sysctls(_CREATE, request.sysctls),
+        id_mapping=_id_mapping(zone_id, request.id_mapping) if request.HasField("id_mapping") else None,
+        device_names=tuple(checks.device_name(_CREATE, name) for name in request.devices),
     )
-    return max(memory, min(most_memory, bounds[0])), max(vcpus, min(most_vcpus, bounds[1]))
+
+
+def _mode(zone_id: str, asked: pb.ZoneMode.ValueType) -> WantedMode | None:
+    if asked == pb.ZONE_MODE_UNSPECIFIED:
+        return None
+    for wanted, mode in translate.WANTED_MODES.items():
+        if asked == mode:
+            return wanted
+    raise Invalid(_CREATE, zone_id, f"mode {asked}, which is none")
 
 
 def _policy(operation: str, zone_id: str, asked: pb.ZoneResources) -> MemoryPolicy | None:
@@ -166,48 +93,54 @@ def _policy(operation: str, zone_id: str, asked: pb.ZoneResources) -> MemoryPoli
     raise Invalid(operation, zone_id, f"memory policy {asked.memory_policy}, which is none")
 
 
-def size(operation: str, zone_id: str, asked: pb.ZoneResources) -> ZoneSize:
-    """What is asked for; Invalid for a weight or a cap that cannot be."""
-    if asked.HasField("weight") and asked.weight not in WEIGHTS:
+def _weight(operation: str, zone_id: str, asked: pb.ZoneResources) -> int | None:
+    if not asked.HasField("weight"):
+        return None
+    if asked.weight not in WEIGHTS:
         raise Invalid(operation, zone_id, f"weight {asked.weight} is not 1 to {WEIGHTS[-1]}")
+    return asked.weight
+
+
+def _cap(operation: str, zone_id: str, asked: pb.ZoneResources) -> int | None:
+    if not asked.HasField("cap"):
+        return None
     if asked.cap > _MOST_CAP:
         raise Invalid(operation, zone_id, f"cap {asked.cap} is more than {_MOST_CAP} percent of a CPU")
+    return asked.cap
+
+
+def size(operation: str, zone_id: str, asked: pb.ZoneResources) -> ZoneSize:
+    """Read a size of a running zone.  Invalid: no zone can have the weight, the cap or the policy."""
     return ZoneSize(
         memory_bytes=asked.memory_bytes,
         vcpus=asked.vcpus,
-        weight=asked.weight if asked.HasField("weight") else None,
-        cap=asked.cap if asked.HasField("cap") else None,
+        weight=_weight(operation, zone_id, asked),
+        cap=_cap(operation, zone_id, asked),
         memory_policy=_policy(operation, zone_id, asked),
     )
 
 
-def disk_rates(
-    operation: str, zone_id: str, config: ProtectdConfig, asked: pb.DiskRates, capabilities: Capabilities
-) -> DiskRates:
-    """What the request asks for, and no more than the configuration allows.
-
-    Refused: the request asks, and the host cannot.  For the configuration alone it has a notice.
-    """
-    wanted = translate.disk_rates(asked)
+def disk_rates(operation: str, zone_id: str, asked: pb.DiskRates) -> DiskRates:
+    """Read rates of disks.  Invalid: more than ``MOST_DISK_RATE``."""
+    wanted = DiskRates(asked.read_bytes, asked.write_bytes, asked.read_operations, asked.write_operations)
     if wanted.exceeds(DiskRates(*[MOST_DISK_RATE] * 4)):
         raise Invalid(operation, zone_id, f"a rate of its disks is more than {MOST_DISK_RATE}")
-    refuse_impossible_rates(operation, zone_id, wanted, possible=capabilities.disk_rates)
-    return wanted.within(config.limits.disk_rates) if capabilities.disk_rates else DiskRates()
+    return wanted
 
 
-def _id_mapping(operation: str, zone_id: str, asked: pb.IdMapping) -> ZoneIdMapping:
-    """Read an id mapping.  Invalid: it contains id 2^32 - 1, which means none (user_namespaces(7))."""
+def _id_mapping(zone_id: str, asked: pb.IdMapping) -> ZoneIdMapping:
+    """Read an id mapping.  Invalid: empty, or with id 2^32 - 1, which means "no id" (user_namespaces(7))."""
     if not asked.length or asked.host_id + asked.length >= 2**32:
-        raise Invalid(operation, zone_id, f"id mapping: {asked.length} ids from {asked.host_id}")
+        raise Invalid(_CREATE, zone_id, f"id mapping: {asked.length} ids from {asked.host_id}")
     return ZoneIdMapping(asked.host_id, asked.length)
 
 
-def _kernel(operation: str, zone_id: str, asked: pb.ZoneKernel) -> DomainKernel:
+def _kernel(zone_id: str, asked: pb.ZoneKernel) -> DomainKernel:
     if not asked.image_path:
-        raise Invalid(operation, zone_id, "a kernel without an image")
+        raise Invalid(_CREATE, zone_id, "a kernel without an image")
     files = (("initramfs", asked.initramfs_path), ("addons", asked.addons_path))
     return DomainKernel(
-        name=checks.name(operation, asked.name),
-        image=Path(checks.path(operation, "kernel", asked.image_path)),
-        **{kind: Path(checks.path(operation, kind, path)) for kind, path in files if path},
+        name=checks.name(_CREATE, asked.name),
+        image=Path(checks.path(_CREATE, "kernel", asked.image_path)),
+        **{kind: Path(checks.path(_CREATE, kind, path)) for kind, path in files if path},
     )

@@ -17,6 +17,7 @@ from protect.server import statistics, translate, zone_requests
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.zones import (
+    admission,
     connect,
     console,
     destroy,
@@ -28,7 +29,6 @@ from protect.zones import (
     stats,
 )
 from protect.zones.recovery import shutdown, strangers
-from protect.zones.room import reservations
 from protect.zones.size import resize
 from protect.zones.upkeep import pause
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -44,12 +44,13 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
         self._manager = manager
 
     async def CreateZone(self, request: pb.CreateZoneRequest, context: Context) -> pb.Zone:
-        reserved = reservations.of_pod(self._manager, request.pod_uid)
-        spec = zone_requests.zone_spec(
-            self._manager.config, request, self._manager.toolstack.capabilities(), reserved
+        manager = self._manager
+        wanted = zone_requests.zone_request(request)
+        spec = admission.zone_spec(
+            manager.config, manager.toolstack.capabilities(), manager.reservations.values(), wanted
         )
-        await launch.launch(self._manager, spec)
-        return self._shown(self._manager.zone("create zone", spec.id))
+        await launch.launch(manager, spec)
+        return self._shown(manager.zone("create zone", spec.id))
 
     async def ConnectNetwork(
         self, request: pb.ConnectNetworkRequest, context: Context
@@ -134,9 +135,11 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
         wanted = zone_requests.size("resize zone", zone_id, request.resources)
         not_done = await resize.resize(self._manager, zone_id, wanted, only_more=request.only_more)
         if request.HasField("disk_rates"):
-            config, can = self._manager.config, self._manager.toolstack.capabilities()
-            rates = zone_requests.disk_rates("resize zone", zone_id, config, request.disk_rates, can)
-            await disk_rates.change(self._manager, zone_id, rates)
+            rates = zone_requests.disk_rates("resize zone", zone_id, request.disk_rates)
+            limits = self._manager.config.limits.disk_rates
+            possible = self._manager.toolstack.capabilities().disk_rates
+            held = disk_rates.allowed("resize zone", zone_id, rates, limits, possible=possible)
+            await disk_rates.change(self._manager, zone_id, held)
         zone = self._shown(self._manager.zone("resize zone", zone_id))
         return pb.ResizeZoneResponse(zone=zone, not_done=not_done)
 

@@ -1,4 +1,4 @@
-"""How a zone has died, told from the hypervisor's word and from the last lines of its console."""
+"""Cause of a zone's death, from the hypervisor's report and the last lines of the console."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from protect.model.checks import plain_lines, printable
 from protect.model.lifetime import ShutdownReason
 
 CONSOLE_LINES = 50
-"""How many lines of its console a dead zone keeps."""
+"""Lines of the console that a dead zone keeps."""
 CONSOLE_BYTES = 16 << 10
-"""How much of the console they are looked for in."""
+"""Bytes at the console's end to search for lines."""
 MESSAGE_LIMIT = 4000
-"""Longest console in a message: what the kubelet keeps of a container's message is 4096 bytes."""
+"""Longest console in a message, in bytes: the kubelet keeps 4096 bytes of a container's message."""
 
 _CAUSE_LIMIT = 300
 _PANIC = "Kernel panic - not syncing: "
@@ -24,7 +24,7 @@ _MEMORY = re.compile(r"(?:System is deadlocked on memory|Out of memory)")
 
 
 class DeathKind(Enum):
-    """What ended a zone; the value is what callers see.  The first four are told apart by the zone's word."""
+    """Cause of a zone's end; callers see the value.  The zone's own report tells the first four apart."""
 
     KERNEL_PANIC = "KernelPanic"
     AGENT_CRASHED = "AgentCrashed"
@@ -43,7 +43,7 @@ class DeathKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of a zone: ``cause`` is one line, ``console`` its last lines as plain text."""
+    """The end of a zone; ``cause``: one line; ``console``: the last lines as plain text."""
 
     kind: DeathKind
     cause: str
@@ -65,7 +65,7 @@ _OTHERS: Mapping[ShutdownReason, tuple[DeathKind, str]] = {
 
 
 def judge(reason: ShutdownReason, untrusted_console: bytes) -> Death:
-    """The death of a domain that ended for ``reason``, with the end of its console."""
+    """The death of a domain with this ``reason`` and this end of the console."""
     lines = plain_lines(untrusted_console, CONSOLE_LINES)
     kind, cause = _OTHERS[reason] if reason in _OTHERS else _crash(lines)
     return Death(kind, printable(cause, _CAUSE_LIMIT), "\n".join(lines))
@@ -83,14 +83,14 @@ def _crash(lines: list[str]) -> tuple[DeathKind, str]:
 
 
 def _ending(status: int) -> str:
-    """What a status of wait(2) says."""
+    """Text for a status of wait(2)."""
     if status & 0x7F:
         return f"by signal {status & 0x7F}"
     return f"with exit status {status >> 8 & 0xFF}"
 
 
 def with_console(text: str, console: str) -> str:
-    """A message for people: ``text``, then what fits of the console's last lines."""
+    """A message for people: ``text``, then as many last lines of the console as fit."""
     if not console:
         return text
     head = f"{text}\nits console's last lines:\n"

@@ -1,4 +1,4 @@
-"""The names of a zone's disks: which are taken, and which are free."""
+"""Taken and free names of a zone's disks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from protect.state.runtime import ZoneRuntime
 
 
 def taken(zone: ZoneRuntime) -> set[str]:
-    """The names of the disks that a zone has, or is about to have."""
+    """Names of a zone's disks, also of disks not attached yet."""
     disks = {disk.vdev for one in zone.workloads.values() for disk in one.workload.disks}
     return disks | {device.vdev for device in zone.zone.devices if device.vdev}
 
 
 def free(names: set[str]) -> Iterator[str]:
-    """Names that are not among these: xvda .. xvdz, xvdaa .. xvdyz, as many as ``disks_per_zone`` may be."""
+    """Names not in ``names``: xvda .. xvdz, xvdaa .. xvdyz, enough for the largest ``disks_per_zone``."""
     every = (f"xvd{first}{second}" for first in ("", *ascii_lowercase[:-1]) for second in ascii_lowercase)
     return (name for name in every if name not in names)

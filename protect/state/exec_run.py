@@ -18,9 +18,9 @@ class ExecRun:
         self.workload_id = workload_id
         self.output = ExecOutput(streams, memory)
         self.ended = asyncio.Event()
-        """Set once its exit code is known, or it failed."""
+        """Set once the exit code is known, or the exec failed."""
         self.streams = Streams()
-        """Set once the agent has made it."""
+        """Set once the agent has created the process."""
         self._names = streams
         self._code = 0
         self._fault: Exception | None = None
@@ -34,19 +34,19 @@ class ExecRun:
         self.ended.set()
 
     def fail(self, fault: Exception) -> None:
-        """Raise this fault to the caller instead of the exit code.  The first fault counts."""
+        """Raise ``fault`` to the caller instead of the exit code.  The first fault counts."""
         if self._fault is None:
             self._fault = fault
             self.output.abort(fault)
             self.ended.set()
 
     def give_up_output(self) -> None:
-        """End its output, although another process may still hold its streams open."""
+        """End the output, although another process may still hold the streams open."""
         for stream in self._names:
             self.output.finished(stream)
 
     async def exit_code(self) -> int:
-        """Wait for the end: the exit code, or the fault is raised."""
+        """Wait for the end; returns the exit code or raises the fault."""
         await self.ended.wait()
         if self._fault is not None:
             raise self._fault

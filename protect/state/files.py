@@ -1,4 +1,4 @@
-"""The copies of small files that a zone has: their users, their versions, those that are to be renewed."""
+"""A zone's copies of small files: users, versions, pending renewals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def key_of(workload_id: str, volume: FileVolume) -> Key:
 
 @dataclass(slots=True)
 class FileCopy:
-    """One copy; ``version`` is "" until it is known what the zone has."""
+    """One copy; ``version``: "" until the version in the zone is known."""
 
     key: Key
     volume: FileVolume
@@ -33,7 +33,7 @@ class FileCopy:
         return self.watch is not None and self.watch.alive
 
     def watch_by(self, watch: FileWatch | None, file: FileId = (0, 0)) -> None:
-        """Replace its watch."""
+        """Replace the watch."""
         self.watched_file = file
         if self.watch is not None:
             self.watch.close()
@@ -46,7 +46,7 @@ class ZoneFiles:
 
     copies: dict[Key, FileCopy] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by whoever puts files: so one part at a time is on its way."""
+    """Held while files are put: one part at a time is on the way."""
     changed: set[Key] = field(default_factory=set)
     renewing: asyncio.Task[None] | None = None
 
@@ -58,7 +58,7 @@ class ZoneFiles:
             copy.users.add(workload_id)
 
     def release(self, workload_id: str) -> None:
-        """A workload has ended: what nobody uses is not kept current.  The zone's own copies stay there."""
+        """After a workload's end, stop renewing copies without users.  The zone keeps its own copies."""
         for key, copy in list(self.copies.items()):
             copy.users.discard(workload_id)
             if not copy.users:
@@ -68,5 +68,5 @@ class ZoneFiles:
                     del self.copies[key]
 
     def size_bytes(self, without: Key) -> int:
-        """What all copies but one take of the zone's memory."""
+        """Memory of the zone for all copies but one, in bytes."""
         return sum(copy.size_bytes for key, copy in self.copies.items() if key != without)

@@ -1,7 +1,7 @@
 """Sends watchers a snapshot, and then each change.
 
-Changes never wait for a watcher: one that falls behind by more than its queue holds is cut off, and
-watches again from a new snapshot.
+Changes never wait for a watcher.  A watcher with a full queue is cut off, and starts again from a new
+snapshot.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from daemonkit.faults import Exhausted
 from protect.model.events import Change, Event, Synced
 
 QUEUE_LIMIT = 4096
-"""Most changes that a watcher may be behind."""
+"""Most changes in a watcher's queue."""
 
 WATCHER_LIMIT = 64
 """Most watchers at once."""
 
 
 class Hub:
-    """Fans out changes to watchers; ``snapshot`` gives the state at the moment of its call."""
+    """Fans out changes to watchers; ``snapshot`` returns the present state."""
 
     def __init__(self, snapshot: Callable[[], Iterable[Change]], limit: int = QUEUE_LIMIT) -> None:
         self._snapshot = snapshot
@@ -32,11 +32,11 @@ class Hub:
             watcher.offer(change)
 
     async def watch(self) -> AsyncGenerator[Event, None]:
-        """Yield the snapshot, Synced, then changes.  Exhausted: too many watchers, or this one is slow."""
+        """Yield the snapshot, Synced, then changes.  Exhausted: too many watchers, or a slow watcher."""
         if len(self._watchers) >= WATCHER_LIMIT:
             raise Exhausted("watch", "", f"there are {WATCHER_LIMIT} watchers already")
         watcher = _Watcher(self._limit)
-        # No await in between: no change can fall between the snapshot and the queue.
+        # Nothing is awaited here, else a change could get lost between the snapshot and the queue.
         self._watchers.add(watcher)
         snapshot = list(self._snapshot())
         try:
@@ -67,7 +67,7 @@ class _Watcher:
             self._queue.put_nowait(change)
             return
         self._overrun = True
-        # Nobody will read what waits in the queue, so its memory is freed.
+        # Free the queue's memory: nobody will read the queue.
         self._queue = _closed(self._queue)
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class _Watcher:
 
 
 def _closed(queue: asyncio.Queue[Change | None]) -> asyncio.Queue[Change | None]:
-    """Empty the queue, and put one entry that wakes its reader."""
+    """Empty the queue, and put one entry to wake the reader."""
     while not queue.empty():
         queue.get_nowait()
     queue.put_nowait(None)

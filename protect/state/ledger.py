@@ -1,12 +1,12 @@
 """The ledger of zone memory on this host: every byte is promised once.
 
-A promise is what a zone may take, with what the hypervisor takes for its domain.  What is left for another
-one is what the hypervisor has free, less what has been promised and not been taken yet::
+A promise covers a zone's memory and the hypervisor's overhead for the domain.  Memory for another zone is the
+hypervisor's free memory without promises that domains have not used yet::
 
     free = hypervisor's free - reserve - sum of (promised - held), for each zone and reservation
 
-So memory that others take (dom0, domains that are not ours) is never promised, and nothing is twice: between
-the promise and the domain's taking it, it counts as promised; from then on the hypervisor has less.
+Memory of others (dom0, foreign domains) is never promised, and no byte counts twice: first as promised, and
+once the domain has taken the memory, as no longer free in the hypervisor.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ WATCHER_LIMIT = 64
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """What the hypervisor said, in bytes: ``held`` by the domain of each zone.
+    """Report of the hypervisor, in bytes; ``held``: by the domain of each zone.
 
-    ``held`` was read before ``free``: what a domain took in between is missing from both, never in both.
+    ``held`` is read before ``free``: memory taken between the readings is missing from both, never in both.
     """
 
     free: int
@@ -47,7 +47,7 @@ class _Promise:
 class Ledger:
     """Promises to zones, and by reservations.
 
-    ``limit``: of all of them together, 0 for none; then ``reserve`` is what stays free.
+    ``limit``: for all promises together.  0: no limit, and ``reserve`` bytes stay free.
     """
 
     def __init__(self, limit: int, reserve: int = 0) -> None:
@@ -63,13 +63,13 @@ class Ledger:
 
     @property
     def reserved_bytes(self) -> int:
-        """Of a zone that has reservations only what goes beyond them."""
+        """All reservations, and memory of zones beyond their reservations."""
         beyond = (max(0, one.size - self._reserved_for(one)) for one in self._zones.values())
         return sum(self._reservations.values()) + sum(beyond)
 
     @property
     def total_bytes(self) -> int:
-        """Memory that zones can have in all, as far as is known now."""
+        """Memory for all zones together, by the last sample."""
         if self._sample is None:
             return self._limit
         held = (min(one.size, self._sample.held.get(zone, 0)) for zone, one in self._zones.items())
@@ -78,7 +78,7 @@ class Ledger:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes left for another zone; 0 where more is promised than there is."""
+        """Bytes left for another zone; 0 if the promises exceed the memory."""
         return max(0, self.total_bytes - self.reserved_bytes)
 
     def capacity(self) -> Capacity:
@@ -95,7 +95,7 @@ class Ledger:
         )
 
     def sample(self, sample: MemorySample) -> None:
-        """Go by what the hypervisor says now."""
+        """Take over a new sample."""
         if sample != self._sample:
             self._sample = sample
             self._changed()
@@ -105,7 +105,7 @@ class Ledger:
     def admit(self, zone_id: str, size: int, reservations: tuple[str, ...] = ()) -> None:
         """Promise memory to a new zone, out of its reservations first.
 
-        Exhausted, with the numbers: it does not fit, or another zone has the reservation.
+        Exhausted, with the numbers: the memory is short, or another zone has the reservation.
         """
         for other, one in self._zones.items():
             if taken := set(reservations).intersection(one.reservations):
@@ -115,12 +115,12 @@ class Ledger:
         self.adopt(zone_id, size, reservations)
 
     def adopt(self, zone_id: str, size: int, reservations: tuple[str, ...] = ()) -> None:
-        """Promise memory to a zone that exists already, whether it fits or not."""
+        """Promise memory to an existing zone, even beyond the free memory."""
         self._zones[zone_id] = _Promise(size, reservations)
         self._changed()
 
     def change(self, zone_id: str, size: int) -> None:
-        """Promise another amount to a zone that has one.  Exhausted, with the numbers: it does not fit."""
+        """Change the promise to a zone.  Exhausted, with the numbers: the memory is short."""
         now = self._zones.get(zone_id, _Promise(0))
         beyond = [max(0, one - self._reserved_for(now)) for one in (now.size, size)]
         if beyond[1] > beyond[0]:
@@ -128,7 +128,7 @@ class Ledger:
         self.adopt(zone_id, size, now.reservations)
 
     def release(self, zone_id: str) -> None:
-        """Take back the promise to a zone that has no domain any more; an unknown zone is fine."""
+        """Take back the promise to a zone without a domain.  An unknown zone succeeds."""
         if self._zones.pop(zone_id, None):
             self._give_back(zone_id)
             self._changed()
@@ -136,28 +136,28 @@ class Ledger:
     # -- reservations
 
     def reserve(self, reservation_id: str, size: int) -> None:
-        """Exhausted, with the numbers: it does not fit."""
+        """Promise memory by a reservation.  Exhausted, with the numbers: the memory is short."""
         self._check(f"reservation {reservation_id}", size)
         self.adopt_reservation(reservation_id, size)
 
     def adopt_reservation(self, reservation_id: str, size: int) -> None:
-        """Take up a reservation that was made already, whether it fits or not."""
+        """Take up an existing reservation, even beyond the free memory."""
         self._reservations[reservation_id] = size
         self._changed()
 
     def release_reservation(self, reservation_id: str) -> None:
-        """Take a reservation back; what a zone has of it stays promised to that zone."""
+        """Take a reservation back.  Memory in a zone stays promised to the zone."""
         if self._reservations.pop(reservation_id, None) is not None:
             self._changed()
 
     def holder(self, reservation_id: str) -> str:
-        """The zone that has a reservation now, or ""."""
+        """The present zone of a reservation, or ""."""
         return next((zone for zone, one in self._zones.items() if reservation_id in one.reservations), "")
 
     # -- watching
 
     async def watch(self) -> AsyncGenerator[Capacity, None]:
-        """The capacity now, and each time it is another; a slow watcher gets only the newest.  Exhausted."""
+        """The capacity, now and after each change; slow watchers miss some.  Exhausted: too many watchers."""
         if len(self._watchers) >= WATCHER_LIMIT:
             raise Exhausted("watch capacity", "", f"there are {WATCHER_LIMIT} watchers already")
         changed = asyncio.Event()
@@ -181,7 +181,7 @@ class Ledger:
     # -- inside
 
     def _give_back(self, zone_id: str) -> None:
-        """What its domain held is the hypervisor's again, and the next sample will say so."""
+        """Count the memory of the zone's domain as free, until the next sample confirms this."""
         if self._sample and (size := self._sample.held.get(zone_id)):
             held = {zone: other for zone, other in self._sample.held.items() if zone != zone_id}
             self._sample = replace(self._sample, free=self._sample.free + size, held=held)

@@ -1,4 +1,4 @@
-"""Everything protectd holds while it runs: its collaborators, and the registries of zones and workloads."""
+"""The running daemon: collaborators, and the registries of zones and workloads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from protect.state.store import Intent, StateStore
 log = logging.getLogger(__name__)
 
 MEMORY_BUDGET = 64 << 20
-"""Bytes of output that protectd keeps for all callers together, beside a chunk for each (ADR 63)."""
+"""Bytes of output in memory for all callers together, beside a chunk for each (ADR 63)."""
 
 
 @dataclass
@@ -58,24 +58,24 @@ class ZoneManager:
     reservations: dict[str, Reservation] = field(default_factory=dict)
     preflight: tuple[HostNotice, ...] = ()
     stopping: End = field(default_factory=lambda: End(Unreachable))
-    """The end of the daemon itself; zones go on after it."""
+    """The end of the daemon; zones go on afterwards."""
     closed: str = ""
-    """Why no more zones are made; "": zones are made."""
+    """Why no more zones are admitted; "": zones are admitted."""
     host_boot: str = field(default_factory=boot_id)
     memory: Shares = field(default_factory=lambda: Shares(MEMORY_BUDGET))
-    """Bytes of output on its way to callers, by tenant."""
+    """Bytes of output on the way to callers, by tenant."""
     hub: Hub = field(init=False)
 
     def __post_init__(self) -> None:
         self.hub = Hub(self._everything)
 
     def add_zone(self, zone: Zone) -> ZoneRuntime:
-        """Register a zone that is recorded already, or is about to be."""
+        """Register a zone, before or after its record is written."""
         runtime = self.zones[zone.id] = ZoneRuntime(zone, self.config.timeouts.call)
         return runtime
 
     def add_workload(self, runtime: WorkloadRuntime) -> None:
-        """Register a workload of a zone that is registered."""
+        """Register a workload of a registered zone."""
         runtime.zone.workloads[runtime.id] = self.workloads[runtime.id] = runtime
 
     def zone(self, operation: str, zone_id: str) -> ZoneRuntime:
@@ -85,25 +85,25 @@ class ZoneManager:
             raise Missing(operation, f"zone {zone_id}", "there is none") from None
 
     def workload(self, operation: str, workload_id: str) -> WorkloadRuntime:
-        """A workload that callers can see."""
+        """A workload visible to callers."""
         runtime = self.workloads.get(workload_id)
         if runtime is None or runtime.workload.state is WorkloadState.CREATING:
             raise Missing(operation, f"workload {workload_id}", "there is none")
         return runtime
 
     def pod_of(self, some_id: str) -> str:
-        """The name of the zone with this id, or of the zone of the workload with this id; "": unknown id."""
+        """The name of the zone with this id, or of the workload's zone; "": unknown id."""
         runtime = self.zones.get(some_id)
         if runtime is None and (workload := self.workloads.get(some_id)) is not None:
             runtime = workload.zone
         return "" if runtime is None else runtime.zone.spec.name
 
     def tenant_of(self, zone_id: str) -> str:
-        """The namespace of a zone's pod, from its name ``namespace/name``; else the zone is alone."""
+        """The namespace of a zone's pod, from the name ``namespace/name``; else the zone id."""
         return self.pod_of(zone_id).partition("/")[0] or zone_id
 
     def memory_of(self, zone_id: str) -> Holding:
-        """Memory for output of a zone, of its tenant's share."""
+        """Memory for a zone's output, from the tenant's share."""
         return Holding(self.memory, self.tenant_of(zone_id))
 
     def visible_workloads(self, zone_id: str = "") -> list[Workload]:
@@ -114,7 +114,7 @@ class ZoneManager:
         ]
 
     def put_zone(self, runtime: ZoneRuntime, zone: Zone, intent: Intent | None = None) -> None:
-        """Record a zone's new state, then take it over, then publish it."""
+        """Record a zone's new state, then apply and publish the state."""
         self.store.save_zone(zone, intent)
         runtime.zone = zone
         self.zone_changed(runtime)
@@ -124,15 +124,15 @@ class ZoneManager:
         self.hub.publish(ZoneSeen(runtime.zone, runtime.connected, runtime.paused))
 
     def update_zone(self, runtime: ZoneRuntime, zone: Zone) -> None:
-        """Record a change beside the operation that is under way, if there is one."""
+        """Record a change without touching the intent of an operation under way."""
         self.store.update_zone(zone)
         runtime.zone = zone
         self.zone_changed(runtime)
 
     def note_zone(self, runtime: ZoneRuntime, zone: Zone, intent: Intent | None = None) -> None:
-        """Record a fact, which stays true even if the store fails.
+        """Record a fact; if the store fails, go on.
 
-        The next start finds it out again, from the hypervisor or the agent.
+        The next start learns the fact again, from the hypervisor or the agent.
         """
         try:
             self.store.save_zone(zone, intent)
@@ -144,12 +144,12 @@ class ZoneManager:
     def put_workload(
         self, runtime: WorkloadRuntime, workload: Workload, intent: Intent | None = None
     ) -> None:
-        """Record a workload's new state, then take it over, then publish it."""
+        """Record a workload's new state, then apply and publish the state."""
         self.store.save_workload(workload, intent)
         self._believe(runtime, workload)
 
     def note_workload(self, runtime: WorkloadRuntime, workload: Workload) -> None:
-        """Record a fact, as ``note_zone`` does; a recorded intent stays."""
+        """Record a fact as in ``note_zone``; a recorded intent stays."""
         try:
             self.store.update_workload(workload)
         except Fault as fault:
@@ -165,7 +165,7 @@ class ZoneManager:
             self.hub.publish(WorkloadSeen(workload))
 
     def drop_workload(self, runtime: WorkloadRuntime, *, recorded: bool = True) -> None:
-        """Forget a workload of which nothing is left."""
+        """Forget a workload after its removal."""
         if recorded:
             self.store.forget_workload(runtime.id)
         runtime.gone = True
@@ -176,7 +176,7 @@ class ZoneManager:
             self.hub.publish(WorkloadGone(runtime.id))
 
     def drop_zone(self, runtime: ZoneRuntime) -> None:
-        """Forget a zone of which nothing is left, and its workloads."""
+        """Forget a zone and its workloads, after their removal."""
         self.store.forget_zone(runtime.id)
         for workload in list(runtime.workloads.values()):
             self.drop_workload(workload, recorded=False)
@@ -185,23 +185,23 @@ class ZoneManager:
             self.hub.publish(ZoneGone(runtime.id))
 
     def put_reservation(self, reservation: Reservation) -> None:
-        """Record a reservation, then take it over."""
+        """Record a reservation, then register the reservation."""
         self.store.save_reservation(reservation)
         self.reservations[reservation.id] = reservation
 
     def drop_reservation(self, reservation_id: str) -> None:
-        """Forget a reservation; its memory is the ledger's to release."""
+        """Forget a reservation.  The ledger releases the memory."""
         self.store.forget_reservation(reservation_id)
         self.reservations.pop(reservation_id, None)
 
     def declare_end(self, runtime: ZoneRuntime, cause: str) -> None:
-        """Declare a zone's end.  This wakes the verbs that wait for its agent or its kernel."""
+        """Declare a zone's end, and wake the verbs that wait for the agent or the kernel."""
         runtime.end.declare(cause)
         if runtime.zone.domain_id:
             self.toolstack.abandon(runtime.zone.domain_id)
 
     def stop(self) -> None:
-        """Release all callers that could wait for long."""
+        """Release all callers with long waits."""
         self.stopping.declare("protectd is stopping")
         for zone in self.zones.values():
             for run in zone.execs.values():

@@ -11,7 +11,7 @@ from protect.model.process import Streams
 
 
 class Outputs:
-    """Joins the streams of a workload to its log, and knows when all output has come."""
+    """Joins the streams of a workload to the log, and notices the end of all output."""
 
     def __init__(self, log: OutputLog) -> None:
         self.log = log
@@ -21,11 +21,11 @@ class Outputs:
 
     @property
     def begun(self) -> bool:
-        """Whether the streams have been asked for."""
+        """Whether the streams have been requested."""
         return self._agent is not None
 
     def begin(self, agent: AgentClient, streams: Streams) -> None:
-        """Ask for each stream from where its log ends."""
+        """Request each stream from the end of its log on."""
         self._agent = agent
         sinks = ((streams.stdout, self.log.stdout), (streams.stderr, self.log.stderr))
         wanted = [(number, sink) for number, sink in sinks if number and not sink.finished]
@@ -44,7 +44,7 @@ class Outputs:
         return self.log.subscribe(memory)
 
     async def close(self) -> None:
-        """Give up the output that has not come, and close the log."""
+        """Give up missing output, and close the log."""
         if self._agent is not None:
             for number in self._open:
                 self._agent.drop_output(number)
@@ -54,7 +54,7 @@ class Outputs:
 
 
 class _Watched:
-    """A sink that reports its end."""
+    """A sink that reports the stream's end."""
 
     def __init__(self, outputs: Outputs, number: int, sink: LogStream) -> None:
         self._outputs = outputs

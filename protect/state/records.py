@@ -1,7 +1,7 @@
 """Translates zones and workloads to JSON objects of the store, and back.
 
-A zone's specification is written among the zone's own keys; what has no key yet, in a record of an earlier
-version, has its default.
+The fields of a zone's specification are keys of the zone's object.  A key missing from a record of an earlier
+version has its default.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def of_zone(zone: Zone) -> Json:
 
 
 def zone(body: Json) -> Zone:
-    """Read a zone.  Broken: the record is not a zone's."""
+    """Read a zone.  Broken: the record is no zone."""
     return _read("zone", Zone, {**body, "spec": _read("zone", ZoneSpec, body)})
 
 
@@ -42,9 +42,9 @@ def of_workload(workload: Workload) -> Json:
 
 
 def workload(body: Json) -> Workload:
-    """Read a workload.  Broken: the record is not a workload's."""
+    """Read a workload.  Broken: the record is no workload."""
     if "disks" not in body and "vdevs" in body:
-        # A record that names no files shares its disks with nobody: no file has the id 0, 0.
+        # A record without files shares its disks with nobody: no file has the id 0, 0.
         body = {**body, "disks": [[vdev, 0, 0] for vdev in body["vdevs"]]}
     return _read("workload", Workload, body)
 
@@ -55,7 +55,7 @@ def of_reservation(reservation: Reservation) -> Json:
 
 
 def reservation(body: Json) -> Reservation:
-    """Read a reservation.  Broken: the record is not one's."""
+    """Read a reservation.  Broken: the record is no reservation."""
     return _read("reservation", Reservation, body)
 
 
@@ -124,7 +124,7 @@ def _json_converter() -> Converter:
 
 
 def _as_array(converter: Converter, cls: type[T], values: Callable[[T], list[int]]) -> None:
-    """Have a dataclass written as an array of its fields' values, in their order."""
+    """Write a dataclass as an array of the fields' values, in order."""
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # no type for "a dataclass type"
     from_table = converter.get_structure_hook(cls)
 
@@ -137,7 +137,7 @@ def _as_array(converter: Converter, cls: type[T], values: Callable[[T], list[int
 
 
 def _optional(converter: Converter, cls: type[T], absent: object) -> None:
-    """Have None written as ``absent``, and any empty value read as None."""
+    """Write None as ``absent``, and read any empty value as None."""
     read, write = converter.get_structure_hook(cls), converter.get_unstructure_hook(cls)
     converter.register_structure_hook(cls | None, lambda value, _: read(value, cls) if value else None)
     converter.register_unstructure_hook(cls | None, lambda value: absent if value is None else write(value))

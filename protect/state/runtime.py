@@ -1,4 +1,4 @@
-"""Zones and workloads in a running protectd: their recorded values, and what cannot be recorded."""
+"""Zones and workloads in a running protectd: recorded values and transient state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from protect.state.outputs import Outputs
 
 @dataclass(slots=True)
 class StatsQuestion:
-    """A call for statistics under way; ``overdue`` once nobody waits for it any more."""
+    """An open call for statistics; ``overdue`` once nobody waits for the answer any more."""
 
     answer: asyncio.Future[ZoneStats]
     overdue: bool = False
@@ -28,7 +28,7 @@ class StatsQuestion:
 
 @dataclass(slots=True)
 class StatsAnswers:
-    """Open calls and last answers of one zone, by kind; times are the event loop's."""
+    """Open calls and last answers of one zone, by kind; times of the event loop."""
 
     open: dict[StatsKind, StatsQuestion] = field(default_factory=dict)
     last: dict[StatsKind, tuple[float, ZoneStats]] = field(default_factory=dict)
@@ -36,17 +36,17 @@ class StatsAnswers:
 
 @dataclass(slots=True)
 class ZoneClock:
-    """How far the zone's clock is being held against the host's."""
+    """State of the comparison of the zone's clock with the host's."""
 
     busy: bool = False
     again: bool = False
-    """Once more, since the host's clock has been set meanwhile."""
+    """Compare once more: the host's clock has been set during the comparison."""
     fixed: bool = False
-    """Its agent does not let the clock be set."""
+    """The agent does not allow setting the clock."""
 
 
 class ZoneRuntime:
-    """A zone, with what cannot be stored."""
+    """A zone, with transient state."""
 
     def __init__(self, zone: Zone, call_timeout: float) -> None:
         self.zone = zone
@@ -54,17 +54,17 @@ class ZoneRuntime:
         """Held while the zone changes as a whole."""
         self.end = End()
         self.death: Death | None = None
-        """How it has died, if it did so by itself under this daemon."""
+        """The death, if the zone died by itself under this daemon."""
         self.heard = asyncio.Event()
-        """Set while its channel is connected and set up."""
+        """Set while the channel is connected and set up."""
         self.client = AgentClient(zone.id, self.end, call_timeout, self._streams_taken)
         self.workloads: dict[str, WorkloadRuntime] = {}
         self.execs: dict[str, ExecRun] = {}
         self.resumed = asyncio.Event()
-        """Not set while its domain is paused on purpose."""
+        """Clear while the domain is paused on purpose."""
         self.resumed.set()
         self.sharing = asyncio.Lock()
-        """Held by whoever has the zone see its shared directory."""
+        """Held while the zone gets its shared directory."""
         self.attaching = asyncio.Lock()
         """Held while a device of the host is attached or detached."""
         self.stats = StatsAnswers()
@@ -88,12 +88,12 @@ class ZoneRuntime:
 
     @property
     def paused(self) -> bool:
-        """Whether its domain is paused on purpose: nothing in it runs, and its agent answers nothing."""
+        """Whether the domain is paused on purpose.  In a paused zone nothing runs or answers."""
         return not self.resumed.is_set()
 
     @property
     def agent(self) -> AgentClient:
-        """The client of a running zone; Refused when it does not run, or is paused."""
+        """The client of a running zone.  Refused: the zone does not run, or is paused."""
         self.end.check("use zone", self.id)
         if self.zone.state is not ZoneState.RUNNING:
             raise Refused("use zone", self.id, f"it is {self.zone.state.value}")
@@ -106,7 +106,7 @@ class ZoneRuntime:
 
 
 class WorkloadRuntime:
-    """A workload, with what cannot be stored."""
+    """A workload, with transient state."""
 
     def __init__(self, workload: Workload, zone: ZoneRuntime) -> None:
         self.workload = workload
@@ -116,19 +116,19 @@ class WorkloadRuntime:
         self.outputs: Outputs | None = None
         self.stdin: Input | None = None
         self.exit: WorkloadExit | None = None
-        """Its exit status, known before all its output has come."""
+        """The exit status; may be known before the last output."""
         self.exiting: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
-        """Set once it is EXITED with its end recorded, or gone."""
+        """Set once the workload is EXITED and recorded, or gone."""
         self.session = ""
-        """Of the server of its volumes; "": it has none, or an earlier daemon knew."""
+        """Session of the server for the volumes; "": no volumes, or known only to an earlier daemon."""
         self.share_lost = asyncio.Event()
         self.lost_because = ""
-        """Why its volumes are lost to it."""
+        """Why the workload lost its volumes."""
         self.gone = False
         self.deleting = False
         self.holds_disks = True
-        """Whether it uses its disks; False: those that no other workload holds are, or will be, detached."""
+        """Whether the workload uses its disks.  False: disks without other users are or will be detached."""
 
     @property
     def id(self) -> str:

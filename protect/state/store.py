@@ -1,12 +1,12 @@
 """The durable state: zones, workloads, and operations under way.  It survives a SIGKILL.
 
-One SQLite file in WAL mode.  ``synchronous=NORMAL``: a commit is in the page cache, so it survives the
-end of the process at any instant.  It may not survive a power loss, but no zone does either: after a
-boot the zones of older rows are found dead, and rows that are missing name nothing that still exists.
+One SQLite file in WAL mode.  ``synchronous=NORMAL``: a commit is in the page cache, and survives the end of
+the process at any instant.  A power loss may undo commits, but also ends all zones: after the boot, zones of
+older rows are found dead, and missing rows name only objects that no longer exist.
 
-Commits run on the event loop: at 25 µs each (FULL: 360 µs and an fsync) they cost less than the way
-to a thread and back.  What would block, copying the WAL into the database, is left to ``checkpoint``,
-which runs on another connection in a thread.
+Commits run on the event loop: at 25 µs each (FULL: 360 µs and an fsync) they cost less than the way to a
+thread and back.  Only copying the WAL into the database would block: ``checkpoint`` does this in a thread, on
+another connection.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ VERSION = 1
 """Version of the database's schema (``user_version``)."""
 
 LOG_LIMIT = 4 * 1024 * 1024
-"""Size of the WAL file from which on it is copied into the database."""
-_LOG_SPARE = 2 * 1024 * 1024  # kept beyond it, so that ends are written even when the disk is full
+"""WAL size in bytes at which the WAL is copied into the database."""
+_LOG_SPARE = 2 * 1024 * 1024  # bytes kept beyond, to record ends even on a full disk
 
 _SCHEMA = """
 CREATE TABLE zones (id TEXT PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, state TEXT NOT NULL, body TEXT NOT NULL);
@@ -57,12 +57,12 @@ CREATE TABLE intents (
 _LATER_TABLES = """
 CREATE TABLE IF NOT EXISTS reservations (id TEXT PRIMARY KEY, body TEXT NOT NULL);
 """
-"""What earlier releases do not have, and do not mind."""
+"""Tables that earlier releases lack and ignore."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """An operation that has begun and is not complete; ``data`` is what undoing or finishing needs."""
+    """An operation under way; ``data``: facts for undoing or finishing the operation."""
 
     operation: str
     step: str = ""
@@ -71,7 +71,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Everything in the store; intents are by the object's id."""
+    """Everything in the store; intents by the object's id."""
 
     zones: tuple[Zone, ...]
     workloads: tuple[Workload, ...]
@@ -81,32 +81,32 @@ class Saved:
 
 
 class StateStore(Protocol):
-    """Each method is one transaction, durable against the end of the process when it returns."""
+    """Each method is one transaction.  On return the data survives the end of the process."""
 
     def load(self) -> Saved: ...
 
     def save_zone(self, zone: Zone, intent: Intent | None) -> None:
-        """Write the zone; its intent is set, or removed when None."""
+        """Write the zone and set the intent; None removes the intent."""
         ...
 
     def update_zone(self, zone: Zone) -> None:
-        """Write the zone; an intent it has stays."""
+        """Write the zone; the intent, if any, stays."""
         ...
 
     def forget_zone(self, zone_id: str) -> None:
-        """Remove the zone, its workloads and every intent of theirs."""
+        """Remove the zone, its workloads and all their intents."""
         ...
 
     def save_workload(self, workload: Workload, intent: Intent | None) -> None: ...
 
     def update_workload(self, workload: Workload) -> None:
-        """Write the workload; an intent it has stays."""
+        """Write the workload; the intent, if any, stays."""
         ...
 
     def forget_workload(self, workload_id: str) -> None: ...
 
     def save_reservation(self, reservation: Reservation) -> None:
-        """Also durable against a loss of power: no zone is needed to keep it."""
+        """Write a reservation, also durable against a power loss: reservations outlive all zones."""
         ...
 
     def forget_reservation(self, reservation_id: str) -> None: ...
@@ -187,7 +187,7 @@ class SqliteStore:
             self._db.execute("DELETE FROM reservations WHERE id = ?", (reservation_id,))
 
     def checkpoint(self) -> None:
-        """Copy the WAL into the database and let it be reused; blocks, for a thread of its own."""
+        """Copy the WAL into the database for reuse of the file.  Blocks: call in a thread."""
         with _faults("checkpoint"):
             db = _connect(self._path)
             try:
@@ -196,7 +196,7 @@ class SqliteStore:
                 db.close()
 
     def wal_bytes(self) -> int:
-        """Size of the WAL file now."""
+        """Present size of the WAL file."""
         try:
             return self._path.with_name(self._path.name + "-wal").stat().st_size
         except FileNotFoundError:
@@ -206,7 +206,7 @@ class SqliteStore:
         self._db.close()
 
     def _want_space(self, table: str, new_id: str) -> None:
-        """Exhausted: there is no disk space for a new row; existing rows are written as long as possible."""
+        """Exhausted: the disk has no space for a new row.  Existing rows are written as long as possible."""
         if self._db.execute(f"SELECT 1 FROM {table} WHERE id = ?", (new_id,)).fetchone() is None:
             disk_space.check(self._path)
 
@@ -235,7 +235,7 @@ class SqliteStore:
 
     @contextmanager
     def _synced(self) -> Iterator[None]:
-        """Have commits wait for the disk."""
+        """Let commits wait for the disk."""
         self._db.execute("PRAGMA synchronous = FULL")
         try:
             yield

@@ -1,1 +1,1 @@
-"""The verbs on workloads, which are processes in zones; pure logic over the ports."""
+"""The verbs on workloads (processes in zones); pure logic over the ports."""

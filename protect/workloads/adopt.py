@@ -1,6 +1,6 @@
 """Adopts workloads after a restart of protectd, or after a break of the zone's channel.
 
-It runs while the channel's streams are held back; ``adopt`` itself does not wait.
+The channel holds its streams back until the adoption is done; ``adopt`` does not wait.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from protect.workloads.exits import release_volumes
 log = logging.getLogger(__name__)
 
 LOST = 255
-"""Exit code of a workload that its zone no longer knows."""
+"""Exit code of a workload unknown to the agent."""
 
 
 async def open_logs(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Open the logs whose streams are to go on.  No stream moves before ``adopt``."""
+    """Open the logs of continued streams.  No stream moves before ``adopt``."""
 
     async def opened(workload: WorkloadRuntime) -> None:
         workload.outputs = await open_log(manager, workload)
@@ -34,7 +34,7 @@ async def open_logs(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 def adopt(manager: ZoneManager, runtime: WorkloadRuntime, untrusted: ListedProcess | None) -> None:
-    """Attach its streams to its log again, and take over the state that the agent reports, if possible."""
+    """Attach the streams to the log again, and take over the agent's reported state if possible."""
     if not _goes_on(runtime):
         return
     if untrusted is None:
@@ -52,7 +52,7 @@ def adopt(manager: ZoneManager, runtime: WorkloadRuntime, untrusted: ListedProce
 
 
 def _goes_on(runtime: WorkloadRuntime) -> bool:
-    """Whether its zone may still have it; if not, the link drops its streams."""
+    """Whether the zone may still have the workload; if not, the link drops the streams."""
     ended = runtime.workload.state in (WorkloadState.CREATING, WorkloadState.EXITED)
     return not (runtime.gone or ended or runtime.workload.start_error)
 

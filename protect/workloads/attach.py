@@ -1,4 +1,4 @@
-"""Attach: the output of a workload from now on, and its stdin."""
+"""Attach: later output of a workload, and its stdin."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from protect.workloads.terminal import Command, feed
 async def attach(
     manager: ZoneManager, workload_id: str, commands: AsyncIterator[Command]
 ) -> AsyncGenerator[Output, None]:
-    """Output until the workload ends, then its exit code; it goes on when the caller leaves.
+    """Output until the workload's end, then the exit code.  The workload outlives the caller.
 
-    Broken when it ended with its zone.
+    Broken: the workload ended with its zone.
     """
     runtime = manager.workload("attach", workload_id)
     if runtime.workload.state is WorkloadState.EXITED or runtime.outputs is None:

@@ -12,7 +12,7 @@ from protect.state.manager import ZoneManager
 
 
 async def signal(manager: ZoneManager, workload_id: str, number: int, *, every: bool) -> None:
-    """Signal the first process of a workload, or all of them.  Refused: it does not run."""
+    """Signal the first process of a workload, or all processes.  Refused: the workload does not run."""
     if not 0 < number < NSIG:
         raise Invalid("signal workload", workload_id, f"{number} is not a signal")
     runtime = manager.workload("signal workload", workload_id)
@@ -22,20 +22,20 @@ async def signal(manager: ZoneManager, workload_id: str, number: int, *, every: 
 
 
 async def update(manager: ZoneManager, workload_id: str, resources: bytes) -> None:
-    """Change a workload's limits (OCI ``linux.resources``, JSON).  Refused: it has ended."""
+    """Change a workload's limits (OCI ``linux.resources``, JSON).  Refused: the workload has ended."""
     runtime = manager.workload("update workload", workload_id)
     async with runtime.lock:
         lives = runtime.workload.state in (WorkloadState.CREATED, WorkloadState.RUNNING)
         if not lives or runtime.gone or runtime.deleting or runtime.exit is not None:
             raise Refused("update workload", workload_id, "it has ended")
         if runtime.workload.start_error:
-            # Nothing is there that could use more or less.
+            # The zone has no process of the workload.
             return
         await runtime.zone.agent.update_container(workload_id, resources)
 
 
 async def reopen_log(manager: ZoneManager, workload_id: str) -> None:
-    """Go on logging in a new file at the log's path.  Refused: the workload has ended."""
+    """Continue the log in a new file at the log's path.  Refused: the workload has ended."""
     runtime = manager.workload("reopen log", workload_id)
     async with runtime.lock:
         if runtime.workload.state is WorkloadState.EXITED or runtime.outputs is None or runtime.gone:
@@ -44,7 +44,7 @@ async def reopen_log(manager: ZoneManager, workload_id: str) -> None:
 
 
 async def wait(manager: ZoneManager, workload_id: str) -> Workload:
-    """Wait until a workload has ended and its output is in the log.  Missing: it was deleted before."""
+    """Wait until a workload has ended and its output is in the log.  Missing: deleted during the wait."""
     runtime = manager.workload("wait for workload", workload_id)
     await race(runtime.ended.wait(), manager.stopping.raised("use", f"workload {workload_id}"))
     if runtime.gone:

@@ -1,4 +1,4 @@
-"""CreateWorkload: record, attach the disks, have the agent prepare the container, connect its log."""
+"""CreateWorkload: records, attaches the disks, lets the agent prepare the container, connects the log."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _COMMAND = 200
 
 
 async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
-    """Prepare a workload, without starting it; on failure nothing of it is left.
+    """Prepare a workload without a start; after a failure nothing of the workload is left.
 
-    A workload whose command cannot be run is created too; its start fails and says why.
+    If the command cannot run, the creation succeeds, and the start fails with the reason.
     """
     zone = manager.zone("create workload", spec.zone_id)
     await zone.agent.ready()
     files = disks.find("create workload", spec.id, spec.stacks)
-    # Before the record, so that a file system that does not answer delays only this call.
+    # Before the record: a silent file system delays only this call.
     ids = zone.zone.spec.id_mapping
     taken = await copies.take(manager, zone, spec)
     found = await find_devices(manager, zone, spec.devices)
@@ -65,7 +65,7 @@ async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
             await manager.volumes.attach(spec.zone_id, spec.id, sources)
             checkpoint("workload-create.volumes-attached")
             await copies.put(manager, runtime, taken)
-            # The agent does what it can without the disks, and waits for them.
+            # The agent works in parallel until it needs the disks.
             attached = asyncio.Event()
             await gather(
                 _attach_all(manager, runtime, table.specs(new), attached),
@@ -85,7 +85,7 @@ def admit(
     files: Mapping[Path, FileId],
     copied: tuple[FileVolume, ...] = (),
 ) -> tuple[WorkloadRuntime, frozenset[str]]:
-    """Reserve the id, the names of disks and the record, all or nothing; returns the disks to attach."""
+    """Reserve the id, names of disks and the record, all or nothing; returns the disks to attach."""
     if spec.id in manager.workloads:
         raise Exists("create workload", spec.id, "there is one already")
     if zone.end:
@@ -119,7 +119,7 @@ async def _attach_all(
     try:
         await complete_all(_attach(manager, runtime, disk) for disk in specs)
     except Fault:
-        # Else the agent waits to its deadline.  In the background: its answer must not replace this fault.
+        # Else the agent waits until its deadline.  In the background: the answer must not replace this fault.
         manager.tasks.spawn(delete_container(runtime), f"give up container {runtime.id}")
         raise
     checkpoint("workload-create.disks-attached")
@@ -148,7 +148,7 @@ async def _prepare(
 async def prepare(
     manager: ZoneManager, runtime: WorkloadRuntime, container: ContainerSpec, attached: asyncio.Event
 ) -> None:
-    """Open the log, have the agent prepare the container, and copy its output into the log."""
+    """Open the log, let the agent prepare the container, and copy the output into the log."""
     outputs = runtime.outputs = await open_log(manager, runtime)
     checkpoint("workload-create.log-open")
     agent = runtime.zone.agent
@@ -157,19 +157,19 @@ async def prepare(
     except CannotStart as fault:
         created, error = CreatedProcess(Streams(), 0), start_error(runtime.workload, fault)
         log.info("it will not start", extra=fields(workload=runtime.id, cause=error))
-        # The log is there, and empty.
+        # The log exists, and is empty.
         await outputs.close()
     checkpoint("workload-create.prepared")
     outputs.begin(agent, created.streams)
     try:
-        # A workload is CREATED only with its disks, whatever the agent says: others may share them.
+        # A workload is CREATED only with its disks, whatever the agent says: other workloads may share disks.
         await attached.wait()
         workload = runtime.workload.to(
             WorkloadState.CREATED, streams=created.streams, pid=created.pid, start_error=error
         )
         manager.put_workload(runtime, workload)
     except BaseException:
-        agent.drop_input(created.streams.stdin)  # which is in no record
+        agent.drop_input(created.streams.stdin)  # not in any record
         raise
     checkpoint("workload-create.created")
 
@@ -182,7 +182,7 @@ def _command(oci_config: bytes) -> str:
 
 
 async def open_log(manager: ZoneManager, runtime: WorkloadRuntime) -> Outputs:
-    """Open the log of a workload, which goes on where its journal says."""
+    """Open the log of a workload at the position in the journal."""
     journal = manager.journal(runtime)
     journal.parent.mkdir(parents=True, exist_ok=True)
     return Outputs(await manager.logs(runtime.workload.log_path, journal))
@@ -207,7 +207,7 @@ def _container(
 
 
 def _sized(volume: MemoryVolume, zone: ZoneSpec) -> MemoryVolume:
-    """Give a memory volume without a size, or larger than the zone, half of the zone's memory."""
+    """Set the size to half of the zone's memory if there is no size, or the size exceeds the zone."""
     fits = 0 < volume.size_bytes < zone.memory_bytes
     on_scratch = volume.on_disk and zone.scratch_bytes
     return volume if fits or on_scratch else replace(volume, size_bytes=zone.memory_bytes // 2)

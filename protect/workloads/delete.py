@@ -24,9 +24,9 @@ INTENT = Intent("workload.delete")
 
 
 async def delete(manager: ZoneManager, workload_id: str) -> None:
-    """Kill and remove a workload; an unknown one succeeds, and so does one in a dead zone.
+    """Kill and remove a workload; succeeds for an unknown id, and in a dead zone.
 
-    It goes on to its end without its caller.
+    The removal is carried to its end even if the caller goes away.
     """
     runtime = manager.workloads.get(workload_id)
     if runtime is not None:
@@ -44,7 +44,7 @@ async def _delete(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
 
 
 async def finish(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """Do the steps that follow the record."""
+    """Do the steps after the record."""
     await _kill(manager, runtime)
     checkpoint("workload-delete.ended")
     async with runtime.lock:
@@ -53,7 +53,7 @@ async def finish(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
 
 
 async def _kill(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """Kill a workload and wait for its end, so that its last output is in the log."""
+    """Kill a workload and wait for its end, with the last output in the log."""
     if runtime.workload.state is not WorkloadState.RUNNING or not runtime.zone.running:
         return
     agent = runtime.zone.agent
@@ -63,7 +63,7 @@ async def _kill(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
     except (Refused, Missing):
         if runtime.zone.end:
             return
-        # Else it has just ended by itself, and the news of it is on its way.
+        # Else the workload has just ended by itself; the report is on its way.
     try:
         async with asyncio.timeout(manager.config.timeouts.drain + 1.0):
             await runtime.ended.wait()
@@ -94,13 +94,13 @@ async def dismantle(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
 
 
 async def delete_container(runtime: WorkloadRuntime) -> None:
-    """Delete the container in the zone; there may be none."""
+    """Delete the container in the zone, if any."""
     agent = runtime.zone.agent
     await agent.ready()
     try:
         await agent.delete_container(runtime.id)
     except Fault:
-        # Else it has gone with its zone.
+        # Else the container went with its zone.
         if not runtime.zone.end:
             raise
 
@@ -111,9 +111,9 @@ async def _detach(manager: ZoneManager, runtime: WorkloadRuntime, vdev: str) -> 
 
 
 async def undo_create(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """Remove a workload that could not be created; its lock is held.
+    """Remove a workload after a failed creation; the workload's lock is held.
 
-    What fails now is tried again at the zone's next connection, or goes with the zone.
+    Failed steps are repeated at the zone's next connection, or become needless with the zone's end.
     """
     runtime.deleting = True
     try:

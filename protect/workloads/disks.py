@@ -1,7 +1,7 @@
-"""The disks of a workload: those of its root image, and those of images that are its volumes.
+"""The disks of a workload: of the root image, and of image volumes.
 
-A file is one disk of its zone, however many of the zone's workloads use it: later ones share it, and the
-last one detaches it.
+A file is one disk of a zone for all workloads: later workloads share the disk, and the last workload detaches
+the disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 def find(operation: str, workload_id: str, stacks: Iterable[Stack]) -> dict[Path, FileId]:
     """Find the file behind each path, in the stacks' order.
 
-    Invalid: one is not there, or is in a stack twice, by whatever name (overlayfs takes no layer twice).
+    Invalid: a file does not exist, or is in a stack twice under any names (overlayfs takes no layer twice).
     """
     found: dict[Path, FileId] = {}
     for stack in stacks:
@@ -52,14 +52,14 @@ def _identify(operation: str, workload_id: str, path: Path) -> FileId:
 
 
 def limit(manager: ZoneManager, zone: ZoneRuntime) -> DiskLimit:
-    """How many disks the zone can have: as many as configured, or as its size affords."""
+    """Most disks of the zone, by configuration and by size."""
     configured = DiskLimit(
         manager.config.limits.disks_per_zone, "limits.disks_per_zone of protectd.toml says how many"
     )
     spec = zone.zone.spec
     affords = manager.toolstack.disk_limit(spec.memory_bytes, spec.vcpus)
     if spec.scratch_bytes:
-        # Which is one of them.
+        # The scratch disk counts, too.
         affords = replace(affords, disks=affords.disks - 1)
     return min(affords, configured, key=lambda one: one.disks)
 
@@ -67,10 +67,10 @@ def limit(manager: ZoneManager, zone: ZoneRuntime) -> DiskLimit:
 def assign(
     zone: ZoneRuntime, files: Iterable[FileId], limit: DiskLimit
 ) -> tuple[tuple[WorkloadDisk, ...], frozenset[str]]:
-    """Assign a disk to each file; also returns the vdevs of the disks that have to be attached.
+    """Assign a disk to each file; also returns the vdevs of disks to attach.
 
-    Shared are those of workloads that have been created whole and are not being deleted: theirs are
-    attached, and stay while somebody holds them.  Exhausted: the zone would have more than ``limit``.
+    Disks are shared with workloads after their creation and before their deletion: such disks are attached,
+    and stay while a workload holds them.  Exhausted: the zone would have more than ``limit`` disks.
     """
     taken = disk_names.taken(zone)
     shared = {
@@ -89,7 +89,7 @@ def assign(
 
 
 def release_disks(runtime: WorkloadRuntime) -> tuple[str, ...]:
-    """Release a workload's disks; returns those to detach, which no other workload holds."""
+    """Release a workload's disks; returns disks to detach, without another user."""
     runtime.holds_disks = False
     others = (other for other in runtime.zone.workloads.values() if other.holds_disks)
     held = {disk.vdev for other in others for disk in other.workload.disks}
@@ -98,7 +98,7 @@ def release_disks(runtime: WorkloadRuntime) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class DiskTable:
-    """The disk of each path."""
+    """The disk for each path."""
 
     vdevs: Mapping[Path, str]
 
@@ -113,9 +113,9 @@ class DiskTable:
         return [DiskSpec(vdev, path, readonly=True) for vdev, path in paths.items() if vdev in new]
 
     def stack(self, stack: Stack) -> tuple[DiskFilesystem, ...]:
-        """An image in the form that the agent takes."""
+        """An image in the agent's form."""
         return tuple(DiskFilesystem(self.vdevs[one.path], one.type) for one in stack)
 
     def volume(self, volume: ImageVolume) -> DiskVolume:
-        """A volume in the form that the agent takes."""
+        """A volume in the agent's form."""
         return DiskVolume(volume.name, self.stack(volume.stack), volume.sub_path)

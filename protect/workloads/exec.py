@@ -1,4 +1,4 @@
-"""Exec: another process in a running workload, for as long as its caller stays."""
+"""Exec: another process in a running workload, while the caller stays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Output = tuple[str, bytes] | int
 async def execute(
     manager: ZoneManager, spec: ExecSpec, commands: AsyncIterator[Command]
 ) -> AsyncGenerator[Output, None]:
-    """Run an exec; it is killed when the caller stops iterating, or after its timeout (TooLate)."""
+    """Run an exec until its end, the end of the caller's iteration, or the timeout (TooLate)."""
     runtime = manager.workload("exec", spec.workload_id)
     if runtime.workload.state is not WorkloadState.RUNNING or runtime.deleting:
         raise Refused("exec", f"workload {runtime.id}", "it does not run")
@@ -69,7 +69,7 @@ async def _feed(agent: AgentClient, run: ExecRun, commands: AsyncIterator[Comman
 
 
 async def _limit(manager: ZoneManager, runtime: WorkloadRuntime, run: ExecRun, timeout: float) -> None:
-    """Bound the exec by its timeout, and the end of its output by the drain time."""
+    """Bound the exec by its timeout, and the end of the output by the drain time."""
     zone = runtime.zone
     try:
         async with asyncio.timeout(timeout or None):
@@ -85,7 +85,7 @@ async def _limit(manager: ZoneManager, runtime: WorkloadRuntime, run: ExecRun, t
 
 
 async def _remove(runtime: WorkloadRuntime, run: ExecRun) -> None:
-    """Kill the exec if it runs, and have the agent forget it and its streams."""
+    """Kill the exec if running, and let the agent forget the exec and its streams."""
     try:
         runtime.zone.client.drop(run.streams)
         if not runtime.zone.end and not runtime.gone:

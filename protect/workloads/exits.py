@@ -22,7 +22,7 @@ _CLOCK_SLACK_NS = 1_000_000_000
 
 
 def on_exit(manager: ZoneManager, zone: ZoneRuntime, untrusted: ProcessExited) -> None:
-    """Handle the agent's report that a process has ended; repetitions are ignored."""
+    """Handle the agent's report of a process's end; repetitions are ignored."""
     reference = untrusted.process
     if reference.exec_id:
         run = zone.execs.get(reference.exec_id)
@@ -68,7 +68,7 @@ async def _finish(manager: ZoneManager, runtime: WorkloadRuntime, end: WorkloadE
 
 
 async def _drain(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """Wait until all output is in the log; bounded, since another process may have inherited the pipe."""
+    """Wait for all output in the log; bounded, because another process may have inherited the pipe."""
     if runtime.outputs is None:
         return
     try:
@@ -79,7 +79,7 @@ async def _drain(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
 
 
 async def mark_killed(manager: ZoneManager, runtime: WorkloadRuntime, death: Death) -> None:
-    """Record the end of a workload whose zone died: its own exit status if known, else that it was killed."""
+    """Record a workload's end after the zone's death: the exit status if known, else KILLED."""
     async with runtime.lock:
         if runtime.gone or runtime.workload.state in (WorkloadState.EXITED, WorkloadState.CREATING):
             return
@@ -94,10 +94,10 @@ async def mark_killed(manager: ZoneManager, runtime: WorkloadRuntime, death: Dea
 
 
 async def release_volumes(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """Take a workload's volumes away when it has ended; its delete tries again.  Its lock is held.
+    """Detach the volumes of an ended workload; the deletion tries again.  The workload's lock is held.
 
-    Not only when it is deleted: the host may want to unmount what they were made of, and an ended workload
-    can be kept for its log.
+    The deletion would be too late: the host may want to unmount the sources, and an ended workload can be
+    kept for its log.
     """
     runtime.zone.files.release(runtime.id)
     try:

@@ -1,4 +1,4 @@
-"""Copies of the host's small files in a zone: found, put, kept current, and what comes back (ADR 33)."""
+"""Copies of the host's small files in a zone: find, put, keep current, write back (ADR 33)."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from protect.workloads import put_files, renew_files
 log = logging.getLogger(__name__)
 
 COPIES = 256
-"""Of one zone."""
+"""Most copies of one zone."""
 _SHARE = 16
 _MOST = 16 << 20
-"""What copies take of a zone's memory: a sixteenth, and never more than so many bytes."""
+"""Most bytes for copies; also at most a sixteenth of the zone's memory."""
 
 
 @dataclass(slots=True)
 class TakenFiles:
-    """A new workload's file volumes: those to be copied, as found, and those to be shared after all."""
+    """A new workload's file volumes: files to copy, as found, and files to share instead."""
 
     copies: list[tuple[FileVolume, FoundFiles]] = field(default_factory=list)
     shared: list[Volume] = field(default_factory=list)
 
     @property
     def volumes(self) -> tuple[FileVolume, ...]:
-        """For the record."""
+        """Volumes for the record."""
         return tuple(volume for volume, _ in self.copies)
 
     def copied(self, workload_id: str) -> list[CopiedVolume]:
-        """For the agent."""
+        """Volumes for the agent."""
         keys = [(volume.name, key_of(workload_id, volume)) for volume in self.volumes]
         return [CopiedVolume(name, owner, volume) for name, (owner, volume) in keys]
 
     def close(self) -> None:
-        """Also of watches that nobody has taken over."""
+        """Close trees, and watches without a new owner."""
         for _, found in self.copies:
             found.close()
             if found.watch is not None:
@@ -54,7 +54,7 @@ class TakenFiles:
 
 
 async def take(manager: ZoneManager, zone: ZoneRuntime, spec: WorkloadSpec) -> TakenFiles:
-    """Find them on the host, and decide which are copied.  Nothing lasting is done."""
+    """Find the volumes on the host, and choose volumes to copy.  No lasting effect."""
     taken = TakenFiles()
     if not spec.file_volumes:
         return taken
@@ -86,7 +86,7 @@ def _wanted(manager: ZoneManager, zone: ZoneRuntime, workload_id: str, volume: F
 
 
 def _not_here(zone: ZoneRuntime, taken: TakenFiles, key: Key, volume: FileVolume, found: FoundFiles) -> str:
-    """Why this zone has no copy of it; "" when it may."""
+    """Why the zone cannot have a copy; "" if the zone can."""
     known = zone.files.copies.get(key)
     if known and known.volume.host_path != volume.host_path:
         return f"the zone has a volume {key[1]!r} of another path"
@@ -111,7 +111,7 @@ def _as_shared(volume: FileVolume) -> Volume:
 
 
 async def put(manager: ZoneManager, runtime: WorkloadRuntime, taken: TakenFiles) -> None:
-    """Have the zone's copies be what the host has.  The workload is recorded with them."""
+    """Bring the zone's copies up to date with the host.  The workload's record names the copies."""
     files = runtime.zone.files
     files.hold(runtime.id, taken.volumes)
     for volume, found in taken.copies:
@@ -132,12 +132,12 @@ async def _put(manager: ZoneManager, zone: ZoneRuntime, copy: FileCopy, found: F
             with suppress(FilesChanged):
                 await put_files.put(manager, zone, copy, found.tree)
                 return
-        # What was found may be older than what the zone has.
+        # The found tree may be older than the zone's copy.
         await renew_files.renew(manager, zone, copy)
 
 
 def adopt(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """Make watches and copies right after a restart, in the background; again is fine."""
+    """After a restart, restore watches and copies in the background.  Idempotent."""
     volumes: Sequence[FileVolume] = runtime.workload.files
     runtime.zone.files.hold(runtime.id, volumes)
     for volume in volumes:
@@ -146,10 +146,10 @@ def adopt(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
 
 
 async def give_back(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """Write back what the workload, which has ended, has left; the host may look for it at once."""
+    """Write back the returned files of an ended workload.  The host may read the files at once."""
     timeout = manager.config.timeouts.call
     for volume in runtime.workload.files:
-        # A record of an earlier version may have bytes to be returned of a volume that is read-only.
+        # A record of an earlier version may have ``return_bytes`` for a read-only volume.
         if not volume.is_returned or not runtime.zone.running:
             continue
         owner, name = key_of(runtime.id, volume)

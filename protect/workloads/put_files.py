@@ -1,4 +1,4 @@
-"""Put a version of files into a zone, in parts of a bounded size: so much memory does a silent zone cost."""
+"""Puts a version of files into a zone, in parts of bounded size: a silent zone costs one part's memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 
 PART = 256 << 10
-"""Bytes of contents in one part; a frame of the channel has room for four times as much."""
+"""Bytes of contents in one part; a frame of the channel has four times the room."""
 _OVERHEAD = 128
 _SPACE = 10 << 20
-"""Of a copy, which may grow: two versions of the largest, and what a file system needs."""
+"""Bytes for a growing copy: two versions of the largest size, and overhead of the file system."""
 _OWN_SPACE = 1 << 20
-"""What a workload may add to a file of its own, which nobody else changes."""
+"""Bytes that a workload may add to a file of its own; nobody else changes the file."""
 
 
 async def put(manager: ZoneManager, zone: ZoneRuntime, copy: FileCopy, tree: FileTree) -> None:
-    """Have the zone's copy be this version.  FilesChanged when the tree is not any more what was found."""
+    """Put the version into the zone's copy.  FilesChanged: the tree changed after the search."""
     if copy.version == tree.version:
         return
     owner, volume = copy.key
@@ -50,7 +50,7 @@ async def put(manager: ZoneManager, zone: ZoneRuntime, copy: FileCopy, tree: Fil
 
 
 def divided(tree: FileTree) -> Iterator[Sequence[FileChunk]]:
-    """The entries of a tree, in parts.  Links come together, in the last one."""
+    """The entries of a tree, in parts.  All links are in the last part."""
     part: list[FileChunk] = []
     room = PART
     for entry in tree.entries:

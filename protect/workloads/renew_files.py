@@ -1,7 +1,7 @@
-"""Keep a zone's copies current: changes are gathered for a moment, and put one after another.
+"""Keeps a zone's copies current: gathers changes for a moment, and puts them one after another.
 
-Each zone has a task of its own while there is something to do.  One that does not take its copies is asked
-again, later and later.
+Each zone has a task of its own while copies are pending.  If a zone does not take its copies, the task tries
+again with growing delays.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from protect.workloads import put_files
 log = logging.getLogger(__name__)
 
 _GATHER = 0.1
-"""Seconds for more changes to come in: a version of a volume is several."""
+"""Seconds to wait for more changes: a version of a volume consists of several."""
 _LONGEST = 60.0
 _TRIES = 5
 
 
 def changed(manager: ZoneManager, zone: ZoneRuntime, key: Key) -> None:
-    """A copy is to be renewed; does not wait."""
+    """Schedule the renewal of a copy, without waiting."""
     files = zone.files
     files.changed.add(key)
     if key not in files.copies:
-        return  # of a workload that is being created, which looks here once it has put them
+        return  # the creation of the workload is under way, and checks again after the put
     if files.renewing is None or files.renewing.done():
         files.renewing = manager.tasks.spawn(_renew_all(manager, zone), f"renew files of zone {zone.id}")
 
 
 async def _renew_all(manager: ZoneManager, zone: ZoneRuntime) -> None:
     retry = Backoff(_GATHER, _LONGEST)
-    retry.delay()  # the first is none
+    retry.delay()  # the first delay is 0
     delay = _GATHER
     while zone.files.changed and not zone.end:
         failed = False
@@ -49,7 +49,7 @@ async def _renew_all(manager: ZoneManager, zone: ZoneRuntime) -> None:
                 for key in sorted(zone.files.changed):
                     failed |= not await _renewed(manager, zone, key)
         except Fault:
-            return  # one of the two has ended
+            return  # the zone or the daemon has ended
         if failed:
             delay = retry.delay()
         else:
@@ -59,7 +59,7 @@ async def _renew_all(manager: ZoneManager, zone: ZoneRuntime) -> None:
 
 
 async def _renewed(manager: ZoneManager, zone: ZoneRuntime, key: Key) -> bool:
-    """False: it stays to be done."""
+    """Renew a copy; False: try again later."""
     copy = zone.files.copies.get(key)
     zone.files.changed.discard(key)
     if copy is None:
@@ -77,9 +77,9 @@ async def _renewed(manager: ZoneManager, zone: ZoneRuntime, key: Key) -> bool:
 
 
 async def renew(manager: ZoneManager, zone: ZoneRuntime, copy: FileCopy) -> None:
-    """Look, and put what is there; the lock of the zone's files is held.
+    """Search again, and put the result; the lock of the zone's files is held.
 
-    What cannot be copied any more leaves the copy as it is: containers have it mounted.
+    If the files can no longer be copied, the old copy stays: containers have the copy mounted.
     """
     for _ in range(_TRIES):
         found = await _find(manager, zone, copy)
@@ -98,7 +98,7 @@ async def renew(manager: ZoneManager, zone: ZoneRuntime, copy: FileCopy) -> None
 
 
 async def _find(manager: ZoneManager, zone: ZoneRuntime, copy: FileCopy) -> FoundFiles:
-    """With a watch from before the look, if it has none any more, or one of what is not at the path now."""
+    """Find the files; sets a new watch before the search if the old watch is gone or of another file."""
     timeout = manager.config.timeouts.call
     if copy.watched or not copy.volume.keep_current:
         found = (await manager.files.find(zone.id, [WantedFiles(copy.volume)], timeout))[0]

@@ -1,4 +1,4 @@
-"""What a zone shares with the host: have it served and mounted for a workload, and end those that lose it."""
+"""Serves a zone's shared directory for workloads; ends workloads whose file server died."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
-"""Seconds before a zone that cannot be reached is tried again."""
+"""Seconds between tries to reach a zone."""
 
 
 async def reach(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """Have the zone see its shared directory: before a workload that has volumes there is made in it.
+    """Mount the shared directory in the zone, before the creation of a workload with shared volumes.
 
-    The first in a zone starts a server; for the others this is one call to the agent.  Refused when the
-    server ends meanwhile.
+    The first workload of a zone starts a server; later workloads cost one call to the agent.  Refused: the
+    server ends during the call.
     """
     zone = runtime.zone
     async with zone.sharing:
@@ -55,7 +55,7 @@ async def watch(manager: ZoneManager) -> None:
 
 
 async def on_end(manager: ZoneManager, zone: ZoneRuntime, end: ShareEnd) -> None:
-    """End the zone's workloads that have volumes: what they have open there is lost to them."""
+    """End the zone's workloads with volumes, because they have lost their open files."""
     log.warning("zone has lost its volumes", extra=fields(zone=zone.id, cause=end.reason))
     cause = f"the file server of its volumes ended: {end.reason}"
     lost = [
@@ -73,14 +73,14 @@ def _used(workload: WorkloadRuntime, session: str) -> bool:
         return False
     if workload.session:
         return workload.session == session
-    # Nobody wrote down the sessions of those that an earlier daemon made; there was one server at a time.
+    # An earlier daemon did not record sessions of its workloads; it had one server at a time.
     return workload.workload.state is not WorkloadState.CREATING
 
 
 async def kill(workload: WorkloadRuntime) -> None:
-    """End a running one that has lost its volumes; the zone's word of its exit follows.
+    """Kill a running workload without its volumes; the zone's report of the exit follows.
 
-    One that is not running yet will not be started.
+    A workload that does not run yet will not be started.
     """
     while (
         workload.workload.state is WorkloadState.RUNNING and workload.exit is None and not workload.zone.end
@@ -89,7 +89,7 @@ async def kill(workload: WorkloadRuntime) -> None:
             await workload.zone.agent.signal_process(ProcessName(workload.id), SIGKILL, every=True)
             return
         except Unreachable:
-            await asyncio.sleep(_PAUSE)  # it is being adopted
+            await asyncio.sleep(_PAUSE)  # the zone's adoption is under way
         except Fault as fault:
             log.warning("it goes on without its volumes: %s", fault, extra=fields(workload=workload.id))
             return

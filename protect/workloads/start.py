@@ -17,13 +17,13 @@ _MESSAGE = 1024
 
 
 def start_error(workload: Workload, fault: Fault) -> str:
-    """Why a workload cannot be started, with its command if known: crun does not always name it."""
+    """Why a workload cannot be started, with the command if known; crun does not always name the command."""
     what = repr(workload.command) if workload.command else "its command"
     return printable(f"cannot run {what}: {fault.cause}", _MESSAGE)
 
 
 async def start(manager: ZoneManager, workload_id: str) -> Workload:
-    """Start a workload.  Refused: not CREATED, or it cannot be run; Broken: the zone fails to start it.
+    """Start a workload.  Refused: not CREATED, or crun refuses the command.  Broken: the start failed.
 
     No intent is recorded: if protectd dies half-way, the agent knows whether the workload runs.
     """
@@ -44,7 +44,7 @@ async def start(manager: ZoneManager, workload_id: str) -> Workload:
                 _fail(manager, runtime, Refused("start workload", runtime.id, runtime.lost_because))
             )
             raise Refused("start workload", runtime.id, runtime.lost_because)
-        # With the note of it: a caller that goes away does not make untrue what the zone has done.
+        # Start and record together: even if the caller goes away, the record has to follow the zone.
         await complete(_start(manager, runtime))
         return runtime.workload
 
@@ -61,7 +61,7 @@ async def _start(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
         raise
     checkpoint("workload-start.started")
     if runtime.workload.state is WorkloadState.CREATED:
-        # Else a reconnect in between has told us already.
+        # Else a reconnect in between has reported the start already.
         known = {"started_at_ns": now_ns(), "pid": pid or runtime.workload.pid}
         manager.note_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, **known))
     checkpoint("workload-start.running")

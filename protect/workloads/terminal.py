@@ -1,4 +1,4 @@
-"""Passes on the input of exec and attach: stdin, its end, the terminal's size."""
+"""Passes on the input of exec and attach: stdin, end of stdin, size of the terminal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def feed(
     *,
     close_stdin: bool,
 ) -> None:
-    """Carry out commands until they end, no faster than the process reads."""
+    """Carry out commands until the last, no faster than the process reads."""
     async for command in commands:
         match command:
             case Stdin(data):
@@ -57,7 +57,7 @@ async def feed(
                 await _resize(agent, process, rows, columns)
     if stdin is not None and close_stdin:
         await stdin.finish()
-    # A terminal is resized after the end of its stdin, too.
+    # A terminal can be resized even after the end of stdin.
     async for command in commands:
         if isinstance(command, Resize):
             await _resize(agent, process, command.rows, command.columns)

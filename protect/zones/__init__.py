@@ -1,1 +1,1 @@
-"""The verbs on zones, each of which is a Xen virtual machine; pure logic over the ports."""
+"""The verbs on zones (Xen virtual machines); pure logic over the ports."""

@@ -1,4 +1,4 @@
-"""ConnectNetwork: splice the zone's interface to the pod's, and have the agent configure its end."""
+"""ConnectNetwork: splices the zone's interface to the pod's, and lets the agent configure the zone's end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPERATION = "zone.connect"
 async def connect(
     manager: ZoneManager, zone_id: str, netns: str, interface: str, *, spoof_check: bool
 ) -> None:
-    """Connect the zone to the pod's network.  Repeatable: it finishes what an earlier try began."""
+    """Connect the zone to the pod's network.  Repeatable: finishes an earlier try."""
     runtime = manager.zone("connect network", zone_id)
     async with runtime.lock:
         await runtime.agent.ready()
@@ -29,17 +29,17 @@ async def connect(
         try:
             await finish(manager, runtime, intent)
         except BaseException:
-            # Clear the intent: a splice that was made ends with the zone, or is repeated by the next call.
+            # Clear the intent: the next call repeats the splice, or the splice ends with the zone.
             if runtime.zone.state is ZoneState.RUNNING:
                 manager.note_zone(runtime, runtime.zone)
             raise
 
 
 async def finish(manager: ZoneManager, runtime: ZoneRuntime, intent: Intent) -> None:
-    """Do the steps that follow the record; the zone's lock is held."""
+    """Do the steps after the record; the zone's lock is held."""
     netns, interface = intent.data["netns"], intent.data["interface"]
     host_interface = await manager.toolstack.host_interface(runtime.zone.domain_id, 0)
-    # An intent of an earlier version has no such key; the check is then on.
+    # Intents of an earlier version lack the key; the check is then on.
     spoof_check = intent.data.get("spoof_check") != "no"
     with step("network.splice", zone=runtime.id):
         guest = await manager.splice(host_interface, netns, interface, spoof_check=spoof_check)

@@ -1,4 +1,4 @@
-"""ZoneConsole: shows what a zone wrote to its console, and what it goes on to write."""
+"""ZoneConsole: shows past and, if followed, later output on a zone's console."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPERATION = "read console"
 async def console(
     manager: ZoneManager, zone_id: str, lines: int, *, following: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yield pieces of the console (untrusted): the last ``lines`` lines, 0 for all, then what is added."""
+    """Yield pieces of the console (untrusted): the last ``lines`` lines, 0 for all, then later output."""
     runtime = manager.zone(OPERATION, zone_id)
     subject = f"zone {zone_id}"
     if runtime.zone.state is ZoneState.DEAD:

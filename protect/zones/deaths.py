@@ -1,4 +1,4 @@
-"""Watches domains end, marks their zones dead, and says why."""
+"""Watches for ends of domains, and marks their zones dead with the reason."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from protect.zones.destroy import quiesce
 log = logging.getLogger(__name__)
 
 _DRAIN = 0.5
-"""Seconds for which the rest of a dead zone's channel is read."""
+"""Seconds for reading the rest of a dead zone's channel."""
 _TOLD = 5.0
-"""Seconds to wait for the toolstack to report a domain's end, once its channel says that it has ended."""
+"""Seconds to wait for the toolstack's report of a domain's end, after the end of the channel."""
 
 
 async def watch(manager: ZoneManager) -> None:
@@ -34,8 +34,8 @@ async def watch(manager: ZoneManager) -> None:
 
 
 async def on_death(manager: ZoneManager, runtime: ZoneRuntime, death: DomainDeath) -> None:
-    """Mark the zone DEAD, its workloads EXITED, and free what its domain still holds."""
-    # Read it twice: a domain that others destroyed may take its console along, and otherwise more may come.
+    """Mark the zone DEAD and its workloads EXITED, and free the resources of the domain."""
+    # Read the console twice: a destroyed domain may lose its console, and else more output may follow.
     first = await _console(manager, runtime)
     await _drain(runtime)
     console = await _console(manager, runtime) or first
@@ -43,13 +43,13 @@ async def on_death(manager: ZoneManager, runtime: ZoneRuntime, death: DomainDeat
 
 
 async def condemn(manager: ZoneManager, runtime: ZoneRuntime, kind: DeathKind, cause: str) -> None:
-    """End a zone whose domain still runs, but cannot be trusted or reached any more."""
+    """End a zone with a running domain that cannot be trusted or reached any more."""
     lines = plain_lines(await _console(manager, runtime), CONSOLE_LINES)
     await kill(manager, runtime, Death(kind, cause, "\n".join(lines)))
 
 
 async def kill(manager: ZoneManager, runtime: ZoneRuntime, death: Death) -> None:
-    """Declare a zone dead for this reason, record it, and destroy its domain."""
+    """Declare a zone dead, record the death, and destroy the domain."""
     if runtime.death is None:
         runtime.death = death
     manager.declare_end(runtime, f"it is dead: {death.reason}")
@@ -83,9 +83,9 @@ async def mark_dead(manager: ZoneManager, runtime: ZoneRuntime, death: Death) ->
 
 
 async def _drain(runtime: ZoneRuntime) -> None:
-    """Wait for exit codes and output that the agent sent before its end.
+    """Wait for the agent's last exit codes and output.
 
-    A closed unix socket says so; a vchan ring does not, hence the bound.
+    A unix socket reports its end; a vchan ring does not, hence the bound.
     """
     try:
         async with asyncio.timeout(_DRAIN):
@@ -99,9 +99,9 @@ async def _drain(runtime: ZoneRuntime) -> None:
 
 
 async def explain(manager: ZoneManager, runtime: ZoneRuntime, fault: Fault) -> Fault:
-    """Complete the fault of a launch: how the zone died, or that it did not boot, and its console's end."""
+    """Add to the fault of a launch the cause of the death or the failed boot, and the console's end."""
     if not runtime.zone.domain_id or (runtime.end and runtime.death is None):
-        # There was no domain yet, or a caller ended it.
+        # The domain did not exist yet, or a caller ended the zone.
         return fault
     if isinstance(fault, DomainGone):
         await _told(runtime)
@@ -114,7 +114,7 @@ async def explain(manager: ZoneManager, runtime: ZoneRuntime, fault: Fault) -> F
 
 
 async def _told(runtime: ZoneRuntime) -> None:
-    """Wait until the toolstack has reported the end of the zone's domain."""
+    """Wait for the toolstack's report of the domain's end."""
     try:
         async with asyncio.timeout(_TOLD):
             await runtime.end.wait()
@@ -123,7 +123,7 @@ async def _told(runtime: ZoneRuntime) -> None:
 
 
 async def _console(manager: ZoneManager, runtime: ZoneRuntime) -> bytes:
-    """The last part of the zone's console (untrusted); empty if it is gone."""
+    """The last part of the zone's console (untrusted); empty if the console is gone."""
     try:
         return await manager.toolstack.console(runtime.zone.domain_id, CONSOLE_BYTES)
     except Fault as fault:

@@ -1,4 +1,4 @@
-"""DestroyZone: end the domain, and forget the zone once nothing of it is left."""
+"""DestroyZone: ends the domain, and forgets the zone after its removal."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ INTENT = Intent("zone.destroy")
 
 
 async def destroy(manager: ZoneManager, zone_id: str) -> None:
-    """Remove the zone and everything in it, whatever it is doing; an unknown id succeeds.
+    """Remove the zone and its contents in any state; an unknown id succeeds.
 
-    It is carried to its end even if the caller goes away.
+    The removal is carried to its end even if the caller goes away.
     """
     runtime = manager.zones.get(zone_id)
     if runtime is not None:
@@ -32,7 +32,7 @@ async def destroy(manager: ZoneManager, zone_id: str) -> None:
 
 
 async def _destroy(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    # Wakes a launch, an adoption and every call in the zone, which then release its lock.
+    # Wake a launch, an adoption and every call in the zone: they release the zone's lock.
     manager.declare_end(runtime, "it is being destroyed")
     async with runtime.lock:
         if manager.zones.get(runtime.id) is runtime:
@@ -43,7 +43,7 @@ async def _destroy(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 async def dismantle(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     """Remove the zone in repeatable steps; the zone's lock is held.
 
-    A step that fails leaves the zone listed as DESTROYING, to be destroyed again.
+    After a failed step the zone stays DESTROYING, for another try.
     """
     manager.declare_end(runtime, "it is being destroyed")
     # Noted, not put: a full disk must not keep a domain alive.
@@ -54,7 +54,7 @@ async def dismantle(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     domain = await find_domain(manager, runtime)
     if domain is not None:
         await manager.toolstack.destroy(domain)
-    # An earlier daemon may have died after it ended the domain, and before this step.
+    # An earlier daemon may have died between the end of the domain and this step.
     await manager.toolstack.forget_console(mark.name_of(runtime.zone))
     checkpoint("zone-destroy.domain-destroyed")
     await manager.volumes.close(runtime.id)
@@ -68,10 +68,10 @@ async def dismantle(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 async def quiesce(runtime: ZoneRuntime) -> None:
-    """Close the channel, and wait until no verb works in the zone.  Its end has been declared."""
+    """Close the channel, and wait until no verb works in the zone.  The end is declared already."""
     await runtime.client.close()
     async with runtime.attaching:
-        pass  # the verb that held it has undone its attach, or leaves the rest to the domain's end
+        pass  # the verb with the lock has undone its attach, or the domain's end frees the rest
     for workload in list(runtime.workloads.values()):
         async with workload.lock:
             if workload.exiting is not None:
@@ -81,11 +81,11 @@ async def quiesce(runtime: ZoneRuntime) -> None:
 
 
 async def find_domain(manager: ZoneManager, runtime: ZoneRuntime) -> DomainId | None:
-    """The zone's domain, found by its uuid (numbers may be reused); None: there is none."""
+    """The zone's domain, found by uuid (numbers may be reused); None: no domain."""
     domain = await manager.toolstack.find(runtime.zone.uuid)
     if domain is None:
         return None
-    if not domain.mark:  # lost with xenstore; the toolstack ends only domains that are claimed
+    if not domain.mark:  # lost with xenstore; the toolstack ends only claimed domains
         await manager.toolstack.claim(domain.uuid, mark.name_of(runtime.zone), mark.of_zone(runtime.zone))
     runtime.zone = replace(runtime.zone, domain_id=domain.id)
     return domain.id

@@ -1,4 +1,4 @@
-"""Dial: a TCP connection to the zone's loopback, for as long as its caller stays."""
+"""Dial: a TCP connection to the zone's loopback, while the caller stays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DATA = "data"
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The connection has been accepted."""
+    """The zone has accepted the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ Output = Connected | bytes | DialEof
 async def dial(
     manager: ZoneManager, zone_id: str, port: int, data: AsyncIterator[bytes]
 ) -> AsyncGenerator[Output, None]:
-    """Yield Connected, the data that comes, and DialEof; return once ``data`` has ended, too.
+    """Yield Connected, incoming data, and DialEof; return after the end of ``data``.
 
-    The connection is closed when the caller stops iterating.  Refused: nobody listens.
+    The connection closes with the caller's iteration.  Refused: nobody listens.
     """
     runtime = manager.zone("dial", zone_id)
     agent = runtime.agent
@@ -66,7 +66,7 @@ async def dial(
 
 
 async def _feed(agent: AgentClient, number: int, data: AsyncIterator[bytes]) -> None:
-    """Send the caller's data.  Once the other end has stopped reading, drop it: the caller is not held up."""
+    """Send the caller's data.  If the other end stops reading, drop the data: the caller must not wait."""
     try:
         into = agent.input(number)
         async for chunk in data:

@@ -1,4 +1,4 @@
-"""The rates of a running zone's disks: changed, and held again after a restart."""
+"""Disk rates of a running zone: change, and restore after a restart."""
 
 from __future__ import annotations
 
@@ -10,14 +10,27 @@ from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
 from protect.model.domain.shares import DiskRates
+from protect.model.room.modes import refuse_impossible_rates
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 
 log = logging.getLogger(__name__)
 
 
+def allowed(
+    operation: str, zone_id: str, wanted: DiskRates, limits: DiskRates, *, possible: bool
+) -> DiskRates:
+    """The wanted rates, within the limits of the configuration; none if the host cannot hold any.
+
+    Refused: rates are wanted, and the host cannot hold them.
+    """
+    refuse_impossible_rates(operation, zone_id, wanted, possible=possible)
+    # protect host has a notice if only the configuration wants rates.
+    return wanted.within(limits) if possible else DiskRates()
+
+
 async def change(manager: ZoneManager, zone_id: str, rates: DiskRates) -> None:
-    """Hold these rates for the disks that the zone has and will have.  Refused: it does not run."""
+    """Limit present and later disks of the zone.  Refused: the zone does not run."""
     runtime = manager.zone("set disk rates of zone", zone_id)
     async with runtime.lock:
         if not runtime.running:
@@ -28,7 +41,7 @@ async def change(manager: ZoneManager, zone_id: str, rates: DiskRates) -> None:
 
 
 async def _change(manager: ZoneManager, runtime: ZoneRuntime, rates: DiskRates) -> None:
-    """Record first: what a killed daemon has not done, ``restore`` does at the next start."""
+    """Record first: after a kill of the daemon, ``restore`` finishes the change at the next start."""
     before = runtime.zone
     manager.put_zone(runtime, replace(before, spec=replace(before.spec, disk_rates=rates)))
     checkpoint("zone-rates.recorded")
@@ -42,9 +55,9 @@ async def _change(manager: ZoneManager, runtime: ZoneRuntime, rates: DiskRates) 
 
 
 async def restore(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Have the host hold what is recorded, whatever it holds now; a failure is logged.
+    """Set the recorded rates on the host; a failure is logged.
 
-    Rates that the host cannot hold could not be recorded there, and none at all ask for nothing.
+    A host without disk rates has no recorded rates, and needs no call.
     """
     rates = runtime.zone.spec.disk_rates
     if rates or manager.toolstack.capabilities().disk_rates:

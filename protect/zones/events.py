@@ -1,4 +1,4 @@
-"""Handles what a zone's link reports, all of which comes from the zone and is untrusted."""
+"""Handles reports of a zone's link.  They come from the zone and are untrusted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def new_link(manager: ZoneManager, runtime: ZoneRuntime) -> AgentLink:
-    """Make a link to the agent in the zone's domain, without opening it."""
+    """Make a closed link to the agent in the zone's domain."""
     dial = functools.partial(manager.toolstack.open_channel, runtime.zone.domain_id)
     return manager.links(runtime.id, dial, ZoneEvents(manager, runtime))
 
@@ -35,14 +35,14 @@ class ZoneEvents:
         self._runtime = runtime
 
     async def connected(self, hello: AgentHello, new_boot: bool) -> None:
-        """Bring the registries up to date; during a launch there is nothing in them yet."""
+        """Bring the registries up to date; during a launch they are empty."""
         runtime, tasks = self._runtime, self._manager.tasks
         if not runtime.running:
             return
-        if not runtime.zone.boot_id:  # adopted by its mark, which does not have it
+        if not runtime.zone.boot_id:  # adopted by its mark, without a boot id
             await strangers.empty(self._manager, runtime, hello)
         if runtime.zone.boot_id != hello.boot_id.hex():
-            # One domain boots once; another agent in it has none of our workloads.
+            # A domain boots once.  Another agent has none of our workloads.
             log.error("another agent answers in the zone", extra=fields(zone=runtime.id))
             ending = deaths.condemn(
                 self._manager, runtime, DeathKind.AGENT_REPLACED, "another agent answers in it"
@@ -56,7 +56,7 @@ class ZoneEvents:
         self._manager.zone_changed(runtime)
 
     def disconnected(self) -> None:
-        """Tell those who watch, and give the agent of a running zone some time to come back."""
+        """Tell watchers, and wait some time for the agent of a running zone."""
         runtime, manager = self._runtime, self._manager
         runtime.heard.clear()
         if runtime.running and not manager.stopping:
@@ -67,7 +67,7 @@ class ZoneEvents:
         exits.on_exit(self._manager, self._runtime, exited)
 
     def violation(self, cause: str) -> None:
-        """Kill a running zone whose link was cut off, since nobody knows any more what runs in it."""
+        """Kill a running zone after a violation: its processes are unknown from then on."""
         runtime = self._runtime
         reason = f"its agent broke the channel's rules: {printable(cause, 200)}"
         log.warning("zone cut off", extra=fields(zone=runtime.id, reason=reason))

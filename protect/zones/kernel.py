@@ -13,7 +13,7 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def check(zone_id: str, kernel: DomainKernel) -> None:
-    """Check the files.  Missing; Refused: not regular, or changeable by others than root.  Blocks."""
+    """Check the files.  Missing.  Refused: not regular, or writable by others than root.  Blocks."""
     for path in (kernel.image, kernel.initramfs, kernel.addons):
         if path is not None:
             _check_file(zone_id, path)
@@ -33,7 +33,7 @@ def _check_file(zone_id: str, path: Path) -> None:
 
 
 def _check_folder(zone_id: str, path: Path, folder: Path) -> None:
-    """Refused unless only root can rename files in the folder; a sticky one like /tmp is fine."""
+    """Refused: others than root can rename files in the folder.  A sticky folder like /tmp passes."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise Refused(_CREATE, zone_id, f"kernel file {path}: {folder} is a symbolic link")

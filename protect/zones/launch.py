@@ -1,67 +1,57 @@
-"""CreateZone: admits, records, creates, boots, greets and configures a zone."""
+"""Launches a zone: admits, records, creates, boots, greets and configures it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-import uuid
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Exhausted, Exists, Fault, Refused
+from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from daemonkit.observe import reported
 from daemonkit.observe.steps import step
 from protect.model.toolstack import DomainSpec
 from protect.model.zone import SCRATCH_VDEV, Zone, ZoneSpec, ZoneState
-from protect.state.manager import ZoneManager, now_ns
+from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
-from protect.state.store import Intent
-from protect.workloads.devices import find
 from protect.workloads.devices.zone import give_devices, may_pass_functions
-from protect.zones import kernel
+from protect.zones import admission
 from protect.zones.deaths import explain
 from protect.zones.destroy import dismantle
 from protect.zones.events import new_link
 from protect.zones.recovery import mark
-from protect.zones.room import capacity, preflight
 from protect.zones.upkeep import clock
 
 log = logging.getLogger(__name__)
 
-INTENT = Intent("zone.create")
-
 
 async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
-    """Launch a zone until its agent answers; on failure nothing of it is left.
+    """Launch a zone until its agent answers; after a failure nothing of the zone is left.
 
-    Exists, Exhausted, Refused (destroyed or dead meanwhile), TooLate (does not boot), ToolstackError.
+    Exists, Exhausted, Refused (destroyed or dead during the launch), TooLate (no boot), ToolstackError.
     """
     begin = time.monotonic()
-    find.check(manager, spec)
-    if spec.kernel:
-        await asyncio.to_thread(kernel.check, spec.id, spec.kernel)
-    with step("zone.admit", zone=spec.id):
-        runtime = await admit(manager, spec)
+    runtime = await admission.admit(manager, spec)
     client, toolstack = runtime.client, manager.toolstack
     async with runtime.lock, AsyncExitStack() as undo:
         undo.push_async_callback(_undo, manager, runtime)
         async with _explained(manager, runtime):
             await manager.volumes.open(spec.id)
             checkpoint("zone-create.sharing")
-            # A destroy may be waiting already: no domain is made for it.
+            # Make no domain if a destroy is waiting already.
             runtime.end.check("use", f"zone {spec.id}")
             shared, passthrough = manager.volumes.shared(spec.id), may_pass_functions(manager, spec)
             with step("domain.create", zone=spec.id):
                 domain = await toolstack.create(domain_spec(runtime.zone, shared, passthrough=passthrough))
-            # In memory only: should we die here, the domain is found again by its uuid.
+            # In memory only: a restarted daemon finds the domain by its uuid.
             runtime.zone = replace(runtime.zone, domain_id=domain)
             checkpoint("zone-create.domain-created")
-            # It boots without its cap: with a tenth of a CPU that would take ten times as long.
+            # Boot without the cap: with a tenth of a CPU the boot would take ten times as long.
             await toolstack.set_shares(domain, replace(spec.shares, cap=0))
             if spec.disk_rates:
                 await toolstack.set_disk_rates(domain, spec.disk_rates)
@@ -96,33 +86,6 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
     return runtime.zone
 
 
-async def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
-    """Reserve the id, the memory and the record of a zone, all or nothing."""
-    memory = await capacity.refresh(manager)
-    # From here on nothing waits: two zones at once cannot both count on the same memory.
-    if spec.id in manager.zones:
-        raise Exists("create zone", spec.id, "there is one already")
-    if manager.closed:
-        raise Refused("create zone", spec.id, manager.closed)
-    count = len(manager.zones)
-    if count >= manager.config.limits.zones:
-        raise Exhausted("create zone", spec.id, f"there are {count} zones, as many as limits.zones")
-    preflight.check_room(manager, spec.id, memory)
-    manager.scratch.admit(spec.id, spec.scratch_bytes)
-    with ExitStack() as undo:
-        undo.callback(manager.scratch.remove, spec.id)
-        promise = capacity.zone_promise(manager.toolstack, spec)
-        manager.ledger.admit(spec.id, promise, spec.reservations)
-        undo.callback(manager.ledger.release, spec.id)
-        zone = Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns(), host_boot=manager.host_boot)
-        runtime = manager.add_zone(zone)
-        undo.callback(manager.zones.pop, spec.id)
-        manager.put_zone(runtime, runtime.zone, INTENT)
-        undo.pop_all()
-    checkpoint("zone-create.recorded")
-    return runtime
-
-
 async def _attach_scratch(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     disk = await asyncio.to_thread(manager.scratch.make, runtime.id)
     if disk is None:
@@ -134,7 +97,7 @@ async def _attach_scratch(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 async def _undo(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Remove what was made.  A failure here is logged, since the caller gets the fault of the launch."""
+    """Remove the zone.  A failure is logged, because the caller gets the fault of the launch."""
     try:
         await dismantle(manager, runtime)
     except Fault as fault:
@@ -143,7 +106,7 @@ async def _undo(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 @asynccontextmanager
 async def _explained(manager: ZoneManager, runtime: ZoneRuntime) -> AsyncIterator[None]:
-    """Add to a fault of the launch how the zone died, and its console's last lines."""
+    """Add to a fault of the launch the zone's cause of death, and the console's last lines."""
     try:
         yield
     except Fault as fault:

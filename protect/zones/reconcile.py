@@ -1,7 +1,7 @@
-"""Reconcile recorded zones with the hypervisor's domains, when the daemon starts.
+"""Reconciles recorded zones with the hypervisor's domains at the daemon's start.
 
-``load`` is quick and makes the zones known, so that serving can begin.  ``reconcile`` then works in the
-background, for each zone separately, so that a silent or dead zone delays no other.
+``load`` registers the zones quickly, and serving can begin.  ``reconcile`` works in the background for each
+zone separately, and a silent or dead zone delays no other zone.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from protect.zones.upkeep import pause, silence
 log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
-"""Seconds before a silent zone is tried again (each try takes the whole boot time)."""
+"""Seconds between tries to reach a silent zone (each try takes the whole boot time)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedZone:
-    """A recorded zone, its domain if it has one, and the operation that was under way."""
+    """A recorded zone, its domain if any, and the interrupted operation."""
 
     runtime: ZoneRuntime
     domain: DomainInfo | None
@@ -84,12 +84,12 @@ async def load(manager: ZoneManager) -> list[RecordedZone]:
 
 
 async def reconcile(manager: ZoneManager, recorded: RecordedZone) -> None:
-    """Bring a zone to a settled state: adopted, dead with nothing left of its domain, or gone."""
+    """Bring a zone to a settled state: adopted, dead without a domain, or gone."""
     runtime = recorded.runtime
     match runtime.zone.state:
         case ZoneState.CREATING | ZoneState.DESTROYING:
             async with runtime.lock:
-                if manager.zones.get(runtime.id) is runtime:  # a caller may have destroyed it meanwhile
+                if manager.zones.get(runtime.id) is runtime:  # a caller may have destroyed the zone
                     await dismantle(manager, runtime)
             checkpoint("reconcile.undone")
         case ZoneState.DEAD:
@@ -104,9 +104,9 @@ async def reconcile(manager: ZoneManager, recorded: RecordedZone) -> None:
 
 
 async def adopt_stranger(manager: ZoneManager, uuid: UUID) -> ZoneRuntime:
-    """Make a zone of a domain whose record is lost; it is connected in the background, as after a start."""
+    """Make a zone of a domain without a record; connect in the background, as after a start."""
     runtime, domain = await strangers.adopt(manager, uuid)
-    if domain.state is DomainState.PAUSED:  # perhaps it was never let run
+    if domain.state is DomainState.PAUSED:  # perhaps never unpaused
         await manager.toolstack.unpause(domain.id)
         domain = replace(domain, state=DomainState.RUNNING)
     adopting = reconcile(manager, RecordedZone(runtime, domain, None))
@@ -115,7 +115,7 @@ async def adopt_stranger(manager: ZoneManager, uuid: UUID) -> ZoneRuntime:
 
 
 async def _lost(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Handle a zone without its domain: the host was rebooted, or somebody else destroyed it."""
+    """Handle a zone without its domain, after a reboot of the host or a foreign destroy."""
     runtime.end.declare("its domain is gone")
     async with runtime.lock:
         lost = Death(DeathKind.VANISHED, _cause_of_loss(manager, runtime.zone))
@@ -126,14 +126,14 @@ async def _lost(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 def _cause_of_loss(manager: ZoneManager, zone: Zone) -> str:
-    """Why a zone's domain is not there: a zone belongs to one boot of its host."""
+    """Why a zone has no domain.  A zone belongs to one boot of its host."""
     if zone.host_boot and zone.host_boot != manager.host_boot:
         return "the host was rebooted"
     return "its domain was gone when protectd started"
 
 
 async def _clean_up(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Free what a dead zone's domain may still hold, and finish deletions in the zone."""
+    """Free resources of a dead zone's domain, and finish deletions in the zone."""
     async with runtime.lock:
         domain = await find_domain(manager, runtime)
         if domain is not None:
@@ -146,7 +146,7 @@ async def _clean_up(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 async def _release_ended(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Release volumes that could not be released when their workloads ended."""
+    """Release volumes of ended workloads after an earlier failure."""
     for workload in list(runtime.workloads.values()):
         async with workload.lock:
             if workload.workload.state is WorkloadState.EXITED:
@@ -154,7 +154,7 @@ async def _release_ended(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 async def _adopt(manager: ZoneManager, recorded: RecordedZone, domain: DomainInfo) -> None:
-    """Connect to the agent again; retry for as long as the zone lives."""
+    """Connect to the agent again; retry while the zone lives."""
     runtime = recorded.runtime
     runtime.zone = replace(runtime.zone, domain_id=domain.id)
     resized = recorded.intent is not None and recorded.intent.operation == sizing.OPERATION
@@ -170,7 +170,7 @@ async def _adopt(manager: ZoneManager, recorded: RecordedZone, domain: DomainInf
             await runtime.client.connect(link, manager.config.timeouts.boot)
             break
         except (ProtocolViolation, DomainGone):
-            # Both are also reported elsewhere, and end the zone there.
+            # Other reports of both faults end the zone.
             raise
         except Fault as fault:
             if runtime.end:
@@ -187,7 +187,7 @@ async def _adopt(manager: ZoneManager, recorded: RecordedZone, domain: DomainInf
 
 
 async def _close_outputs(runtime: ZoneRuntime) -> None:
-    """Close the outputs of a link that did not open: the next link begins where the logs end."""
+    """Close the outputs of a link that did not open.  The next link starts at the ends of the logs."""
     for workload in list(runtime.workloads.values()):
         if workload.outputs is not None and workload.exit is None:
             await workload.outputs.close()
@@ -195,7 +195,7 @@ async def _close_outputs(runtime: ZoneRuntime) -> None:
 
 
 async def _finish_connect(manager: ZoneManager, recorded: RecordedZone) -> None:
-    """Finish an interrupted ConnectNetwork.  If its namespace is gone, its caller begins anew."""
+    """Finish an interrupted ConnectNetwork.  If the namespace is gone, the caller starts again."""
     if recorded.intent is None or recorded.intent.operation != connect.OPERATION:
         return
     async with recorded.runtime.lock:
@@ -220,9 +220,9 @@ def _load_workloads(manager: ZoneManager, saved: Saved) -> None:
 
 
 async def _remove_strays(manager: ZoneManager, adoptable: Container[str]) -> None:
-    """Remove files and volumes of zones without a record, in case a daemon died between the two steps.
+    """Remove files and volumes of zones without a record, left by a daemon that died between two steps.
 
-    Those of living strangers stay, since these may be adopted.
+    Files of living strangers stay, because strangers may be adopted.
     """
     for zone_id in manager.volumes.zones():
         if zone_id in adoptable:

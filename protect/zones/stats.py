@@ -1,4 +1,4 @@
-"""Statistics of zones and workloads: asks all zones at once, and leaves out those that do not answer."""
+"""Statistics of zones and workloads: asks all zones at once, and leaves out silent zones."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from protect.state.runtime import StatsQuestion, WorkloadRuntime, ZoneRuntime
 log = logging.getLogger(__name__)
 
 QUIET_TIMEOUT = 0.5
-"""Seconds without any answer after which the missing ones are not waited for."""
+"""Seconds without any answer until missing answers are given up."""
 KEPT = 10.0
-"""Seconds for which the last answer of a zone is used if the next one is late."""
+"""Seconds for which the last answer of a zone replaces a late answer."""
 
 
 async def gather(
@@ -30,8 +30,8 @@ async def gather(
 ) -> dict[str, ZoneStats]:
     """Ask all zones at once; the answers by zone id.  Zones without an answer are left out.
 
-    While answers come it goes on for as long as ``timeouts.stats``.  Nobody waits for a zone that is late
-    already.
+    While answers arrive, the wait lasts at most ``timeouts.stats``.  Zones with an overdue answer cause no
+    wait.
     """
     able = [zone for zone in zones if zone.connected and zone.client.serving and not zone.end]
     asked = [(zone, question) for zone in able if (question := _ask(zone, kind))]
@@ -41,14 +41,14 @@ async def gather(
 
 
 async def counted(manager: ZoneManager, zone_ids: Iterable[str]) -> dict[str, DomainInfo]:
-    """What the hypervisor counts, by zone id; a zone whose domain is gone has nothing."""
+    """Figures of the hypervisor by zone id, without zones whose domain is gone."""
     domains = {domain.uuid: domain for domain in await manager.toolstack.list()}
     runtimes = [manager.zones[one] for one in zone_ids if one in manager.zones]
     return {one.id: domains[one.zone.uuid] for one in runtimes if one.zone.uuid in domains}
 
 
 async def of_workloads(manager: ZoneManager, ids: Sequence[str]) -> list[tuple[str, WorkloadStats]]:
-    """Statistics of the given workloads, or of all, with their zones' ids; ended ones have none."""
+    """Statistics of the given or all workloads, with their zones' ids; without ended workloads."""
     named = [manager.workload("stats", one) for one in dict.fromkeys(ids)]
     wanted = {runtime.id: runtime for runtime in named or manager.workloads.values() if _lives(runtime)}
     zones = {runtime.zone.id: runtime.zone for runtime in wanted.values()}
@@ -63,7 +63,7 @@ def _lives(runtime: WorkloadRuntime) -> bool:
 
 
 def _ask(zone: ZoneRuntime, kind: StatsKind) -> StatsQuestion | None:
-    """Join the question under way, or ask a new one; None when it cannot be asked."""
+    """Join the open question, or ask a new question; None: the zone cannot be asked."""
     question = zone.stats.open.get(kind)
     if question is None:
         try:
@@ -89,7 +89,7 @@ def _log_failure(zone: ZoneRuntime, fault: BaseException) -> None:
 
 
 async def _some(questions: list[StatsQuestion], longest: float) -> None:
-    """Wait until all are answered, or none was for ``QUIET_TIMEOUT``; a single one may take ``longest``."""
+    """Wait for all answers, at most ``QUIET_TIMEOUT`` without any, or ``longest`` for a single question."""
     pending = {question.answer for question in questions if not question.answer.done()}
     if not pending:
         return

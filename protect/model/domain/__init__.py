@@ -1,1 +1,1 @@
-"""A domain as its toolstack is told of it: how it boots, how large it is, its share of CPUs."""
+"""A domain in terms of the toolstack: boot, size, share of CPUs."""

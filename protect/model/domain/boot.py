@@ -1,4 +1,4 @@
-"""What a domain boots."""
+"""Kernel of a domain."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class DomainKernel:
-    """Another kernel than the toolstack's own, in files that root alone may write; they are hostile.
+    """Another kernel than the toolstack's own.  Only root may write the files; their content is hostile.
 
-    ``image``: a bzImage or an ELF image; ``initramfs``: archives for the kernel to unpack before the zone's
-    own parts, with modules that are needed early; ``addons``: a squashfs with ``modules/`` and ``firmware/``,
-    which the agent learns of from ``XENPOD_ADDONS``, the name of its disk.  ``name`` is for people.
+    ``image``: a bzImage or an ELF image.  ``initramfs``: archives with early modules; the kernel unpacks them
+    before the zone's own parts.  ``addons``: a squashfs with ``modules/`` and ``firmware/``; the agent finds
+    the disk's name in ``XENPOD_ADDONS``.  ``name`` is for people.
     """
 
     name: str

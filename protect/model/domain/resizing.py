@@ -1,4 +1,4 @@
-"""The part of the port to a hypervisor that changes the size of a domain while it runs."""
+"""The port to a hypervisor: changing the size of a running domain."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ DomainId = NewType("DomainId", int)
 
 
 class Resizable(Protocol):
-    """Sizes within what ``DomainSpec`` said; DomainGone for a domain that ended, or that there never was.
+    """Changes sizes within the bounds of ``DomainSpec``.  DomainGone: the domain ended or never existed.
 
-    What is set is held by the hypervisor from then on, and outlives this process.  What it tells the guest to
-    do, the guest does later, or not at all: ``DomainInfo`` says how far it has come.
+    The hypervisor holds the new values, also after this process ends.  The guest follows later or not at all;
+    ``DomainInfo`` shows the progress.
     """
 
     async def set_memory(self, domain: DomainId, memory_bytes: int) -> None:
-        """Let the domain have so much.  Less: the guest is told to give the rest back, and can get no more.
+        """Set the allowed memory.  If less than now, the guest is told to give the difference back.
 
-        Invalid: more than its maximum; Exhausted: the host has not so much free; Refused: the guest is known
-        not to be able to give so much back, and keeps what it may have.
+        Invalid: more than the domain's maximum.  Exhausted: the host lacks free memory.  Refused: the guest
+        is known to need more; the allowed memory stays.
         """
         ...
 
     async def set_vcpus(self, domain: DomainId, vcpus: int) -> None:
-        """Have the guest run so many of its vCPUs, and hold all of them to what so many could run.
+        """Set the online vCPUs, and cap the domain at that many CPUs.
 
-        Invalid: none, or more than its maximum.
+        Invalid: 0, or more than the domain's maximum.
         """
         ...
 
     async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
-        """Hold its share of CPUs from now on; where that cannot be, ``physical_info`` has a notice."""
+        """Set the share of CPUs.  If the host cannot hold shares, ``physical_info`` has a notice."""
         ...

@@ -1,4 +1,4 @@
-"""A zone's share of the host's CPUs and disks, held by the host whatever it does in its own groups."""
+"""A zone's share of the host's CPUs and disks.  The host enforces the share, whatever the guest does."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 
 WEIGHTS = range(1, 65_536)
-"""What Xen's credit schedulers take."""
+"""Weights that Xen's credit schedulers accept."""
 CPU_WEIGHT = 256
-"""What stands for one CPU: Xen's default for a domain, whose vCPUs have it each."""
+"""Weight of one CPU: Xen's default for a domain, where each vCPU has this weight."""
 DOM0_WEIGHT = 2 * CPU_WEIGHT
-"""What dom0 should have: more than any vCPU of a zone, and no more than needed.
+"""Recommended weight of dom0: more than any vCPU of a zone, and no more than needed.
 
-A vCPU of credit2 runs for 1 ms at least, and its credit stays between -10 and 10 ms by the count of the
-largest weight in use.  So weights below a twentieth of it are all alike (Xen 4.17, ``CSCHED2_CREDIT_MIN``).
+A vCPU of credit2 runs for at least 1 ms, and its credit stays between -10 and 10 ms, scaled by the largest
+weight in use.  Weights below a twentieth of the largest all act alike (Xen 4.17, ``CSCHED2_CREDIT_MIN``).
 """
 CPU_PERCENT = 100
 MOST_DISK_RATE = 2**50
@@ -21,34 +21,34 @@ MOST_DISK_RATE = 2**50
 
 @dataclass(frozen=True, slots=True)
 class CpuShares:
-    """What all vCPUs of a zone get together.
+    """The share of all vCPUs of a zone together.
 
     ``weight`` counts while CPUs are short: a zone gets its part of the sum of the weights, and 256 stands for
-    one CPU.  ``cap`` is in percent of one CPU, also while others are idle; 0: as much as its vCPUs can run.
+    one CPU.  ``cap``: percent of one CPU, also while other zones are idle; 0: no cap.
     """
 
     weight: int = CPU_WEIGHT
     cap: int = 0
 
     def binding_cap(self, vcpus: int, most_vcpus: int = 0) -> int:
-        """The cap, 0 when that many vCPUs cannot run so much anyway.
+        """The cap for the scheduler; 0 if the vCPUs cannot exceed the cap.
 
-        Of ``most_vcpus`` that a guest could start by itself, ``vcpus`` are its own: the others add nothing.
+        A guest can start ``most_vcpus`` by itself, but may use only the CPU time of ``vcpus``.
         """
         cap = min(self.cap or vcpus * CPU_PERCENT, vcpus * CPU_PERCENT)
         return cap if cap < max(vcpus, most_vcpus) * CPU_PERCENT else 0
 
     def vcpu_weight(self, vcpus: int) -> int:
-        """The part of one of ``vcpus``, for schedulers that weigh each by itself; at most a whole CPU's.
+        """The weight of each of ``vcpus``, for schedulers with a weight per vCPU; at most ``CPU_WEIGHT``.
 
-        A vCPU cannot run on more than one CPU, so that a greater weight could only hold up the host's own.
+        A vCPU runs on one CPU at a time: a greater weight could only delay the host's own work.
         """
         return min(max(round(self.weight / vcpus), WEIGHTS[0]), CPU_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)
 class DiskRates:
-    """What a zone does at most with each of its disks in a second; 0: no limit."""
+    """Limits of a zone per second and disk; 0: no limit."""
 
     read_bytes: int = 0
     write_bytes: int = 0
@@ -59,7 +59,7 @@ class DiskRates:
         return any(astuple(self))
 
     def within(self, most: DiskRates) -> DiskRates:
-        """The lower one of each two."""
+        """The lower limit of each pair."""
         return DiskRates(*(min(mine or other, other or mine) for mine, other in self._beside(most)))
 
     def exceeds(self, most: DiskRates) -> bool:

@@ -1,1 +1,1 @@
-"""What the host is to zones: what it can do, what it has room for, and what of it is reserved."""
+"""The host's capabilities, room and reservations."""

@@ -1,4 +1,4 @@
-"""The host as zones see it: what it can do, who has its memory, and what it has room for."""
+"""The host: capabilities, owners of memory, and room for domains and disks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PhysicalInfo:
-    """The host: the memory that zones can have in all, and that no domain has now."""
+    """The host: memory for all zones together, and memory that no domain holds now."""
 
     total_memory_bytes: int
     free_memory_bytes: int
@@ -31,18 +31,18 @@ class PhysicalInfo:
     selinux: bool = False
     """Whether the guests' kernel enforces an SELinux policy.  An agent loads none."""
     kernels: bool = False
-    """Whether guests can have kernels of their own."""
+    """Whether guests can boot other kernels than the toolstack's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the hypervisor can do on this machine; constant while it runs.
+    """Capabilities of the hypervisor on this machine; constant while the hypervisor runs.
 
-    ``hvm``: guests with hardware-assisted virtualisation (PVH); ``hap``: such guests with hardware-assisted
-    paging; ``iommu``: one is in use, so devices can be handed out safely.  ``hypervisor_version`` is
-    "<major>.<minor>" of Xen, "" where there is none.  ``kernel_modes``: in which the toolstack's own kernel
-    can boot.  ``flask``: the hypervisor has that security module, so domains can have labels.
-    ``disk_rates``: those of disks can be held.  ``numa_nodes``: how many there are; 0: nobody says.
+    ``hvm``: guests with hardware-assisted virtualisation (PVH).  ``hap``: PVH guests with hardware-assisted
+    paging.  ``iommu``: an IOMMU is in use, and devices can be handed out safely.  ``hypervisor_version``:
+    "<major>.<minor>" of Xen, "" without Xen.  ``kernel_modes``: modes in which the toolstack's own kernel can
+    boot.  ``flask``: the hypervisor has the security module FLASK, and domains can have labels.
+    ``disk_rates``: the host can limit rates of disks.  ``numa_nodes``: number of nodes; 0: not known.
     """
 
     pv: bool = True
@@ -55,16 +55,16 @@ class Capabilities:
     disk_rates: bool = False
     numa_nodes: int = 0
     own_clocks: bool = False
-    """Each guest has its own clock, which its agent may set; false: it is the host's, which nobody sets."""
+    """Each guest has its own clock, and its agent may set the clock; false: guests share the host's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Who has the host's memory, in bytes.
+    """Owners of the host's memory, in bytes.
 
-    ``domains``: of each guest, by uuid, with what the hypervisor takes for it; read before ``free``, so that
-    what a domain takes meanwhile is missing from both and in neither twice.  ``sharing``: what the servers of
-    shared directories may use of dom0's.
+    ``domains``: memory of each guest by uuid, with the hypervisor's overhead.  ``domains`` is read before
+    ``free``: memory taken between the two readings is missing from both, and never counted twice.
+    ``sharing``: dom0's memory for servers of shared directories.
     """
 
     free: int
@@ -75,7 +75,7 @@ class HostMemory:
 
 @dataclass(frozen=True, slots=True)
 class HostWants:
-    """What the configuration wants of the host: so many zones, of so many disks, and devices of PCI."""
+    """Demands of the configuration on the host: number of zones, disks per zone, PCI devices."""
 
     zones: int
     disks_per_zone: int
@@ -84,9 +84,9 @@ class HostWants:
 
 @dataclass(frozen=True, slots=True)
 class HostNotice:
-    """A setting that is not as zones need it: what it is, "" if it is not set, and what it should be.
+    """A setting that is wrong for zones: its value ("": not set), and the wanted value.
 
-    ``place`` says where it is set, ``effect`` what happens as it is.
+    ``place``: where to set the value.  ``effect``: consequence of the present value.
     """
 
     setting: str
@@ -103,7 +103,7 @@ class HostNotice:
 
 @dataclass(frozen=True, slots=True)
 class ZoneRoom:
-    """How many domains the hypervisor has room for beside memory, and what bounds them; 0: nothing does."""
+    """Most domains of the hypervisor apart from memory, and the reason for the bound; 0: no bound."""
 
     domains: int = 0
     bound: str = ""
@@ -111,31 +111,31 @@ class ZoneRoom:
 
 @dataclass(frozen=True, slots=True)
 class DiskLimit:
-    """How many disks a domain can have, and what bounds them, with the numbers."""
+    """Most disks of a domain, and the reason for the bound, with the numbers."""
 
     disks: int
     bound: str
 
 
 class HostPort(Protocol):
-    """What a toolstack says of the host's room, beside ``physical_info`` and ``capabilities``."""
+    """A toolstack's facts about room on the host, beside ``physical_info`` and ``capabilities``."""
 
     async def memory(self) -> HostMemory:
-        """Who has the host's memory now; quick, since it is asked before every create."""
+        """Present owners of the host's memory.  Must be quick: every create asks first."""
         ...
 
     def overhead_bytes(self, memory_bytes: int, vcpus: int, mode: Mode) -> int:
-        """What the hypervisor takes at most for a domain beside its memory."""
+        """Most memory that the hypervisor takes for a domain beside the domain's own memory."""
         ...
 
     async def preflight(self, wants: HostWants) -> tuple[HostNotice, ...]:
-        """The host's settings that are not as they should be."""
+        """Wrong settings of the host."""
         ...
 
     def room(self, disks_per_zone: int) -> ZoneRoom:
-        """For domains of so many disks; constant while the hypervisor runs."""
+        """Room for domains with ``disks_per_zone`` disks; constant while the hypervisor runs."""
         ...
 
     def disk_limit(self, memory_bytes: int, vcpus: int) -> DiskLimit:
-        """How many disks a domain of this size can afford, those of a kernel's addons aside."""
+        """Most disks of a domain of this size, without disks of a kernel's addons."""
         ...

@@ -1,4 +1,4 @@
-"""Chooses a zone's virtualisation mode, and refuses what the host cannot do."""
+"""Chooses a zone's virtualisation mode, and refuses features that the host lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BOOTED_BY = {Mode.PV: "CONFIG_XEN_PV", Mode.PVH: "CONFIG_XEN and CONFIG_PVH"}
 
 
 class WantedMode(Enum):
-    """The mode that a configuration or a request asks for; AUTO: PVH if the host can run it, else PV."""
+    """Requested mode of a zone; AUTO: PVH if the host can run PVH, else PV."""
 
     PV = "pv"
     PVH = "pvh"
@@ -20,14 +20,14 @@ class WantedMode(Enum):
 
 
 def choose(wanted: WantedMode, capabilities: Capabilities, *, own_kernel: bool = True) -> Mode:
-    """Choose a zone's mode; ``own_kernel``: it boots the toolstack's own kernel."""
+    """Choose a zone's mode; ``own_kernel``: the zone boots the toolstack's own kernel."""
     if wanted is WantedMode.AUTO:
         return Mode.PV if pvh_lacks(capabilities, own_kernel=own_kernel) else Mode.PVH
     return Mode(wanted.value)
 
 
 def pvh_lacks(capabilities: Capabilities, *, own_kernel: bool = True) -> str:
-    """Why AUTO is not PVH, for people; "" where it is.  Without hap PVH is slower than PV."""
+    """Why AUTO is not PVH, for people; "" if AUTO is PVH.  Without hap PVH is slower than PV."""
     if not capabilities.hvm:
         return "this host lacks hvm (VT-x or AMD-V, which the firmware may have to enable)"
     if not capabilities.hap:
@@ -38,12 +38,12 @@ def pvh_lacks(capabilities: Capabilities, *, own_kernel: bool = True) -> str:
 
 
 def kernel_lacks(mode: Mode) -> str:
-    """Why a kernel cannot be booted in a mode, for people."""
+    """Why a kernel cannot boot in a mode, for people."""
     return f"it was built without {_BOOTED_BY[mode]}"
 
 
 def refuse_impossible_mode(operation: str, name: str, mode: Mode, capabilities: Capabilities) -> None:
-    """Refused for a mode that the host cannot run."""
+    """Refused: the host cannot run the mode."""
     if mode is Mode.PVH and not capabilities.hvm:
         hint = "use pv or auto, or enable virtualisation in the firmware"
         raise Refused(operation, name, "this host cannot run pvh guests", hint)
@@ -52,14 +52,14 @@ def refuse_impossible_mode(operation: str, name: str, mode: Mode, capabilities: 
 
 
 def refuse_impossible_label(operation: str, name: str, seclabel: str, capabilities: Capabilities) -> None:
-    """Refused for a label where nothing would enforce it: libxl makes such a domain, and only warns."""
+    """Refused: the hypervisor would not enforce the label.  libxl would create the domain and only warn."""
     if seclabel and not capabilities.flask:
         cause = f"it is to have the label {seclabel}, and this host's hypervisor has no FLASK"
         raise Refused(operation, name, cause, "boot a Xen with XSM by xsm=flask, with a policy")
 
 
 def refuse_impossible_rates(operation: str, name: str, rates: DiskRates, *, possible: bool) -> None:
-    """Refused for rates of disks that the host's kernel could not hold."""
+    """Refused: the host's kernel cannot limit rates of disks."""
     if rates and not possible:
         cause = "its disks are to have rates, which this host's kernel cannot hold"
         hint = "it takes control groups with an io or blkio controller (CONFIG_BLK_DEV_THROTTLING)"

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """``id`` is its maker's, a resource claim's uid for one; ``vcpus`` is 0 where it says nothing of them.
+    """A promise of memory, vCPUs and devices to pods.  One zone at a time uses a reservation.
 
-    ``memory_bytes`` is what the zone has; what the hypervisor takes for its domain comes on top.
-    ``pod_uids``: the pods it is for.  One zone at a time has it.  ``origin`` is what its maker knows it by
-    beside its id, the device of a resource claim for one.  ``devices``: names of devices of the host that the
-    zone has, too; with them ``memory_bytes`` may be 0, which says nothing of its size.  ``claim``: for
-    people, the claim's namespace and name.
+    ``id``: chosen by the caller, e.g. the uid of a resource claim.  ``memory_bytes``: memory of the zone,
+    without the hypervisor's overhead; 0 (only with ``devices``): no size.  ``vcpus``: 0 for no number.
+    ``pod_uids``: pods that may use the reservation.  ``origin``: the caller's second name, e.g. the device of
+    a resource claim.  ``devices``: names of devices of the host.  ``claim``: namespace and name of the claim,
+    for people.
     """
 
     id: str
@@ -28,12 +28,12 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Memory of zones, in bytes: ``total`` is ``free`` and ``promised``, or less if others took some.
+    """Memory for zones, in bytes.
 
-    ``promised`` is to zones and by reservations, with what the hypervisor takes for each domain;
-    ``reservations`` is the part of it by reservations, whether a zone has them or not; there are
-    ``reservation_count``.  ``foreign`` is held by domains that are not ours, ``dom0`` by the host itself, of
-    which file servers of zones may use ``sharing``.
+    ``total``: ``free`` plus ``promised``, or less if other domains took some.  ``promised``: to zones and by
+    reservations, with the hypervisor's overhead.  ``reservations``: the part of ``promised`` by all
+    ``reservation_count`` reservations, in use or not.  ``foreign``: held by domains that are not ours.
+    ``dom0``: held by the host; file servers of zones may use ``sharing`` of it.
     """
 
     total: int = 0

@@ -1,8 +1,8 @@
-"""Attaches a device to a zone for as long as somebody uses it, and detaches it.
+"""Attaches a device to a zone while workloads use the device, and detaches the device afterwards.
 
-A zone's record names each device before it is attached and until it is detached: what a killed daemon left
-half done is detached by ``settle``.  Detached is what the zone's kernel has let go of, or what was taken from
-it: then the host has it for itself again.
+A zone's record names each device from before the attach until after the detach: ``settle`` detaches devices
+that a killed daemon left half attached.  A device is detached once the zone's kernel has released the device,
+or by force; then the host has the device again.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _OPERATION = "attach device"
 
 
 async def acquire(manager: ZoneManager, zone: ZoneRuntime, wanted: ZoneDevice, user: str = "") -> ZoneDevice:
-    """Have the zone have a device for ``user``, a workload; "": until the zone ends or somebody detaches it.
+    """Attach a device for ``user``, a workload; "": until the zone's end or an explicit detach.
 
-    Refused: somebody else has it, or the zone cannot have it so; Exhausted: it has too many disks.
+    Refused: the device has another user, or does not fit the zone.  Exhausted: the zone has too many disks.
     """
     async with zone.attaching:
         zone.end.check("use", f"zone {zone.id}")
         known = _known(zone, wanted)
         if known is not None and not known.ready:
-            await _detach(manager, zone, known)  # an earlier failure left it
+            await _detach(manager, zone, known)  # left by an earlier failure
             known = None
         if known is None:
             return await _attach(manager, zone, wanted, user)
@@ -49,7 +49,7 @@ async def acquire(manager: ZoneManager, zone: ZoneRuntime, wanted: ZoneDevice, u
 
 
 async def release(manager: ZoneManager, zone: ZoneRuntime, user: str) -> None:
-    """Detach what only this workload used."""
+    """Detach devices without another user than this workload."""
     async with zone.attaching:
         for device in zone.zone.devices:
             if user not in device.users:
@@ -62,10 +62,10 @@ async def release(manager: ZoneManager, zone: ZoneRuntime, user: str) -> None:
 
 
 async def detach(manager: ZoneManager, zone: ZoneRuntime, label: str, *, force: bool) -> bool:
-    """Detach a device by its name or place; whether the zone has confirmed it.
+    """Detach a device by its name or place; returns whether the zone has confirmed the detach.
 
-    Refused: a workload that has not ended has it, or something in the zone has it mounted, unless ``force``.
-    An unknown one succeeds.
+    Refused, unless ``force``: a running workload has the device, or the zone has the device mounted.  An
+    unknown device succeeds.
     """
     async with zone.attaching:
         found = [one for one in zone.zone.devices if label in (one.name, one.place)]
@@ -77,7 +77,7 @@ async def detach(manager: ZoneManager, zone: ZoneRuntime, label: str, *, force: 
 
 
 async def settle(manager: ZoneManager, zone: ZoneRuntime) -> None:
-    """Detach what nobody uses, and what is half attached or half detached; failures are logged."""
+    """Detach unused, half attached and half detached devices; failures are logged."""
     async with zone.attaching:
         for device in zone.zone.devices:
             users = tuple(one for one in device.users if one in zone.workloads)
@@ -140,7 +140,7 @@ async def _plug(manager: ZoneManager, zone: ZoneRuntime, device: ZoneDevice) -> 
 
 
 async def _undo(manager: ZoneManager, zone: ZoneRuntime, device: ZoneDevice) -> None:
-    """What fails now is tried again when the device is next asked for, or goes with the zone."""
+    """Undo an attach.  After a failure, the next request for the device or the zone's end detaches it."""
     try:
         await _detach(manager, zone, device)
     except Fault as fault:
@@ -158,7 +158,7 @@ async def _refuse_in_use(zone: ZoneRuntime, device: ZoneDevice) -> None:
 
 
 async def _detach(manager: ZoneManager, zone: ZoneRuntime, device: ZoneDevice) -> bool:
-    """Steps that may be repeated; whether the zone has confirmed it."""
+    """Detach in repeatable steps; returns whether the zone has confirmed the detach."""
     _put(manager, zone, replace(device, ready=False))
     checkpoint("device-detach.recorded")
     if device.kind is DeviceKind.PCI:
@@ -176,7 +176,7 @@ async def _detach(manager: ZoneManager, zone: ZoneRuntime, device: ZoneDevice) -
 
 
 async def _is_gone(zone: ZoneRuntime, device: ZoneDevice) -> bool:
-    """Whether the zone says so.  The host has it back whatever the zone says."""
+    """Whether the zone confirms the detach.  The host has the device back in any case."""
     if not device.vdev or zone.end:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Finds the devices that are asked for, by the configuration's names or by paths, and who may have them."""
+"""Finds requested devices, by names of the configuration or by paths, and checks the zone's permission."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _OPERATION = "find device"
 async def find(
     manager: ZoneManager, zone: ZoneRuntime, requests: Sequence[DeviceRequest]
 ) -> list[ZoneDevice]:
-    """Find each, not attached yet.  Nothing lasting is done.
+    """Find each requested device, without attaching.  No lasting effect.
 
-    Missing, Invalid: there is none, or it is of a kind that zones cannot be given; Denied: it is not for the
-    zone's profile; TooLate: the host does not answer.
+    Missing, Invalid: no device, or of a kind not for zones.  Denied: the zone's profile may not have the
+    device.  TooLate: the host does not answer.
     """
     wanted = [_wanted(manager, zone.zone.spec, request) for request in requests]
     paths = [device.place for device in wanted if device.kind is DeviceKind.BLOCK]
@@ -36,7 +36,7 @@ async def find(
 
 
 def check(manager: ZoneManager, spec: ZoneSpec) -> None:
-    """Check what a zone is to have, before there is one.  Missing, Denied."""
+    """Check the devices of a zone before its launch.  Missing, Denied."""
     for name in spec.device_names:
         _allowed(manager, spec, name)
 
@@ -58,7 +58,7 @@ def _allowed(manager: ZoneManager, spec: ZoneSpec, name: str) -> NamedDevice:
 
 
 def configured(manager: ZoneManager, name: str) -> NamedDevice:
-    """The device of this name.  Missing: the configuration has none."""
+    """The device with this name.  Missing: not in the configuration."""
     try:
         return manager.config.host.devices[name]
     except KeyError:

@@ -1,4 +1,4 @@
-"""Gives a new workload the devices that it asks for."""
+"""Gives a new workload its requested devices."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from protect.workloads.devices.nodes import Node, with_nodes
 async def give(
     manager: ZoneManager, zone: ZoneRuntime, spec: WorkloadSpec, found: Sequence[ZoneDevice]
 ) -> WorkloadSpec:
-    """Attach each device, unless the zone has it; the spec whose container has their nodes.
+    """Attach each device unless attached already; returns the spec with device nodes for the container.
 
-    ``found`` are those of the spec.  After a failure ``attach.release`` takes them back.
+    ``found``: the devices of the spec.  After a failure ``attach.release`` detaches the devices.
     """
     nodes = []
     for request, wanted in zip(spec.devices, found, strict=True):

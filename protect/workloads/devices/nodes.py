@@ -1,8 +1,8 @@
-"""The device nodes of a container: what its OCI configuration says of them.
+"""The device nodes of a container in its OCI configuration.
 
-A container has a node of its own, with the number that the disk has in its zone, and may open nothing
-else.  Where that cannot be, the zone's own node is shown, which only root may open: in a container that has
-the zone's whole /dev, where a node would stay after it; and outside /dev, where no node can be opened.
+A container has its own node, with the disk's number in the zone, and may open no other device.  Two cases
+show the zone's own node instead, and only root may open that node: a container with the zone's whole /dev,
+because a new node would outlive the container; and a path outside /dev, because nodes there cannot be opened.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MODE = 0o660
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A device in a container: as it was asked for, as its zone has it."""
+    """A device in a container: the request, and the device in the zone."""
 
     request: DeviceRequest
     device: ZoneDevice
@@ -30,7 +30,7 @@ class Node:
 
 
 def with_nodes(workload_id: str, config: bytes, nodes: Sequence[Node]) -> bytes:
-    """The OCI configuration, with the nodes.  Invalid: it has a user namespace, or is not of the form."""
+    """The OCI configuration with the nodes.  Invalid: a user namespace, or an unexpected form."""
     if not nodes:
         return config
     oci = json.loads(config)

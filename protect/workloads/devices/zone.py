@@ -1,4 +1,4 @@
-"""The devices that a zone has from its launch on."""
+"""Devices of a zone from its launch on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protect.workloads.devices.find import find, kind_of
 
 
 def may_pass_functions(manager: ZoneManager, spec: ZoneSpec) -> bool:
-    """Whether a zone may be given PCI functions, now or later: the hypervisor has to know at its creation."""
+    """Whether a zone may ever get PCI functions.  The hypervisor needs to know at the creation."""
     named = manager.config.host.devices.values()
     return (
         spec.mode is Mode.PV
@@ -26,7 +26,7 @@ def may_pass_functions(manager: ZoneManager, spec: ZoneSpec) -> bool:
 
 
 async def give_devices(manager: ZoneManager, zone: ZoneRuntime) -> None:
-    """Attach what the zone's spec names.  Faults as of ``find`` and ``acquire``."""
+    """Attach the devices of the zone's spec.  Faults of ``find`` and ``acquire``."""
     names = zone.zone.spec.device_names
     for wanted in await find(manager, zone, [DeviceRequest(name=name) for name in names]):
         await acquire(manager, zone, wanted)

@@ -1,1 +1,1 @@
-"""Finding what was lost: ends, marks, records, connections; and the end of all zones with their host."""
+"""Recovery of lost ends, marks, records and connections; the end of all zones with their host."""

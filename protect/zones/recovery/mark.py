@@ -1,6 +1,6 @@
-"""The mark of a zone's domain: enough of the zone to adopt it when its record is lost.
+"""The mark of a zone's domain: enough facts to adopt a zone without its record.
 
-The guest may read it, so it names no files of the host.  An adopted zone lacks what the mark leaves out.
+The guest may read the mark: no files of the host are named.  An adopted zone lacks all facts not in the mark.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def of_zone(zone: Zone) -> str:
     )
     body = records.of_zone(Zone(kept, zone.uuid, zone.state, zone.created_at_ns))
     text = json.dumps(body, separators=(",", ":"))
-    # A long label can exceed the limit; with its id alone the zone is at least known as ours.
+    # A long label can exceed the limit; the id alone still shows that the zone is ours.
     return text if len(text) <= MARK_LIMIT else json.dumps({"id": spec.id})
 
 
 def zone_of(domain: DomainInfo) -> Zone | None:
-    """The zone that a domain was made for, as its mark says; None: it has no mark that can be read."""
+    """The zone of a domain by its mark; None: no readable mark."""
     if not domain.mark or len(domain.mark) > MARK_LIMIT:
         return None
     try:
@@ -69,7 +69,7 @@ def zone_of(domain: DomainInfo) -> Zone | None:
 
 
 async def restore(manager: ZoneManager, zone: Zone) -> None:
-    """Mark the zone's domain as ours again.  A failure is only logged, since the patrol tries again."""
+    """Mark the zone's domain as ours again.  A failure is only logged: the patrol tries again."""
     try:
         await manager.toolstack.claim(zone.uuid, name_of(zone), of_zone(zone))
     except Fault as fault:

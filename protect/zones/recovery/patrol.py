@@ -1,4 +1,4 @@
-"""Reconciles zones and domains on a timer: finds ends that were not reported, and lost marks."""
+"""Reconciles zones and domains on a timer: finds unreported ends, and lost marks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Patrol:
-    """Compares zones and domains periodically, and remembers which strangers it has logged."""
+    """Compares zones and domains periodically, and remembers logged strangers."""
 
     def __init__(self, manager: ZoneManager) -> None:
         self._manager = manager
@@ -29,20 +29,20 @@ class Patrol:
         self._failing = False
 
     async def run(self) -> None:
-        """Compare every ``timeouts.reconcile``, for as long as the daemon runs."""
+        """Compare every ``timeouts.reconcile`` while the daemon runs."""
         while True:
             await asyncio.sleep(self._manager.config.timeouts.reconcile)
             try:
                 await self.look()
                 self._failing = False
             except Fault as fault:
-                # Nothing is concluded from a hypervisor that does not answer.
+                # Draw no conclusions from a silent hypervisor.
                 if not self._failing:
                     log.error("domains cannot be listed: %s", fault)
                 self._failing = True
 
     async def look(self) -> None:
-        """Compare once.  Zones that are made while the domains are listed are left to the next time."""
+        """Compare once, without zones launched after the start of the listing."""
         before = [(runtime, runtime.paused) for runtime in self._manager.zones.values()]
         domains = {domain.uuid: domain for domain in await self._manager.toolstack.list()}
         for runtime, paused in before:
@@ -58,14 +58,14 @@ class Patrol:
         if runtime.running:
             await self._running(runtime, domain)
         elif runtime.lock.locked():
-            pass  # someone is at work on it
+            pass  # a verb works on the zone
         elif runtime.zone.state is ZoneState.DESTROYING or (domain and runtime.zone.state is ZoneState.DEAD):
             log.warning("what failed before is tried again", extra=fields(zone=runtime.id))
             again = reconcile.reconcile(manager, reconcile.RecordedZone(runtime, domain, None))
             manager.tasks.spawn(again, f"clean up zone {runtime.id}")
 
     async def _running(self, runtime: ZoneRuntime, domain: DomainInfo | None) -> None:
-        """Handle an end that was not reported, or a lost mark.  ``on_death`` takes the zone's lock."""
+        """Handle an unreported end, or a lost mark.  ``on_death`` takes the zone's lock."""
         uuid = runtime.zone.uuid
         if domain is None:
             ended = ShutdownReason.DESTROYED

@@ -1,4 +1,4 @@
-"""Reconcile the agent's processes and connections with ours, after each new connection."""
+"""Reconciles the agent's processes and connections with the registries, after each new connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 async def resync(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Adopt every workload of the zone; its output goes on where it was."""
+    """Adopt every workload of the zone; output continues at the last position."""
     await adopt.open_logs(manager, runtime)
     untrusted = await runtime.client.list_processes()
     checkpoint("resync.listed")
@@ -40,7 +40,7 @@ async def resync(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 def _by_workload(runtime: ZoneRuntime, untrusted: ProcessList) -> Mapping[str, ListedProcess]:
-    """The first process of each workload; other processes are left alone."""
+    """The first process of each workload, without other processes."""
     found: dict[str, ListedProcess] = {}
     for process in untrusted.processes:
         if not process.name.exec_id and process.name.container_id in runtime.workloads:
@@ -49,13 +49,13 @@ def _by_workload(runtime: ZoneRuntime, untrusted: ProcessList) -> Mapping[str, L
 
 
 async def _end_orphans(runtime: ZoneRuntime, orphans: Iterable[ProcessName]) -> None:
-    """Remove execs whose callers went away with an earlier protectd."""
+    """Remove execs whose callers were lost with an earlier protectd."""
     for orphan in orphans:
         await runtime.agent.delete_exec(orphan)
 
 
 def _close_orphans(manager: ZoneManager, runtime: ZoneRuntime, untrusted: Iterable[DialedConnection]) -> None:
-    """Hang up connections whose callers went away with an earlier protectd."""
+    """Hang up connections whose callers were lost with an earlier protectd."""
     for connection in untrusted:
         if connection.into not in runtime.client.connections:
             closing = runtime.client.hang_up(connection)
@@ -63,7 +63,7 @@ def _close_orphans(manager: ZoneManager, runtime: ZoneRuntime, untrusted: Iterab
 
 
 async def finish_intents(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Undo half-made workloads, finish half-done deletes; those that fail wait for the next connection."""
+    """Undo half-made workloads, finish half-done deletes; failures are repeated at the next connection."""
     for workload in list(runtime.workloads.values()):
         if workload.deleting:
             try:

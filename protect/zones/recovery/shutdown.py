@@ -1,8 +1,8 @@
 """ShutdownZones: end every zone in order, because the host shuts down.
 
-In order: workloads are asked to end, then what still runs is killed, file systems are written back and
-unmounted by the zone itself, and last its domain goes.  The newest zones go first.  Records stay, so that
-after the boot ends are known.
+In order: workloads are asked to end; the zone kills the remaining processes, writes back and unmounts its
+file systems; last the domain goes.  The newest zones go first.  Records stay: the ends are known after the
+boot.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ log = logging.getLogger(__name__)
 
 REASON = "the host was shut down"
 _POWER_OFF = 15.0
-"""Seconds, at most, kept of the deadline for killing, writing back and unmounting."""
+"""Most seconds of the deadline that are kept for killing, writing back and unmounting."""
 _AT_ONCE = 16
-"""Zones that are powered off at the same time: each writes its file systems back."""
+"""Zones to power off at the same time; each zone writes back its file systems."""
 
 
 async def shutdown(manager: ZoneManager, seconds: float) -> list[str]:
-    """End all zones within about ``seconds``; the ids of those that could not be ended.
+    """End all zones within about ``seconds``; returns the ids of remaining zones.
 
-    No zone is made from now on.  It goes on to its end without its caller.
+    No zone is admitted afterwards.  The shutdown is carried to its end even if the caller goes away.
     """
     manager.closed = "the host is shutting down"
     return await complete(_shutdown(manager, seconds))
@@ -55,7 +55,7 @@ async def _shutdown(manager: ZoneManager, seconds: float) -> list[str]:
 
 
 async def _terminate(manager: ZoneManager, runtime: ZoneRuntime, until: float) -> None:
-    """Ask what runs in the zone to end, and wait for that."""
+    """Ask all workloads of the zone to end, and wait for the ends."""
     try:
         async with asyncio.timeout_at(until):
             await asyncio.gather(*(_ask(manager, one) for one in list(runtime.workloads.values())))
@@ -69,15 +69,15 @@ async def _ask(manager: ZoneManager, workload: WorkloadRuntime) -> None:
             await control.signal(manager, workload.id, SIGTERM, every=False)
         except Fault as fault:
             log.info("not asked to end: %s", fault, extra=fields(workload=workload.id))
-            return  # it has ended by itself, or its zone does not answer: then there is nothing to wait for
+            return  # ended by itself, or the zone is silent: nothing to wait for
         await workload.ended.wait()
 
 
 async def _end(manager: ZoneManager, runtime: ZoneRuntime, until: float, turns: asyncio.Semaphore) -> bool:
-    """Power the zone off, and free its domain; False: that failed."""
+    """Power the zone off, and free the domain; False: failed."""
     async with turns, runtime.lock:
         if runtime.zone.state is not ZoneState.RUNNING:
-            return True  # it has died meanwhile
+            return True  # the zone has died by itself
         await _power_off(runtime, until)
         checkpoint("zone-shutdown.powered-off")
         manager.declare_end(runtime, f"it is dead: {REASON}")
@@ -93,11 +93,11 @@ async def _end(manager: ZoneManager, runtime: ZoneRuntime, until: float, turns: 
 
 
 async def _power_off(runtime: ZoneRuntime, until: float) -> None:
-    """Have the zone end by itself; one that does not is ended by force."""
+    """Let the zone power off; after the deadline end the zone by force."""
     try:
         async with asyncio.timeout_at(until):
             await runtime.client.power_off()
-            await runtime.end.wait()  # declared when its domain's end is told
+            await runtime.end.wait()  # declared at the report of the domain's end
     except (Fault, TimeoutError) as error:
         if not runtime.end:
             log.warning("zone is ended by force: %s", error or "too late", extra=fields(zone=runtime.id))

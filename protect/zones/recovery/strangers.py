@@ -1,4 +1,4 @@
-"""Domains that no record accounts for: listed, and on request adopted or removed if they carry our mark."""
+"""Domains without a record: lists them, and on request adopts or removes domains with our mark."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _FOREIGN = "it carries no mark of xenpod's"
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """A domain without a record.  ``zone``: what its mark says it was made for; None: it has no mark."""
+    """A domain without a record; ``zone``: the domain's zone by its mark; None: no mark."""
 
     domain: DomainInfo
     zone: Zone | None
 
 
 async def strangers(manager: ZoneManager) -> list[Stranger]:
-    """All domains that no zone of ours accounts for."""
+    """All domains without a zone, with their marks."""
     return [
         Stranger(domain, mark.zone_of(domain)) for domain in unknown(manager, await manager.toolstack.list())
     ]
 
 
 def unknown(manager: ZoneManager, domains: Iterable[DomainInfo]) -> list[DomainInfo]:
-    """Domains that no zone of ours accounts for."""
+    """Domains without a zone."""
     known = {runtime.zone.uuid for runtime in manager.zones.values()}
     return [domain for domain in domains if domain.uuid not in known]
 
@@ -48,7 +48,7 @@ def unknown(manager: ZoneManager, domains: Iterable[DomainInfo]) -> list[DomainI
 async def adopt(manager: ZoneManager, uuid: UUID) -> tuple[ZoneRuntime, DomainInfo]:
     """Make a zone of a stranger with our mark.  Returns the zone, not connected yet, and its domain.
 
-    Its containers end.  Missing; Refused: it has no mark, or has ended; Exists: another zone has its id.
+    All containers end.  Missing.  Refused: no mark, or the domain has ended.  Exists: the id is taken.
     """
     stranger = await _marked(manager, "adopt zone", uuid)
     assert stranger.zone is not None
@@ -76,10 +76,10 @@ def _admit(manager: ZoneManager, zone: Zone) -> ZoneRuntime:
 
 
 async def empty(manager: ZoneManager, runtime: ZoneRuntime, hello: AgentHello) -> None:
-    """End what runs in an adopted zone, at its first connection, then record what its agent says of itself.
+    """At an adopted zone's first connection, end all processes in it, then record the agent's greeting.
 
-    Nobody knows these workloads any more, and whoever had them made has them made again: they must not run
-    twice.  A daemon that is killed here does it again.
+    The workloads are unknown, and their callers create them again: no workload may run twice.  After a kill
+    the next daemon repeats this.
     """
     untrusted = await runtime.client.list_processes()
     for process in untrusted.processes:
@@ -104,9 +104,10 @@ async def empty(manager: ZoneManager, runtime: ZoneRuntime, hello: AgentHello) -
 
 
 async def remove(manager: ZoneManager, uuid: UUID) -> None:
-    """End a stranger with our mark, and free what is left of its zone.  Missing; Refused: it has no mark.
+    """End a stranger with our mark, and free the rest of its zone.  Missing.  Refused: no mark.
 
-    It is carried to its end even if the caller goes away.  After a kill, a repeated call removes the rest.
+    The removal is carried to its end even if the caller goes away.  After a kill, a second call removes the
+    rest.
     """
     await complete(_remove(manager, await _marked(manager, "remove zone", uuid)))
 
@@ -115,7 +116,7 @@ async def _remove(manager: ZoneManager, stranger: Stranger) -> None:
     await manager.toolstack.destroy(stranger.domain.id)
     checkpoint("stranger-remove.domain-destroyed")
     zone = stranger.zone
-    if zone is not None and zone.id not in manager.zones:  # else its files are another zone's
+    if zone is not None and zone.id not in manager.zones:  # else the files belong to another zone
         await manager.volumes.close(zone.id)
         checkpoint("stranger-remove.volumes-removed")
         manager.clear_zone_dir(zone.id)
@@ -123,7 +124,7 @@ async def _remove(manager: ZoneManager, stranger: Stranger) -> None:
 
 
 async def _marked(manager: ZoneManager, operation: str, uuid: UUID) -> Stranger:
-    """The stranger of this uuid, which has our mark."""
+    """The stranger with this uuid and our mark.  Missing.  Refused: no mark."""
     zone = next((one for one in manager.zones.values() if one.zone.uuid == uuid), None)
     if zone is not None:
         raise Refused(operation, str(uuid), f"it is the domain of zone {zone.id}", "destroy the zone")

@@ -1,1 +1,1 @@
-"""Room on this host: who has which memory, what is promised to whom, how many zones fit."""
+"""Room on this host: owners of memory, promises, number of zones."""

@@ -1,4 +1,4 @@
-"""Keeps the ledger in step with the host's memory as the hypervisor reports it, since others use it too."""
+"""Keeps the ledger in step with the hypervisor's report of the host's memory, which others use, too."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ log = logging.getLogger(__name__)
 
 _MIB = 1 << 20
 PERIOD = 5.0
-"""Seconds between two samples: nothing reports what other domains and dom0's balloon take."""
+"""Seconds between samples.  Other domains and dom0's balloon take memory without a report."""
 
 
 def zone_promise(toolstack: Toolstack, spec: ZoneSpec) -> int:
-    """Bytes to promise to a zone: its memory, and what the hypervisor takes for its domain."""
+    """Bytes to promise to a zone: memory, and the hypervisor's overhead for the domain."""
     return spec.memory_bytes + toolstack.overhead_bytes(spec.most_memory, spec.most_vcpus, spec.mode)
 
 
 def reservation_promise(toolstack: Toolstack, memory_bytes: int, vcpus: int) -> int:
-    """Bytes to promise by a reservation, whatever the mode of its zone will be; 0 for one without memory."""
+    """Bytes to promise by a reservation, enough for every mode; 0 for a reservation without memory."""
     if not memory_bytes:
         return 0
     overhead = max(toolstack.overhead_bytes(memory_bytes, max(vcpus, 1), mode) for mode in Mode)
@@ -33,8 +33,8 @@ def reservation_promise(toolstack: Toolstack, memory_bytes: int, vcpus: int) -> 
 
 
 def memory_within(toolstack: Toolstack, total_bytes: int, vcpus: int) -> int:
-    """Memory of a reservation that promises at most ``total_bytes``, in whole MiB; 0: too little."""
-    # A smaller domain takes no more for itself.
+    """Memory, in whole MiB, of a reservation that promises at most ``total_bytes``; 0: too little."""
+    # A smaller domain has no larger overhead.
     overhead = reservation_promise(toolstack, total_bytes, vcpus) - total_bytes
     return max(total_bytes - overhead, 0) // _MIB * _MIB
 
@@ -57,7 +57,7 @@ async def refresh(manager: ZoneManager) -> HostMemory:
 
 
 async def follow(manager: ZoneManager) -> None:
-    """Refresh the ledger for as long as the daemon runs."""
+    """Refresh the ledger while the daemon runs."""
     while True:
         await asyncio.sleep(PERIOD)
         try:

@@ -1,22 +1,21 @@
-"""Preflight: the host's settings, held against what the configuration wants of them."""
+"""Preflight: compares the host's settings with the demands of the configuration."""
 
 from __future__ import annotations
 
 import logging
 
-from daemonkit.faults import Exhausted, Fault
+from daemonkit.faults import Fault
 from protect.config import ProtectdConfig
 from protect.host.devices import is_pci
 from protect.model.events import NoticeGone, NoticeSeen
-from protect.model.room.host import HostMemory, HostWants
-from protect.model.zone import ZoneState
+from protect.model.room.host import HostWants
 from protect.state.manager import ZoneManager
 
 log = logging.getLogger(__name__)
 
 
 def wants(config: ProtectdConfig) -> HostWants:
-    """What the configuration wants of the host."""
+    """The configuration's demands on the host."""
     return HostWants(
         zones=config.limits.zones,
         disks_per_zone=config.limits.disks_per_zone,
@@ -25,7 +24,7 @@ def wants(config: ProtectdConfig) -> HostWants:
 
 
 async def check(manager: ZoneManager) -> None:
-    """Look at the host's settings, and tell of notices that are new or gone; a failure is logged."""
+    """Check the host's settings, and publish new and withdrawn notices; a failure is logged."""
     try:
         found = await manager.toolstack.preflight(wants(manager.config))
     except Fault as fault:
@@ -38,17 +37,3 @@ async def check(manager: ZoneManager) -> None:
             manager.hub.publish(NoticeSeen(notice))
     for setting in {notice.setting for notice in before} - {notice.setting for notice in found}:
         manager.hub.publish(NoticeGone(setting))
-
-
-def check_room(manager: ZoneManager, zone_id: str, memory: HostMemory) -> None:
-    """Exhausted: the hypervisor has no room for one more domain, whatever memory there is.
-
-    Those that are being made count, and domains that are not ours.
-    """
-    room = manager.toolstack.room(manager.config.limits.disks_per_zone)
-    if not room.domains:
-        return
-    ours = {one.zone.uuid for one in manager.zones.values() if one.zone.state is not ZoneState.DEAD}
-    if (count := len(ours | memory.domains.keys())) >= room.domains:
-        cause = f"there are {count} domains, as many as the hypervisor has room for: {room.bound}"
-        raise Exhausted("create zone", zone_id, cause, "protect host says which setting to raise")

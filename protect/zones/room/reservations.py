@@ -1,9 +1,9 @@
-"""Reservations: made, bound to pods, released; recorded before anybody is told."""
+"""Reservations: make, bind to pods, release; recorded before the answer."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Missing, Refused
@@ -17,62 +17,12 @@ from protect.zones.room.capacity import memory_within, refresh, reservation_prom
 log = logging.getLogger(__name__)
 
 PODS_LIMIT = 32
-"""Most pods that one reservation is for."""
+"""Most pods of one reservation."""
 _MAKE, _BIND = "make reservation", "bind reservation"
-_MIB = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class ReservedSize:
-    """The sum of a pod's reservations; ``vcpus`` is 0 if they do not name any."""
-
-    memory_bytes: int
-    vcpus: int
-    reservations: tuple[str, ...]
-    devices: tuple[str, ...] = ()
-
-    def check_bounds(self, operation: str, zone_id: str, memory_bytes: int, vcpus: int) -> None:
-        """Refused: more is reserved than the zone may have; 0: no bound."""
-        if 0 < memory_bytes < self.memory_bytes:
-            reserved, bound = f"{_mib(self.memory_bytes)} of memory", _mib(memory_bytes)
-        elif 0 < vcpus < self.vcpus:
-            reserved, bound = f"{self.vcpus} vCPUs", f"{vcpus}"
-        else:
-            return
-        names = ", ".join(self.reservations)
-        cause = f"reserved for its pod are {reserved} ({names}), its runtime handler allows at most {bound}"
-        hint = "claim less, or raise memory_max or vcpus_max of the handler in cri.toml"
-        raise Refused(operation, zone_id, cause, hint)
-
-    def fit(self, operation: str, zone_id: str, memory_bytes: int, vcpus: int) -> tuple[int, int]:
-        """Memory and vCPUs of the zone when these are requested (0: any).  Refused: more than is reserved."""
-        if not self.memory_bytes:  # they are for devices
-            return memory_bytes, vcpus
-        self._check(operation, zone_id, f"{_mib(memory_bytes)} of memory", memory_bytes, self.memory_bytes)
-        if self.vcpus:
-            self._check(operation, zone_id, f"{vcpus} vCPUs", vcpus, self.vcpus)
-        return self.memory_bytes, self.vcpus or vcpus
-
-    def _check(self, operation: str, zone_id: str, what: str, asked: int, reserved: int) -> None:
-        if asked <= reserved:
-            return
-        have = f"{_mib(self.memory_bytes)} and {self.vcpus} vCPUs" if self.vcpus else _mib(self.memory_bytes)
-        cause = f"it asks for {what}, reserved for its pod are {have} ({', '.join(self.reservations)})"
-        raise Refused(operation, zone_id, cause, "claim as much as the pod's limits and its overhead")
-
-
-def of_pod(manager: ZoneManager, pod_uid: str) -> ReservedSize | None:
-    """What is reserved for a pod; None: nothing."""
-    found = [one for one in manager.reservations.values() if pod_uid and pod_uid in one.pod_uids]
-    if not found:
-        return None
-    memory, vcpus = sum(one.memory_bytes for one in found), sum(one.vcpus for one in found)
-    devices = tuple(dict.fromkeys(name for one in found for name in one.devices))
-    return ReservedSize(memory, vcpus, tuple(one.id for one in found), devices)
 
 
 def memory_of(manager: ZoneManager, reservation_id: str, total_bytes: int, vcpus: int) -> int:
-    """The zone's memory in a reservation of ``total_bytes`` in all; of an existing one, what it has."""
+    """The zone's memory in a reservation of ``total_bytes``; an existing reservation keeps its memory."""
     found = manager.reservations.get(reservation_id)
     if found and reservation_promise(manager.toolstack, found.memory_bytes, found.vcpus) <= total_bytes:
         return found.memory_bytes
@@ -82,12 +32,12 @@ def memory_of(manager: ZoneManager, reservation_id: str, total_bytes: int, vcpus
 async def make(manager: ZoneManager, wanted: Reservation) -> Reservation:
     """Make a reservation.  A repeated call only adds pods.
 
-    Exists: there is one of other sizes or devices.  Exhausted, with the numbers: it does not fit, or there
-    are too many.  Missing, Refused: a device does not exist, or is taken.
+    Exists: the id has a reservation of other sizes or devices.  Exhausted, with the numbers: the memory is
+    short, or too many reservations exist.  Missing, Refused: a device does not exist, or is taken.
     """
     if wanted.id not in manager.reservations:
         await refresh(manager)
-    # From here on nothing is awaited, so two reservations cannot both count on the same memory.
+    # Nothing is awaited from here on: two reservations at once cannot both count on the same memory.
     if (found := manager.reservations.get(wanted.id)) is not None:
         return _again(manager, found, wanted)
     if (count := len(manager.reservations)) >= manager.config.limits.reservations:
@@ -108,7 +58,7 @@ async def make(manager: ZoneManager, wanted: Reservation) -> Reservation:
 
 
 def bind(manager: ZoneManager, reservation_id: str, pod_uid: str) -> Reservation:
-    """Add a pod.  Missing: there is no such reservation; Exhausted: it has too many pods."""
+    """Add a pod.  Missing: the id has no reservation.  Exhausted: too many pods."""
     found = manager.reservations.get(reservation_id)
     if found is None:
         raise Missing(_BIND, reservation_id, "there is no such reservation", "make it first")
@@ -116,7 +66,7 @@ def bind(manager: ZoneManager, reservation_id: str, pod_uid: str) -> Reservation
 
 
 def release(manager: ZoneManager, reservation_id: str) -> None:
-    """Release a reservation; an unknown id succeeds.  A zone that has it keeps its memory."""
+    """Release a reservation; an unknown id succeeds.  A zone with the reservation keeps its memory."""
     if reservation_id not in manager.reservations:
         return
     manager.drop_reservation(reservation_id)
@@ -162,7 +112,3 @@ def _bound(
     manager.put_reservation(bound)
     checkpoint("reservation-bind.recorded")
     return bound
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / _MIB:.0f} MiB"

@@ -1,1 +1,1 @@
-"""The size of a zone that runs: changed when asked to, or by what it uses."""
+"""Size changes of running zones, on request or by use."""

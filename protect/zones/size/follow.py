@@ -1,4 +1,4 @@
-"""Has zones with the dynamic memory policy follow what they use; each look asks all of them at once."""
+"""Resizes zones with the dynamic memory policy by their use; each look asks all zones at once."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ log = logging.getLogger(__name__)
 
 
 class MemoryFollower:
-    """Looks at the zones again and again; what it remembers of one is how long that has been too large."""
+    """Looks at the zones periodically, and counts for each zone the looks at which it was too large."""
 
     def __init__(self, manager: ZoneManager) -> None:
         self._manager = manager
         self._idle: dict[str, int] = {}
         self._refused: set[str] = set()
-        """Zones that the host had no memory for, when last they wanted some: said once."""
+        """Zones whose last growth failed for lack of memory, to log each only once."""
 
     async def run(self) -> None:
-        """Go on for ever."""
+        """Run until cancelled."""
         while True:
             await asyncio.sleep(self._manager.config.memory.policy_period)
             await self.look()
 
     async def look(self) -> None:
-        """Look at each zone once; those that want it are resized.  Failures are logged."""
+        """Look at each zone once, and resize zones of the wrong size.  Failures are logged."""
         zones = [zone for zone in self._manager.zones.values() if _follows(zone)]
         self._idle = {zone.id: self._idle.get(zone.id, 0) for zone in zones}
         self._refused &= self._idle.keys()

@@ -1,4 +1,4 @@
-"""How much memory a zone with the dynamic policy should have, from what it uses; a pure function."""
+"""Memory of a zone with the dynamic policy, computed from its use; a pure function."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 _MIB = 1 << 20
 STEP = 16 * _MIB
-"""Sizes are multiples of it, so that a zone is not resized for little."""
+"""Unit of sizes, in bytes: small changes cause no resize."""
 TIGHT = 8
-"""A zone grows once less than this part of its memory is available."""
+"""A zone grows if less than 1/TIGHT of its memory is available."""
 SPARE = 4
-"""What it is to have besides what it uses: this part of that, and a step."""
+"""Headroom: 1/SPARE of the used memory, plus one step."""
 PATIENCE = 6
-"""How many looks in a row have to find it too large before it shrinks."""
+"""Looks in a row with a too large zone before the zone shrinks."""
 _MUCH = 4
-"""It shrinks by at least this part of what it has, so that it does not go up and down around a size."""
+"""A zone shrinks by at least 1/_MUCH of its memory, to avoid going up and down around a size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A zone's memory as it is: what it has, what of it its kernel could still give to processes."""
+    """A zone's memory: its size, and the part that the kernel could still give to processes."""
 
     memory_bytes: int
     available_bytes: int
@@ -27,7 +27,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Between what the policy moves."""
+    """Bounds for the policy."""
 
     least_bytes: int
     most_bytes: int
@@ -35,16 +35,16 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class SizeVerdict:
-    """The size that a zone should have, and for how many looks in a row it has been too large."""
+    """The right size of a zone, and the number of looks in a row at which the zone was too large."""
 
     memory_bytes: int
     idle_looks: int = 0
 
 
 def decide(look: Look, bounds: Bounds, idle_looks: int) -> SizeVerdict:
-    """Grow at once when memory is tight; shrink when it has not been needed for a while; else leave it.
+    """Grow at once if memory is tight; shrink if the memory has been idle for a while; else keep the size.
 
-    ``idle_looks`` is the last verdict's.
+    ``idle_looks``: from the last verdict.
     """
     memory = look.memory_bytes
     available = min(look.available_bytes, memory)

@@ -1,4 +1,4 @@
-"""ResizeZone: a running zone's memory, vCPUs and share of CPUs change, all that was asked for or nothing."""
+"""ResizeZone: changes a running zone's memory, vCPUs and share of CPUs, either all or nothing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _OLD = "its agent is of an earlier release; a new pod can be resized"
 
 @dataclass(frozen=True, slots=True)
 class ZoneSize:
-    """What a zone is to become; 0 memory or vCPUs, None: as it is.
+    """The wanted size of a zone; 0 memory or vCPUs, None: unchanged.
 
-    Where the memory follows what the zone uses, ``memory_bytes`` is the most of it from now on.
+    With a dynamic policy ``memory_bytes`` becomes the policy's maximum.
     """
 
     memory_bytes: int = 0
@@ -30,12 +30,12 @@ class ZoneSize:
     memory_policy: MemoryPolicy | None = None
 
     def shares(self, now: CpuShares) -> CpuShares:
-        """``now``, changed."""
+        """``now`` with the changes."""
         weight = now.weight if self.weight is None else self.weight
         return CpuShares(weight, now.cap if self.cap is None else self.cap)
 
     def applied(self, spec: ZoneSpec) -> ZoneSpec:
-        """``spec``, changed."""
+        """``spec`` with the changes."""
         policy = self.memory_policy or spec.memory_policy
         memory, limit = self.memory_bytes or spec.memory_bytes, 0
         if policy is MemoryPolicy.DYNAMIC:
@@ -56,12 +56,11 @@ class ZoneSize:
 async def resize(
     manager: ZoneManager, zone_id: str, wanted: ZoneSize, *, only_more: bool = False
 ) -> list[str]:
-    """Do all of it, or nothing: then one sentence for each wish that cannot be granted.
+    """Change everything, or nothing; then returns a sentence for each impossible wish.
 
-    ``only_more``: memory and vCPUs of which it has enough, or could take by itself, stay.
+    ``only_more``: never take memory or vCPUs away, and leave dynamic memory within its maximum alone.
 
-    Exhausted: the host lacks the memory.  A zone whose agent cannot be resized keeps its size if it is larger
-    than asked for: everything asked for fits in it.
+    Exhausted: the host lacks memory.  If the agent cannot resize, a zone larger than wanted keeps its size.
     """
     runtime = manager.zone("resize zone", zone_id)
     async with runtime.lock:
@@ -94,7 +93,7 @@ def _without_less(spec: ZoneSpec, wanted: ZoneSize) -> ZoneSize:
 
 
 def _impossible(zone: Zone, wanted: ZoneSize, profile: Profile) -> list[str]:
-    """What is beyond what the zone was created for, or below what its profile allows."""
+    """Wishes above the zone's maximum at creation, or below the profile's minimum."""
     spec, not_done = zone.spec, []
     changes = wanted.memory_bytes != spec.memory_bytes
     most_memory, most_vcpus = spec.most_memory, spec.most_vcpus

@@ -1,7 +1,7 @@
-"""The steps of a resize: each is confirmed by the hypervisor and by the zone before the next one begins.
+"""The steps of a resize.  Hypervisor and zone confirm each step before the next.
 
-What may be refused by the zone comes first, what only the host decides later; then all of it is recorded.
-When a step fails, and after the daemon's death in between, everything is put back to what is recorded.
+Steps that the zone may refuse come first, the host's own steps later, the record last.  After a failed step,
+or a death of the daemon, the recorded size is restored.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ OPERATION = "zone.resize"
 _MEMORY = "memory_bytes"
 _MIB = 1 << 20
 _SPARE, _SPARE_PART = 4 * _MIB, 32
-"""What has to stay available in a zone that gives memory back: bytes, and a part of what is left."""
+"""Memory to stay available in a shrinking zone: bytes, and 1/_SPARE_PART of the used memory."""
 _STALLED = 6
-"""After this part of the time that a zone has, without any change, nothing more is waited for."""
+"""The wait ends after 1/_STALLED of the timeout without any change."""
 _FIRST_LOOK, _LOOK = 0.005, 0.25
-"""Seconds between looks: neither Xen nor a guest says when a balloon has done its work."""
+"""Seconds between looks: neither Xen nor a guest reports the end of a balloon's work."""
 
 
 async def change(manager: ZoneManager, runtime: ZoneRuntime, after: ZoneSpec) -> None:
-    """Give the zone the size and shares of ``after``, or leave it as it is.
+    """Give the zone the size and shares of ``after``, or change nothing.
 
-    Exhausted: the host has not so much memory; Refused: the zone cannot give so much back, or does not start
-    or stop its CPUs.  Not to be cancelled.
+    Exhausted: the host lacks memory.  Refused: the zone cannot give enough memory back, or does not start or
+    stop its CPUs.  Must not be cancelled.
     """
     before = runtime.zone
     await capacity.refresh(manager)
@@ -65,19 +65,19 @@ async def change(manager: ZoneManager, runtime: ZoneRuntime, after: ZoneSpec) ->
 
 
 def with_memory(spec: ZoneSpec, memory_bytes: int) -> ZoneSpec:
-    """The zone of another size, which can still become as large as before."""
+    """The spec with another size and the same maximum."""
     return replace(spec, memory_bytes=memory_bytes, memory_max_bytes=spec.most_memory)
 
 
 def intended(zone: Zone, intent: Intent | None) -> ZoneSpec:
-    """The largest that the zone may be, if a resize was under way when the daemon died."""
+    """The spec with the largest possible size, if a resize was interrupted by the daemon's death."""
     if intent is None or intent.operation != OPERATION:
         return zone.spec
     return with_memory(zone.spec, max(zone.spec.memory_bytes, int(intent.data[_MEMORY])))
 
 
 async def restore(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Have the hypervisor hold what is recorded.  What fails is logged, and done at the next start."""
+    """Set the recorded size and shares in the hypervisor.  The next start repeats a failed step (logged)."""
     zone, toolstack = runtime.zone, manager.toolstack
     try:
         await toolstack.set_memory(zone.domain_id, zone.spec.memory_bytes)
@@ -94,7 +94,7 @@ async def restore(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 async def restore_shares(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Have the hypervisor hold the share of CPUs that is recorded; a failure is logged."""
+    """Set the recorded share of CPUs in the hypervisor; a failure is logged."""
     try:
         await manager.toolstack.set_shares(runtime.zone.domain_id, runtime.zone.spec.shares)
     except Fault as fault:
@@ -102,9 +102,9 @@ async def restore_shares(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 async def start_cpus(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Have the zone start all CPUs that it has been given; a failure is logged.
+    """Let the zone start all its CPUs; a failure is logged.
 
-    Its kernel may not have heard yet that they are there: it is asked until they run.
+    The kernel may not have noticed new CPUs yet: the zone is asked until they run.
     """
     vcpus = runtime.zone.spec.vcpus
 
@@ -185,7 +185,7 @@ async def _take_memory(manager: ZoneManager, runtime: ZoneRuntime, memory: int) 
 
 
 def least_memory(memory: int, size: GuestSize) -> int:
-    """What a zone of so much memory could be made, by what it says of itself."""
+    """The least possible memory of a zone with ``memory`` bytes, by its own report."""
     used = max(0, size.memory_total_bytes - size.memory_available_bytes)
     own = max(0, memory - size.memory_total_bytes)
     return own + used + max(_SPARE, used // _SPARE_PART)
@@ -196,7 +196,7 @@ def _keeps(wanted: int, least: int) -> str:
 
 
 def _tolerance(difference: int) -> int:
-    """Pages that Linux and Xen count in different ways."""
+    """Difference between the counts of Linux and Xen, in bytes."""
     return _MIB + difference // 64
 
 
@@ -206,7 +206,7 @@ async def _until(
     reached: Callable[[DomainInfo, GuestSize], bool],
     cpus: int = 0,
 ) -> tuple[DomainInfo, GuestSize] | None:
-    """Look until it is so: None; what was seen last, if nothing changes any more or time is up."""
+    """Look until ``reached``: None; the last look if nothing changes any more, or after the timeout."""
     loop = asyncio.get_running_loop()
     begun = changed = loop.time()
     pause, last, patience = _FIRST_LOOK, None, manager.config.timeouts.resize

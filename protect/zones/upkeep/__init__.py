@@ -1,1 +1,1 @@
-"""What goes on for as long as a zone runs."""
+"""Continuous work while a zone runs."""

@@ -1,8 +1,8 @@
-"""Keeps the clocks of zones in step with the host's: reads them through the channel, and corrects them.
+"""Keeps the clocks of zones in step with the host's: reads clocks through the channel, and corrects them.
 
-The host notes its time before and after each reading, so half of the round trip bounds the error, even if the
-zone is slow or paused.  The question to a paused zone stays open until the zone goes on.  That reading is too
-uncertain to be used, so another one follows at once.
+The host notes its time before and after each reading.  Half of the round trip bounds the error, even if the
+zone is slow or paused.  The question to a paused zone stays open until the zone goes on; the reading is then
+too uncertain, and another reading follows at once.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ log = logging.getLogger(__name__)
 
 _MS = 1_000_000
 GOOD_NS = 1 * _MS
-"""A reading with at most this error is not repeated."""
+"""Largest error of a good reading; larger errors cause another reading."""
 WORTH_NS = 1 * _MS
-"""A difference up to this is left alone."""
+"""Largest difference that is left alone."""
 STEP_NS = 20 * _MS
-"""A larger difference is stepped: slewing it would take longer than 40 s, at 500 parts in a million."""
+"""Larger differences are stepped: slewing would take longer than 40 s, at 500 parts in a million."""
 READINGS = 8
-"""Most readings of one round, of which the best counts."""
+"""Most readings of one round; the best reading counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How far the zone's clock is ahead of the host's, and the bound of the error, in ns."""
+    """Lead of the zone's clock before the host's, and the bound of the error, in ns."""
 
     offset_ns: int
     error_ns: int
 
 
 async def keep(manager: ZoneManager) -> None:
-    """Check every zone's clock once in each ``timeouts.clock``, and at once when the host's clock is set."""
+    """Check every zone's clock each ``timeouts.clock``, and at once after the host's clock is set."""
     if not manager.toolstack.capabilities().own_clocks:
         return
     with clock_set() as changed:
@@ -60,7 +60,7 @@ async def keep(manager: ZoneManager) -> None:
 
 
 async def _within(changed: asyncio.Event, seconds: float) -> bool:
-    """Whether the event comes within this time.  Clears the event."""
+    """Whether the event comes within ``seconds``.  Clears the event."""
     try:
         async with asyncio.timeout(seconds):
             await changed.wait()
@@ -71,7 +71,7 @@ async def _within(changed: asyncio.Event, seconds: float) -> bool:
 
 
 def begin(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Check a running zone's clock in the background; if that is under way already, once more after it."""
+    """Check a running zone's clock in the background, or once more after a check under way."""
     if not manager.toolstack.capabilities().own_clocks or runtime.clock.fixed or manager.stopping:
         return
     runtime.clock.again = True
@@ -82,12 +82,12 @@ def begin(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 async def _keep_one(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     try:
-        # Nothing is awaited between this test and the end of "busy", so no request for a check is lost.
+        # Nothing is awaited between this test and the end of "busy": no request for a check is lost.
         while runtime.clock.again:
             runtime.clock.again = False
             await race(_round(runtime), manager.stopping.wait())
     except (Unsupported, Refused) as fault:
-        # An older agent cannot do it: leave its clock alone.  If the zone has ended, nothing is learned.
+        # An older agent cannot set the clock: leave the clock alone.  An ended zone proves nothing.
         runtime.clock.fixed = not runtime.end
         log.info("a zone's clock is left alone: %s", fault, extra=fields(zone=runtime.id))
     except (Unreachable, Exhausted) as fault:
@@ -112,7 +112,7 @@ async def _round(runtime: ZoneRuntime) -> None:
             ),
         )
         if abs(after.offset_ns) > STEP_NS + after.error_ns:
-            # The host's clock was set meanwhile, and another check follows, or the zone's cannot be set.
+            # Either the host's clock was set, and another check follows, or the zone's clock cannot be set.
             log.warning(
                 "a zone's clock is wrong after it was set",
                 extra=fields(zone=runtime.id, ahead_ms=after.offset_ns / _MS),
@@ -120,7 +120,7 @@ async def _round(runtime: ZoneRuntime) -> None:
 
 
 async def _measure(runtime: ZoneRuntime) -> Reading:
-    """The best reading: repeats until one is good, at most READINGS times."""
+    """The best reading; repeats until a good reading, at most READINGS times."""
     best = await _ask(runtime)
     for _ in range(READINGS - 1):
         if best.error_ns <= GOOD_NS:
@@ -130,10 +130,10 @@ async def _measure(runtime: ZoneRuntime) -> Reading:
 
 
 async def _ask(runtime: ZoneRuntime, add_ns: int = 0, *, step: bool = False) -> Reading:
-    """Correct the zone's clock, and read it.  There is no deadline except the end of the connection."""
+    """Correct and read the zone's clock.  The only deadline is the end of the connection."""
     before = time.monotonic_ns()
     untrusted_ns = await questions.clock(runtime.client, add_ns, step=step)
-    # Durations are of the monotonic clock: time_ns may be set meanwhile.
+    # The monotonic clock gives durations: time_ns may be set in between.
     after, now = time.monotonic_ns(), time.time_ns()
     half = (after - before) // 2
     return Reading(untrusted_ns - (now - half), half)

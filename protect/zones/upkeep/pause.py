@@ -1,7 +1,7 @@
-"""PauseZone and ResumeZone: a paused zone keeps its memory and devices, and nothing in it runs.
+"""PauseZone and ResumeZone: a paused zone keeps its memory and devices, but does not run.
 
-Nothing is recorded: the hypervisor knows whether the domain is paused.  The patrol finds zones that somebody
-else has paused (``xl pause``).  No paused zone is ended for its silence.
+Nothing is recorded: the hypervisor knows whether the domain is paused.  The patrol finds zones paused by
+others (``xl pause``).  No paused zone is ended for its silence.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 
 
 async def pause(manager: ZoneManager, zone_id: str) -> None:
-    """Pause a running zone.  Idempotent.  Refused: it does not run."""
+    """Pause a running zone.  Idempotent.  Refused: the zone does not run."""
     await _change(manager, zone_id, "pause zone", paused=True)
 
 
 async def resume(manager: ZoneManager, zone_id: str) -> None:
-    """Let a paused zone run again.  Idempotent.  Refused: it is starting, ending, or dead."""
+    """Let a paused zone run again.  Idempotent.  Refused: the zone is starting, ending, or dead."""
     await _change(manager, zone_id, "resume zone", paused=False)
 
 
@@ -40,7 +40,7 @@ async def _change(manager: ZoneManager, zone_id: str, operation: str, *, paused:
 
 
 def seen(manager: ZoneManager, runtime: ZoneRuntime, domain: DomainInfo) -> None:
-    """Note whether the hypervisor has the domain of a running zone paused."""
+    """Note whether the domain of a running zone is paused in the hypervisor."""
     _say(manager, runtime, paused=domain.state is DomainState.PAUSED)
 
 

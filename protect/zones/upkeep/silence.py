@@ -1,4 +1,4 @@
-"""Ends a zone that runs, but whose agent cannot be reached: nobody can end, enter or watch what is in it."""
+"""Ends a running zone with an unreachable agent: nobody can end, enter or watch its workloads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from protect.zones import deaths
 
 
 async def wait(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Wait until the zone's channel is connected; one that runs for too long without is ended.
+    """Wait until the zone's channel is connected; end the zone after running too long without a channel.
 
-    A paused one may be silent for as long as it is paused.
+    A paused zone may stay silent.
     """
     limit = manager.config.timeouts.silence
     while limit and not runtime.heard.is_set():

@@ -11,8 +11,7 @@ from uuid import uuid4
 import pytest
 
 from daemonkit.faults import Fault, Invalid, Missing, Refused
-from protect.config import ProtectdConfig
-from protect.model.toolstack import Capabilities, DomainKernel
+from protect.model.toolstack import DomainKernel
 from protect.model.zone import Zone, ZoneState
 from protect.server import translate, zone_requests
 from protect.state import records
@@ -104,12 +103,9 @@ async def test_a_folder_that_is_a_link(manager: ZoneManager, kernel: DomainKerne
 def test_requests() -> None:
     def asked(**kernel: str) -> DomainKernel | None:
         request = pb.CreateZoneRequest(id="z1", kernel=pb.ZoneKernel(**kernel))
-        return zone_requests.zone_spec(ProtectdConfig(), request, Capabilities()).kernel
+        return zone_requests.zone_request(request).kernel
 
-    assert (
-        zone_requests.zone_spec(ProtectdConfig(), pb.CreateZoneRequest(id="z1"), Capabilities()).kernel
-        is None
-    )
+    assert zone_requests.zone_request(pb.CreateZoneRequest(id="z1")).kernel is None
     assert asked(name="k", image_path="/k") == DomainKernel("k", Path("/k"))
     full = asked(image_path="/k", initramfs_path="/i", addons_path="/a")
     assert full == DomainKernel("", Path("/k"), Path("/i"), Path("/a"))

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import protect
-from daemonkit.faults import Exhausted, Exists, Fault, Missing, Refused, TooLate
-from protect.config import ZoneLimits
+from daemonkit.faults import Exhausted, Fault, Missing, Refused, TooLate
 from protect.model import events as told
 from protect.model.errors import ToolstackError
 from protect.model.toolstack import DomainId, DomainSpec, DomainState, ShutdownReason
@@ -23,7 +22,7 @@ from protect.state import hub
 from protect.state.manager import ZoneManager
 from protect.state.store import Intent
 from protect.workloads import create, delete, start
-from protect.zones import connect, destroy, inspect, launch
+from protect.zones import admission, connect, destroy, inspect, launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import MIB, hasten, running, served, until, workload_spec, zone_spec
 from xenpod_proto.channel.v1 import channel_pb2
@@ -79,27 +78,6 @@ async def test_few_steps_lead_from_the_servicer_to_the_toolstack(
     request = protect_pb2.CreateZoneRequest(id="z1", name="web")
     await manager.tasks.run(ZonesServicer(manager).CreateZone(request, None), "call")  # type: ignore[arg-type]
     assert seen == ["CreateZone", "launch"]
-
-
-async def test_an_id_is_taken_once(manager: ZoneManager) -> None:
-    await launch.launch(manager, zone_spec())
-    with pytest.raises(Exists):
-        await launch.launch(manager, zone_spec())
-
-
-async def test_memory_is_refused_before_anything_is_made(
-    manager: ZoneManager, toolstack: MemoryToolstack
-) -> None:
-    with pytest.raises(Exhausted, match="needs 8192 MiB, free are 4096 MiB of 4096 MiB"):
-        await launch.launch(manager, zone_spec(memory=8192 * MIB))
-    assert nothing_left(manager, toolstack)
-
-
-async def test_the_number_of_zones_is_limited(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack, ZoneLimits(zones=1)) as manager:
-        await launch.launch(manager, zone_spec("a"))
-        with pytest.raises(Exhausted, match="limits.zones"):
-            await launch.launch(manager, zone_spec("b"))
 
 
 @pytest.mark.parametrize("step", ["create", "unpause"])
@@ -303,7 +281,7 @@ async def test_a_restart_without_the_domain(tmp_path: Path, toolstack: MemoryToo
 async def test_a_restart_undoes_a_half_launch(tmp_path: Path, toolstack: MemoryToolstack, step: str) -> None:
     """The first daemon never gets to its undo, as if it had been killed."""
     async with running(tmp_path, toolstack) as first:
-        runtime = await launch.admit(first, zone_spec())
+        runtime = await admission.admit(first, zone_spec())
         if step == "unpause":
             await toolstack.create(launch.domain_spec(runtime.zone, tmp_path))
     async with running(tmp_path, toolstack) as manager:
@@ -343,7 +321,7 @@ async def test_names_of_domains(tmp_path: Path, toolstack: MemoryToolstack, name
 
 async def test_unknown_domains_are_left_alone(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as first:
-        zone = (await launch.admit(first, zone_spec())).zone
+        zone = (await admission.admit(first, zone_spec())).zone
         foreign = launch.domain_spec(zone, tmp_path)
         stranger = DomainSpec(uuid=type(zone.uuid)(int=5), name="theirs", memory_bytes=1)
         await toolstack.create(stranger)

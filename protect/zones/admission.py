@@ -1,0 +1,285 @@
+"""Admission of a zone: size, bounds of profile and handler, the pod's reservations, room on the host."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from daemonkit.checkpoints import checkpoint
+from daemonkit.faults import Exhausted, Exists, Invalid, Refused
+from daemonkit.observe.steps import step
+from protect.config import DEFAULT_PROFILE, SCRATCH_LEAST, Memory, Profile, ProtectdConfig
+from protect.model import checks
+from protect.model.domain.shares import CpuShares, DiskRates
+from protect.model.room.host import HostMemory
+from protect.model.room.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
+from protect.model.room.reservation import Reservation
+from protect.model.toolstack import Capabilities, DomainKernel, Mode
+from protect.model.zone import MemoryPolicy, Zone, ZoneIdMapping, ZoneSpec, ZoneState
+from protect.state.manager import ZoneManager, now_ns
+from protect.state.runtime import ZoneRuntime
+from protect.state.store import Intent
+from protect.workloads.devices import find
+from protect.zones import disk_rates, kernel
+from protect.zones.room import capacity
+
+INTENT = Intent("zone.create")
+
+_CREATE = "create zone"
+_MIB = 1 << 20
+_LIMITS = "the profile sets the limits"
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Memory in bytes and number of vCPUs; 0: not given."""
+
+    memory: int = 0
+    vcpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneRequest:
+    """A zone that a caller requests: each field checked by itself, no default applied yet."""
+
+    id: str
+    name: str = ""
+    hostname: str = ""
+    profile: str = ""
+    pod_uid: str = ""
+    resources: Resources = Resources()
+    most: Resources = Resources()
+    """Maximum while the zone runs."""
+    headroom: Resources = Resources()
+    """Maximum relative to the size at launch; ``most`` overrides it."""
+    bound: Resources = Resources()
+    """Limits of the pod's runtime handler."""
+    memory_min_bytes: int = 0
+    memory_policy: MemoryPolicy = MemoryPolicy.STATIC
+    shares: CpuShares = CpuShares()
+    disk_rates: DiskRates = DiskRates()
+    scratch_bytes: int | None = None
+    """None: the profile's size."""
+    mode: WantedMode | None = None
+    """None: the profile's mode."""
+    kernel: DomainKernel | None = None
+    seclabel: str = ""
+    cpupool: str = ""
+    interfaces: int = 0
+    netns: str = ""
+    sysctls: Mapping[str, str] = field(default_factory=dict)
+    id_mapping: ZoneIdMapping | None = None
+    device_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """The sum of a pod's reservations; no memory if the pod has none, or only reservations of devices."""
+
+    resources: Resources = Resources()
+    reservations: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+
+    def check_bound(self, zone_id: str, bound: Resources) -> None:
+        """Refused: the pod has more reserved than its runtime handler allows."""
+        has = self.resources
+        if 0 < bound.memory < has.memory:
+            reserved, limit = f"{_mib(has.memory)} of memory", _mib(bound.memory)
+        elif 0 < bound.vcpus < has.vcpus:
+            reserved, limit = f"{has.vcpus} vCPUs", f"{bound.vcpus}"
+        else:
+            return
+        names = ", ".join(self.reservations)
+        cause = f"reserved for its pod are {reserved} ({names}), its runtime handler allows at most {limit}"
+        hint = "claim less, or raise memory_max or vcpus_max of the handler in cri.toml"
+        raise Refused(_CREATE, zone_id, cause, hint)
+
+    def fit(self, zone_id: str, wanted: Resources) -> Resources:
+        """Resources of the zone.  Refused: the caller wants more than is reserved."""
+        has = self.resources
+        if not has.memory:
+            return wanted
+        if wanted.memory > has.memory:
+            raise self._too_little(zone_id, f"{_mib(wanted.memory)} of memory")
+        if 0 < has.vcpus < wanted.vcpus:
+            raise self._too_little(zone_id, f"{wanted.vcpus} vCPUs")
+        return Resources(has.memory, has.vcpus or wanted.vcpus)
+
+    def _too_little(self, zone_id: str, wanted: str) -> Refused:
+        has = self.resources
+        have = f"{_mib(has.memory)} and {has.vcpus} vCPUs" if has.vcpus else _mib(has.memory)
+        cause = f"it asks for {wanted}, reserved for its pod are {have} ({', '.join(self.reservations)})"
+        return Refused(_CREATE, zone_id, cause, "claim as much as the pod's limits and its overhead")
+
+
+def zone_spec(
+    config: ProtectdConfig,
+    capabilities: Capabilities,
+    reservations: Iterable[Reservation],
+    wanted: ZoneRequest,
+) -> ZoneSpec:
+    """The spec of the zone to launch.
+
+    Invalid: beyond the limits of the profile.  Refused: beyond the pod's reservations or the bounds of its
+    handler, or impossible on this host.
+    """
+    profile = config.profile(wanted.profile)
+    reserved = _reserved(reservations, wanted.pod_uid)
+    reserved.check_bound(wanted.id, wanted.bound)
+    size = _size(profile, reserved, wanted)
+    _refuse_unreserved(config.memory, reserved, wanted)
+    mode = _mode(profile, capabilities, wanted)
+    refuse_impossible_label(_CREATE, wanted.id, wanted.seclabel, capabilities)
+    most = _most(profile, size, wanted)
+    limits, possible = config.limits.disk_rates, capabilities.disk_rates
+    return ZoneSpec(
+        id=wanted.id,
+        name=wanted.name,
+        hostname=wanted.hostname,
+        profile=wanted.profile or DEFAULT_PROFILE,
+        memory_bytes=size.memory,
+        vcpus=size.vcpus,
+        mode=mode,
+        interfaces=wanted.interfaces,
+        netns=wanted.netns,
+        sysctls=wanted.sysctls,
+        id_mapping=wanted.id_mapping,
+        kernel=wanted.kernel,
+        shares=wanted.shares,
+        scratch_bytes=_scratch(profile, wanted),
+        reservations=reserved.reservations,
+        seclabel=wanted.seclabel,
+        device_names=_devices(reserved, wanted),
+        disk_rates=disk_rates.allowed(_CREATE, wanted.id, wanted.disk_rates, limits, possible=possible),
+        memory_max_bytes=most.memory,
+        vcpus_max=most.vcpus,
+        memory_policy=wanted.memory_policy,
+        memory_min_bytes=min(wanted.memory_min_bytes or size.memory, size.memory),
+        cpupool=wanted.cpupool,
+    )
+
+
+def _reserved(reservations: Iterable[Reservation], pod_uid: str) -> Reserved:
+    found = [one for one in reservations if pod_uid and pod_uid in one.pod_uids]
+    return Reserved(
+        Resources(sum(one.memory_bytes for one in found), sum(one.vcpus for one in found)),
+        tuple(one.id for one in found),
+        tuple(dict.fromkeys(name for one in found for name in one.devices)),
+    )
+
+
+def _size(profile: Profile, reserved: Reserved, wanted: ZoneRequest) -> Resources:
+    fitting = reserved.fit(wanted.id, wanted.resources)
+    memory, vcpus = fitting.memory or profile.memory, fitting.vcpus or profile.vcpus
+    if not profile.memory_min <= memory <= profile.memory_max:
+        low, high = profile.memory_min / _MIB, profile.memory_max / _MIB
+        cause = f"{memory / _MIB:.0f} MiB of memory are not between {low:.0f} and {high:.0f} MiB"
+        raise Invalid(_CREATE, wanted.id, cause, _LIMITS)
+    if vcpus > profile.vcpus_max:
+        raise Invalid(_CREATE, wanted.id, f"{vcpus} vCPUs are more than {profile.vcpus_max}", _LIMITS)
+    return Resources(memory, vcpus)
+
+
+def _refuse_unreserved(memory: Memory, reserved: Reserved, wanted: ZoneRequest) -> None:
+    if memory.reservations_only and not reserved.resources.memory:
+        cause = "nothing is reserved for its pod, and memory.reservations_only of protectd.toml is set"
+        raise Refused(_CREATE, wanted.id, cause, "give the pod a resource claim")
+
+
+def _mode(profile: Profile, capabilities: Capabilities, wanted: ZoneRequest) -> Mode:
+    mode = choose(wanted.mode or profile.mode, capabilities, own_kernel=wanted.kernel is None)
+    refuse_impossible_mode(_CREATE, wanted.id, mode, capabilities)
+    return mode
+
+
+def _most(profile: Profile, size: Resources, wanted: ZoneRequest) -> Resources:
+    """The maxima, within the bounds of handler and profile.  Invalid: the caller names a larger maximum."""
+    most, headroom, bound = wanted.most, wanted.headroom, wanted.bound
+    if most.memory > profile.memory_max or most.vcpus > profile.vcpus_max:
+        cause = f"a maximum of {most.memory / _MIB:.0f} MiB and {most.vcpus} vCPUs"
+        limits = f"{profile.memory_max / _MIB:.0f} MiB and {profile.vcpus_max}"
+        raise Invalid(_CREATE, wanted.id, f"{cause} is beyond {limits}", _LIMITS)
+    memory = most.memory or size.memory + min(headroom.memory, profile.memory_max)
+    vcpus = most.vcpus or size.vcpus + min(headroom.vcpus, profile.vcpus_max)
+    return Resources(
+        max(size.memory, min(memory, profile.memory_max, bound.memory or profile.memory_max)),
+        max(size.vcpus, min(vcpus, profile.vcpus_max, bound.vcpus or profile.vcpus_max)),
+    )
+
+
+def _scratch(profile: Profile, wanted: ZoneRequest) -> int:
+    size = profile.scratch if wanted.scratch_bytes is None else wanted.scratch_bytes
+    if size > profile.scratch_max or 0 < size < SCRATCH_LEAST:
+        low, high = SCRATCH_LEAST / _MIB, profile.scratch_max / _MIB
+        cause = f"a scratch disk of {size / _MIB:.0f} MiB is neither 0 nor {low:.0f} to {high:.0f} MiB"
+        raise Invalid(_CREATE, wanted.id, cause, "scratch_max of the profile sets the limit")
+    return -(-size // _MIB) * _MIB
+
+
+def _devices(reserved: Reserved, wanted: ZoneRequest) -> tuple[str, ...]:
+    names = (*wanted.device_names, *reserved.devices)
+    checks.device_count(_CREATE, wanted.id, len(names))
+    return tuple(dict.fromkeys(names))
+
+
+async def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
+    """Reserve the id, the memory and the record of a zone, all or nothing.
+
+    Exists, Exhausted.  Missing, Denied: a device.  Refused: the kernel, or protectd accepts no zones.
+    """
+    find.check(manager, spec)
+    if spec.kernel:
+        await asyncio.to_thread(kernel.check, spec.id, spec.kernel)
+    with step("zone.admit", zone=spec.id):
+        promise = capacity.zone_promise(manager.toolstack, spec)
+        memory = await capacity.refresh(manager)
+        # Nothing is awaited from here on: two zones at once cannot both count on the same memory.
+        _check_room(manager, spec.id, memory)
+        return _record(manager, spec, promise)
+
+
+def _check_room(manager: ZoneManager, zone_id: str, memory: HostMemory) -> None:
+    if zone_id in manager.zones:
+        raise Exists(_CREATE, zone_id, "there is one already")
+    if manager.closed:
+        raise Refused(_CREATE, zone_id, manager.closed)
+    count = len(manager.zones)
+    if count >= manager.config.limits.zones:
+        raise Exhausted(_CREATE, zone_id, f"there are {count} zones, as many as limits.zones")
+    _check_domains(manager, zone_id, memory)
+
+
+def _check_domains(manager: ZoneManager, zone_id: str, memory: HostMemory) -> None:
+    """Exhausted: the hypervisor has no room for one more domain, however much memory is free.
+
+    Domains that are being created count, and domains of others.
+    """
+    room = manager.toolstack.room(manager.config.limits.disks_per_zone)
+    if not room.domains:
+        return
+    ours = {one.zone.uuid for one in manager.zones.values() if one.zone.state is not ZoneState.DEAD}
+    if (count := len(ours | memory.domains.keys())) >= room.domains:
+        cause = f"there are {count} domains, as many as the hypervisor has room for: {room.bound}"
+        raise Exhausted(_CREATE, zone_id, cause, "protect host says which setting to raise")
+
+
+def _record(manager: ZoneManager, spec: ZoneSpec, promise: int) -> ZoneRuntime:
+    manager.scratch.admit(spec.id, spec.scratch_bytes)
+    with ExitStack() as undo:
+        undo.callback(manager.scratch.remove, spec.id)
+        manager.ledger.admit(spec.id, promise, spec.reservations)
+        undo.callback(manager.ledger.release, spec.id)
+        zone = Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns(), host_boot=manager.host_boot)
+        runtime = manager.add_zone(zone)
+        undo.callback(manager.zones.pop, spec.id)
+        manager.put_zone(runtime, runtime.zone, INTENT)
+        undo.pop_all()
+    checkpoint("zone-create.recorded")
+    return runtime
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / _MIB:.0f} MiB"
