@@ -176,7 +176,9 @@ async def test_a_cancelled_pull_kills_its_workers(tmp_path: Path) -> None:
         ("parent", signal.SIGKILL, "the process that read it"),
     ],
 )
-async def test_what_is_killed_fails_its_pull_alone(tmp_path: Path, whom: str, number: int, said: str) -> None:
+async def test_killed_process_fails_its_own_pull_alone(
+    tmp_path: Path, whom: str, number: int, said: str
+) -> None:
     layout = write_layout(tmp_path / "layout", ENDLESS)
     async with running(_settings(tmp_path / "state")) as manager:
         pull = asyncio.create_task(manager.import_layout(layout, None))

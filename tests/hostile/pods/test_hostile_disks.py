@@ -118,7 +118,7 @@ async def test_operations_have_a_rate_too(zones: Zones) -> None:
     assert done <= 1.2 * 50 * seconds + 50, f"{done} operations in {seconds:.1f} s"
 
 
-async def test_what_a_rate_holds_back_does_not_hold_up_the_end(zones: Zones) -> None:
+async def test_throttled_read_does_not_delay_the_end_of_its_zone(zones: Zones) -> None:
     """A read of minutes is under way, which no signal ends."""
     hostile = await victim(zones, "hostile", pb.DiskRates(read_bytes=64 * KIB))
     before = hostile.came()

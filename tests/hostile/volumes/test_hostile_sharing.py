@@ -57,7 +57,7 @@ def refused(call: Callable[[], object], *numbers: int) -> None:
     assert caught.value.errno in numbers, caught.value
 
 
-def test_it_sees_nothing_of_the_host(server: ShareServer, volume: int) -> None:
+def test_file_server_sees_nothing_of_the_host(server: ShareServer, volume: int) -> None:
     place = Path(f"/proc/{server.pid}")
     assert os.listdir(place / "root") == ["w"]
     for name in ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup"):
@@ -74,7 +74,7 @@ def test_it_sees_nothing_of_the_host(server: ShareServer, volume: int) -> None:
     assert {each for each in os.listdir(f"{own}/../..") if not each.isdigit()} <= {"self", "thread-self"}
 
 
-def test_it_may_nothing_but_own_files(server: ShareServer, volume: int) -> None:
+def test_file_server_has_only_capabilities_for_file_ownership(server: ShareServer, volume: int) -> None:
     kept = sum(1 << number for number in KEPT.values())
     for which in ("CapBnd", "CapPrm", "CapEff"):
         assert int(server.status(which), 16) == kept
@@ -87,7 +87,7 @@ def test_it_may_nothing_but_own_files(server: ShareServer, volume: int) -> None:
     assert (Path(f"/proc/{server.pid}/uid_map").read_text().split()) == ["0", "0", "4294967295"]
 
 
-def test_it_makes_way_for_the_daemons(server: ShareServer) -> None:
+def test_file_server_has_a_lower_cpu_priority_than_daemons(server: ShareServer) -> None:
     """A guest can ask it for something all the time: 20 of them would leave dom0 a twentieth of a CPU."""
     assert os.getpriority(os.PRIO_PROCESS, server.pid) == 10
     group = Path(f"/proc/{server.pid}/autogroup")
@@ -143,7 +143,9 @@ def test_symbolic_links_lead_nowhere(client: NinePClient, volume: int, source: P
     assert (outside / "secret").read_text() == "of the host" and os.listdir(outside) == ["secret"]
 
 
-def test_what_a_directory_becomes_is_not_followed(client: NinePClient, volume: int, source: Path) -> None:
+def test_fid_of_a_renamed_directory_does_not_follow_its_old_name(
+    client: NinePClient, volume: int, source: Path
+) -> None:
     """The fid stays the directory's, whatever has its name now: there is no path to race for."""
     client.mkdir(volume, "d")
     held = client.walk(volume, "d")
@@ -292,7 +294,9 @@ def test_messages_of_impossible_lengths(server: ShareServer, client: NinePClient
     assert server.wait_end() == "share: the zone broke the protocol: a message of an impossible length"
 
 
-def test_who_does_not_read_answers_is_not_read(server: ShareServer, client: NinePClient, volume: int) -> None:
+def test_requests_of_a_client_that_reads_no_answers_are_not_read(
+    server: ShareServer, client: NinePClient, volume: int
+) -> None:
     """A flood waits in the client's own buffers: a request is taken when the last one is answered."""
     client.socket.setblocking(False)
     sent = 0

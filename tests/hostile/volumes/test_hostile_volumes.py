@@ -64,7 +64,7 @@ def _volume(path: Path | str, *, name: str = "v", readonly: bool = True, follow:
     return pb.Volume(name=name, host_path=str(path), readonly=readonly, follow_host=follow)
 
 
-async def test_what_is_mounted_below_is_read_only_too(zone: Zones, below: Path) -> None:
+async def test_mount_below_a_read_only_volume_is_read_only(zone: Zones, below: Path) -> None:
     (below / "host").write_text("the host's")
     await _started(zone, _volume(below.parent))
     for way in ("echo > /v0/below/new", "echo > /v0/below/host", "rm /v0/below/host", "chmod 0 /v0/below"):
@@ -103,7 +103,9 @@ async def _gone(zones: Zones, path: str) -> None:
     await _seen(zones, path, there=False)
 
 
-async def test_what_is_mounted_later_is_seen_and_cannot_be_written(zone: Zones, later: Path) -> None:
+async def test_later_mount_below_a_read_only_volume_is_seen_and_cannot_be_written(
+    zone: Zones, later: Path
+) -> None:
     await _started(zone, _volume(later.parent, follow=True))
     mounts.tmpfs(later, "size=64k")
     (later / "host").write_text("the host's")
@@ -146,7 +148,7 @@ async def test_no_moment_in_which_a_later_mount_can_be_written(zone: Zones, late
         attacker.cancel()
 
 
-async def test_what_is_mounted_later_gives_no_rights(zone: Zones, later: Path) -> None:
+async def test_later_mount_below_a_writable_volume_is_nosuid_and_nodev(zone: Zones, later: Path) -> None:
     """Where it can be written: devices and set-user-ID programs are files as others are."""
     await _started(zone, _volume(later.parent, readonly=False, follow=True))
     mounts.tmpfs(later, "size=64k")
@@ -187,7 +189,9 @@ async def test_a_silent_file_server_that_is_mounted_later_is_not_asked(zone: Zon
         assert silent.asked == 0
 
 
-async def test_it_is_followed_across_a_restart_and_to_the_end(zone: Zones, later: Path) -> None:
+async def test_later_mounts_are_followed_across_a_restart_until_the_workload_ends(
+    zone: Zones, later: Path
+) -> None:
     await _started(zone, _volume(later.parent, follow=True))
     mounts.tmpfs(later, "size=64k")
     (later / "host").touch()

@@ -117,7 +117,7 @@ async def test_removing_by_force_stops_first(node: Rig) -> None:
     assert await listener.kinds(3) == [(STOPPED, running), (DELETED, running), (DELETED, created)]
 
 
-async def test_what_failed_is_never_told(node: Rig) -> None:
+async def test_failed_create_causes_no_event(node: Rig) -> None:
     pod = await node.pod()
     listener = Listener(node)
     await listener.next(2)
@@ -127,7 +127,7 @@ async def test_what_failed_is_never_told(node: Rig) -> None:
     assert await listener.nothing()
 
 
-async def test_what_ended_while_we_were_away_is_told(tmp_path: Path) -> None:
+async def test_ends_during_the_daemons_absence_cause_events(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         pod = await node.pod()
         container, gone = await node.started(pod, "main"), await node.started(pod, "gone")
@@ -144,7 +144,7 @@ async def test_what_ended_while_we_were_away_is_told(tmp_path: Path) -> None:
         assert (ends[container].exit_code, ends[container].reason) == (137, "OOMKilled")
 
 
-async def test_what_nobody_heard_is_kept_for_the_next(node: Rig) -> None:
+async def test_events_without_a_listener_are_kept_for_the_next_listener(node: Rig) -> None:
     pod = await node.pod()
     first = Listener(node)
     await first.next(2)
@@ -173,7 +173,7 @@ async def test_a_slow_subscriber_is_cut_off(tmp_path: Path, monkeypatch: pytest.
     await quick.aclose()
 
 
-async def test_what_a_subscriber_leaves_goes_to_the_next() -> None:
+async def test_unread_events_go_to_the_next_subscriber() -> None:
     feed: Feed[int] = Feed(4)
     for number in range(6):
         feed.put(number)  # more than is kept

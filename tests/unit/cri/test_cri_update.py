@@ -125,7 +125,9 @@ async def test_an_update_of_nothing_asks_nobody(node: Rig) -> None:
         ({"memory_limit_in_bytes": -5}, grpc.StatusCode.INVALID_ARGUMENT),
     ],
 )
-async def test_what_cannot_be_changed(node: Rig, fields: dict[str, Any], code: grpc.StatusCode) -> None:
+async def test_unsupported_update_is_refused_and_changes_nothing(
+    node: Rig, fields: dict[str, Any], code: grpc.StatusCode
+) -> None:
     container = await limited(node)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await update(node, container, **fields)
@@ -133,7 +135,7 @@ async def test_what_cannot_be_changed(node: Rig, fields: dict[str, Any], code: g
     assert (await node.status(container)).resources.linux == LIMITS
 
 
-async def test_what_the_zone_refuses_is_not_shown(node: Rig) -> None:
+async def test_update_refused_by_the_zone_is_not_shown(node: Rig) -> None:
     container = await limited(node)
     node.protect.failures["UpdateWorkload"] = Refused("update", container, "memory is in use")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -185,7 +187,7 @@ async def test_a_pods_size_goes_to_protectd(node: Rig) -> None:
     assert node.node.sandboxes.get(pod).config.linux.resources.memory_limit_in_bytes == 256 * MIB
 
 
-async def test_what_could_not_be_done_is_told(node: Rig) -> None:
+async def test_parts_of_a_resize_that_failed_are_told(node: Rig) -> None:
     pod = await node.pod()
     node.protect.not_done = ["memory: too much", "vCPUs: too many"]
     with pytest.raises(grpc.aio.AioRpcError) as raised:

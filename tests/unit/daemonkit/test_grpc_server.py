@@ -144,7 +144,7 @@ async def test_a_bug_is_internal_short_and_logged(tmp_path: Path, caplog: pytest
     assert any(record.exc_info and "GetZone" in record.getMessage() for record in caplog.records)
 
 
-async def test_what_is_not_there_is_unimplemented_by_name(tmp_path: Path) -> None:
+async def test_unknown_method_is_unimplemented_by_name(tmp_path: Path) -> None:
     path = tmp_path / "s"
     async with serving(path), channel(path) as link:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -342,7 +342,7 @@ async def test_a_second_live_daemon_is_refused_and_the_first_goes_on(tmp_path: P
         assert (await get(path, "first")).id == "first"
 
 
-async def test_what_a_daemon_left_that_was_killed_as_it_began(tmp_path: Path) -> None:
+async def test_leftovers_of_a_daemon_killed_at_start_are_removed(tmp_path: Path) -> None:
     left = tmp_path / ".s.inner"
     left.mkdir()
     (left / "s").touch()

@@ -293,7 +293,7 @@ async def test_a_zone_does_not_wait_once_the_rests_are_over(
         assert all_turns.free(late)
 
 
-async def test_what_is_asked_of_a_zone_does_not_wait_for_a_rest(
+async def test_answers_to_calls_do_not_wait_for_rests_of_other_zones(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rests, underway = Rests(monkeypatch), Underway()

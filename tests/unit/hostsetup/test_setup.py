@@ -171,7 +171,7 @@ def test_an_undo_leaves_what_others_have_changed(tree: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("at", range(8))
-def test_one_that_was_cut_off_can_be_undone_and_finished(
+def test_interrupted_setup_can_be_undone_and_finished(
     tree: Path, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ended before its n-th write; the first is the record."""
@@ -202,7 +202,7 @@ def test_one_that_was_cut_off_can_be_undone_and_finished(
         (["--dom0-cpus", "0"], "has 16 CPUs"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_done(
+def test_impossible_setup_is_refused_before_any_change(
     tree: Path, arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = content(tree)

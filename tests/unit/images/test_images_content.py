@@ -50,7 +50,7 @@ _OWN = {
 
 
 @pytest.mark.parametrize("own", _OWN.values(), ids=_OWN)
-def test_what_a_layer_has_nothing_to_do_with_is_not_in_its_name(own: bytes) -> None:
+def test_unrelated_lower_files_do_not_change_a_filesystems_name(own: bytes) -> None:
     other = _BASE().dir("etc").file("etc/passwd", b"root").file("var/log", b"2")
     # A hard link has the lower file's data with it, which another layer has at another place.
     same = _name(_BASE(), own) == _name(other, own)
@@ -72,7 +72,7 @@ def test_what_a_layer_has_nothing_to_do_with_is_not_in_its_name(own: bytes) -> N
         ("through a link", lambda: Layer().dir("usr").file("usr/a", b"1").dir("lib")),
     ],
 )
-def test_what_a_layer_takes_from_below_is_in_its_name(own: str, other: Callable[[], Layer]) -> None:
+def test_used_lower_files_change_a_filesystems_name(own: str, other: Callable[[], Layer]) -> None:
     assert _name(_BASE(), _OWN[own]) != _name(other(), _OWN[own])
 
 

@@ -43,7 +43,7 @@ def test_each_loss_is_counted() -> None:
     }
 
 
-def test_what_a_higher_layer_hides_is_not_lost() -> None:
+def test_files_hidden_by_a_higher_layer_are_not_losses() -> None:
     assert (
         _planned(Layer().file("f", mtime=1.5).file("g", mtime=-5), Layer().file(".wh.f").file("g")).lost == {}
     )

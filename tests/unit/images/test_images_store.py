@@ -311,7 +311,7 @@ def test_holds(store: ImageStore) -> None:
         store.get(image.id)
 
 
-def test_one_owner_may_hold_several(store: ImageStore) -> None:
+def test_owner_may_hold_several_images(store: ImageStore) -> None:
     one = _add(store, "one", ["base"], "docker.io/library/a:1")
     two = _add(store, "two", ["other"], "docker.io/library/b:1")
     for image_id in (one.id, two.id, two.id):
@@ -336,7 +336,7 @@ def test_removed_but_held_before_a_restart(store: ImageStore) -> None:
         store.__dict__.update(again.__dict__)
 
 
-def test_what_a_kill_leaves_is_swept(store: ImageStore) -> None:
+def test_leftovers_of_a_killed_daemon_are_swept(store: ImageStore) -> None:
     kept = _add(store, "one", ["base"], "docker.io/library/a:1")
     (store.files.ingest / "half").write_text("x")
     (store.files.ingest / "dir").mkdir()

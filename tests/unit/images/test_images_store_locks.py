@@ -125,7 +125,7 @@ def test_a_filesystem_and_an_image_at_once_are_both_there(
     assert store.has_filesystem(other) and len(store.images()) == 1
 
 
-def test_what_is_leased_during_a_sweep_is_swept_before(
+def test_lease_during_a_sweep_waits_until_the_sweep_ends(
     store: ImageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pull that has its lease may rely on what it then finds."""

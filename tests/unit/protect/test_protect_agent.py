@@ -82,7 +82,7 @@ async def test_a_zone_that_has_ended_is_not_asked(
 
 
 @pytest.mark.parametrize("operation", CREATING)
-async def test_what_was_made_for_a_caller_who_left_has_no_streams(
+async def test_answer_for_a_cancelled_caller_leaves_no_streams(
     client: AgentClient, agent: SimAgent, operation: str
 ) -> None:
     """The caller hears of its cancellation once the agent has answered, and nothing is left to be owned."""

@@ -131,7 +131,7 @@ async def test_a_workload_that_goes_holds_no_disk_any_more(
         assert not manager.workloads
 
 
-async def test_what_is_on_its_way_in_or_out_is_not_shared(
+async def test_disk_being_attached_or_detached_is_not_shared(
     manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     """A disk that another creation attaches may fail to come, one that a deletion detaches goes."""
@@ -211,7 +211,7 @@ async def test_an_agent_that_waits_for_disks_is_told_that_they_do_not_come(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_it_is_not_created_before_its_disks_are_attached(
+async def test_workload_is_not_created_before_its_disks_are_attached(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path, fails: bool
 ) -> None:
     """Whatever the agent says: others share the disks of what has been created whole."""

@@ -271,7 +271,7 @@ class SlowVolumes(MemoryVolumes):
         await super().open(zone_id)
 
 
-async def test_what_is_destroyed_or_deleted_is_so_to_the_end(
+async def test_destroy_and_delete_finish_after_a_cancelled_call(
     manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     """Whoever asked for it may have gone for good."""
@@ -310,7 +310,7 @@ async def test_a_bounded_failure_that_nobody_waits_for_is_not_an_error_of_ours(
 
 
 @pytest.mark.parametrize("shared", ["state", "run"])
-async def test_one_protectd_for_each_of_its_directories(tmp_path: Path, shared: str) -> None:
+async def test_second_protectd_on_the_same_directory_is_refused(tmp_path: Path, shared: str) -> None:
     """Another one that had the same run directory would remove as strays what it does not know."""
     other = {"state": "run", "run": "state"}[shared]
     same = {f"{shared}_dir": tmp_path / shared}

@@ -141,7 +141,9 @@ async def test_a_zone_that_dies_is_left_out(manager: ZoneManager, toolstack: Mem
     assert list(await stats.gather(manager, manager.zones.values())) == ["z1", "z3"]
 
 
-async def test_what_a_zone_claims_is_checked(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_false_statistics_of_a_zone_are_left_out(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     wrong = pb.Pressure(some_avg10=math.nan)
     names = ["eth0", "", "x" * 16, "bell\a", "eth1"]
     answers(
@@ -174,7 +176,9 @@ async def test_an_update_reaches_the_agent(manager: ZoneManager, toolstack: Memo
         await control.update(manager, "nobody", b"{}")
 
 
-async def test_what_has_ended_is_not_updated(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_ended_zone_and_workload_are_not_updated(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     toolstack.kill("z1")
     await until(lambda: bool(manager.zones["z1"].end))
     with pytest.raises(Refused):

@@ -500,7 +500,7 @@ async def test_a_restart_ends_orphaned_execs(tmp_path: Path, toolstack: MemoryTo
         assert agent.requests[-1].delete_exec.process.exec_id == "e1"
 
 
-async def test_what_had_ended_is_not_ended_again(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_restart_keeps_the_ends_of_ended_workloads(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     """Whether its zone still knows of it after a restart or not."""
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, zone_spec())
@@ -528,7 +528,7 @@ async def test_a_workload_its_zone_has_lost(tmp_path: Path, toolstack: MemoryToo
         assert (ended.exit_code, ended.message) == (255, "its zone has lost it")
 
 
-async def test_what_could_not_be_undone_is_undone_at_the_next_connection(
+async def test_failed_undo_of_a_create_is_done_at_the_next_connection(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     agent.errors["create_container"] = pb.Error(code=13, message="create: w1: failed")

@@ -313,7 +313,7 @@ async def test_workloads(protect: Command) -> None:
     assert protect.daemon.asked == [pb.ListWorkloadsRequest(zone_id="z1"), pb.ListWorkloadsRequest()]
 
 
-async def test_one_workload(protect: Command) -> None:
+async def test_inspect_prints_a_workload(protect: Command) -> None:
     assert await protect.lines("workload", "inspect", "w1") == [
         "id w1",
         "zone z1",

@@ -102,7 +102,7 @@ async def test_a_guest_that_connects_its_disk_anew_is_held_and_ended(
     assert not stage.disk_group(info).exists()
 
 
-async def test_what_honest_guests_do_is_no_violation(
+async def test_reattach_and_power_off_of_a_guest_are_no_violation(
     stage: Stage, images: tuple[Path, Path], disk: Path
 ) -> None:
     """A disk that comes and goes under one name, and a guest that lets go of its disks at its end."""

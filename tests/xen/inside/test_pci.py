@@ -66,7 +66,7 @@ async def sees(agent: Agent, name: str, *kinds: str) -> None:
         raise AssertionError(f"the zone sees {found}, not {kinds}") from None
 
 
-async def test_it_is_in_one_zone_after_the_other(stage: LibxlStage, image: Path) -> None:
+async def test_pci_function_goes_from_zone_to_zone(stage: LibxlStage, image: Path) -> None:
     first, second = await booted(stage, image), await stage.create(passthrough=True)
     await stage.toolstack.attach_pci(first.domain, FUNCTION)
     await sees(first, "with", KIND)
@@ -84,7 +84,7 @@ async def test_it_is_in_one_zone_after_the_other(stage: LibxlStage, image: Path)
     assert await stage.toolstack.pci_functions(second.id) == [FUNCTION]
 
 
-async def test_it_is_found_again_after_a_restart_and_freed_by_the_zones_end(
+async def test_pci_function_is_found_after_a_restart_and_freed_by_the_zones_end(
     stage: LibxlStage, image: Path
 ) -> None:
     agent = await booted(stage, image)

@@ -109,7 +109,9 @@ async def test_a_guest_that_leaves_ends_its_server(stage: Stage, agent: Agent) -
     assert isinstance(end, ShareEnd) and end.reason == "the zone closed the connection"
 
 
-async def test_what_a_zone_costs(stage: Stage, agent: Agent, images: tuple[Path, Path]) -> None:
+async def test_shared_directory_costs_bounded_grants_and_memory(
+    stage: Stage, agent: Agent, images: tuple[Path, Path]
+) -> None:
     bare = await stage.boot()
     await stage.toolstack.attach_disk(bare.domain, DiskSpec("xvda", images[0]))
     assert (await bare.run("c", "xvda", "true"))[0] == 0

@@ -18,7 +18,7 @@ NUMBERS = (3, 4, 5, 99, 100, 101, 102, 103)
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_one_inherited_descriptor(root: Path, tmp_path: Path, number: int) -> None:
+def test_inherited_descriptor_does_not_reach_the_zone(root: Path, tmp_path: Path, number: int) -> None:
     directory = tmp_path / "d"
     directory.mkdir()
     command = [str(BUILD / "fakedom"), "--root", str(root), "--dir", str(directory)]

@@ -98,7 +98,7 @@ def test_nobody_listens(zone: Zone, client: Client) -> None:
 
 
 @pytest.mark.parametrize("port", [0, 65536, 2**32 - 1])
-def test_what_is_no_port(zone: Zone, client: Client, port: int) -> None:
+def test_invalid_port_is_refused(zone: Zone, client: Client, port: int) -> None:
     with pytest.raises(Failed, match="not a port") as failed:
         dial(client, port)
     assert failed.value.code == INVALID

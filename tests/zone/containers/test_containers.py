@@ -131,7 +131,7 @@ def test_a_disk_that_does_not_come(client: Client) -> None:
     assert failed.value.code == 4
 
 
-def test_what_a_zone_cannot_run_is_refused(client: Client) -> None:
+def test_container_that_cannot_run_is_refused(client: Client) -> None:
     """And is no failure of the zone: FAILED_PRECONDITION, and said to be what its start would meet."""
     mount = {"destination": "/etc/resolv.conf/x", "type": "tmpfs", "source": "tmpfs"}
     nowhere = creation("c", "true")
@@ -150,7 +150,9 @@ def test_what_a_zone_cannot_run_is_refused(client: Client) -> None:
 
 
 @pytest.mark.parametrize(("content", "words"), [(b"#!/no/such\n", b"No such file"), (b"x", b"format error")])
-def test_what_only_the_kernel_refuses_has_started(client: Client, content: bytes, words: bytes) -> None:
+def test_file_that_only_the_kernel_refuses_starts_and_exits_with_1(
+    client: Client, content: bytes, words: bytes
+) -> None:
     """The file may be run, as far as can be seen beforehand: its process ends by itself, and says why."""
     mount = {"destination": "/x", "type": "bind", "source": "files/x", "options": ["bind", "ro"]}
     request = creation("c1", "/x", mounts=[mount])
@@ -161,7 +163,7 @@ def test_what_only_the_kernel_refuses_has_started(client: Client, content: bytes
     assert words in client.output(created.stderr_stream)
 
 
-def test_what_fails_leaves_nothing(zone: Zone, client: Client) -> None:
+def test_failed_creation_leaves_nothing(zone: Zone, client: Client) -> None:
     with pytest.raises(Failed, match="not found in") as failed:
         client.call(create_container=creation("c1", "/no/such/program"))
     assert failed.value.code == 9 and failed.value.cannot_start
@@ -251,7 +253,7 @@ def test_stdin_that_nobody_reads(client: Client) -> None:
     client.until(lambda: client.credits[created.stdin_stream][2], "the stream given up")
 
 
-def test_what_came_before_the_end_is_not_lost(client: Client) -> None:
+def test_output_before_the_exit_is_not_lost(client: Client) -> None:
     """The pipe is full when the process ends; and a group member that lives on gets no say."""
     created = client.start("c1", "sh", "-c", "seq 1 20000; sleep 100 & exit 0")
     assert client.exited("c1").exit_code == 0

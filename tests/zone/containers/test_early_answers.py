@@ -71,7 +71,7 @@ def test_a_signal_reaches_what_is_being_created(client: Client) -> None:
         client.call(start_container=start("c1"))
 
 
-def test_what_cannot_be_run_is_said_at_its_start(zone: Zone, client: Client) -> None:
+def test_command_that_cannot_be_run_is_refused_at_start(zone: Zone, client: Client) -> None:
     request = early("c1", "/no/such/program", stdin=True)
     created = client.call(create_container=request).created
     for _ in range(2):

@@ -50,7 +50,7 @@ def test_of_any_size(parts: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 4096, 80 * 1024, 1 << 50])
-def test_what_cannot_be(parts: Path, tmp_path: Path, size: int) -> None:
+def test_invalid_size_is_refused(parts: Path, tmp_path: Path, size: int) -> None:
     done = subprocess.run(
         [parts / "ext4check", tmp_path / "fs.img", str(size)], capture_output=True, text=True
     )

@@ -138,7 +138,7 @@ def test_a_file_is_written_in_place(zone: Zone, client: Client) -> None:
     assert client.output(created.stdout_stream) == b"one\nseen\nsecond\ndone\n3\n"
 
 
-def test_what_a_container_leaves(zone: Zone, client: Client) -> None:
+def test_file_written_by_a_container_is_read_until_its_deletion(zone: Zone, client: Client) -> None:
     """A file of its own can be read when it has ended, and goes with it."""
     put(client, "v1", [regular("", "", mode=0o666)], owner="c1")
     request = with_files("c1", "head -c 5000 /dev/zero > /v; echo last >> /v", owner="c1", options="rw")
@@ -194,7 +194,7 @@ def test_no_way_out(zone: Zone, client: Client) -> None:
         {"entries": [pb.FileEntry(path="a")]},
     ],
 )
-def test_what_is_not_well_formed(client: Client, wrong: dict[str, object]) -> None:
+def test_malformed_file_volume_is_refused(client: Client, wrong: dict[str, object]) -> None:
     put(client, "v0", [ROOT, directory("a")], keep=["a"])
     values: dict[str, object] = {"version": "v1", "entries": [ROOT]}
     with pytest.raises(Failed) as failed:

@@ -67,7 +67,7 @@ def test_other_bounds_of_a_creation(client: Client) -> None:
     assert client.call(create_container=request).created.pid > 1
 
 
-def test_what_exists(client: Client) -> None:
+def test_creation_of_an_existing_container_or_exec_is_refused(client: Client) -> None:
     client.call(create_container=creation("c1", "sleep", "100"))
     assert refused(client, create_container=creation("c1", "true")) == EXISTS
     process = json.dumps(process_json("sleep", "100")).encode()

@@ -72,7 +72,7 @@ def said(client: Client, request: pb.CreateContainer, *, delete: bool = True) ->
     return text
 
 
-def test_what_a_container_writes_is_on_the_disk_and_comes_back(
+def test_written_bytes_are_on_the_disk_until_the_container_is_deleted(
     zone: Zone, client: Client, scratch: Path
 ) -> None:
     before = allocated(scratch)
@@ -195,7 +195,7 @@ def test_a_tree_of_any_depth_is_removed(zone: Zone, client: Client, scratch: Pat
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "x" * 40])
-def test_what_is_no_disk(client: Client, name: str) -> None:
+def test_invalid_disk_name_is_refused(client: Client, name: str) -> None:
     with pytest.raises(Failed) as failed:
         client.call(mount_scratch=pb.MountScratch(disk=name))
     assert failed.value.code == INVALID

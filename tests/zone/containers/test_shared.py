@@ -100,7 +100,7 @@ def test_a_server_that_cannot_be_reached(directory: Path, root: Path, cgroups: l
         ("fd:77", "move_mount"),
     ],
 )
-def test_what_cannot_be_had_ends_the_zone(
+def test_unusable_shared_directory_ends_the_zone(
     directory: Path, root: Path, cgroups: list[Path], how: str, said: str
 ) -> None:
     """A zone without its volumes is of no use: better that its start fails, and says why."""

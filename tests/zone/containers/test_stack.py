@@ -152,7 +152,7 @@ def test_as_many_as_may_be(zone: Zone, client: Client, tmp_path: Path) -> None:
         nothing_is_mounted(zone)
 
 
-def test_one_disk_by_two_names(zone: Zone, client: Client, disk: Path) -> None:
+def test_disk_with_a_second_name_is_refused_in_a_stack(zone: Zone, client: Client, disk: Path) -> None:
     """overlayfs refuses a layer that is there twice."""
     zone.attach("xvdb", disk)
     request = creation("c1", "true")
@@ -175,7 +175,7 @@ def test_each_of_a_stack_is_waited_for(zone: Zone, client: Client, layers: list[
     nothing_is_mounted(zone)
 
 
-def test_one_that_fails_leaves_none_mounted(zone: Zone, client: Client, layers: list[Path]) -> None:
+def test_failed_mount_of_a_stack_leaves_none_mounted(zone: Zone, client: Client, layers: list[Path]) -> None:
     """Whichever it is: the others are mounted before it, or after."""
     with_layers(zone, layers)
     for number in range(4):

@@ -237,7 +237,7 @@ def test_ids_that_the_pod_does_not_have(pod: Zone, in_pod: Client) -> None:
     assert owners == {"last": (FIRST + LENGTH - 1,) * 2, "next": (FIRST - 1,) * 2}
 
 
-def test_what_the_pod_s_owners_took_is_not_the_container_s(in_pod: Client) -> None:
+def test_files_of_the_pods_owners_do_not_count_for_the_container(in_pod: Client) -> None:
     in_pod.call(create_container=script("c1", "touch /a /b /c; sleep 1000"))
     in_pod.call(start_container=pb.StartContainer(id="c1"))
     in_pod.execute("c1", "e1", "touch", "/d", "/e")
@@ -308,7 +308,9 @@ def test_a_pod_keeps_its_mapping(in_pod: Client) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 8 << 20])
-def test_what_is_on_a_scratch_disk(pod: Zone, in_pod: Client, tmp_path: Path, limit: int) -> None:
+def test_files_on_a_scratch_disk_belong_to_the_pods_users(
+    pod: Zone, in_pod: Client, tmp_path: Path, limit: int
+) -> None:
     """Files belong to the pod's users there, too."""
     with writable_loop(tmp_path / "scratch.img", 64 << 20) as device:
         pod.attach("xvdzy", device)

@@ -26,7 +26,7 @@ def _namespaces(pid: int | str) -> dict[str, str]:
     }
 
 
-def test_it_is_made_stopped(paused_zone: Zone) -> None:
+def test_zone_is_made_stopped(paused_zone: Zone) -> None:
     stat = Path(f"/proc/{paused_zone.pid}/stat").read_text().rsplit(")", 1)[1].split()
     assert stat[0] == "T"
     recorded = (paused_zone.directory / "pid").read_text()

@@ -35,7 +35,7 @@ def test_crun_loads_little(root: Path) -> None:
 
 
 @pytest.mark.root
-def test_what_stands_in_for_libsystemd_refuses(root: Path) -> None:
+def test_libsystemd_stub_refuses_sd_notify(root: Path) -> None:
     path = _loaded(root)["libsystemd.so.0"]
     assert path.stat().st_size < 16384
     needed = subprocess.run(["readelf", "-d", str(path)], capture_output=True, text=True, check=True).stdout

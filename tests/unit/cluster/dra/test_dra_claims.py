@@ -176,7 +176,7 @@ def test_parameters_that_are_none(parameters: object, cause: str) -> None:
         (changed(consumedCapacity={"memory": 7}), Invalid, "no quantity"),
     ],
 )
-def test_what_is_refused(claim: dict[str, Any], kind: type[Fault], cause: str) -> None:
+def test_invalid_claim_is_refused(claim: dict[str, Any], kind: type[Fault], cause: str) -> None:
     with pytest.raises(kind, match=cause) as caught:
         allocation(WANTED, claim)
     assert str(caught.value).startswith("prepare claim default/memory: ")

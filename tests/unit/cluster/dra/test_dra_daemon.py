@@ -123,7 +123,7 @@ def memory_of(node: DraNode) -> int:
     return whole(devices(node.cluster.slice)[0]["capacity"]["memory"]["value"])
 
 
-async def test_it_says_what_it_is(node: DraNode) -> None:
+async def test_driver_registers_with_its_name_and_api_versions(node: DraNode) -> None:
     info = node.kubelet.info
     assert (info.type, info.name, info.endpoint) == ("DRAPlugin", DRIVER, str(node.config.plugin_socket))
     assert list(info.supported_versions) == [
@@ -136,7 +136,9 @@ async def test_it_says_what_it_is(node: DraNode) -> None:
     await node.kubelet.registered("another driver has that name")
 
 
-async def test_what_the_host_is(short_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_published_devices_have_attributes_of_the_host(
+    short_path: Path, toolstack: MemoryToolstack
+) -> None:
     toolstack.can = Capabilities(hvm=True, hap=True, hypervisor_version="4.17", numa_nodes=2)
     async with driven(short_path, toolstack, Cluster()) as node:
         await published(node, 4096 * MIB)
@@ -169,7 +171,7 @@ async def test_a_claim_is_prepared_and_unprepared(node: DraNode, version: str) -
     assert await node.reserved() == {}
 
 
-async def test_one_bad_claim_does_not_keep_the_others(node: DraNode) -> None:
+async def test_bad_claim_does_not_fail_other_claims_of_the_call(node: DraNode) -> None:
     good = node.claim("1Gi")
     bad = {
         "another uid": ("claim-x", "uid-x"),

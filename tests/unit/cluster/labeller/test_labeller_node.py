@@ -46,7 +46,7 @@ async def test_ours_are_made_true_and_others_stay(there: OneNode, sink: NodeLabe
     assert not await sink.remove()
 
 
-async def test_what_has_not_changed_is_not_asked_for(
+async def test_unchanged_labels_cause_no_request_before_the_next_check(
     there: OneNode, sink: NodeLabels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await sink.put(HERE)

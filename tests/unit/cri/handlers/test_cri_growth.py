@@ -68,7 +68,7 @@ async def test_a_zone_that_begins_small(
     assert made.memory_policy == pb.MEMORY_POLICY_DYNAMIC
 
 
-def test_what_a_small_begin_needs() -> None:
+def test_reserve_by_request_needs_an_initial_size() -> None:
     with pytest.raises(WrongKey, match="what zones begin with"):
         HandlerConfig(reserve=Reserve.REQUEST)
     with pytest.raises(WrongKey, match="cpupool"):
@@ -97,7 +97,7 @@ POD = limited(300, 1500)
         (Resources(), [limited(100, 500)], limited(200, 1000), limited(250, 1501), (360, 3)),
     ],
 )
-def test_what_a_container_needs(
+def test_size_needed_for_a_container_includes_pod_and_overhead(
     pod: Resources, others: list[Resources], now: Resources, then: Resources, expected: tuple[int, int]
 ) -> None:
     linux = cri.LinuxPodSandboxConfig(resources=pod)

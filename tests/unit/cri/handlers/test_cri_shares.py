@@ -161,7 +161,7 @@ async def test_updates_of_containers_and_of_the_pod(node: Rig) -> None:
     assert told(node)[4:] == [], "what was refused is not remembered"
 
 
-async def test_what_protectd_did_not_hear_is_said_again(node: Rig) -> None:
+async def test_shares_that_protectd_did_not_get_are_sent_again(node: Rig) -> None:
     made = await pod(node, Resources())
     one = await container(node, made, "one", limited(50_000, 512))
     node.protect.failures["ResizeZone"] = Unreachable("resize zone", made, "away")

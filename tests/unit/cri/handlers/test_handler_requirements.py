@@ -205,7 +205,7 @@ def test_bounds_are_within_the_profile_and_hold_its_size() -> None:
         ("vcpus = 3\nvcpus_max = 2", "is more than vcpus_max"),
     ],
 )
-def test_what_cannot_be_is_said_at_the_start(tmp_path: Path, line: str, cause: str) -> None:
+def test_impossible_handler_key_fails_the_start(tmp_path: Path, line: str, cause: str) -> None:
     path = tmp_path / "cri.toml"
     path.write_text(f"[handlers.fast]\n{line}\n")
     with pytest.raises(Invalid) as raised:

@@ -120,7 +120,7 @@ async def test_each_figure_of_a_container(node: Rig) -> None:
     assert {"container_processes", "container_memory_rss", "container_last_seen"} <= gauges
 
 
-async def test_what_nobody_asked_for_has_the_kernels_own_figures(node: Rig) -> None:
+async def test_container_without_requests_has_default_figures(node: Rig) -> None:
     """No quota; counters of disks only where the zone's kernel counts; nothing below zero."""
     node.protect.workload_stats = pb.WorkloadStatsRow(writable_layer_inodes=5, writable_layer_inodes_limit=4)
     asked = cri.LinuxContainerResources(cpu_quota=-1)
@@ -218,7 +218,7 @@ async def test_each_figure_of_statistics(node: Rig) -> None:
         (pb.WorkloadStatsRow(memory_limit_bytes=8, memory_swap_limit_bytes=6), 8, 0),
     ],
 )
-async def test_what_is_left_is_known_only_below_a_limit(
+async def test_available_memory_and_swap_need_a_limit(
     node: Rig, row: pb.WorkloadStatsRow, memory: int | None, swap: int | None
 ) -> None:
     node.protect.workload_stats = row

@@ -76,7 +76,7 @@ def test_a_line_is_made_again_when_its_record_changes() -> None:
     assert rendered.every() == b""
 
 
-def test_what_is_gone_is_forgotten() -> None:
+def test_removed_records_are_forgotten() -> None:
     source = Lines()
     rendered = Rendered(source, item)
     for number in range(1000):

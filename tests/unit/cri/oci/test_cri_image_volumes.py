@@ -36,7 +36,7 @@ def _images() -> FakeImages:
     return images
 
 
-async def test_what_protectd_gets_and_the_kubelet_sees(tmp_path: Path) -> None:
+async def test_image_volumes_reach_protectd_and_show_in_the_status(tmp_path: Path) -> None:
     async with rig(tmp_path, images=_images()) as node:
         pod = await node.pod()
         mounts = [_mount("/models/part", image_sub_path="a/b"), _mount("/models")]

@@ -53,7 +53,7 @@ def test_a_token_is_good_for_a_while() -> None:
     assert (tokens.redeem(early), tokens.redeem(late)) == (None, "late")
 
 
-def test_whoever_waits_for_the_end_of_a_token_is_told_once() -> None:
+def test_end_of_a_token_is_told_once() -> None:
     clock, ended = Clock(), []
     tokens = Tokens[str](60, clock)
     used, late = (tokens.issue(name, lambda name=name: ended.append(name)) for name in ("used", "late"))  # type: ignore[misc]
@@ -135,7 +135,7 @@ def test_websocket_is_negotiated(name: str) -> None:
         (request(("connection", "close"), ("upgrade", "SPDY/3.1")), 400),
     ],
 )
-def test_what_cannot_be_negotiated(asked: Request, status: int) -> None:
+def test_failed_negotiation_has_its_http_status(asked: Request, status: int) -> None:
     with pytest.raises(Bad) as refused:
         negotiate(asked, SPDY_PROTOCOLS, PROTOCOLS)
     assert refused.value.status == status

@@ -485,7 +485,7 @@ class HungUp(Script):
         """Return at once."""
 
 
-async def test_what_ends_a_session_or_a_stream() -> None:
+async def test_malformed_bytes_a_hang_up_and_a_late_write_raise_client_gone() -> None:
     opened: list[SpdyStream] = []
 
     def accept(stream: SpdyStream) -> bool:

@@ -266,7 +266,7 @@ class Recorder:
         yield SimpleNamespace(WhichOneof=lambda name: "nothing")
 
 
-async def test_one_byte_frames_of_one_read_are_one_message() -> None:
+async def test_one_byte_frames_of_a_read_are_joined_into_a_message() -> None:
     encoder = SpdyEncoder()
     opening = encoder.encode(SynStream(1, {"streamtype": ("stdin",)}))
     frames = b"".join(encoder.encode(Data(1, b"%d" % (n % 10))) for n in range(5000))

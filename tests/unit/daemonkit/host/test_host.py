@@ -36,14 +36,14 @@ def test_groups_of_a_process(tmp_path: Path, mountinfo: str, cgroup: str, found:
     assert [str(group.relative_to(root)) for group in cgroups.own_groups(tmp_path)] == found
 
 
-def test_one_that_has_ended_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_settling_an_ended_process_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     child = subprocess.Popen(["true"])
     child.wait()
     children.settle(child.pid)
     assert not caplog.records
 
 
-def test_one_that_has_ended_makes_way_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_make_way_for_an_ended_process_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     child = subprocess.Popen(["true"])
     child.wait()
     children.make_way(child.pid)

@@ -145,7 +145,7 @@ async def test_requests_that_come_encoded_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rpc", ["ListPodSandbox", "Status", "PodSandboxStatus", "ContainerStats", "Version", "Inspect"]
 )
-async def test_what_reads_is_not_audited(tmp_path: Path, rpc: str) -> None:
+async def test_reading_calls_are_not_audited(tmp_path: Path, rpc: str) -> None:
     async with auditing(ON, "p", tmp_path) as audit:
         for name, kept in ((rpc, None), ("Exec", audit), ("UpdateRuntimeConfig", audit)):
             full = f"/runtime.v1.RuntimeService/{name}"
@@ -319,7 +319,7 @@ def damage_forge(all_lines: list[bytes]) -> list[bytes]:
         (lambda all_lines: [], "entries 1 to 5 are missing at the end"),
     ],
 )
-def test_what_was_done_to_a_log_is_seen(tmp_path: Path, damage: Any, says: str, capsys: Any) -> None:
+def test_damage_to_an_audit_log_is_found(tmp_path: Path, damage: Any, says: str, capsys: Any) -> None:
     wrote(tmp_path, 1, 2, 3, 4, 5).close()
     assert main(["audit", "verify", str(tmp_path)]) == 0
     whole = lines(tmp_path)

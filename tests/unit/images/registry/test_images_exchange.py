@@ -68,7 +68,7 @@ def test_a_fault_arrives_as_the_same_kind(fault: Fault) -> None:
 
 
 @given(st.binary(max_size=400))
-def test_whatever_a_worker_answers_is_a_value_or_a_fault(message: bytes) -> None:
+def test_any_answer_of_a_worker_is_a_value_or_a_fault(message: bytes) -> None:
     mine, its = _pair()
     with mine, its:
         its.send(message)

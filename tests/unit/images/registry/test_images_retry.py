@@ -27,7 +27,7 @@ BROKEN = Interrupted("pull", "x", "the connection broke off")
 SETTINGS = ImageSettings(Path("/nowhere"), tries_per_host=3, retry_seconds=0.001, retry_most_seconds=0.002)
 
 
-def test_so_many_tries_and_no_more() -> None:
+def test_retries_end_at_their_limit() -> None:
     tried: list[int] = []
 
     def work() -> None:

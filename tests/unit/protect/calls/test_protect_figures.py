@@ -55,7 +55,7 @@ async def test_workloads_that_are_not_the_zone_s_have_no_row(node: Served) -> No
     assert [(one.id, one.zone_id) for one in rows] == [("w1", "z1")]
 
 
-async def test_what_the_agent_is_asked_for(node: Served) -> None:
+async def test_agent_is_asked_for_details_only_on_request(node: Served) -> None:
     """Details, which cost more, only for who wants them; of workloads nothing of the zone."""
     zones, workloads = node.clients.zones, node.clients.workloads
 

@@ -59,7 +59,7 @@ def test_cases(memory: int, available: int, idle: int, expected: int, idle_after
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_a_zone_uses_its_size_settles_within_its_bounds(seed: int) -> None:
+def test_size_settles_within_its_bounds_at_any_use(seed: int) -> None:
     """And a use that stays leads to a size that stays: no going up and down."""
     chance = random.Random(seed)
     verdict = SizeVerdict(256 * MIB)

@@ -91,7 +91,7 @@ async def test_a_zone_becomes_what_is_asked(
         (ZoneSize(vcpus=5), "vCPUs: 5 wanted, the zone can have 4"),
     ],
 )
-async def test_what_it_was_not_created_for(
+async def test_size_outside_the_zones_bounds_is_refused(
     tmp_path: Path, toolstack: MemoryToolstack, wanted: ZoneSize, said: str
 ) -> None:
     async with running(tmp_path, toolstack) as manager:
@@ -201,7 +201,7 @@ async def test_a_cpu_that_does_not_come_back_is_told(
 
 
 @pytest.mark.parametrize("step", ["set_memory", "set_vcpus", "set_shares"])
-async def test_what_the_hypervisor_refuses_is_undone(
+async def test_resize_refused_by_the_hypervisor_is_undone(
     tmp_path: Path, toolstack: MemoryToolstack, step: str
 ) -> None:
     async with running(tmp_path, toolstack) as manager:

@@ -194,7 +194,7 @@ async def test_an_agent_that_tells_an_exit_code_that_cannot_be_is_cut_off(node: 
     await cut_off(node, f"exit code {code}")
 
 
-async def test_so_is_one_that_tells_it_of_an_exec(node: Served) -> None:
+async def test_agent_that_tells_an_impossible_exit_code_of_an_exec_is_cut_off(node: Served) -> None:
     await node.create_zone()
     await node.create()
     await node.start()
@@ -210,7 +210,7 @@ async def test_so_is_one_that_tells_it_of_an_exec(node: Served) -> None:
     await cut_off(node, "exit code 256")
 
 
-async def test_so_is_one_that_lists_it(node: Served) -> None:
+async def test_agent_that_lists_an_impossible_exit_code_is_cut_off(node: Served) -> None:
     """After a reconnect the same is told in another way."""
     await node.create_zone()
     await node.create()

@@ -37,7 +37,7 @@ def test_a_bucket_fills_up_to_its_size() -> None:
     assert [bucket.take() for _ in range(4)] == [True, True, True, False]
 
 
-def test_what_was_under_way_is_free_byte_by_byte() -> None:
+def test_earned_bytes_pay_for_frames_without_effect() -> None:
     ignored = IgnoredFrames(Clock())
     ignored.earn(WINDOW)
     for _ in range(WINDOW):
@@ -57,7 +57,7 @@ def test_large_frames_use_up_what_is_earned_sooner() -> None:
         ignored.frame("DATA", WINDOW // 4)
 
 
-def test_what_is_earned_is_bounded_and_ends_with_the_connection() -> None:
+def test_earned_bytes_are_bounded_and_end_with_the_connection() -> None:
     ignored = IgnoredFrames(Clock())
     for _ in range(1000):
         ignored.earn(WINDOW)

@@ -71,7 +71,7 @@ async def test_a_small_error_is_slewed(
     assert not asked.step and abs(asked.add_ns + ahead_ns) <= 8 * MS
 
 
-async def test_it_is_set_when_the_zone_is_made(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_clock_is_set_when_the_zone_is_made(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     entered, gate = toolstack.gate("unpause")
     launching = asyncio.create_task(launch.launch(manager, zone_spec()))
     await entered.wait()

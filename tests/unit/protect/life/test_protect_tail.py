@@ -38,7 +38,7 @@ async def test_the_last_lines(tmp_path: Path, content: bytes, lines: int, shown:
     assert b"".join([piece async for piece in follow(path, lines, None)]) == shown
 
 
-async def test_what_is_added_and_the_end(tmp_path: Path) -> None:
+async def test_added_lines_are_followed_until_the_end(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"one\ntwo\n")
     over = asyncio.Event()

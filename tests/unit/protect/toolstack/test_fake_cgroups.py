@@ -244,7 +244,7 @@ def test_a_limit_that_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-async def test_whatever_is_left_in_a_group_is_ended(tmp_path: Path) -> None:
+async def test_remaining_processes_of_a_group_are_ended(tmp_path: Path) -> None:
     """Also in groups that the zone made below its own."""
     groups = Cgroups(find_hierarchies(), f"test-{tmp_path.name[-8:]}-{os.getpid()}")
     try:

@@ -77,7 +77,7 @@ def test_kernels_of_every_compression(kind: str) -> None:
         (bz_image(gzipped(ELF)[:100]), "incomplete"),
     ],
 )
-def test_what_is_no_kernel(data: bytes, cause: str) -> None:
+def test_invalid_kernel_is_refused(data: bytes, cause: str) -> None:
     with pytest.raises(Invalid, match=cause):
         unpack(data, "k")
 
@@ -178,7 +178,7 @@ def test_a_domain_in_libxls_words() -> None:
         {f"A{n}": "x" * 200 for n in range(6)},
     ],
 )
-def test_what_a_command_line_cannot_carry(environment: dict[str, str]) -> None:
+def test_environment_that_a_command_line_cannot_carry_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(Invalid):
         domain_config(replace(SPEC, environment=environment), boot.Boot(Path("/k"), Path("/i"), 0), "")
 

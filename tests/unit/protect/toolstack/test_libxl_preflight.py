@@ -159,7 +159,7 @@ def test_parts_and_devices(tmp_path: Path) -> None:
         ("", ""),
     ],
 )
-def test_what_was_short(said: str, what: str) -> None:
+def test_error_text_of_xen_names_the_resource_that_is_short(said: str, what: str) -> None:
     found = shortage(said)
     assert what in found and bool(found) == bool(what)
 

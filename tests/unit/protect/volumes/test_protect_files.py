@@ -101,7 +101,7 @@ def has(agent: SimAgent, text: bytes) -> bool:
     return text in put_texts(agent)
 
 
-async def test_one_copy_for_all(
+async def test_workloads_share_a_copy_of_their_volume(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
     async with running(tmp_path, toolstack, files=host) as manager:
@@ -222,7 +222,7 @@ async def test_a_zone_whose_agent_knows_none(
             await created(manager, tmp_path, volume(files.path))
 
 
-async def test_what_a_zones_memory_has_no_room_for_is_shared(
+async def test_volumes_beyond_the_zones_room_for_copies_are_shared(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles
 ) -> None:
     """A sixteenth of it is for copies: of 256 MiB four of a little less than 4 MiB."""
@@ -240,7 +240,7 @@ async def test_what_a_zones_memory_has_no_room_for_is_shared(
 
 
 @pytest.mark.parametrize("writable", [True, False])
-async def test_what_comes_back_is_no_more_than_was_asked_for(
+async def test_returned_bytes_are_bounded_by_the_request(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, writable: bool
 ) -> None:
     """Nothing comes back of a read-only volume, which a record of an earlier version may ask for."""

@@ -78,7 +78,7 @@ def test_the_one_that_is_in_force(files: AtomicFiles, monkeypatch: pytest.Monkey
     assert list(contents(seen).values()) == [b"three"]
 
 
-def test_one_that_changes_all_the_time(files: AtomicFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tree_that_keeps_changing_is_not_copied(files: AtomicFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     real, number = filetree._Walk.tree, iter(range(100))
 
     def tree(walk: filetree._Walk, directory: int, path: str, **more: bool) -> None:
@@ -160,7 +160,7 @@ def deep(path: Path) -> None:
         a_name, many, many_links, long_names, large, deep,
     ],
 )  # fmt: skip
-def test_what_is_not_copied(files: AtomicFiles, change: Callable[[Path], None]) -> None:
+def test_unsuitable_tree_is_not_copied(files: AtomicFiles, change: Callable[[Path], None]) -> None:
     before = descriptors()
     change(files.path)
     with pytest.raises(NotCopied):

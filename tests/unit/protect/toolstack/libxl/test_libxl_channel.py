@@ -99,7 +99,7 @@ async def test_a_writer_waits_for_room(ring: Ring) -> None:
     assert ring.guest.recv(10) == b"cd"
 
 
-async def test_what_a_dead_guest_left_can_be_read(ring: Ring) -> None:
+async def test_last_bytes_of_a_dead_guest_can_be_read(ring: Ring) -> None:
     transport = VchanTransport(ring)  # type: ignore[arg-type]
     ring.guest.send(b"last words")
     transport.ended()
@@ -245,7 +245,7 @@ async def test_an_epoch_is_claimed_and_connected_once(
 
 
 @pytest.mark.parametrize("untrusted", [b"", b"0", b"-1", b"01", b"1x", b"1" * 10, b"\xff", b" 1"])
-async def test_what_is_no_epoch(
+async def test_invalid_epoch_is_ignored(
     channels: VchanChannels, store: MemoryStore, guest: Guest, untrusted: bytes
 ) -> None:
     store.set("agent-epoch", untrusted)
@@ -265,7 +265,7 @@ async def test_an_epoch_without_a_ring_is_passed_over(
     await connecting
 
 
-async def test_what_the_guest_says_is_used_does_not_count(
+async def test_used_epoch_written_by_the_guest_does_not_count(
     channels: VchanChannels, store: MemoryStore, guest: Guest
 ) -> None:
     guest.serve(1)

@@ -192,7 +192,7 @@ async def test_a_loss_is_said_and_a_return_renews_everything(
     assert registry.renewed == 1 and registry.checked == 3
 
 
-async def test_one_that_was_restarted_between_two_looks_is_noticed(
+async def test_restart_of_xenstored_between_looks_is_noticed(
     daemon: MemoryXenstored, xenstored: Xenstored, registry: FakeRegistry
 ) -> None:
     MemoryConnection.daemon = daemon.restart()
