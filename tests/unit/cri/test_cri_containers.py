@@ -33,7 +33,7 @@ async def pod(node: Rig, tmp_path: Path) -> str:
 
 
 async def test_states_on_the_way_out(node: Rig, pod: str) -> None:
-    """Of one that is being removed no more is known than whether it had ended."""
+    """Of a container under removal only its end, if any, is known."""
     ended, running = await node.started(pod, "ended"), await node.started(pod, "running")
     fresh = await node.container(pod, "fresh")
     await node.cri.StopContainer(cri.StopContainerRequest(container_id=ended))

@@ -1,4 +1,4 @@
-"""GetContainerEvents, and the lists that stream."""
+"""GetContainerEvents, and the streamed lists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 class Listener:
-    """A subscriber that keeps what comes."""
+    """A subscriber that keeps its events."""
 
     def __init__(self, node: Rig) -> None:
         self._call = node.cri.GetContainerEvents(cri.GetEventsRequest())
@@ -152,7 +152,7 @@ async def test_events_without_a_listener_are_kept_for_the_next_listener(node: Ri
     await until(lambda: not node.node.events._feed._subscribers)
     container = await node.container(pod)
     assert await Listener(node).kinds(1) == [(CREATED, container)]
-    assert await Listener(node).nothing()  # they are told once
+    assert await Listener(node).nothing()  # events are told once
 
 
 async def test_a_slow_subscriber_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ async def test_subscribers_are_counted(node: Rig, monkeypatch: pytest.MonkeyPatc
 
 
 async def streamed(call: Any, field: str) -> list[Any]:
-    """All items of a stream, which ends."""
+    """All items of a finite stream."""
     async with asyncio.timeout(60):
         return [item async for message in call for item in getattr(message, field)]
 

@@ -1,4 +1,4 @@
-"""What ordinary pods say of their security, and what of it depends on the host and the handler."""
+"""Security settings of ordinary pods, and their dependence on the host and the handler."""
 
 from __future__ import annotations
 

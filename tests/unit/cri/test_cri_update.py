@@ -77,7 +77,7 @@ async def test_the_swap_limit_follows_the_memory_limit(node: Rig) -> None:
 async def test_quota_and_period_are_one_limit(node: Rig) -> None:
     container = await limited(node)
     for asked, sent in (
-        ({"cpu_quota": -1, "cpu_period": 50_000}, {"period": 50_000}),  # there is none to be lifted
+        ({"cpu_quota": -1, "cpu_period": 50_000}, {"period": 50_000}),  # no quota to be lifted
         ({"cpu_quota": 20_000}, {"quota": 20_000, "period": 50_000}),
         ({"cpu_period": 80_000}, {"quota": 20_000, "period": 80_000}),
         ({"cpu_quota": -1}, {"quota": -1, "period": 80_000}),
@@ -146,7 +146,7 @@ async def test_update_refused_by_the_zone_is_not_shown(node: Rig) -> None:
 
 
 async def test_limits_that_hold_beside_a_refused_one_are_shown(node: Rig) -> None:
-    """The OCI runtime writes one after the other: those before the one that is refused hold."""
+    """The OCI runtime writes limits in order: limits before the refused limit hold."""
     container = await limited(node)
     node.protect.refused_limit = "cpus"
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -274,7 +274,7 @@ async def test_the_template_waits_for_its_turn(node: Rig, tmp_path: Path) -> Non
     source.write_text(TEMPLATE)
     cni = replace(node.config.cni, conf_template=source)
     object.__setattr__(node.node, "config", replace(node.config, cni=cni))
-    await tell(node, "10.1.0.0/24")  # a network is there: nothing to do
+    await tell(node, "10.1.0.0/24")  # the network exists: nothing to do
     assert not node.config.cni.conf_dir.exists() and node.network.check() == CHAIN
     node.network.trouble = Refused("load", "network", "there is none")
     await tell(node, "10.1.0.0/24")

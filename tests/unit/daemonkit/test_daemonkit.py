@@ -143,7 +143,7 @@ def test_a_step_that_nobody_could_arm_is_refused(tmp_path: Path, call: str) -> N
 
 @dataclass(frozen=True)
 class Settings:
-    """What every daemon can be told, and one key of its own."""
+    """The settings of every daemon, and a key of its own."""
 
     log_level: str = "info"
     faults: FaultInjection = FaultInjection()
@@ -203,7 +203,7 @@ def test_a_daemon_that_cannot_start_says_why(
 def test_wrong_key_found_at_start_is_told_with_its_file(
     tmp_path: Path, root_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Alone, and out of task groups; what else ends a task group keeps its own words."""
+    """Alone, and out of task groups; other ends of a task group keep their own words."""
 
     async def fail(error: Exception) -> None:
         raise error

@@ -1,4 +1,4 @@
-"""The gRPC server over a real unix socket: who gets in, what errors become, what happens to bytes."""
+"""The gRPC server over a real unix socket: admission, errors, bytes."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def test_streams_end_with_their_fault(tmp_path: Path) -> None:
 
 
 async def test_a_daemon_that_stops_ends_its_subscriptions_at_once(tmp_path: Path) -> None:
-    """And lets a call that will end by itself do so."""
+    """A call that will end by itself may do so."""
     path = tmp_path / "s"
 
     async def slow(requests: asyncio.Queue[protect_pb2.ExecInput]) -> AsyncIterator[protect_pb2.ExecInput]:
@@ -215,7 +215,7 @@ async def test_a_subscription_that_is_being_told_something_ends_at_once_too(tmp_
 
 
 class Slow(protect_pb2_grpc.ZonesServicer):
-    """CreateZone that ends only by cancellation, and undoes what it did when it may."""
+    """CreateZone that ends only by cancellation, and then undoes its work once a test allows it."""
 
     def __init__(self) -> None:
         self.entered, self.cancelled, self.may_undo = asyncio.Event(), asyncio.Event(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""Pools of several tenants: what one of them gets, who waits, and who is next."""
+"""Pools of several tenants: the share of a tenant, waiting, and the order of turns."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_shares_are_never_lost_and_a_newcomer_gets_half_of_the_rest(
 
 
 class _Holders:
-    """Callers that hold a slot until they are told to go; order: who got one, in turn."""
+    """Callers that hold a slot until told to go. ``order``: holders in their order."""
 
     def __init__(self, slots: FairSlots) -> None:
         self._slots = slots
@@ -78,7 +78,7 @@ class _Holders:
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     async def come(self, *callers: str) -> None:
-        """Callers of the tenant that is their first letter."""
+        """Callers; the first letter is their tenant."""
         for caller in callers:
             self._leave[caller] = asyncio.Event()
             self.tasks[caller] = asyncio.create_task(self._hold(caller))

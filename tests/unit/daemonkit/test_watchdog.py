@@ -34,7 +34,7 @@ PERIOD = 0.05
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[socket.socket]:
-    """What the daemon tells."""
+    """The service manager's socket: the daemon's messages."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(tmp_path / "notify"))
         sock.settimeout(60)
@@ -89,7 +89,7 @@ def test_watchdog_is_fed_while_the_loop_turns_and_not_while_it_hangs(
         hang(process)
         manager.setblocking(False)
         with pytest.raises(BlockingIOError):
-            while manager.recv(100):  # what it said before
+            while manager.recv(100):  # earlier messages
                 pass
         assert heard(manager, 20 * PERIOD) == []
         (tmp_path / "pipe").write_text("")

@@ -1,4 +1,4 @@
-"""Names of filesystems by what they are made of: the same exactly when the same goes into them."""
+"""Names of filesystems by their inputs: equal exactly when the inputs are equal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _index(tar: bytes) -> LayerIndex:
 
 
 def _planned(below: Sequence[bytes], own: Sequence[bytes]) -> tuple[FilesystemPlan, str]:
-    """The filesystem of ``own`` over that of ``below``, and its name."""
+    """The filesystem of ``own`` over ``below``, and its name."""
     planner = Planner("image", ImageLimits())
     for tar in below:
         planner.apply(_index(tar).entries)
@@ -52,7 +52,7 @@ _OWN = {
 @pytest.mark.parametrize("own", _OWN.values(), ids=_OWN)
 def test_unrelated_lower_files_do_not_change_a_filesystems_name(own: bytes) -> None:
     other = _BASE().dir("etc").file("etc/passwd", b"root").file("var/log", b"2")
-    # A hard link has the lower file's data with it, which another layer has at another place.
+    # A hard link includes the lower file's data, and another layer has them at another place.
     same = _name(_BASE(), own) == _name(other, own)
     assert same == (own != _OWN["hard link"])
 
@@ -147,6 +147,6 @@ def test_equal_names_are_equal_streams_over_any_layers(
     if name == its_name:
         assert streams[0] == streams[1]
     elif streams[0] == streams[1]:
-        # The same bytes from other layers: only a file of lower ones can have them.
+        # The same bytes from other layers: only a file of lower layers can have them.
         lower = len(one), len(two)
         assert min((*plan.order, len(one))) < lower[0] or min((*other.order, len(two))) < lower[1]

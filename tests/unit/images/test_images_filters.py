@@ -1,4 +1,4 @@
-"""Filters of images: what each of them takes, and what is none."""
+"""Filters of images: their matches, and malformed filters."""
 
 from __future__ import annotations
 

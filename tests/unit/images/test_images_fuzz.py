@@ -155,7 +155,7 @@ _RUN = st.dictionaries(
 
 
 class _One:
-    """A manager and its store, with one image."""
+    """A manager and its store, with a single image."""
 
     def __init__(self, image: StoredImage) -> None:
         self.store = self
@@ -173,7 +173,7 @@ class _One:
 @example({"User": "\ud800"})
 @example({"Env": ["A=\udfff"]})
 def test_any_image_configuration_can_be_listed(run: dict[str, object]) -> None:
-    """One hostile configuration must not keep the kubelet from listing the others."""
+    """A hostile configuration must not keep the kubelet from listing other images."""
     document = {"os": "linux", "architecture": "amd64", "config": run, "rootfs": {"diff_ids": []}}
     raw = json.dumps(document).encode()
     try:

@@ -1,4 +1,4 @@
-"""What squashfs cannot hold: counted, and never a file that more may do with."""
+"""Losses of squashfs: counted; a file never gets wider permissions."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_times(said: str, seconds: int, lost: int) -> None:
 @pytest.mark.parametrize(
     ("acl", "mode"),
     [
-        # Its group read alone; the mask, which the mode shows, let a named user write.
+        # Its group reads alone; the mask, shown by the mode, let a named user write.
         (_acl((USER_OBJ, 6), (USER, 6), (GROUP_OBJ, 4), (MASK, 6), (OTHER, 0)), 0o2640),
         # The mask takes from the group too.
         (_acl((USER_OBJ, 6), (GROUP_OBJ, 7), (GROUP, 7), (MASK, 2), (OTHER, 0)), 0o2620),

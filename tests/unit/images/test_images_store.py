@@ -218,13 +218,13 @@ def test_a_mark_of_damage_lasts_until_the_filesystem_is_built_again(store: Image
     base, top = store.stored(one)[1]
     store.mark_damaged([base])
     store.mark_damaged([replace(top, digest=_digest("built again since"))])
-    # What is left of the file says nothing: a kill may have come between a new one and its row.
+    # The rest of the file proves nothing: a kill may have come between a new file and its row.
     one.stack[0].write_text("of another size")
     again = _reopened(store)
     try:
         assert [again.has_filesystem(row.chain_id) for row in (base, top)] == [False, True]
         assert all(again.get(image.id).damaged for image in (one, two))
-        # Its documents are none that it could be rebuilt by.
+        # It cannot be rebuilt from its documents.
         assert not again.usable(again.get(one.id))
         with again.files.work_file("fs") as work:
             work.write_text("rebuilt")

@@ -50,7 +50,7 @@ def _planned(limits: ImageLimits, *layers: Layer) -> Planner:
 
 
 def test_plan_counts_bytes_of_paths_and_files() -> None:
-    """Bytes of paths, and of files; each once, whatever hides it below."""
+    """Bytes of paths, and of files; each counts once, also if a higher layer hides it."""
     layers = Layer().dir("d").file("d/f", b"123").file("g", b"1"), Layer().file("d/f", b"22")
     planner = _planned(ImageLimits(index_bytes=5, unpacked_bytes=9), *layers)
     assert planner.plan().spent == (5, 3)

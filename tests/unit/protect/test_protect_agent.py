@@ -107,7 +107,7 @@ async def test_answer_for_a_cancelled_caller_leaves_no_streams(
 async def test_a_start_is_waited_for_longer_than_other_calls(
     client: AgentClient, agent: SimAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left of the creation, which was answered early, comes first."""
+    """The rest of the creation, answered early, comes first."""
     await client.create_container(container())
     answer, held = agent._call, list[Frame]()
     monkeypatch.setattr(agent, "_call", held.append)

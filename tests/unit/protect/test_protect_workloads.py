@@ -38,7 +38,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 
 def end(agent: SimAgent, workload_id: str, code: int = 0, output: bytes = b"") -> None:
-    """The process writes its last, closes its streams, and exits."""
+    """The process writes its last output, closes its streams, and exits."""
     created = agent.processes[workload_id, ""].created
     agent.write(created.stdout_stream, output)
     agent.end(created.stdout_stream)
@@ -501,7 +501,7 @@ async def test_a_restart_ends_orphaned_execs(tmp_path: Path, toolstack: MemoryTo
 
 
 async def test_restart_keeps_the_ends_of_ended_workloads(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    """Whether its zone still knows of it after a restart or not."""
+    """Whether or not its zone still knows the workload after a restart."""
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, zone_spec())
         agent = toolstack.of_zone("z1").agent

@@ -1,4 +1,4 @@
-"""``protect zone resize``: what it asks for, and what it shows."""
+"""``protect zone resize``: its request, and its output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 class Resizer(protect_pb2_grpc.ZonesServicer):
-    """Resizes two zones, unless it has something that is not done."""
+    """Resizes two zones, unless ``not_done`` has entries."""
 
     def __init__(self) -> None:
         self.asked: list[pb.ResizeZoneRequest] = []

@@ -51,7 +51,7 @@ class Operator:
         return out
 
     async def until(self, text: str) -> None:
-        """Wait until the command that runs has printed it."""
+        """Wait until the running command has printed the text."""
         while text not in self._said:
             await self.node.turns(1)
             self._said += self._capture.readouterr().out

@@ -233,7 +233,7 @@ async def test_a_claim_that_has_its_device_alone(splitting: DraNode) -> None:
 async def test_a_claim_of_a_device_gives_its_pod_a_cdi_name_and_its_zone_the_device(
     short_path: Path, toolstack: MemoryToolstack, version: str
 ) -> None:
-    host = HostConfig(devices={"card": NamedDevice("/dev/null")})  # a device that every host has
+    host = HostConfig(devices={"card": NamedDevice("/dev/null")})  # a device of every host
     async with driven(short_path, toolstack, Cluster(), host) as node:
         await published(node, 4096 * MIB)
         _, card = devices(node.cluster.slice)
@@ -276,7 +276,7 @@ async def test_the_health_of_the_device(node: DraNode, version: str) -> None:
 
 
 async def test_a_host_that_has_lost_memory(node: DraNode) -> None:
-    """Another domain takes what is promised to a claim, and gives it back."""
+    """Another domain takes memory promised to a claim, and gives it back."""
     toolstack = node.protectd.toolstack
     await published(node, 4096 * MIB)
     claim = node.claim("4Gi", "pod-1", device=devices(node.cluster.slice)[0]["name"])
@@ -305,7 +305,7 @@ def value(node: DraNode) -> str:
 
 
 async def test_restarts_of_the_driver_lose_and_double_nothing(node: DraNode) -> None:
-    """A second instance begins before the first one ends, as a rolling update has it."""
+    """A second instance begins before the first ends, as in a rolling update."""
     await published(node, 4096 * MIB)
     claim = node.claim("512Mi", device=devices(node.cluster.slice)[0]["name"])
     await node.kubelet.prepare(claim)

@@ -1,4 +1,4 @@
-"""The node's slice: what it says, and when it is written."""
+"""The node's slice: its content, and the times of its writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def keeping(
     mode: SliceMode = SliceMode.AUTO,
     **more: float,
 ) -> Any:
-    """A keeper with the real client; what it tells of the devices is in ``told``."""
+    """A keeper with the real client; ``told`` collects its news of devices."""
     with serving(cluster) as url:
         told: list[tuple[tuple[str, ...], str]] = []
         api = ClusterApi(kubeconfig(folder / "kubeconfig", url))
@@ -157,7 +157,7 @@ async def test_slice_changed_by_others_is_replaced(tmp_path: Path) -> None:
         cluster.slice["spec"]["devices"][0]["capacity"]["memory"]["value"] = "900Gi"
         cluster.slice["metadata"]["resourceVersion"] = "another"
         keeper.show(memory(2 * GIB), {})
-        async with running(keeper):  # the first try meets the other's version, the next one reads it
+        async with running(keeper):  # the first try meets the other's version, the next try reads it
             await until(lambda: said(cluster) == 2 * GIB)
     assert devices(cluster.slice)[0]["name"] == name
 
@@ -176,7 +176,7 @@ async def test_a_slice_that_was_removed_comes_again(tmp_path: Path) -> None:
 async def test_slice_removed_by_the_kubelet_returns_after_registration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: bool
 ) -> None:
-    """Also with one that removes it after it has registered the driver; nobody waits for the next check."""
+    """Also a kubelet that removes the slice after the registration; nobody waits for the next check."""
     monkeypatch.setattr(module, "_SOON", 0.5 if later else 3600.0)
     cluster = Cluster()
     with keeping(cluster, tmp_path, check_interval=3600.0) as (keeper, _):
@@ -220,7 +220,7 @@ async def test_fields_dropped_by_the_cluster_are_not_written_again(tmp_path: Pat
         for _ in range(3):
             keeper.show(None, {})
             await keeper.once()
-            keeper._there = None  # it is read again now and then
+            keeper._there = None  # the slice is read again now and then
             await keeper.once()
         assert len(cluster.writes) == 2
         cluster.slice["spec"]["devices"][0]["capacity"]["memory"]["value"] = "900Gi"

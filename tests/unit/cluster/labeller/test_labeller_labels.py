@@ -94,7 +94,7 @@ def test_a_handler_whose_name_fits_no_label_is_left_out() -> None:
 
 
 def test_name_that_fits_no_label_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """It asks twice a minute, for as long as the node is there."""
+    """The labeller asks twice a minute, as long as the node exists."""
     long = "once" * 14
     for _ in range(3):
         labels_of(status(FAKE, {long: {}}, long))
@@ -137,7 +137,7 @@ async def test_the_file_is_written_when_something_changes(tmp_path: Path) -> Non
     assert path.stat() == before
     with path.open() as reader:
         assert await file.put({"xenpod.dev/a": "true"})
-        assert "xenpod.dev/b" in reader.read()  # the file that was open stays whole
+        assert "xenpod.dev/b" in reader.read()  # the opened file stays whole
     assert "xenpod.dev/b" not in path.read_text()
     assert [entry.name for entry in folder.iterdir()] == ["xenpod"]
     assert await file.remove() and not await file.remove()

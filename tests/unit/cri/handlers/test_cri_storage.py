@@ -1,4 +1,4 @@
-"""Limits of what containers write, as annotations have them."""
+"""Limits of containers' writes, from annotations."""
 
 from __future__ import annotations
 

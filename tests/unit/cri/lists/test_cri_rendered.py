@@ -1,4 +1,4 @@
-"""Lists that are encoded line by line are the messages that they stand for."""
+"""Lists encoded line by line equal the messages they stand for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parsed(data: bytes) -> list[tuple[str, str]]:
 
 @dataclass
 class Lines:
-    """Where they are."""
+    """The store of the lines."""
 
     lines: list[Line] = field(default_factory=list)
     version: int = 0

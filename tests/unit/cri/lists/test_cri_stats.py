@@ -153,7 +153,7 @@ def test_a_rate_is_unknown_when_the_counter_or_the_clock_begins_anew() -> None:
     rates.rate("a", 100 * SECOND, 10**12)
     assert rates.rate("a", 102 * SECOND, 5) is None
     assert rates.rate("a", 104 * SECOND, 5 + 2 * SECOND) == SECOND
-    assert rates.rate("a", 101 * SECOND, 4) is None  # a late answer, which does not count
+    assert rates.rate("a", 101 * SECOND, 4) is None  # a late answer does not count
     assert rates.rate("a", 104 * SECOND, 5 + 2 * SECOND) == SECOND
     assert rates.rate("a", SECOND, 0) is None  # the clock was set back
     assert rates.rate("a", 2 * SECOND, LARGEST) == LARGEST
@@ -218,7 +218,7 @@ async def test_nobody_who_asks_is_no_reason_to_read_often(node: Rig) -> None:
     for _ in range(9):
         reader.adapt()
     assert reader.interval == sampler._QUIET > sampler._INTERVAL
-    # Its own readings are no reason, what somebody asks for is, and so is a new pod.
+    # Its own readings are no reason to read; a request and a new pod are.
     reader.interval = 0.0
     await reader.sample()
     reader.interval = sampler._QUIET

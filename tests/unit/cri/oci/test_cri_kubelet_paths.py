@@ -1,4 +1,4 @@
-"""Volumes that live in the zone, told by the kubelet's paths and the file systems that they are in."""
+"""Volumes inside the zone, recognized by the kubelet's paths and their file systems."""
 
 from __future__ import annotations
 

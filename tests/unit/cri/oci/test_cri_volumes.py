@@ -1,4 +1,4 @@
-"""Mounts of a container: what is refused, and what the others become."""
+"""Mounts of a container: refusals, and the results of accepted mounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The groups in which a daemon finds itself, as the kernel writes them down."""
+"""A daemon's own control groups, as the kernel writes them down."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ print(flush=True)
 
 
 def test_all_threads_of_a_child_make_way_and_are_not_asked_twice() -> None:
-    """The niceness of a process is that of its first thread alone."""
+    """The niceness of a process is the niceness of its first thread alone."""
     pipe = subprocess.PIPE
     own = os.getpriority(os.PRIO_PROCESS, 0)
     with subprocess.Popen([sys.executable, "-c", _THREADS], stdin=pipe, stdout=pipe) as child:

@@ -1,4 +1,4 @@
-"""Hosts that failed a short while ago are asked last, and one caller tries them again later."""
+"""Hosts with a recent failure are asked last, and a single caller tries them again later."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_dead_host_is_asked_last_for_a_minute_then_by_one_caller_first() -> No
 def test_fault_counts_against_its_host_or_its_registry_alone(
     fault: Fault, host: bool, registry: bool
 ) -> None:
-    """What a mirror says of one registry's servers is not held against it for another registry."""
+    """A mirror's answers about the servers of a registry do not count for another registry."""
     known = HostHealth()
     known.failed("mirror", "r.example", fault)
     assert bool(known.failure("mirror", "other.example")) is host

@@ -1,4 +1,4 @@
-"""What protectd says that this host can, and the mode that zones get by it."""
+"""protectd's answer about this host, and the resulting mode of zones."""
 
 from __future__ import annotations
 

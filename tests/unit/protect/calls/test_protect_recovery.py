@@ -1,4 +1,4 @@
-"""What was lost is found: ends that nobody told, marks, records, the boot that a zone belongs to."""
+"""Recovery of losses: unreported ends, marks, records, the boot of a zone."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_repeated_destroy_does_not_touch_a_new_zone_with_the_same_id(
     assert [zone.id for zone in manager.store.load().zones] == ["z1"]
 
 
-# -- marks that were lost
+# -- lost marks
 
 
 async def test_a_zone_without_its_mark_is_destroyed_and_not_just_forgotten(
@@ -170,7 +170,7 @@ def test_a_mark_says_what_the_zone_was_and_nothing_of_the_host(manager: ZoneMana
     assert json.loads(text)["hostname"] == spec.hostname
 
 
-# -- records that were lost
+# -- lost records
 
 
 async def lost(tmp_path: Path, toolstack: MemoryToolstack) -> UUID:
@@ -303,7 +303,7 @@ def test_a_uuid_is_checked() -> None:
 async def test_a_reboot_is_told_from_a_restart(
     tmp_path: Path, toolstack: MemoryToolstack, boot: str, reason: str
 ) -> None:
-    """``boot``: of which the record says that its zone belongs to; an earlier release did not say."""
+    """``boot``: the boot of the zone by its record; an earlier release did not record it."""
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, zone_spec())
         runtime = manager.zones["z1"]

@@ -1,4 +1,4 @@
-"""Reservations as callers see them, and the capacity that is left."""
+"""Reservations as callers see them, and the remaining capacity."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_a_total_has_the_domains_own_memory_in_it(node: Served) -> None:
 
 
 async def test_a_claim_fits_as_long_as_the_capacity_says_so(node: Served) -> None:
-    """All of it can be claimed, however many claims there are."""
+    """All capacity can be claimed, with any number of claims."""
     for number in range(8):
         request = rpb.MakeReservationRequest(id=f"claim-{number}", total_bytes=512 * MIB)
         await node.clients.reservations.MakeReservation(request, timeout=TIMEOUT)
@@ -212,7 +212,7 @@ async def test_reservations_and_their_zones_survive_a_restart(
 async def test_the_capacity_is_watched(
     tmp_path: Path, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also what other domains take, who tell nobody."""
+    """Also memory taken by foreign domains, which tell nobody."""
     monkeypatch.setattr(capacity, "PERIOD", 0.05)
     toolstack.overhead = OVERHEAD
     async with served(tmp_path, toolstack) as node:

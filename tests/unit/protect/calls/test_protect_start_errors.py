@@ -37,7 +37,7 @@ def asked(agent: SimAgent) -> set[str | None]:
 
 
 async def test_the_start_fails_and_says_why(node: Served) -> None:
-    """The volumes are given back with it; the log is there, and empty."""
+    """The volumes are given back at the failure; the log exists and is empty."""
     created = await node.create(oci_config=COMMAND, volumes=[pb.Volume(name="v", host_path="/srv")])
     assert (created.state, created.reason) == (pb.WORKLOAD_STATE_CREATED, "")
     assert node.volumes.attached["z1"] == {"w1": ["v"]}
@@ -87,7 +87,7 @@ async def test_workload_whose_command_cannot_be_run_is_deleted(
 
 
 async def test_workload_whose_command_cannot_be_run_survives_a_reconnect(node: Served) -> None:
-    """Its zone has nothing of it, and that is as it should be."""
+    """The zone has no trace of the workload, as it should be."""
     await node.create(oci_config=COMMAND)
     agent, connections = node.agent(), node.agent().connections
     agent.cut()

@@ -18,7 +18,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 
 class Clock:
-    """Stands still unless it is moved."""
+    """Stands still until moved."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -81,7 +81,7 @@ async def test_a_whole_window_of_single_bytes_is_no_violation() -> None:
     agent.outputs[created.stdout_stream].forgotten = True
     for at in range(WINDOW):
         agent.raw(frames.encode(frames.data(created.stdout_stream, at, b"x", fin=at == WINDOW - 1)))
-    # As many frames as bytes, on a machine that may have others to serve.
+    # As many frames as bytes, on a machine that may be busy with other work.
     await until(lambda: not agent.backlog, 200)
     await link.call(LIST, 60)
     assert owner.violations == []
@@ -190,7 +190,7 @@ def test_fields_of_a_later_agent_are_passed_over(operation: str) -> None:
 
 
 def test_a_reply_is_refused_by_its_header() -> None:
-    """Nothing of it is kept."""
+    """No byte of the reply is kept."""
     decoder = FrameDecoder(Side.AGENT, {1: 100, 2: 200}.__getitem__)
     head = frames.HEADER.pack(Type.REPLY, 0, 0, 2, 200)
     decoder.add(head + b"x" * 200)

@@ -1,4 +1,4 @@
-"""A zone that is paused: nothing is asked of it, nobody ends it, and a restart of protectd leaves it so."""
+"""A paused zone: nothing is asked of it, nobody ends it, and a restart of protectd leaves it paused."""
 
 from __future__ import annotations
 

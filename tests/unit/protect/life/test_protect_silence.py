@@ -1,4 +1,4 @@
-"""A zone whose agent cannot be reached: told at once, and ended when it lasts, unless it is paused."""
+"""A zone whose agent cannot be reached: reported at once, and ended if the silence lasts, unless paused."""
 
 from __future__ import annotations
 

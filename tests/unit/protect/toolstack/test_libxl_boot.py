@@ -238,7 +238,7 @@ async def test_logs_of_guests(tmp_path: Path) -> None:
     ("mode", "available", "said"), [(Mode.PV, [0, 1], ""), (Mode.PVH, [0, 1, 2, 3], " maxcpus=2")]
 )
 def test_a_domain_that_can_grow(mode: Mode, available: list[int], said: str) -> None:
-    """Of PVH all vCPUs are in the tables that its kernel reads once; of PV it has to be told of no bound."""
+    """PVH: all vCPUs are in the tables that its kernel reads once. PV: the domain needs no bound."""
     most = replace(SPEC, mode=mode, vcpus_max=4, memory_max_bytes=256 << 20)
     made = domain_config(most, boot.Boot(Path("/k"), Path("/i"), 0), "quiet", {"poolid": 3})
     info, core = made["b_info"], made["c_info"]

@@ -1,4 +1,4 @@
-"""The host's settings that zones need: what is said of each as Debian leaves it, and as it should be."""
+"""The host's settings for zones: the message for each as Debian leaves it, and as it should be."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_a_failed_create_says_what_was_short_with_xens_words(tmp_path: Pat
 
 
 def iter_free(*free: int) -> Callable[[], SimpleNamespace]:
-    """What is free, from one question to the next."""
+    """Free memory, for successive questions."""
     left = list(free)
     return lambda: SimpleNamespace(free_bytes=left.pop(0))
 

@@ -14,7 +14,7 @@ ADDRESS = "0000:65:00.0"
 
 @pytest.fixture
 def functions(tmp_path: Path) -> Path:
-    """A network card with a driver, which can be reset and whose interface is down."""
+    """A network card with a driver; it can be reset, and its interface is down."""
     place = tmp_path / ADDRESS
     (place / "net/eth0").mkdir(parents=True)
     (place / "net/eth0/flags").write_text("0x1002\n")

@@ -1,4 +1,4 @@
-"""Devices of the host in zones: who may have them, one zone at a time, recorded before and until."""
+"""Devices of the host in zones: permissions, a single zone at a time, records before and after."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def recorded(manager: ZoneManager, zone_id: str = "z1") -> list[tuple[str, bool]
 
 
 def has(toolstack: MemoryToolstack, zone_id: str = "z1") -> list[str]:
-    """The writable and the exclusive disks, and the functions, that the hypervisor has given it."""
+    """The hypervisor's writable and exclusive disks, and functions, of the zone."""
     domain = toolstack.of_zone(zone_id)
     disks = [f"{one.path}{' ro' if one.readonly else ''}" for one in domain.disks.values() if one.exclusive]
     return sorted([*disks, *domain.functions])
@@ -255,7 +255,7 @@ async def test_disks_and_devices_have_one_limit(tmp_path: Path, toolstack: Memor
 
 @pytest.mark.parametrize("ready", [False, True])
 async def test_after_a_restart(tmp_path: Path, toolstack: MemoryToolstack, ready: bool) -> None:
-    """What was half attached is detached, and so is what nobody uses; the rest stays."""
+    """A half attached device and unused devices are detached; the rest stays."""
     async with running(tmp_path, toolstack, host=HOST) as manager:
         await launch.launch(manager, zone_spec())
         for name in ("fast", "model"):

@@ -1,4 +1,4 @@
-"""Copies of small files: how they reach agents in memory, and zones that do not take them."""
+"""Copies of small files: their way to agents in memory, and zones that refuse them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 @dataclass
 class DiskFiles:
-    """``HostFiles`` that looks at paths itself; ``returned`` is what was written back."""
+    """``HostFiles`` that looks at paths itself; ``returned`` holds the files written back."""
 
     watches: FileWatches = field(default_factory=FileWatches)
     returned: list[tuple[str, bytes]] = field(default_factory=list)
@@ -90,7 +90,7 @@ def puts(agent: SimAgent) -> list[pb.PutFiles]:
 
 
 def put_texts(agent: SimAgent) -> list[bytes]:
-    """What each put had in files."""
+    """The texts in the files of each put."""
     return [
         b"".join(each.content for each in put.entries if each.type == pb.FILE_TYPE_REGULAR)
         for put in puts(agent)
@@ -141,7 +141,7 @@ async def test_many_changes_are_one(
 async def test_a_zone_that_does_not_take_its_copies_holds_up_nobody(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
-    """It has one part on its way, whatever changes; it gets the last version once it answers."""
+    """The zone has a single part on its way, whatever changes; it gets the last version once it answers."""
     large = AtomicFiles(tmp_path / "large")
     large.write({"a": "x" * 900_000})
     async with running(tmp_path, toolstack, files=host) as manager:
@@ -193,7 +193,7 @@ async def test_a_zone_that_ends_is_not_waited_for(
 async def test_after_a_restart(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
-    """What the zone has is learned from its agent, what is to be followed from the record."""
+    """The agent tells the zone's copies, the record tells the volumes to follow."""
     async with running(tmp_path, toolstack, files=host) as manager:
         await launch.launch(manager, zone_spec())
         await created(manager, tmp_path, volume(files.path))

@@ -156,7 +156,7 @@ def program(folder: Path, does: str) -> Path:
 
 
 async def test_a_file_server_that_does_not_answer(tmp_path: Path) -> None:
-    """Whoever asks is freed, and nothing of it is left."""
+    """The caller is freed, and no process or file is left."""
     volumes = HostVolumes(tmp_path, program(tmp_path, f"echo $$ >> {tmp_path}/pids; exec sleep 1000"))
     before = descriptors()
     with pytest.raises(TooLate) as raised:
@@ -182,7 +182,7 @@ async def test_a_zone_has_two_who_look_and_another_one_its_own(tmp_path: Path) -
         await volumes.take("z1", VOLUMES, 0.05)
     for each in (*asking[:2], other):
         each.cancel()
-    # Those who waited get their turn.
+    # Waiting callers get their turn.
     await until(lambda: len((tmp_path / "pids").read_text().split()) == 5)
     for each in asking:
         each.cancel()

@@ -38,7 +38,7 @@ class Ring:
             end.setblocking(False)
 
     def consume(self) -> None:
-        """The socket stays readable while there is something, as after a guest that notifies again."""
+        """The socket stays readable while bytes are left, as after another notification of the guest."""
         self.consumed += 1
 
     def read_into(self, buffer: memoryview) -> int | None:
@@ -94,7 +94,7 @@ async def test_a_writer_waits_for_room(ring: Ring) -> None:
     await settled()
     assert not writing.done() and ring.guest.recv(10) == b"ab"
     ring.room = 10
-    ring.guest.send(b"!")  # the event that there is room now
+    ring.guest.send(b"!")  # the event for new room
     await writing
     assert ring.guest.recv(10) == b"cd"
 
@@ -153,7 +153,7 @@ async def test_a_guest_that_notifies_again_and_again_is_heard_once_a_turn(ring: 
 
 
 class MemoryStore:
-    """xenstore as far as channels use it."""
+    """The parts of xenstore that channels use."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, bytes] = {}
@@ -271,7 +271,7 @@ async def test_used_epoch_written_by_the_guest_does_not_count(
     guest.serve(1)
     store.set("agent-epoch", b"1")
     await channels.connect(7)
-    store.set("agent-used", b"0")  # so that the old ring would be read again
+    store.set("agent-used", b"0")  # else the old ring would be read again
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(channels.connect(7), 0.02)
     assert guest.asked == ["1"]

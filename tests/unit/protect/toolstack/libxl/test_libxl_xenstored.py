@@ -1,4 +1,4 @@
-"""xenstored goes and another one comes: connections, watches, contexts, marks; here over one in memory."""
+"""xenstored is lost and returns: connections, watches, contexts, marks; here over a xenstored in memory."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class MemoryXenstored:
         self.connections: list[MemoryConnection] = []
 
     def restart(self) -> MemoryXenstored:
-        """Another one takes its place, which knows nothing."""
+        """A new daemon without data takes its place."""
         self.lives = False
         return MemoryXenstored()
 
 
 class MemoryConnection:
-    """What xenbind.xenstore.Xenstore is."""
+    """xenbind.xenstore.Xenstore in memory."""
 
     daemon: MemoryXenstored
     gate: threading.Event | None = None
@@ -90,7 +90,7 @@ class MemoryConnection:
 
 
 class FakeWorkers:
-    """Answers ``domains``; remembers what it was told of xenstored."""
+    """Answers ``domains``; remembers news of xenstored."""
 
     def __init__(self) -> None:
         self.domains: list[Info] = []
