@@ -91,7 +91,7 @@ async def test_a_file_system_that_does_not_answer_holds_up_its_own_logs_alone(
             async with failing(REFUSED) as said:
                 await each
             assert "did not answer within" in said[0]
-        # Not even begun while the one before hangs.
+        # Not even begun while the earlier call hangs.
         async with failing(REFUSED) as said:
             await zone.create(["/bin/echo"], "s0", log_path=str(source.path / "0.log"))
         assert "has not come back" in said[0]

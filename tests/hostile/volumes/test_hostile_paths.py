@@ -100,7 +100,7 @@ async def test_a_silent_file_server_holds_up_its_own_pods_alone(
                 await each
             assert raised.value.code() is TOO_LATE
             assert str(silent.path) in (raised.value.details() or "")
-        # Nothing of it keeps the daemon from its end.
+        # The stuck calls do not keep the daemon from its end.
         await node.daemon.stop()
         await node.daemon.start()
     async with node.client() as client:
@@ -147,7 +147,7 @@ async def test_responsive_pods_share_a_lookup_process(paths: HostPaths, tmp_path
 
 
 def _lookups() -> list[int]:
-    """Those of this process that are there."""
+    """Lookup processes of this test process."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     for task in Path("/proc/self/task").iterdir():
         children += (task / "children").read_text().split()

@@ -208,7 +208,7 @@ async def test_a_client_that_goes_away_leaves_no_workload(
     """The client goes while the agent prepares the container, and again during the undo."""
     agent.reading.clear()
     creating = served(manager, create.create(manager, workload_spec(tmp_path, stdin=True)))
-    # The thread opens the log before: an existing log does not prove that the agent was asked.
+    # The create opens the log in a thread first: an attached disk does not prove that the agent was asked.
     await until(lambda: toolstack.of_zone("z1").disks and "create_container" in agent.delivered)
     creating.cancel()
     await all_that_can_go_on()

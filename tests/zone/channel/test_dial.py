@@ -194,7 +194,7 @@ def test_an_unanswered_dial_ends_with_its_channel(zone: Zone, client: Client) ->
         client.close()
         again = zone.connect()
         assert {into for into, _ in listed(again)} == known
-        # Those that waited come when the kernel tries again, unless the agent has given them up by then.
+        # Waiting connections come when the kernel tries again, unless the agent has given them up by then.
         listener.settimeout(15)
         with suppress(TimeoutError):
             for _ in range(6):

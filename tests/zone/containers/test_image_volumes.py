@@ -1,4 +1,4 @@
-"""Image volumes: what a container sees of another image, and that it sees nothing else."""
+"""Image volumes: a container sees the other image, and nothing else."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_sixty_four_containers(client: Client) -> None:
 
 
 def test_execs_that_fail_are_not_counted(zone: Zone, client: Client) -> None:
-    """More than there may be at one time."""
+    """More failing execs than the limit allows at a time."""
     client.start("c1", "sleep", "100")
     # In the way of the file for crun.
     Path(f"/proc/{zone.pid}/root/run/xenpod/containers/c1/exec-e1.json").mkdir()

@@ -1,4 +1,4 @@
-"""Memory volumes: one for all containers that name it, of the size that was said, until the zone ends."""
+"""Memory volumes: shared by all containers that name them, of the requested size, until the zone ends."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_parts_of_it(zone: Zone, client: Client) -> None:
     ("sub_path", "code"), [("../x", INVALID), ("a/../../x", INVALID), ("link", REFUSED), ("link/x", 13)]
 )
 def test_no_way_out_of_it(zone: Zone, client: Client, sub_path: str, code: int) -> None:
-    """What a container has left there leads nowhere."""
+    """Traps left by a container lead nowhere."""
     said(client, with_memory("c1", "ln -s /run/xenpod/containers /v/link"))
     (tree(zone) / "memory/cache/link").unlink(missing_ok=True)
     (tree(zone) / "memory/cache/link").symlink_to("/run/xenpod")

@@ -40,7 +40,7 @@ def filtered(container: str, script: str, profile: Any, program: str = "") -> pb
 
 
 def program_of(zone: Zone, container: str) -> bytes:
-    """What crun has given the kernel."""
+    """The program that crun has given the kernel."""
     return Path(f"/proc/{zone.pid}/root/run/crun/{container}/seccomp.bpf").read_bytes()
 
 

@@ -93,7 +93,7 @@ def test_statistics_show_the_usage_of_the_zone(client: Client) -> None:
 
 
 def test_its_files_stay_open(zone: Zone, client: Client) -> None:
-    """To open them would take longer than all else; another container of that name has other files."""
+    """Opening the files would take too long; another container with the same name has other files."""
 
     def opened() -> dict[str, str]:
         links = Path(f"/proc/{zone.pid}/fd")

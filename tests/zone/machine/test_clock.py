@@ -1,4 +1,4 @@
-"""SyncClock where the zone's clock is the host's: it is read, and never set."""
+"""SyncClock if the zone's clock is the host's: the clock is read, and never set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FindDevice: the zone's own word that a disk has come, what it is there, and that it has gone."""
+"""FindDevice: the zone's own word that a disk has come, its properties there, and that it has gone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def device(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_arrival_and_removal_of_a_device_are_waited_for(zone: Zone, client: Client, device: Path) -> None:
-    """Both are waited for, and nobody else meanwhile."""
+    """Both calls wait, and no other call does."""
     coming = client.begin(find_device=pb.FindDevice(name="xvdd"))
     client.call(get_facts=pb.GetFacts())
     assert coming not in client.replies

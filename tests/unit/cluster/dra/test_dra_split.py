@@ -119,7 +119,7 @@ async def test_a_device_that_was_claimed_when_the_driver_ended_is_not_offered_ag
     node.reserve(first, GIB)  # and the driver is killed before it writes the slice
     await node.keeper().once()
     assert node.claimed == {first: GIB} and list(node.unclaimed.values()) == [3 * GIB]
-    node.held.clear()  # and again, before the driver writes that the claim is gone
+    node.held.clear()  # killed again, before it writes that the claim is gone
     second = node.name
     await node.keeper().once()
     assert node.unclaimed == {second: 4 * GIB} and node.claimed == {}
