@@ -30,7 +30,7 @@ TABLES = st.recursive(
 
 
 @given(TABLES)
-def test_what_is_written_is_read_back(table: dict[str, object]) -> None:
+def test_tables_written_as_toml_are_read_back(table: dict[str, object]) -> None:
     assert tomllib.loads(toml.dumps(table)) == table
 
 

@@ -39,7 +39,7 @@ def product() -> list[Path]:
     return tracked(*(f"{package}/*.py" for package in PACKAGES))
 
 
-def test_one_list_of_packages_serves_all_checks() -> None:
+def test_all_checks_share_the_list_of_packages() -> None:
     assert set(LAYERED) - {STUBS} == set(CHECKED) - {TESTS}
     folders = {
         path.relative_to(ROOT).parts[0] for path in tracked("*/__init__.py") if "proto" not in path.parts

@@ -18,7 +18,7 @@ def chosen(suite: Suite) -> str:
     return arguments[arguments.index("-k") + 1] if "-k" in arguments else ""
 
 
-def test_what_one_suite_leaves_out_another_has() -> None:
+def test_tests_left_out_of_a_suite_are_in_another_suite() -> None:
     """Of each file and environment: everything in one suite, or one half and the other."""
     left_out = {"contract-pvh", "fake-on-v2", "sizes-pvh"}  # other runs of tests that have one
     halves: dict[tuple[str, ...], set[str]] = {}

@@ -145,7 +145,7 @@ def test_zones_end_with_the_host_and_not_with_their_daemon() -> None:
 
 
 @pytest.mark.parametrize("unit", ["protectd", "xenpod-zones"])
-def test_what_needs_xen_comes_after_it_by_every_name(unit: str) -> None:
+def test_units_that_need_xen_start_after_all_units_of_xen(unit: str) -> None:
     """Debian 12 and 13 have xen.service, of an init script or for it; Xen's own units are two."""
     after = " ".join(sections(UNITS / f"{unit}.service")["Unit"]["After"]).split()
     assert {"xen.service", "xenstored.service", "xenconsoled.service"} <= set(after)

@@ -99,7 +99,9 @@ async def test_other_releases_and_claims_are_taken(serving: Serving, arguments: 
 @needs_helm
 @pytest.mark.parametrize("values", [None, "two-platforms", "kyverno", "least"])
 @pytest.mark.parametrize("release", schemas.VERSIONS)
-async def test_what_the_chart_makes_is_taken(serving: Serving, values: str | None, release: str) -> None:
+async def test_api_server_accepts_the_objects_of_the_chart(
+    serving: Serving, values: str | None, release: str
+) -> None:
     files = [VALUES / f"{values}.yaml"] if values else []
     await apply(serving.api, _renamed(chart(*files, kubernetes=release)), "&dryRun=All")
 

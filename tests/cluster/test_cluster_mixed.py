@@ -83,7 +83,7 @@ def shared(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-R", str(tmp_path)], check=True)
 
 
-async def test_what_needs_the_host_runs_beside_zones(mixed: MixedCluster, shared: Path) -> None:
+async def test_pods_that_need_the_host_run_beside_zones(mixed: MixedCluster, shared: Path) -> None:
     """A DaemonSet in the host's network, an agent as CNI plugins have them, an ordinary pod, two zones."""
     cluster = mixed.cluster
     (port,) = free_ports(1)

@@ -26,7 +26,7 @@ async def test_a_command_that_cannot_be_run_fails_its_pod(cluster: Cluster, comm
     assert command in ended["message"]
 
 
-async def test_it_fails_its_job(cluster: Cluster) -> None:
+async def test_command_that_cannot_be_run_fails_its_job(cluster: Cluster) -> None:
     template = {"spec": pod("unused", "/no/such")["spec"]}
     job = {"metadata": {"name": "unable"}, "spec": {"backoffLimit": 1, "template": template}}
     await cluster.api.post(JOBS, job)

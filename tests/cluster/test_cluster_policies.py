@@ -131,7 +131,7 @@ async def test_a_pod_of_a_labelled_namespace_gets_its_class(api: Api) -> None:
     assert found["overhead"] == {"memory": "96Mi", "cpu": "25m"}
 
 
-async def test_what_the_pod_says_of_nodes_itself_is_kept(api: Api) -> None:
+async def test_node_selector_and_tolerations_of_the_pod_are_kept(api: Api) -> None:
     own = {"key": "own", "operator": "Exists"}
     found = await admitted(api, TENANT, nodeSelector={"disk": "ssd"}, tolerations=[own])
     assert found["nodeSelector"] == {"disk": "ssd", "xenpod.dev/platform": "metal"}

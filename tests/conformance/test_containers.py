@@ -109,7 +109,9 @@ async def test_out_of_memory(stage: Stage, shared_pod: Pod) -> None:
         ("/etc/passwd", "Permission denied"),
     ],
 )
-async def test_what_cannot_start(stage: Stage, shared_pod: Pod, command: str, why: str) -> None:
+async def test_command_that_cannot_be_run_is_refused_at_start(
+    stage: Stage, shared_pod: Pod, command: str, why: str
+) -> None:
     """It is created; its start says why it cannot be run, and so does its status from then on."""
     container = await stage.create(shared_pod, command=[command])
     created = await stage.status(container)
@@ -129,7 +131,7 @@ async def test_what_cannot_start(stage: Stage, shared_pod: Pod, command: str, wh
     assert container not in await listed(stage)
 
 
-async def test_what_is_wrong_with_the_request(stage: Stage, shared_pod: Pod) -> None:
+async def test_invalid_create_request_is_refused_and_leaves_nothing(stage: Stage, shared_pod: Pod) -> None:
     """That is said at once, and nothing is left of it."""
     before = await listed(stage)
     with refused("INVALID_ARGUMENT"):

@@ -68,7 +68,9 @@ async def test_an_image_in_two_containers(stage: Stage, shared_pod: Pod, pulled:
     assert shown[1].image_sub_path == "weights/one" and shown[0].image.user_specified_image == NAME
 
 
-async def test_it_stays_while_a_container_has_it(stage: Stage, shared_pod: Pod, pulled: str) -> None:
+async def test_removed_image_stays_while_a_container_mounts_its_volume(
+    stage: Stage, shared_pod: Pod, pulled: str
+) -> None:
     container = await stage.started(shared_pod, mounts=[volume(pulled)])
     request = cri.RemoveImageRequest(image=cri.ImageSpec(image=pulled))
     await stage.client.image.RemoveImage(request, timeout=PATIENCE)
@@ -83,7 +85,7 @@ async def test_it_stays_while_a_container_has_it(stage: Stage, shared_pod: Pod, 
     assert len(held - set(store.iterdir())) == 1
 
 
-async def test_what_cannot_be(stage: Stage, shared_pod: Pod, pulled: str) -> None:
+async def test_invalid_image_volume_is_refused(stage: Stage, shared_pod: Pod, pulled: str) -> None:
     for code, words, mount in (
         ("FAILED_PRECONDITION", "no such path", volume(pulled, image_sub_path="weights/none")),
         ("FAILED_PRECONDITION", "no such path", volume(pulled, image_sub_path="script/below")),

@@ -82,7 +82,9 @@ async def test_the_files_of_a_kubelet(stage: Stage, shared_pod: Pod, tmp_path: P
     assert lines[0] == "stdout F 10.1.2.3 kubelet-wrote-this"
 
 
-async def test_what_a_kubelet_changes_is_seen(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_update_of_a_secret_by_the_kubelet_is_seen_in_the_container(
+    stage: Stage, shared_pod: Pod, tmp_path: Path
+) -> None:
     """Config maps, secrets and tokens: a tmpfs whose directory of contents is replaced by a rename."""
 
     def update(folder: Path, number: int) -> None:
@@ -147,7 +149,9 @@ async def test_propagation(stage: Stage, shared_pod: Pod, tmp_path: Path) -> Non
             await stage.create(shared_pod, mounts=[mount(folder, propagation=BOTH)])
 
 
-async def test_what_cannot_be(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_invalid_mounts_sockets_and_devices_are_refused(
+    stage: Stage, shared_pod: Pod, tmp_path: Path
+) -> None:
     with closing(socket.socket(socket.AF_UNIX)) as listening:
         listening.bind(str(tmp_path / "s"))
         with refused("FAILED_PRECONDITION", "socket"):

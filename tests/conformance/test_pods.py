@@ -119,7 +119,7 @@ async def test_sysctls_of_the_pod_are_set_in_its_zone(stage: Stage) -> None:
         await stage.run_pod("refused", linux=cri.LinuxPodSandboxConfig(sysctls={"kernel.panic": "1"}))
 
 
-async def test_what_a_zone_cannot_be(stage: Stage) -> None:
+async def test_invalid_pod_is_refused(stage: Stage) -> None:
     options = cri.NamespaceOption(network=cri.NODE)
     security = cri.LinuxSandboxSecurityContext(namespace_options=options)
     with refused("FAILED_PRECONDITION", "host's network", "another runtime"):

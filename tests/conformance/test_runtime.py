@@ -102,7 +102,7 @@ async def test_an_image_goes_and_comes_back(stage: Stage) -> None:
         await stage.client.pull("registry.test/none:1")
 
 
-async def test_what_is_polled_is_answered_from_memory(stage: Stage, shared_pod: Pod) -> None:
+async def test_polled_calls_are_answered_while_protectd_is_silent(stage: Stage, shared_pod: Pod) -> None:
     """Also while protectd, and with it every zone, keeps silent."""
     container = await stage.started(shared_pod, FOREVER)
     daemon = stage.node.protectd.daemon.process

@@ -236,7 +236,7 @@ async def test_limits_of_a_process(stage: Stage, shared_pod: Pod) -> None:
     await stage.started(shared_pod, linux=linux(cri.LinuxContainerResources(oom_score_adj=-998)))
 
 
-async def test_what_a_zone_does_not_have(stage: Stage, shared_pod: Pod) -> None:
+async def test_huge_pages_unknown_devices_and_host_network_are_refused(stage: Stage, shared_pod: Pod) -> None:
     """Each is refused by name, and nothing is made."""
     pages = cri.LinuxContainerResources(hugepage_limits=[cri.HugepageLimit(page_size="2MB", limit=2 << 20)])
     with refused("UNIMPLEMENTED", "2MB"):

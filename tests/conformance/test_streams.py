@@ -286,7 +286,7 @@ async def test_a_url_is_good_for_one_client(stage: Stage, shared_pod: Pod) -> No
     client.close()
 
 
-async def test_what_cannot_be_streamed(stage: Stage, shared_pod: Pod) -> None:
+async def test_invalid_stream_request_is_refused(stage: Stage, shared_pod: Pod) -> None:
     container = await stage.create(shared_pod, linux=linux())
     with refused("FAILED_PRECONDITION", container):
         await exec_url(stage, container, "true")

@@ -126,7 +126,9 @@ async def test_volumes(stage: Stage, source: DiskSource) -> None:
         assert code != 0 and "denied" in text
 
 
-async def test_what_does_not_fit(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_id_mappings_other_than_the_pods_are_refused(
+    stage: Stage, shared_pod: Pod, tmp_path: Path
+) -> None:
     other = (cri.IDMapping(container_id=0, host_id=FIRST + LENGTH, length=LENGTH),)
     with refused("INVALID_ARGUMENT", "not that of its pod"):
         await stage.create(shared_pod, linux=mapped())

@@ -32,7 +32,7 @@ def test_every_table_has_its_file() -> None:
 
 
 @pytest.mark.parametrize(("name", "file"), FILES.items(), ids=FILES)
-def test_it_is_the_published_api(name: str, file: FileDescriptor) -> None:
+def test_descriptors_match_the_published_api(name: str, file: FileDescriptor) -> None:
     tables = json.loads((DATA / f"{name}.json").read_text())
     assert (file.package, descriptors.syntax(file)) == (tables["package"], tables["syntax"])
     assert descriptors.messages(file) == descriptors.wanted(tables)

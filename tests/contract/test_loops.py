@@ -198,7 +198,7 @@ async def test_adopting(image: Path, tmp_path: Path) -> None:
     assert adopt_loop(Path("/dev/null"), (0, 0)) is None
 
 
-async def test_what_cannot_be_attached(tmp_path: Path) -> None:
+async def test_unsuitable_file_is_not_attached_to_a_loop_device(tmp_path: Path) -> None:
     odd, empty, fifo = tmp_path / "odd", tmp_path / "empty", tmp_path / "fifo"
     odd.write_bytes(bytes(1000))
     empty.touch()

@@ -129,7 +129,7 @@ async def test_the_kernel_is_asked_for_little(
     assert asked == looks + 2 * [RTM_NEWQDISC, RTM_GETTFILTER]
 
 
-async def test_what_cni_check_looks_at_stays(pod_network: PodNetwork, guest: Guest) -> None:
+async def test_splice_keeps_addresses_and_routes_for_cni_check(pod_network: PodNetwork, guest: Guest) -> None:
     before = pod_network.ip("pod", "-br addr show eth0"), pod_network.ip("pod", "route show")
     await splice(guest.name, pod_network.path, "eth0")
     assert (pod_network.ip("pod", "-br addr show eth0"), pod_network.ip("pod", "route show")) == before
@@ -240,7 +240,7 @@ async def test_brought_early_and_taken_back(pod_network: PodNetwork, guest: Gues
     assert pod_network.ping("10.77.0.5")
 
 
-async def test_what_is_not_a_namespace(guest: Guest, tmp_path: Path) -> None:
+async def test_path_that_is_no_namespace_is_refused(guest: Guest, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Missing):
         await splice(guest.name, str(tmp_path / "file"), "eth0")

@@ -38,7 +38,7 @@ T = TypeVar("T")
 # -- the life of a domain
 
 
-async def test_it_holds_a_domains_share_of_cpus(stage: Stage) -> None:
+async def test_cpu_shares_of_a_domain_are_held_across_a_restart(stage: Stage) -> None:
     """Of all its vCPUs together; a cap that they cannot reach is none."""
     info = await stage.create(vcpus=2)
     for given, held in (
@@ -185,7 +185,7 @@ async def test_another_kernel_or_a_word_about_it(stage: Stage, tmp_path: Path) -
     assert await stage.info(wanted.uuid) is None
 
 
-async def test_it_runs_the_modes_that_it_says(stage: Stage) -> None:
+async def test_capabilities_say_the_modes_that_domains_can_have(stage: Stage) -> None:
     can = stage.toolstack.capabilities()
     assert can.hvm or not can.hap
     assert can.numa_nodes >= 1

@@ -76,7 +76,7 @@ async def test_a_read_only_device_is_not_written(
     assert not any(device.read_bytes())
 
 
-async def test_what_the_host_or_another_zone_uses_is_refused(
+async def test_device_in_use_by_the_host_or_another_zone_is_refused(
     stage: Stage, device: Path, tmp_path: Path
 ) -> None:
     first, second = await stage.create(), await stage.create()
@@ -117,7 +117,9 @@ async def test_pci_functions_that_cannot_be(stage: Stage) -> None:
     await stage.toolstack.detach_pci(info.id, NO_FUNCTION)
 
 
-async def test_what_is_no_device_is_refused(stage: Stage, images: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_path_that_is_no_block_device_is_refused(
+    stage: Stage, images: tuple[Path, Path], tmp_path: Path
+) -> None:
     info = await stage.create()
     for path, fault in ((images[0], Invalid), (tmp_path / "nothing", Missing), (Path("/dev/null"), Invalid)):
         with pytest.raises(fault):

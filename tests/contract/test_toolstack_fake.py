@@ -56,7 +56,7 @@ def plan(stage: FakeStage, **fault: object) -> None:
 # -- what it says of itself
 
 
-async def test_it_has_what_its_settings_say(tmp_path: Path) -> None:
+async def test_fake_has_the_capabilities_of_its_settings(tmp_path: Path) -> None:
     stage = FakeStage(tmp_path)
     stage.settings = FakeSettings(hvm=True, hap=True, iommu=True, hypervisor_version="4.17")
     await stage.open()
@@ -69,7 +69,7 @@ async def test_it_has_what_its_settings_say(tmp_path: Path) -> None:
         await stage.close()
 
 
-async def test_it_has_the_labels_of_its_settings(tmp_path: Path) -> None:
+async def test_fake_has_the_security_labels_of_its_settings(tmp_path: Path) -> None:
     stage = FakeStage(tmp_path)
     stage.settings = FakeSettings(seclabels=("a:b:c", "a:b:d"))
     await stage.open()
@@ -84,7 +84,7 @@ async def test_it_has_the_labels_of_its_settings(tmp_path: Path) -> None:
         await stage.close()
 
 
-async def test_it_says_that_it_has_no_security_boundary(
+async def test_fake_says_that_zones_have_no_security_boundary(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     toolstack = FakeToolstack(tmp_path / "run", GUEST)
@@ -96,7 +96,7 @@ async def test_it_says_that_it_has_no_security_boundary(
     assert not info.security_boundary and info.notices == (NOTICE,)
 
 
-async def test_one_daemon_at_a_time(stage: FakeStage) -> None:
+async def test_second_daemon_on_the_same_run_directory_is_refused(stage: FakeStage) -> None:
     second = FakeToolstack(stage.run_dir, stage.guest_dir)
     with pytest.raises(Refused, match="another daemon"):
         await second.start()
@@ -150,7 +150,7 @@ async def test_memory_that_is_gone(stage: FakeStage) -> None:
     await stage.create()
 
 
-async def test_what_zones_may_have_is_counted(tmp_path: Path) -> None:
+async def test_memory_of_zones_is_counted_and_bounded_by_the_settings(tmp_path: Path) -> None:
     stage = FakeStage(tmp_path)
     stage.settings = FakeSettings(memory=256 << 20)  # type: ignore[arg-type]
     await stage.open()

@@ -20,7 +20,7 @@ async def settings(stage: Stage, **changes: object) -> None:
     await stage.restart()
 
 
-async def test_one_domain_at_a_time_and_over_a_restart(stage: Stage, tmp_path: Path) -> None:
+async def test_pci_function_has_a_single_domain_also_after_a_restart(stage: Stage, tmp_path: Path) -> None:
     await settings(stage, iommu=True, pci=(CARD,))
     first, second = await stage.create(passthrough=True), await stage.create(passthrough=True)
     without = await stage.create()

@@ -53,9 +53,7 @@ async def in_devices(agent: Agent, name: str, root: str, vdev: str, command: str
     return (await agent.run(name, root, "sh", "-c", script, mounts=mounts, devices=True))[0]
 
 
-async def test_it_holds_the_rates_of_a_domains_disks(
-    stage: Stage, images: tuple[Path, Path], disk: Path
-) -> None:
+async def test_disk_rates_of_a_domain_are_held(stage: Stage, images: tuple[Path, Path], disk: Path) -> None:
     agent = await stage.boot()
     toolstack = stage.toolstack
     await toolstack.attach_disk(agent.domain, DiskSpec("xvda", images[0]))

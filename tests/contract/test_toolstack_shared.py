@@ -57,7 +57,7 @@ async def boot(stage: Stage, area: Area, images: tuple[Path, Path]) -> Guest:
     return Guest(agent)
 
 
-async def test_what_is_mounted_below_comes_and_goes(
+async def test_volume_is_seen_while_it_is_shown_and_gone_once_detached(
     stage: Stage, images: tuple[Path, Path], area: Area, source: Path
 ) -> None:
     guest = await boot(stage, area, images)
@@ -121,7 +121,7 @@ async def test_mounts_below_a_volume_are_seen_when_it_follows_the_host(
             pass
 
 
-async def test_it_outlives_the_domain_and_the_toolstack(
+async def test_shared_directory_outlives_the_domain_and_the_toolstack(
     stage: Stage, images: tuple[Path, Path], area: Area, source: Path
 ) -> None:
     first = await stage.boot(shared=area.namespace)
@@ -148,7 +148,9 @@ async def test_a_directory_that_is_not_there(stage: Stage, tmp_path: Path) -> No
     assert await stage.info(wanted.uuid) is None
 
 
-async def test_it_is_served_once_and_only_where_it_is_wanted(stage: Stage, area: Area) -> None:
+async def test_shared_directory_is_served_once_and_only_to_domains_with_a_share(
+    stage: Stage, area: Area
+) -> None:
     agent = await stage.boot(shared=area.namespace)
     first = await mount(stage, agent)
     assert await mount(stage, agent) == first

@@ -142,7 +142,7 @@ async def test_a_container_sees_it(stage: Stage, images: tuple[Path, Path]) -> N
     assert cpus == 2 and abs(grown - memory - 64 * MIB) <= MIB
 
 
-async def test_what_is_in_use_is_not_given_back(stage: Stage, images: tuple[Path, Path]) -> None:
+async def test_memory_in_use_is_not_given_back(stage: Stage, images: tuple[Path, Path]) -> None:
     """Either said at once, or seen by what the hypervisor counts: the domain holds more than it was left."""
     agent = await stage.boot()
     await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvda", images[0]))

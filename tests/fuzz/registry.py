@@ -22,9 +22,9 @@ PROPERTIES: tuple[Callable[..., None], ...] = (
     challenge.test_any_header_gives_tokens_as_names,
     manifests.test_any_document_is_read_or_refused,
     documents.test_mangled_documents,
-    documents.test_whatever_an_image_says_of_itself_can_be_told_on,
+    documents.test_any_image_configuration_can_be_listed,
     documents.test_mangled_hosts_files,
-    exchange.test_whatever_a_worker_answers_is_a_value_or_a_fault,
+    exchange.test_any_answer_of_a_worker_is_a_value_or_a_fault,
     exchange.test_any_answer_to_a_question_is_bytes_or_a_fault,
     exchange.test_facts_of_any_bytes_are_values_or_refused,
 )

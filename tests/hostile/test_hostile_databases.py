@@ -1,4 +1,4 @@
-"""Nobody else may read the daemons' databases, which have pods' environments with their passwords."""
+"""Nobody else may read the daemons' databases: they contain pods' environments with their passwords."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def usual_umask() -> Iterator[None]:
 
 
 async def _open(kind: str, path: Path) -> list[int]:
-    """Open and close a database; the modes of its files while it was open."""
+    """Open and close a database; returns the modes of its files while open."""
     if kind == "zones":
         zones = SqliteStore(path)
         modes = _modes(path)
@@ -50,7 +50,7 @@ async def test_no_other_user_reads_a_database(kind: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", ["zones", "pods", "images"])
 async def test_a_database_that_all_could_read_is_closed_to_them(kind: str, tmp_path: Path) -> None:
-    """As an earlier version left it."""
+    """As left by an earlier version."""
     path = tmp_path / "state.db"
     await _open(kind, path)
     for each in tmp_path.iterdir():

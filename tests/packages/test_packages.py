@@ -52,7 +52,7 @@ def on_the_fake(machine: Machine) -> None:
     )
 
 
-def test_what_was_installed_is_there_and_what_was_purged_is_gone(machine: Machine, packages: Path) -> None:
+def test_installed_packages_work_and_purged_packages_leave_no_files(machine: Machine, packages: Path) -> None:
     install(machine, packages, "xenpod-guest")
     machine.run("apt-get", "purge", "-qy", "xenpod-guest")
     before = machine.files()

@@ -1,4 +1,4 @@
-"""Fixtures of tests that need nothing."""
+"""Fixtures of tests without requirements."""
 
 from __future__ import annotations
 

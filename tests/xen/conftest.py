@@ -1,4 +1,4 @@
-"""tests/xen/inside runs in dom0; everything else here runs outside, and boots one."""
+"""tests/xen/inside runs in dom0; all other tests here run outside, and boot a dom0."""
 
 from __future__ import annotations
 

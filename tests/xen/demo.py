@@ -13,7 +13,7 @@ from tests.xen import machine, prepare, run
 from tests.xen.parts import NotInstalled
 
 RESULTS = "/run/nested/results"
-"""In dom0: what is there is in ``job/results`` of the folder afterwards."""
+"""In dom0: the results are in ``job/results`` of the folder afterwards."""
 
 _DEADLINE = 600.0
 

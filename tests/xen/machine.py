@@ -165,12 +165,12 @@ def _outcome(job: Path, cause: str, qemu_status: int, seconds: float, console: P
 
 
 def zone_kernel() -> Path:
-    """The kernel that zones boot here: Debian's, which has 9p and so volumes, as dom0's has to."""
+    """The zones' kernel here: Debian's, with 9p and volumes, also needed by dom0's."""
     return find_parts().kernel
 
 
 def small_kernel() -> Path:
-    """For guests that need no volumes: Debian's cloud kernel, which boots faster."""
+    """For guests without volumes: Debian's cloud kernel, which boots faster."""
     kernels = sorted(Path("/boot").glob("vmlinuz-*-cloud-amd64"), key=version_key)
     if not kernels:
         raise NotInstalled("nested Xen needs a Debian package: apt-get install linux-image-cloud-amd64")

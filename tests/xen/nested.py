@@ -1,4 +1,4 @@
-"""Runs a program of the tests again within dom0, on a machine that is booted for it."""
+"""Runs a program of the tests again within dom0, on a machine booted for it."""
 
 from __future__ import annotations
 

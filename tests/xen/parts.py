@@ -17,7 +17,7 @@ class NotInstalled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What to boot.  ``hypervisor`` is gzipped, as Debian ships it."""
+    """The parts of a boot. ``hypervisor`` is gzipped, as Debian ships it."""
 
     qemu: Path
     hypervisor: Path

@@ -1,4 +1,4 @@
-"""What is built on the host before dom0 can use it: the zone's initramfs, the binding, a test guest."""
+"""Builds on the host for dom0: the zone's initramfs, the binding, a test guest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.xen.machine import CHECKOUT, small_kernel, zone_kernel
 
 
 def guest_parts() -> None:
-    """The agent's initramfs for the zone kernel, and xenbind; quick when they are there."""
+    """The agent's initramfs for the zone kernel, and xenbind; quick if already built."""
     subprocess.run(
         ["make", "-s", "-C", "zone", "initramfs", f"KVER={_version(zone_kernel())}"], cwd=CHECKOUT, check=True
     )

@@ -1,4 +1,4 @@
-"""QEMU's arguments for a machine that boots Xen: what its processor may have, and what it boots."""
+"""QEMU's arguments for a machine that boots Xen: features of its processor, and its boot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CPU = "max,-smap,-smep,-rdtscp,-xsave"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of the machine; what dom0 does not take is there for zones."""
+    """Size of the machine; zones get the rest beside dom0."""
 
     machine_mib: int = 5632
     dom0_mib: int = 2560
@@ -20,7 +20,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """``xen``: unpacked, as QEMU wants it; beside each program its command line."""
+    """``xen``: unpacked, as QEMU needs it; each program has its command line beside it."""
 
     xen: Path
     xen_words: str
@@ -30,7 +30,7 @@ class Boot:
 
 
 def arguments(qemu: Path, boot: Boot, size: Size, console: Path) -> list[str]:
-    """The command, which ends with the calling process; ``console``: the file that gets Xen's and dom0's."""
+    """The command; it ends with the calling process. ``console``: the file for Xen's and dom0's output."""
     return [
         *("setpriv", "--pdeathsig", "KILL"),  # the machine must not outlive us, however we end
         *(str(qemu), "-nodefaults", "-display", "none", "-no-reboot", "-no-user-config"),

@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def end_in_order() -> None:
-    """SIGTERM ends us as an error would, so that the machine is switched off."""
+    """SIGTERM raises an error, and the machine is switched off."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))
 
 

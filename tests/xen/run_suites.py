@@ -49,7 +49,7 @@ def _run(suite: Suite, results: Path) -> int:
 
 
 def _end_domains() -> None:
-    """Destroy the domains that a failed suite has left: they would take memory and CPU from the next one."""
+    """Destroy leftover domains of a failed suite: they would take memory and CPU from the next suite."""
     try:
         for line in _xl("list").splitlines()[1:]:
             domain = line.split()[1]
@@ -64,7 +64,7 @@ def _xl(*words: str) -> str:
 
 
 def _wait(pytest: subprocess.Popen[bytes], deadline: float) -> int:
-    """Its exit code; after the deadline it is interrupted, and still says what failed until then."""
+    """Its exit code; after the deadline it is interrupted, and still reports its failures so far."""
     try:
         return pytest.wait(deadline)
     except subprocess.TimeoutExpired:

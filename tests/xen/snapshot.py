@@ -19,7 +19,7 @@ _STDLIB_WITHOUT = ("site-packages", "test", "idlelib", "ensurepip", "tkinter", "
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """``path`` as it was; dom0 sees the content of ``file`` there, and may change it for itself."""
+    """``path`` at this moment; dom0 sees the content of ``file`` there, and may change its own view."""
 
     path: Path
     file: Path

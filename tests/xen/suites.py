@@ -27,15 +27,15 @@ _IOMMU = (
     *("-blockdev", "driver=null-co,node-name=spare,size=16777216,read-zeroes=on"),
     *("-device", "nvme,serial=spare,drive=spare,addr=0x10"),
 )
-"""A machine with an IOMMU, and a function that nobody needs and that can be reset by itself."""
+"""A machine with an IOMMU, and an unused function that can be reset by itself."""
 _EVERY, _FULL = frozenset({"quick", "full"}), frozenset({"full"})
 _PVH = "paused or crash or seen or spliced or clock"
-"""What the mode can make a difference for."""
+"""Tests whose result may depend on the mode."""
 _CONTRACT_FIRST = (
     "mark or paused or frees_everything or own_will or by_a_crash or comes_and_goes or beside "
     "or spliced_interface or connection_replaces or after_a_restart or nobody_watched"
 )
-"""A domain's life, its end, a disk, an interface, its channel, and finding all of it again."""
+"""A domain's life, its end, a disk, an interface, its channel, and recovery of all of them."""
 _STORY_FIRST = "remove[xenpod] or both_daemons_killed"
 """A pod from run to remove, and the daemons' death."""
 _BINDING = ("tests/xen/inside/test_binding.py",)
@@ -45,21 +45,21 @@ _BINDING_FIRST = "physical or ends or errors or failed_create or xenstore or dis
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """One run of pytest."""
+    """A run of pytest."""
 
     name: str
     arguments: tuple[str, ...]
     seconds: float
-    """About what it takes while another such machine runs beside; after several times that it is ended."""
+    """Usual duration beside a second such machine; after several times this duration it is ended."""
     environment: Mapping[str, str] = field(default_factory=dict)
     hypervisor: str = ""
     """More words for Xen's command line, on a machine of its own."""
     hardware: tuple[str, ...] = ()
     """More arguments for QEMU, on a machine of its own."""
     store: str = "xenstored"
-    """The program that is Xenstore.  Another one is on a machine of its own."""
+    """The Xenstore program. Another program gets its own machine."""
     tiers: frozenset[str] = _FULL
-    """``--xen`` settings with which it runs: ``make test`` is quick, ``make test-xen`` full."""
+    """``--xen`` settings that include it: ``make test`` is quick, ``make test-xen`` full."""
 
     @property
     def wants_own_machine(self) -> bool:
@@ -67,7 +67,7 @@ class Suite:
 
     @property
     def deadline(self) -> float:
-        """Seconds after which it has failed."""
+        """Seconds until it has failed."""
         return 120 + 5 * self.seconds
 
 
@@ -108,7 +108,7 @@ SUITES = (
         400,
     ),
     Suite("hostile", ("tests/xen/inside/test_hostile.py",), 180),
-    # dom0 has cgroup v2 alone, as hosts with systemd have: where other tiers ran may be v1 or both.
+    # dom0 has cgroup v2 alone, as hosts with systemd: other tiers may have run on v1 or both.
     Suite("fake-on-v2", (*_FAKE, "-k", "not many_at_once"), 250),
     Suite("agent", (*_AGENT, "-k", "not pvh"), 80, tiers=_EVERY),
     Suite("agent-pvh", (*_AGENT, "-k", "pvh"), 100),
@@ -125,13 +125,13 @@ SUITES = (
     Suite("killed-create", (*_KILLED, "-k", "create_zone"), 1000),
     Suite("killed-destroy", (*_KILLED, *_rest("create_zone")), 800),
     Suite("killed-changes", ("tests/xen/inside/protectd/test_killed_changes.py",), 1100),
-    # What Debian starts by default; the C one, which the other suites have, needs less of an emulated CPU.
+    # Debian's default; the C xenstored of the other suites needs less of an emulated CPU.
     Suite(
         "oxenstored",
         ("tests/xen/inside/protectd/test_deaths.py", "tests/xen/inside/protectd/test_lost.py"),
         450,
         store="oxenstored",
     ),
-    # The last on its machine: a dom0 whose xenstored was restarted is of no more use.
+    # The last suite on its machine: a dom0 with a restarted xenstored is of no more use.
     Suite("lost", ("tests/xen/inside/protectd/test_lost.py",), 250),
 )

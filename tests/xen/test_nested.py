@@ -19,20 +19,20 @@ from tests.xen.suites import SUITES, Suite
 
 _BOOT = 120.0
 _REST = 300.0
-"""Building what the machines boot, and switching them off."""
+"""Builds the machines' parts, boots the machines, and switches them off."""
 
-# The first test of a suite waits for all of them, which have limits of their own.
+# The first test of a suite waits for all suites, and they have limits of their own.
 _LIMIT = _REST + _BOOT + sum(suite.deadline for suite in SUITES)
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(_LIMIT)]
 
 _TAIL = 6000
 _MACHINES = 2
-"""At the same time: emulation and what waits for it keep about one processor busy each."""
+"""At the same time: emulation and its waiting processes keep about a processor busy each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What came of a machine."""
+    """Results of a machine."""
 
     outcome: machine.Outcome
     results: Path
@@ -40,7 +40,7 @@ class Runs:
 
 @pytest.fixture(scope="session")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runs]:
-    """Of each suite that this run of pytest wants, by name."""
+    """Results of each suite wanted by this run of pytest, by name."""
     try:
         find_parts()
         machine.small_kernel()
@@ -53,7 +53,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     shares = shared_out(_wanted(request.session.items))
     capture = request.config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
-    with capture.global_and_fixture_disabled():  # one line for each suite as it ends
+    with capture.global_and_fixture_disabled():  # a line for each suite at its end
         with ThreadPoolExecutor(_MACHINES) as pool:
             folders = [folder / f"machine{number}" for number in range(len(shares))]
             every = list(pool.map(_run, shares, folders))
@@ -112,7 +112,7 @@ def test_in_dom0(suite: Suite, runs: dict[str, Runs]) -> None:
 
 
 def test_the_command_s_exit_code_and_output_come_back(tmp_path: Path) -> None:
-    """Of the harness itself, with a command that fails."""
+    """The harness itself, with a failing command."""
     try:
         find_parts()
     except NotInstalled as error:

@@ -38,7 +38,7 @@ def parts() -> Path:
 
 @pytest.fixture(scope="session", params=["small", "sanitized"])
 def root(request: pytest.FixtureRequest, parts: Path) -> Path:
-    """The zone's tree with the agent as shipped, and with the one that checks itself."""
+    """The zone's tree with the shipped agent, and with the self-checking agent."""
     return parts / "root" if request.param == "small" else parts / "sanitized" / "root"
 
 
@@ -56,9 +56,9 @@ def disk(image: Path) -> Iterator[Path]:
 
 
 def _hierarchies() -> list[Path]:
-    """The mounted cgroup trees that hold controllers: all of v1, or the one of v2.
+    """The host's mounted cgroup trees with controllers: all of v1, or the tree of v2.
 
-    Only the host's: other tests that run meanwhile mount some for themselves elsewhere, and they go again.
+    Other tests mount temporary trees elsewhere, which do not count.
     """
     found = []
     for line in Path("/proc/self/mounts").read_text().splitlines():
@@ -74,7 +74,7 @@ def _hierarchies() -> list[Path]:
 
 @pytest.fixture
 def cgroups() -> Iterator[list[Path]]:
-    """One new group in each hierarchy."""
+    """A new group in each hierarchy."""
     made = []
     for hierarchy in _hierarchies():
         group = hierarchy / f"xenpod-zone-test-{uuid.uuid4().hex[:12]}"
@@ -123,7 +123,7 @@ def client(zone: Zone) -> Iterator[Client]:
 
 @pytest.fixture
 def frame_check(parts: Path) -> Iterator[Callable[[str, bytes], str]]:
-    """The C codec's word on one frame."""
+    """The C codec's verdict on a frame."""
     tool = subprocess.Popen(
         [str(parts / "framecheck")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -142,7 +142,7 @@ def frame_check(parts: Path) -> Iterator[Callable[[str, bytes], str]]:
 
 @pytest.fixture
 def area(tmp_path: Path) -> Iterator[Area]:
-    """Volumes of one zone, on the host."""
+    """Volumes of a zone, on the host."""
     made = Area(tmp_path / "area")
     made.make()
     yield made

@@ -45,14 +45,14 @@ def run(folder: Path, content: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_passes_by_itself_is_named_and_the_others_do_not_run_again(tmp_path: Path) -> None:
+def test_failed_test_that_passes_alone_is_named_and_passed_tests_do_not_run_again(tmp_path: Path) -> None:
     done = run(tmp_path, SECOND_TIME)
     assert done.returncode == 0, done.stdout
     assert "UNSTABLE: test_it.py::test_passes_the_second_time passed only by itself\n" in done.stdout
     assert (tmp_path / "ran").read_text() == "x"
 
 
-def test_what_fails_twice_has_failed(tmp_path: Path) -> None:
+def test_failing_twice_fails_the_run(tmp_path: Path) -> None:
     done = run(tmp_path, SECOND_TIME + "\n    def test_fails():\n        assert False\n")
     assert done.returncode == 1
     assert "UNSTABLE" not in done.stdout and "1 failed, 1 passed" in done.stdout

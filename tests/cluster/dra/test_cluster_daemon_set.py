@@ -140,7 +140,7 @@ def _rolled_out(generation: int, found: Any) -> bool:
     return bool(status.get("observedGeneration", 0) >= generation and counts == [1, 1])
 
 
-async def test_it_reserves_what_pods_claim_and_an_update_loses_nothing(
+async def test_daemon_set_reserves_claimed_memory_and_its_update_loses_nothing(
     mixed: MixedCluster, driver: Driver
 ) -> None:
     api = mixed.cluster.api

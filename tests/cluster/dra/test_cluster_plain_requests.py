@@ -180,7 +180,7 @@ async def test_a_claim_is_as_large_as_the_zone_will_be(driver: Driver, body: Obj
     assert {one.get("resources", {}).get("requests", {}).get("memory", "0") for one in everything} == {"0"}
 
 
-async def test_what_a_pod_claims_itself_is_kept(driver: Driver) -> None:
+async def test_claims_of_the_pod_itself_are_kept(driver: Driver) -> None:
     own = [{"name": name, "resourceClaimTemplateName": name} for name in ("zone", "gpu")]
     made = await asked(
         driver, pod("asked", "true", runtimeClassName=CLASS, container=limited("9Gi"), resourceClaims=own)

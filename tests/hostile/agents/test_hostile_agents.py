@@ -38,7 +38,7 @@ FORBIDDEN = (
     "unknown flags",
     "stream 0",
 )
-"""Frames that end the zone that sends one."""
+"""Frames that end the zone of their sender."""
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ async def stack() -> AsyncIterator[ExitStack]:
 
 
 async def _turned(zones: Zones, stack: ExitStack, attack: str) -> HostileZone:
-    """The zone "bad", whose agent is hostile from now on; its workload is "bad-w"."""
+    """The zone "bad": its agent is hostile from now on, its workload is "bad-w"."""
     zone = await zones.create_zone("bad")
     await zones.run("/bin/sleep", "3600", workload_id="bad-w", zone_id="bad")
     directory = directory_of(zones.protectd.run_dir, zone.domain_id)
@@ -93,7 +93,7 @@ async def test_a_frame_that_no_agent_sends_ends_its_zone(
 
 @pytest.mark.parametrize("attack", [name for name in GREETINGS if name != "half a greeting"])
 async def test_a_greeting_that_cannot_be_ends_its_zone(honest: Zones, stack: ExitStack, attack: str) -> None:
-    """Whatever version it claims, it gets none but ours."""
+    """Whatever version the agent claims, it gets only ours."""
     await _turned(honest, stack, attack)
     assert "channel" in await _cut_off(honest)
     await honest.destroy_zone("bad")
@@ -103,7 +103,7 @@ async def test_a_greeting_that_cannot_be_ends_its_zone(honest: Zones, stack: Exi
 async def test_an_agent_that_says_half_of_it_delays_itself_alone(
     honest: Zones, stack: ExitStack, attack: str
 ) -> None:
-    """Each verb ends at its deadline, or at once; those of others do not wait."""
+    """Each verb ends at its deadline, or at once; calls to other zones do not wait."""
     await _turned(honest, stack, attack)
     stats = pb.ZoneStatsRequest(ids=["good"])
     tried = (
@@ -127,7 +127,7 @@ async def test_an_agent_that_says_half_of_it_delays_itself_alone(
 
 
 async def test_exits_of_others_are_no_exits(honest: Zones, stack: ExitStack) -> None:
-    """A zone may say that its own container has ended; of two exit statuses the first counts."""
+    """A zone may report the end of its own container; of two exit statuses the first counts."""
     await _turned(honest, stack, "exits")
     ended = await honest.wait("bad-w")
     assert ended.exit_code == 0
@@ -145,7 +145,7 @@ async def test_words_of_an_error_are_plain(honest: Zones, stack: ExitStack) -> N
 
 
 async def test_impossible_figures_are_left_out(honest: Zones, stack: ExitStack) -> None:
-    """What it claims of others' workloads, averages that are none, names that are none."""
+    """Claims about foreign workloads, impossible averages, invalid names."""
     await _turned(honest, stack, "figures")
     answer = await honest.clients.zones.ZoneStats(pb.ZoneStatsRequest(), timeout=TIMEOUT)
     rows = {row.zone_id: row for row in answer.rows}
@@ -159,7 +159,7 @@ async def test_impossible_figures_are_left_out(honest: Zones, stack: ExitStack) 
 
 
 async def test_a_terminal_whose_client_does_not_read_holds_up_itself(honest: Zones) -> None:
-    """It floods, changes its size again and again, and gets signals that there are not."""
+    """The terminal floods, changes its size again and again, and gets signals that do not exist."""
     process = busybox.process("/bin/sh", "-c", "while :; do echo flood; done", tty=True)
     floods = [await _open(honest, process) for _ in range(4)]
     for number in (0, 65, (1 << 31) - 1):
@@ -169,7 +169,7 @@ async def test_a_terminal_whose_client_does_not_read_holds_up_itself(honest: Zon
         assert await honest.exec("/bin/echo", "alive", workload_id="good-w") == (b"alive\n", b"", 0)
     for call in floods:
         call.cancel()
-    # What they ran ends with them.
+    # Their programs end with them.
     lists = "for p in /proc/[0-9]*; do cat $p/cmdline; done 2>/dev/null"
     seen = b"flood"
 
@@ -184,7 +184,7 @@ async def test_a_terminal_whose_client_does_not_read_holds_up_itself(honest: Zon
 async def _open(
     zones: Zones, process: dict[str, object]
 ) -> grpc.aio.StreamStreamCall[pb.ExecInput, pb.ExecOutput]:
-    """An exec on a terminal, of which nothing is read after it has begun."""
+    """An exec on a terminal; after its begin nobody reads its output."""
     # Without an iterator the caller writes, which the stubs of grpc do not know.
     call = zones.clients.workloads.Exec(timeout=TIMEOUT)  # type: ignore[call-arg]
     start = pb.ExecStart(workload_id="good-w", process=json.dumps(process).encode(), tty=True)

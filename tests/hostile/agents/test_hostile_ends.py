@@ -1,4 +1,4 @@
-"""Pods whose zones do not want to end: their agents hang up, are gone, or never answer."""
+"""Pods whose zones do not end: their agents hang up, are gone, or never answer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def _runs(client: Client, image: str, name: str) -> Pod:
 async def test_a_pod_whose_agent_does_not_answer_is_stopped_and_removed(
     node: CriNode, tmp_path: Path, attack: str
 ) -> None:
-    """At the first request: what its zone holds is the others' again."""
+    """At the first request: the zone's resources are free again for other pods."""
     async with pulled(node, tmp_path / "store") as image, node.client() as client:
         pod = await _runs(client, image, "evil")
         with ExitStack() as stack:
@@ -62,7 +62,7 @@ async def test_a_pod_whose_agent_does_not_answer_is_stopped_and_removed(
 
 
 async def test_a_stop_that_cannot_reach_protectd_is_not_a_success(node: CriNode, tmp_path: Path) -> None:
-    """Nobody answers for the zone then, which goes on."""
+    """Nobody answers for the zone then, and it goes on."""
     async with pulled(node, tmp_path / "store") as image, node.client() as client:
         pod = await _runs(client, image, "web")
         await node.protectd.daemon.stop()

@@ -1,4 +1,4 @@
-"""Zones whose agents send what is legal but of no use, or far more than was asked for."""
+"""Zones whose agents send legal but useless frames, or far more than requested."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 async def honest(zones: Zones) -> AsyncIterator[Zones]:
-    """A zone with a workload that others must not hurt: it answers in the end as it did before."""
+    """A zone with a workload, safe from other zones: its answers are the same in the end."""
     await zones.create_zone("good")
     await zones.run("/bin/sleep", "3600", workload_id="good-w", zone_id="good")
     yield zones
@@ -101,7 +101,7 @@ async def test_hanging_up_again_and_again_is_one_line_of_the_log(honest: Zones) 
 
 
 async def test_many_zones_that_break_no_rule_leave_the_others_their_turns(honest: Zones) -> None:
-    """Their own words are not lost either: what is legal goes on."""
+    """The zones' own words are not lost either: legal frames go on."""
     before = memory(honest, "VmRSS")
     with ExitStack() as stack:
         for number, attack in enumerate(LEGAL * 2):

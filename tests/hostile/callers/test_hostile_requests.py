@@ -36,7 +36,7 @@ REFUSED = (
     grpc.StatusCode.UNIMPLEMENTED,
 )
 PODS = int(os.environ.get("XENPOD_FUZZ", "150"))
-"""How many requests for pods are tried, each of which may make one."""
+"""Number of tried requests for pods; each may make a pod."""
 _AT_ONCE = 6
 
 Call = Callable[..., Awaitable[Any]]
@@ -51,7 +51,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
 
 
 async def tried(jobs: Iterable[Job], logs: Sequence[Path]) -> None:
-    """Make all the requests, some at once, and undo what they did."""
+    """Make all the requests, some at once, and undo their effects."""
     wrong: list[str] = []
     waiting = list(jobs)
     assert waiting
@@ -149,7 +149,7 @@ async def test_all_other_requests_of_cri(stage: Watched) -> None:
         empty = getattr(cri, method.input_type.name)()
         jobs += all_of(method.name, getattr(runtime, method.name), good.get(method.name, empty))
     await tried(jobs, logs(stage))
-    # Both daemons and the container went through all of it.
+    # Both daemons and the container survived all requests.
     assert (await stage.client.exec(container, "echo", "there")).stdout == b"there\n"
 
 

@@ -35,7 +35,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
 
 @contextlib.asynccontextmanager
 async def flooded(stage: Watched, kinds: Sequence[str]) -> AsyncIterator[list[Line]]:
-    """Clients of a hostile pod of their own for each kind, all of which have begun to send."""
+    """Clients of a separate hostile pod for each kind; all have begun to send."""
     lines: list[Line] = []
     attacks: list[asyncio.Future[None]] = []
     try:
@@ -67,7 +67,7 @@ async def flooded(stage: Watched, kinds: Sequence[str]) -> AsyncIterator[list[Li
     ids=lambda kinds: kinds[0],
 )
 async def test_small_frames_without_end_delay_no_call(stage: Watched, kinds: Sequence[str]) -> None:
-    """One of these clients delayed each Version by up to 8 s before: 40 of them did not end in a minute."""
+    """Each of these clients delayed each Version by up to 8 s before: 40 of them did not end in a minute."""
     pod = await stage.client.run_pod("honest")
     container = await stage.started(pod, "sleep 36000")
     async with flooded(stage, kinds), asyncio.timeout(SECONDS):

@@ -61,13 +61,13 @@ def confined(code: str, network: bool = False) -> Ended:
 
 @contextmanager
 def confined_for_a_while(network: bool = False) -> Iterator[int]:
-    """A confined process that has said a word and sleeps: its number."""
+    """The pid of a confined process that has said a word and sleeps."""
     code = "import time\ndef act(): return 1\ndef stay(): time.sleep(600)"
     with subprocess.Popen(_command(code, network), stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         try:
-            # It has an id of its own and a filter once nothing is to come any more.
+            # The process has its own id and a filter at the end of its set-up.
             while "Seccomp:\t2" not in (status := Path(f"/proc/{pid}/status").read_text()):
                 assert "State:\tZ" not in status
             yield pid
@@ -82,7 +82,7 @@ def status_of(pid: int) -> dict[str, list[str]]:
 
 
 def assert_without_rights(pid: int) -> None:
-    """It has a user of its own, and nothing else."""
+    """The process has a user of its own, and nothing else."""
     status = status_of(pid)
     own = str(FIRST_ID + pid)
     assert status["Uid"] == status["Gid"] == [own] * 4

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True)
 class Task:
-    """A layer in a file. cpu: seconds after which the program is killed; plan: also plan its filesystem."""
+    """A layer in a file. cpu: seconds until the program is killed; plan: also plan its filesystem."""
 
     path: str
     diff_id: str
@@ -35,7 +35,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Reading:
-    """fault: the class of what was raised, "": nothing; took: bytes that were inflated; peak: of memory."""
+    """fault: class of the raised error, "": none; took: inflated bytes; peak: bytes of memory."""
 
     fault: str
     text: str
@@ -45,7 +45,7 @@ class Reading:
 
 
 def read_alone(task: Task) -> Reading:
-    """Run the program; fails when it takes more time than it may."""
+    """Run the program; fails if it exceeds its time."""
     command = [sys.executable, "-m", "tests.hostile.images.lone_reader", json.dumps(asdict(task))]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
     return Reading(**json.loads(done.stdout))
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def _peak() -> int:
-    """The peak of memory of this program; getrusage(2) may count that of its parent."""
+    """Peak memory of this program; getrusage(2) may count its parent's."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 

@@ -66,7 +66,7 @@ def _layouts(folder: Path, images: int, entries: int) -> Iterator[Path]:
 
 
 async def main(folder: Path, images: int, entries: int) -> Memory:
-    """Import all of them at once."""
+    """Import all images at once."""
     manager = ImageManager(ImageSettings(folder / "state", folder / "certs.d"))
     await manager.start()
     small = build([Layer().file("small", b"small").tar()])

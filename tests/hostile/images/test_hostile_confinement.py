@@ -1,4 +1,4 @@
-"""A worker of images that a stranger's bytes have taken over has nothing of the host but its descriptors."""
+"""A worker of images taken over by a stranger's bytes has nothing of the host but its descriptors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_worker_has_no_right_and_sees_an_empty_directory() -> None:
         assert_apart(pid)
         assert os.listdir(f"/proc/{pid}/root") == []
         assert len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines()) == 1
-        # The pipe to the test, and nothing where the standard ones are.
+        # The pipe to the test, and nothing as standard streams.
         handles = {os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir()}
         assert {one.partition(":")[0] for one in handles} == {"/dev/null", "pipe"}
 
@@ -72,7 +72,7 @@ def test_a_worker_loads_no_new_code() -> None:
 
 
 def test_a_worker_signals_neither_the_daemon_nor_another_worker() -> None:
-    """The one signal that the filter lets pass is for abort(3), and its user may send it to nobody else."""
+    """The filter passes only the signal for abort(3), and the worker's user may send it to nobody else."""
     number, abort = number_of("tgkill"), int(signal.SIGABRT)
     with confined_for_a_while() as other:
         for pid in (os.getpid(), other):

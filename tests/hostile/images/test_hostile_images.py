@@ -54,7 +54,7 @@ def _headers(count: int, key: bytes, value: bytes = b"1") -> bytes:
 
 
 def _old_map(blocks: int) -> bytes:
-    """A sparse file whose map goes on, block by block, without a part in any of them."""
+    """A sparse file whose map goes on block by block, with no part in any block."""
     first = bytearray(_header(b"S"))
     first[482:495] = b"\1%011o\0" % 0
     first[148:156] = b" " * 8
@@ -145,7 +145,7 @@ def test_a_header_that_comes_byte_by_byte_is_not_copied_each_time(tmp_path: Path
 
 GZIP = b"\x1f\x8b\x08"
 FRAME = b"\x28\xb5\x2f\xfd\x00"
-# What takes no time for its size in any implementation, and shall not in a later one.
+# Streams that take little time for their size in any implementation, also in a later one.
 STREAMS = {
     "gzip name without end": GZIP + b"\x08" + bytes(5) + b"\xff" + b"a" * 32 * MIB,
     "gzip comment without end": GZIP + b"\x10" + bytes(5) + b"\xff" + b"a" * 32 * MIB,
@@ -176,7 +176,7 @@ def test_their_bytes_come_in_few_pieces(name: str) -> None:
 
 @pytest.mark.parametrize("how", ["gzip", "zstd"])
 def test_cancel_is_heard_between_plain_chunks(how: str) -> None:
-    """The compressed layer is one chunk, and becomes 256 MiB."""
+    """The compressed layer is a single chunk, and becomes 256 MiB."""
     token = CancelToken()
     blob = packed(Layer().file("zeros", bytes(256 * MIB)).tar(), how)
 

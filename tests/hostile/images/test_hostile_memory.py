@@ -1,4 +1,4 @@
-"""Images with very many entries take memory of workers, which ends with them, and none of the daemon."""
+"""Images with very many entries take memory of workers until the workers end, and no memory of the daemon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMAGES, ENTRIES = 6, 60_000
 def test_images_of_many_entries_at_once_take_no_memory_of_the_daemon(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "tests.hostile.images.many_entries"]
     given = [str(tmp_path), str(IMAGES), str(ENTRIES)]
-    # By another process, since making them takes memory too.
+    # In another process, since making the images takes memory too.
     subprocess.run([*program, "make", *given], cwd=ROOT, check=True)
     done = subprocess.run([*program, *given], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     memory = Memory(**json.loads(done.stdout))

@@ -36,7 +36,7 @@ LAYER = digest(DATA)
 
 
 class _Held:
-    """Answers that wait; asked: counts those that do."""
+    """Waiting answers; ``asked`` counts them."""
 
     def __init__(self) -> None:
         self.asked = threading.Semaphore(0)
@@ -86,7 +86,7 @@ def held() -> Iterator[_Held]:
 @contextmanager
 def _registries(image: BuiltImage, held: _Held, count: int = 2) -> Iterator[list[LyingRegistry]]:
     with ExitStack() as stack:
-        # Before the servers end, which wait for their answers.
+        # Before the servers end, since the servers wait for their answers.
         made = [stack.enter_context(LyingRegistry("app", "1", image)) for _ in range(count)]
         stack.callback(held.release)
         yield made
@@ -126,7 +126,7 @@ async def test_a_layer_that_another_registry_trickles_holds_up_nobody(node: CriN
             hostage = asyncio.create_task(client.pull(f"{hostile.netloc}/app:1"))
             await held.until_asked()
             assert await client.pull(f"{honest.netloc}/app:1") == IMAGE.id
-            # The verified bytes serve the other pull, too, whose own download ends.
+            # The verified bytes also serve the other pull, and its own download ends.
             assert await hostage == IMAGE.id
 
 
@@ -146,7 +146,7 @@ async def test_the_failure_of_another_registry_is_not_shared(tmp_path: Path, hel
 
 @needs_converter
 async def test_the_failure_of_another_repository_is_not_shared(tmp_path: Path, held: _Held) -> None:
-    """Pulls of one registry share downloads, but no failure."""
+    """Pulls of a registry share downloads, but no failure."""
     with _registries(IMAGE, held, 1) as (registry,):
         registry.add("evil", "1", IMAGE)
         _blob(registry, held.before(status(404)), "evil")
@@ -181,7 +181,7 @@ async def test_a_part_that_another_registry_left_is_not_gone_on_with(tmp_path: P
     held.release()
     size = 2 * LEAST_PARTIAL
     with _registries(IMAGE, held) as (hostile, honest):
-        # Garbage that breaks off: a part is kept for that registry's next pull.
+        # Garbage that breaks off: a part is kept for the next pull of that registry.
         _blob(hostile, content(bytes(size), length=len(DATA)))
         async with _managing(tmp_path) as manager:
             with pytest.raises(Interrupted):
@@ -228,7 +228,7 @@ async def test_slow_manifests_of_one_registry_leave_pulls_to_the_others(node: Cr
 @pytest.mark.root
 @needs_node
 async def test_slow_registries_of_one_namespace_leave_pulls_to_the_others(node: CriNode, held: _Held) -> None:
-    """As many registries as there are pulls, all named by pods of one namespace."""
+    """As many registries as pulls, all named by pods of a single namespace."""
     with _registries(IMAGE, held, MAX_PULLS + 1) as (honest, *hostile):
         for registry in hostile:
             _slow(registry, held, 1)

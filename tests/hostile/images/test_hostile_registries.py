@@ -1,6 +1,6 @@
-"""A hostile registry fails its own pull, and everybody else is served.
+"""A hostile registry fails its own pull, and all other callers are served.
 
-Each attack is the registry of a tenant, who names an image there.
+In each attack a tenant names an image of its own registry.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SECONDS = 120.0
 CALLS = 50
 IMAGE = build([Layer().file("f", b"x" * 1000).tar()])
 HONEST = build([Layer().file("honest", b"y" * 100_000).tar()])
-# Its digest is wrong: it is never whole.
+# Its digest is wrong: the blob is never whole.
 LARGE = build([Blob(os.urandom(16 * MIB), digest(b""), "application/vnd.oci.image.layer.v1.tar")])
 MANIFEST = "/v2/app/manifests/1"
 DENIED, REFUSED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION
@@ -54,7 +54,7 @@ async def _failure(stage: Watched, name: str) -> tuple[grpc.StatusCode, str]:
 
 
 async def _served(stage: Watched) -> None:
-    """Other callers have their answers: small ones, and a pull of an honest image."""
+    """Other callers get their answers: small answers, and a pull of an honest image."""
     for _ in range(CALLS):
         await stage.client.runtime.Version(cri.VersionRequest(), timeout=SECONDS)
     with LyingRegistry("honest", "1", HONEST) as registry:
@@ -91,7 +91,7 @@ def _ticks(pid: int) -> int:
 
 
 def _most_memory(pid: int) -> int:
-    """The most bytes that a process has had in memory."""
+    """Peak memory of a process, in bytes."""
     (line,) = [one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmHWM" in one]
     return int(line.split()[1]) << 10
 
@@ -148,12 +148,12 @@ async def test_a_manifest_of_4_mib_of_nested_json_takes_no_memory_of_the_daemon(
         await _served(stage)
         for pull in pulls:
             assert (await pull)[0] in (grpc.StatusCode.INVALID_ARGUMENT, REFUSED)
-    # Parsed, the flat one takes 80 MiB.
+    # Parsed, the flat document takes 80 MiB.
     assert _most_memory(daemon) - before < 40 * MIB
 
 
 async def test_a_layer_that_comes_byte_by_byte_takes_the_time_of_its_worker(stage: Watched) -> None:
-    """While that pull goes on, others are served, and the daemon works less than the pull's own process."""
+    """During that pull others are served, and the daemon works less than the pull's own process."""
     begun = threading.Event()
 
     def bytewise(handler: BaseHTTPRequestHandler) -> None:
@@ -195,7 +195,7 @@ async def _until(true: Callable[[], object]) -> None:
 
 
 class _Metadata:
-    """A service on another address of loopback, which answers every connection with a token."""
+    """A service on another address of loopback; it answers every connection with a token."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener

@@ -1,4 +1,4 @@
-"""An image gives accounts of its own, whose uid is 0, the numbers that others ask for as their names."""
+"""An image has accounts with uid 0 whose names are the numbers that pods request."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Attack:
         return str((await self.client.runtime.CreateContainer(request, timeout=60)).container_id)
 
     async def ids(self, image: cri.Image, security: SECURITY) -> str:
-        """uid, gid and groups that ContainerStatus shows; its first process and an exec have the same."""
+        """uid, gid and groups in ContainerStatus; the first process and an exec have the same."""
         container = await self.create(image, security)
         await self.client.start(container)
         shown = (await container_status(self.client, container)).user.linux

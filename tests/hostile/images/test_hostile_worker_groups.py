@@ -1,4 +1,4 @@
-"""Where the host delegates a controller of memory, all workers of images together have a limit of it."""
+"""If the host delegates a memory controller, all workers of images together have a limit."""
 
 from __future__ import annotations
 

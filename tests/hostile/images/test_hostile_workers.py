@@ -1,4 +1,4 @@
-"""Whatever a layer takes beyond its bounds ends one pull: the process that reads it, and nothing else."""
+"""Resources beyond a layer's bounds end a single pull: the reading process, and nothing else."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GOOD = build([Layer().file("ok", b"ok").tar()])
 
 
 def _endless() -> Blob:
-    """64 GiB of zeros, whose digest is wrong: nobody waits for their end."""
+    """64 GiB of zeros with a wrong digest: nobody waits for their end."""
     info = tarfile.TarInfo("zeros")
     info.size = 63 << 30
     piece = gzip.compress(bytes(256 * MIB), mtime=0)
@@ -64,7 +64,7 @@ def _settings(state: Path, **limits: int) -> ImageSettings:
 
 
 def _children(parent: int) -> dict[int, str]:
-    """Processes by their numbers, with their command lines."""
+    """Child processes by pid, with their command lines."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -85,7 +85,7 @@ def _workers(daemon: int | None = None) -> list[int]:
 
 
 def _reading() -> bool:
-    """Whether a layer is read: the workers that read documents have ended when its converter begins."""
+    """Whether a layer is read: the workers for documents have ended when its converter begins."""
     return bool(_workers() and _converters())
 
 
@@ -104,7 +104,7 @@ def _name(pid: int) -> str:
 
 
 def _alive(pids: list[int]) -> list[int]:
-    """Those that have not ended, whether anybody has noticed or not."""
+    """Processes that have not ended, reaped or not."""
     found = []
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -120,7 +120,7 @@ async def _until(true: Callable[[], object]) -> None:
 
 
 async def _goes_on(manager: ImageManager, tmp_path: Path) -> None:
-    """The daemon has nothing left of it, and imports another image."""
+    """The daemon has no leftovers of the pull, and imports another image."""
     await manager.drain()
     assert _workers() == []
     assert list(manager.store.files.ingest.iterdir()) == []
@@ -138,7 +138,7 @@ async def test_too_much_cpu_time(tmp_path: Path) -> None:
 
 
 async def test_too_much_memory(tmp_path: Path) -> None:
-    """Something that nobody weighs."""
+    """Memory that no limit of the layer counts."""
     info = tarfile.TarInfo("etc/passwd")
     info.size = 1 << 30
     tar = info.tobuf(tarfile.GNU_FORMAT)
@@ -157,7 +157,7 @@ async def test_a_cancelled_pull_kills_its_workers(tmp_path: Path) -> None:
         pull = asyncio.create_task(manager.import_layout(layout, None))
         await _until(_reading)
         workers = _workers()
-        # It may be deaf to everything else.
+        # The worker may ignore all other signals.
         for pid in workers:
             os.kill(pid, signal.SIGSTOP)
         pull.cancel()
@@ -176,7 +176,9 @@ async def test_a_cancelled_pull_kills_its_workers(tmp_path: Path) -> None:
         ("parent", signal.SIGKILL, "the process that read it"),
     ],
 )
-async def test_what_is_killed_fails_its_pull_alone(tmp_path: Path, whom: str, number: int, said: str) -> None:
+async def test_killed_process_fails_its_own_pull_alone(
+    tmp_path: Path, whom: str, number: int, said: str
+) -> None:
     layout = write_layout(tmp_path / "layout", ENDLESS)
     async with running(_settings(tmp_path / "state")) as manager:
         pull = asyncio.create_task(manager.import_layout(layout, None))
@@ -205,7 +207,7 @@ async def test_workers_are_ended_before_daemons_when_memory_is_short(tmp_path: P
 
 
 def _niceness(pids: Iterable[int]) -> set[int]:
-    """Of all their threads."""
+    """The niceness of all their threads."""
     found = set[int]()
     for pid in pids:
         found |= {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir(f"/proc/{pid}/task")}
@@ -286,7 +288,7 @@ async def test_nothing_outlives_a_killed_daemon(tmp_path: Path) -> None:
     try:
         await _until(lambda: _workers(daemon.pid))
         left = [*_parents(daemon.pid), *_workers(daemon.pid)]
-        # Not even one that cannot see that its pipes have no other end any more.
+        # Not even a worker that cannot see the end of its pipes.
         os.kill(left[-1], signal.SIGSTOP)
     finally:
         daemon.kill()
@@ -303,6 +305,6 @@ async def test_the_parent_stays_for_the_next_pull(tmp_path: Path) -> None:
         other = build([Layer().file("other", b"ok").tar()])
         await manager.import_layout(write_layout(tmp_path / "other", other), None)
         assert _parents() == [parent]
-        # It has what reads layers, and nothing of what a daemon needs beside.
+        # It has the modules that read layers, and nothing else of the daemon.
         assert "libssl" not in Path(f"/proc/{parent}/maps").read_text()
     assert _alive([parent]) == []

@@ -27,7 +27,7 @@ SMALL = cri.LinuxContainerResources(memory_limit_in_bytes=64 * MIB, cpu_quota=50
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[CriNode]:
-    """Zones may have 20 GiB together; one handler lets pods choose their size within bounds."""
+    """Zones may have 20 GiB together; a handler lets pods choose their size within bounds."""
     made = CriNode(tmp_path)
     made.protectd.configure(fake={"memory": "20GiB"})
     bounds = {"memory_max": "512MiB", "vcpus_max": 2}
@@ -71,7 +71,7 @@ async def test_a_small_pod_does_not_take_the_node(node: CriNode) -> None:
 
 
 async def test_no_annotation_counts_that_its_handler_does_not_list(node: CriNode) -> None:
-    """Without limits of the pod nothing else stands in its way, and it may not lower anything either."""
+    """The pod has no limits that would stop the annotation; the annotation may not lower anything either."""
     async with node.client() as client:
         for handler, listed in (("", HandlerConfig().annotations), ("sized", (MEMORY, VCPUS))):
             for key in set(ANNOTATIONS) - set(listed):

@@ -1,7 +1,7 @@
 """A compromised zone that reads its disks as fast as it can, past all control groups of its own.
 
-What it gets is counted by the devices, whoever reads, and held against the time that it took: on a slow
-machine it is less.
+The devices count its bytes, whoever reads; the count is held against the elapsed time: a slow machine has
+fewer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SECTOR = 512
 
 
 class Victim:
-    """A zone with a disk of its own, and what reads in its groups."""
+    """A zone with its own disk, and the readers in its groups."""
 
     def __init__(self, zones: Zones, zone_id: str, groups: list[Path], image: Path) -> None:
         self.zones = zones
@@ -48,11 +48,11 @@ class Victim:
         return found
 
     def came(self) -> int:
-        """Bytes that its disk has given, to whomever."""
+        """Bytes read from its disk, by any reader."""
         return self._stat(2) * SECTOR
 
     def done(self) -> int:
-        """How many reads of it have ended."""
+        """Number of ended reads."""
         return self._stat(0)
 
     def _stat(self, field: int) -> int:
@@ -61,7 +61,7 @@ class Victim:
 
     @asynccontextmanager
     async def reading(self, block: str = "256k") -> AsyncIterator[None]:
-        """In a group of its own, without limits, where groups are below each other (version 2)."""
+        """In a group of its own without limits, if groups are nested (version 2)."""
         mine = self.group
         if (self.group / "io.max").exists():
             mine = self.group / "hostile"
@@ -81,7 +81,7 @@ class Victim:
 
 
 async def victim(zones: Zones, zone_id: str, rates: pb.DiskRates | None) -> Victim:
-    """A zone in which a container runs, from an image that is no other's."""
+    """A zone with a running container, from an image of its own."""
     image = zones.folder / f"{zone_id}.squashfs"
     shutil.copy(zones.image, image)
     with image.open("r+b") as file:
@@ -96,7 +96,7 @@ async def victim(zones: Zones, zone_id: str, rates: pb.DiskRates | None) -> Vict
 
 
 async def test_a_zone_reads_no_faster_than_its_rate(zones: Zones) -> None:
-    """Beside one that has no rate, and reads the more."""
+    """Beside a zone without a rate, which reads more."""
     hostile = await victim(zones, "hostile", pb.DiskRates(read_bytes=RATE))
     honest = await victim(zones, "honest", None)
     begun, taken, given = time.monotonic(), hostile.came(), honest.came()
@@ -118,7 +118,7 @@ async def test_operations_have_a_rate_too(zones: Zones) -> None:
     assert done <= 1.2 * 50 * seconds + 50, f"{done} operations in {seconds:.1f} s"
 
 
-async def test_what_a_rate_holds_back_does_not_hold_up_the_end(zones: Zones) -> None:
+async def test_throttled_read_does_not_delay_the_end_of_its_zone(zones: Zones) -> None:
     """A read of minutes is under way, which no signal ends."""
     hostile = await victim(zones, "hostile", pb.DiskRates(read_bytes=64 * KIB))
     before = hostile.came()
@@ -135,7 +135,7 @@ async def test_rates_that_cannot_be(zones: Zones) -> None:
     assert not (await zones.clients.zones.ListZones(pb.ListZonesRequest(), timeout=TIMEOUT)).zones
 
 
-# -- what a pod's author may say
+# -- limits set by a pod's author
 
 READ = "xenpod.dev/disk-read-rate"
 

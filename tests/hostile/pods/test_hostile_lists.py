@@ -1,4 +1,4 @@
-"""A tenant fills the lists that the kubelet asks for with the annotations of its pods."""
+"""A tenant fills the kubelet's lists with the annotations of its pods."""
 
 from __future__ import annotations
 

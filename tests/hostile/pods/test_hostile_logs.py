@@ -32,7 +32,7 @@ async def _others_run(zones: Zones, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket", "directory", "link"])
-async def test_what_is_no_file_is_no_log(zone: Zones, tmp_path: Path, kind: str) -> None:
+async def test_log_path_that_is_no_plain_file_is_refused(zone: Zones, tmp_path: Path, kind: str) -> None:
     path = zone.log("w1")
     match kind:
         case "pipe":
@@ -91,7 +91,7 @@ async def test_a_file_system_that_does_not_answer_holds_up_its_own_logs_alone(
             async with failing(REFUSED) as said:
                 await each
             assert "did not answer within" in said[0]
-        # Not even begun while the one before hangs.
+        # Not even begun while the earlier call hangs.
         async with failing(REFUSED) as said:
             await zone.create(["/bin/echo"], "s0", log_path=str(source.path / "0.log"))
         assert "has not come back" in said[0]
@@ -123,7 +123,7 @@ async def test_no_more_calls_wait_than_there_may(tmp_path: Path) -> None:
     assert await calls.run("1", lambda: 7) == 7
 
 
-async def test_whose_calls_are_held_keeps_nobody_else_out() -> None:
+async def test_stuck_calls_of_a_pod_do_not_keep_others_out() -> None:
     """A pod may have many containers, each with a log of its own."""
     release = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -142,7 +142,7 @@ async def test_whose_calls_are_held_keeps_nobody_else_out() -> None:
     await until(lambda: not calls.under_way)
 
 
-async def test_whoever_tries_again_waits_for_the_call_before(tmp_path: Path) -> None:
+async def test_repeated_call_waits_for_its_cancelled_predecessor(tmp_path: Path) -> None:
     """A caller that was cancelled leaves a call behind, and begins anew at once."""
     release = asyncio.Event()
     loop = asyncio.get_running_loop()

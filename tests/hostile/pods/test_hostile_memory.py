@@ -1,4 +1,4 @@
-"""Pods whose commands write much, or never end: what they take of dom0's memory, and of other pods' calls."""
+"""Pods whose commands write much, or never end: their cost in dom0's memory, and in other pods' calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xenpod_proto.cri.v1.runtime_pb2_grpc import RuntimeServiceStub
 pytestmark = [pytest.mark.root, needs_node]
 MIB = 1 << 20
 EACH = 12
-"""Probes in each container at once: with 16 MiB each they took 400 MiB for one container."""
+"""Concurrent probes in each container: with 16 MiB each they took 400 MiB for a container."""
 BOTH_MOST = 512 * MIB
 """Both daemons together, whatever tenants do; see MemoryMax of the units."""
 BACK = 24 * MIB
@@ -65,7 +65,7 @@ async def test_probes_that_write_much_take_their_share_of_memory_and_it_comes_ba
         honest = await _started(client, image, "honest")
         before = [_memory(daemon, "VmRSS") for daemon in both]
         probes = [asyncio.create_task(_exec(node, one, much)) for one in containers for _ in range(EACH)]
-        # An honest probe beside them has its output.
+        # An honest probe beside them gets its output.
         assert (await client.exec(honest, "/bin/echo", "here")).stdout == b"here\n"
         replies = await asyncio.gather(*probes)
         # None failed: all were cut off, and each has what the kubelet reads of a probe's output.
@@ -90,7 +90,7 @@ async def test_a_pod_that_has_all_its_execs_leaves_the_others_theirs(node: CriNo
     async with pulled(node, tmp_path / "store") as image, node.client() as client:
         evil, honest = [await _started(client, image, namespace) for namespace in ("evil", "honest")]
         stuck = [asyncio.create_task(_exec(node, evil, ["/bin/sleep", "100"])) for _ in range(limit + 1)]
-        # One of them finds no place; the others do not end.
+        # A call finds no place; the other calls do not end.
         ended, _ = await asyncio.wait(stuck, return_when=asyncio.FIRST_COMPLETED, timeout=120)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             ended.pop().result()

@@ -1,4 +1,4 @@
-"""A zone that sends with others' addresses, or looks at others' frames."""
+"""A zone that sends with foreign addresses, or looks at foreign frames."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def hidden(source: str | bytes, extensions: bytes, message: bytes) -> bytes:
 
 
 def _behind_extensions(mac: bytes) -> dict[str, tuple[bool, bytes]]:
-    """Packets whose headers hide what they carry, with whether they may pass."""
+    """Packets whose headers hide their payload; and whether they may pass."""
     options, hops, routing = b"\x3c", b"\x00", b"\x2b"
     taken, router = neighbour(136, THEIRS6), neighbour(134, "::")
     local = link_local(mac)
@@ -244,7 +244,7 @@ async def test_a_zone_sends_with_its_own_addresses_alone(wire: Wire) -> None:
 
 
 async def test_extension_headers_hide_nothing(wire: Wire) -> None:
-    """A neighbour follows them to what they hide (RFC 7113)."""
+    """A neighbour follows the headers to the payload (RFC 7113)."""
     frames = _behind_extensions(wire.mac)
     passed = {name: await wire.out(frame) for name, (_, frame) in frames.items()}
     assert passed == {name: may for name, (may, _) in frames.items()}

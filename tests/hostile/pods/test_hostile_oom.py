@@ -1,4 +1,4 @@
-"""What daemons start is not spared by the OOM killer, as they are, and is in a control group of its own."""
+"""The OOM killer does not spare programs of the daemons; each has a control group of its own."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ kill $child
 exec {program} "$@"
 """
 BECOME = 'echo $$ > "$0"/cgroup.procs && { echo -999 > /proc/self/oom_score_adj; } 2>&-; exec "$@"'
-"""In a group, and spared as packaging/systemd has it, where that is allowed."""
+"""In a group, and spared as in packaging/systemd, if permitted."""
 
 
 class Held:
-    """Programs that wait before they do anything, so that they can be inspected."""
+    """Programs that wait before their work, for inspection."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ class Held:
         self._locks: dict[str, int] = {}
 
     def hold(self, name: str, program: str, place: Path) -> None:
-        """Put a script at ``place``, which becomes ``program`` once it may."""
+        """Put a script at ``place``; it becomes ``program`` once released."""
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(HELD.format(held=self.folder / name, program=program))
         place.chmod(0o755)
@@ -74,7 +74,7 @@ def held(tmp_path: Path) -> Iterator[Held]:
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A control group that is delegated, as systemd does it."""
+    """A delegated control group, as from systemd."""
     top = next(
         at
         for at in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
@@ -131,7 +131,7 @@ async def _ordinary(pids: list[int], group: Path) -> None:
 async def test_programs_of_images_and_networks(
     node: CriNode, held: Held, group: Path, tmp_path: Path
 ) -> None:
-    """With what they have started before the daemon could do anything about it."""
+    """With their own children, started before the daemon could act."""
     pulling = asyncio.create_task(_pull(node, tmp_path / "registry"))
     await _ordinary(await held.pids("verifier"), group)
     held.let_go("verifier")
@@ -167,7 +167,7 @@ async def test_zones_of_the_fake_and_what_looks_for_volumes(
         pod = await client.run_pod("a")
         container = await client.create(pod, image, ["sleep", "1000"])
         await client.start(container)
-        # The first process of the zone, what watches over it, and all that is in it.
+        # The first process of the zone, its watcher, and all processes inside.
         first = next((node.protectd.run_dir / "fake/domains").glob("*/pid"))
         monitor = _parent(int(first.read_text().split()[0]))
         zone = [monitor, *_below(monitor)]

@@ -70,14 +70,14 @@ class Zone:
         ]
 
     def periods(self) -> int:
-        """How many periods of a quota it has run in."""
+        """The number of quota periods in which it has run."""
         (group,) = (group for group in self.groups if (group / "cpu.stat").exists())
         table = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
         return int(table["nr_periods"])
 
     @asynccontextmanager
     async def burning(self) -> AsyncIterator[None]:
-        """Processes of the zone, in a group of the greatest weight that it makes for itself."""
+        """Processes of the zone, in a group of the greatest weight, made by the zone itself."""
         mine = []
         for group in self.groups:
             mine.append(group / "hostile")
@@ -113,20 +113,20 @@ async def _run(
     made = (await client.runtime.RunPodSandbox(request, timeout=60)).pod_sandbox_id
     (domain,) = cgroups.domains() - before
     zone = Zone(cgroups, str(UUID(domain)))
-    for group in zone.groups:  # whatever else this machine does, it does later
+    for group in zone.groups:  # other work of this machine comes later
         _weigh(group.parent)
     return made, zone
 
 
 def _weigh(group: Path) -> None:
-    """Give it the greatest weight that there is."""
+    """Give it the greatest weight."""
     for name, most in (("cpu.shares", "262144"), ("cpu.weight", "10000")):
         if (group / name).exists():
             (group / name).write_text(most)
 
 
 async def _used(seconds: float, *zones: Zone) -> list[int]:
-    """What each uses, in ns, while they use so many CPU seconds together."""
+    """CPU time of each group, in ns, during the given CPU seconds of all groups together."""
     before = [zone.used_ns for zone in zones]
     async with asyncio.timeout(240):
         while True:
@@ -156,7 +156,7 @@ async def test_a_zone_gets_no_more_than_its_limit_while_cpus_are_idle(node: CriN
             since = hostile.periods()
             (taken,) = await _used(1, hostile)
             periods = hostile.periods() - since
-    # One period has begun before the first look.
+    # A period has begun before the first look.
     assert taken <= (periods + 1) * PERIOD * 1000 * 0.3 * 1.2, f"{taken / SECOND:.2f} s in {periods} periods"
 
 
@@ -172,7 +172,7 @@ _SOL_PACKET, _PACKET_QDISC_BYPASS = 263, 20
 
 @pytest.fixture
 async def shaped(tmp_path: Path) -> AsyncIterator[CriNode]:
-    """With the bandwidth plugin, and a handler that bounds what goes out."""
+    """With the bandwidth plugin, and a handler that bounds outgoing traffic."""
     made = CriNode(tmp_path)
     conflist = made.conf_dir / "10-xenpod.conflist"
     chain = json.loads(conflist.read_text())
@@ -185,7 +185,7 @@ async def shaped(tmp_path: Path) -> AsyncIterator[CriNode]:
 
 
 class Wire:
-    """A pod's zone and the host's end: what each can send, and what the other has received."""
+    """A pod's zone and the host's end: what each sends, and what the other has received."""
 
     def __init__(self, node: CriNode, zone: int, address: str) -> None:
         self.address = address
@@ -261,14 +261,14 @@ async def _wire(node: CriNode, annotations: dict[str, str], handler: str = "") -
 
 
 async def _passed(flood: Callable[[], object], count: Callable[[], int]) -> tuple[int, float]:
-    """Bytes that passed, and the seconds in which they did."""
+    """Passed bytes, and the elapsed seconds."""
     begun, before = time.monotonic(), count()
     await flood()  # type: ignore[misc]
     return count() - before, time.monotonic() - begun
 
 
 def _at_most(seconds: float) -> float:
-    """What may pass in that time: what a full bucket holds, and its rate, some frames' headers included."""
+    """The upper bound for that time: a full bucket and its rate, some frames' headers included."""
     return BURST + 1.1 * RATE * seconds
 
 

@@ -1,4 +1,4 @@
-"""Volumes with the kubelet's names that are nothing of the kind, and file servers behind them."""
+"""Volumes with the kubelet's names but other content, and file servers behind them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def silent(tmp_path: Path) -> Iterator[SilentServer]:
 
 
 async def run(zones: Zones, path: Path, zone: str = "evil", workload: str = "w1", **more: object) -> str:
-    """What a workload finds in it."""
+    """A workload's view of the volume."""
     source = f"/run/xenpod/containers/{workload}/volumes/v"
     config = busybox.config(
         workload, ["/bin/sh", "-c", "ls /v/a"], mounts=[busybox.bind(source, "/v", "rbind", "ro")]
@@ -51,7 +51,7 @@ async def run(zones: Zones, path: Path, zone: str = "evil", workload: str = "w1"
 
 
 def resident(zones: Zones) -> int:
-    """Bytes of protectd's memory, at their highest."""
+    """Peak of protectd's memory, in bytes."""
     process = zones.protectd.daemon.process
     assert process is not None
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
@@ -59,7 +59,7 @@ def resident(zones: Zones) -> int:
 
 
 async def test_a_volume_of_very_many_and_very_large_files(zones: Zones, tmp_path: Path) -> None:
-    """It is shared as soon as that is seen, and costs protectd nothing."""
+    """It is shared as soon as its size is seen, and costs protectd nothing."""
     files = AtomicFiles(tmp_path / "many")
     files.write({"a": ""})
     version = files.path / "..data"

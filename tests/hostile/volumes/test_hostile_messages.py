@@ -15,7 +15,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]
 
-# The zone's root makes its copy writable, whatever the mount said.
+# The zone's root makes its copy writable, whatever the mount's options.
 WRITE = "mount -o remount,rw,bind /f; echo WRITTEN_BY_ZONE > /f"
 
 
@@ -54,7 +54,7 @@ async def _run(client: Client) -> Pod:
 
 
 async def test_a_readonly_termination_message_is_never_written_back(node: CriNode, tmp_path: Path) -> None:
-    """Neither another pod's nor the own; the own one that is writable is."""
+    """Neither another pod's file nor the pod's own; only the pod's own writable file is written."""
     others, own = PodFiles(tmp_path / "pods/other-uid"), PodFiles(tmp_path / "pods/own-uid")
     files = [others.termination_log(), own.termination_log(), own.termination_log()]
     for file in files:

@@ -100,7 +100,7 @@ async def test_a_silent_file_server_holds_up_its_own_pods_alone(
                 await each
             assert raised.value.code() is TOO_LATE
             assert str(silent.path) in (raised.value.details() or "")
-        # Nothing of it keeps the daemon from its end.
+        # The stuck calls do not keep the daemon from its end.
         await node.daemon.stop()
         await node.daemon.start()
     async with node.client() as client:
@@ -130,7 +130,7 @@ async def test_a_pod_waits_for_its_own_calls_and_others_do_not(
             assert time.monotonic() < ended
 
 
-async def test_one_process_answers_for_all_who_behave(paths: HostPaths, tmp_path: Path) -> None:
+async def test_responsive_pods_share_a_lookup_process(paths: HostPaths, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"content")
     await paths.read("a", str(tmp_path / "f"))
     (first,) = _lookups()
@@ -147,7 +147,7 @@ async def test_one_process_answers_for_all_who_behave(paths: HostPaths, tmp_path
 
 
 def _lookups() -> list[int]:
-    """Those of this process that are there."""
+    """Lookup processes of this test process."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     for task in Path("/proc/self/task").iterdir():
         children += (task / "children").read_text().split()
@@ -155,7 +155,9 @@ def _lookups() -> list[int]:
     return [pid for pid, name in names.items() if name == "lookup"]
 
 
-async def test_what_is_read(paths: HostPaths, tmp_path: Path) -> None:
+async def test_files_are_read_up_to_a_limit_and_other_kinds_are_refused(
+    paths: HostPaths, tmp_path: Path
+) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "large").write_bytes(os.urandom(READ_MAX + 10))
     (tmp_path / "link").symlink_to("large")
@@ -170,7 +172,7 @@ async def test_what_is_read(paths: HostPaths, tmp_path: Path) -> None:
         await paths.read("o", "/dev/zero")
 
 
-async def test_what_is_made_and_seen(paths: HostPaths, tmp_path: Path) -> None:
+async def test_directories_are_made_and_their_status_is_read(paths: HostPaths, tmp_path: Path) -> None:
     await paths.make_directory("o", str(tmp_path / "a/b"))
     await paths.make_directory("o", str(tmp_path / "a/b"))
     os.chown(tmp_path / "a/b", 3, 4)

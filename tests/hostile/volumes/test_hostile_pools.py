@@ -1,4 +1,4 @@
-"""File servers that never answer, which must not hold up the daemon."""
+"""File servers that never answer must not hold up the daemon."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _lookups(zones: Zones) -> list[int]:
 async def test_a_silent_file_server_holds_up_its_own_zone_alone(
     zones: Zones, silent: SilentServer, tmp_path: Path
 ) -> None:
-    """Even when what waits for it cannot be killed."""
+    """Even if the waiting process cannot be killed."""
     (tmp_path / "honest/deep").mkdir(parents=True)
     stuck = [asyncio.create_task(_create(zones, "evil", f"e{n}", silent.path / f"{n}")) for n in range(MANY)]
     await until(lambda: silent.asked > 0)
@@ -83,8 +83,8 @@ async def test_a_silent_file_server_holds_up_its_own_zone_alone(
         await _create(zones, "evil", "e0", tmp_path / "honest/deep")
     assert "earlier look-ups of the zone have not come back" in said[0]
     await _runs(zones, "w2", tmp_path / "honest/deep")
-    await _runs(zones, "w3", "/")  # whatever else the host has mounted
-    # A zone whose look-ups are stuck ends as any other, and so does protectd.
+    await _runs(zones, "w3", "/")  # with all other mounts of the host
+    # A zone with stuck look-ups ends as any other, and so does protectd.
     await zones.destroy_zone("evil")
     assert zones.protectd.daemon.process is not None
     zones.protectd.daemon.process.terminate()
@@ -110,10 +110,10 @@ async def test_once_the_file_server_answers_its_zone_goes_on(
 async def test_a_file_server_is_asked_for_what_a_path_leads_to_and_no_more(
     silent: SilentServer, tmp_path: Path
 ) -> None:
-    """Kind, mount and copy of what was found are known without it."""
+    """Kind, mount and copy of the found file are known without the file server."""
     volumes = HostVolumes(tmp_path / "volumes", GUEST / "lookup")
     close_all(await volumes.take("z1", [Volume("v", str(silent.path))], 60))
-    # Below it, the host's kernel is to be left out; another one's server is not in the way.
+    # Below it the host's kernel is left out; another server is not in the way.
     close_all(await volumes.take("z1", [Volume("v", str(tmp_path))], 60))
     assert silent.asked == 0
     silent.abort()
@@ -121,7 +121,7 @@ async def test_a_file_server_is_asked_for_what_a_path_leads_to_and_no_more(
 
 @pytest.mark.parametrize("follow", [False, True])
 async def test_pods_that_come_and_go_fail_no_volume(tmp_path: Path, follow: bool) -> None:
-    """Their network namespaces are mounts that are left out of volumes, and may go meanwhile."""
+    """Their network namespaces are mounts left out of volumes, and may go in the meantime."""
     volumes = HostVolumes(tmp_path / "volumes", GUEST / "lookup")
     volume = Volume("v", str(tmp_path / "shared"), follow_host=follow)
     (tmp_path / "shared").mkdir()

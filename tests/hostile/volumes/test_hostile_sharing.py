@@ -57,7 +57,7 @@ def refused(call: Callable[[], object], *numbers: int) -> None:
     assert caught.value.errno in numbers, caught.value
 
 
-def test_it_sees_nothing_of_the_host(server: ShareServer, volume: int) -> None:
+def test_file_server_sees_nothing_of_the_host(server: ShareServer, volume: int) -> None:
     place = Path(f"/proc/{server.pid}")
     assert os.listdir(place / "root") == ["w"]
     for name in ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup"):
@@ -74,7 +74,7 @@ def test_it_sees_nothing_of_the_host(server: ShareServer, volume: int) -> None:
     assert {each for each in os.listdir(f"{own}/../..") if not each.isdigit()} <= {"self", "thread-self"}
 
 
-def test_it_may_nothing_but_own_files(server: ShareServer, volume: int) -> None:
+def test_file_server_has_only_capabilities_for_file_ownership(server: ShareServer, volume: int) -> None:
     kept = sum(1 << number for number in KEPT.values())
     for which in ("CapBnd", "CapPrm", "CapEff"):
         assert int(server.status(which), 16) == kept
@@ -87,8 +87,8 @@ def test_it_may_nothing_but_own_files(server: ShareServer, volume: int) -> None:
     assert (Path(f"/proc/{server.pid}/uid_map").read_text().split()) == ["0", "0", "4294967295"]
 
 
-def test_it_makes_way_for_the_daemons(server: ShareServer) -> None:
-    """A guest can ask it for something all the time: 20 of them would leave dom0 a twentieth of a CPU."""
+def test_file_server_has_a_lower_cpu_priority_than_daemons(server: ShareServer) -> None:
+    """A guest can send requests all the time: 20 guests would leave dom0 a twentieth of a CPU."""
     assert os.getpriority(os.PRIO_PROCESS, server.pid) == 10
     group = Path(f"/proc/{server.pid}/autogroup")
     assert not group.exists() or group.read_text().split()[-1] == "10"
@@ -137,14 +137,16 @@ def test_symbolic_links_lead_nowhere(client: NinePClient, volume: int, source: P
     client.symlink(volume, "file", str(outside / "secret"))
     refused(lambda: client.create(client.walk(volume), "file", os.O_RDWR | os.O_TRUNC), errno.ELOOP)
     refused(lambda: client.setattr(client.walk(volume, "file"), 8, size=0), errno.EPERM)
-    # A link to the link itself, not to what it names.
+    # A link to the symbolic link itself, not to its target.
     client.link(volume, client.walk(volume, "file"), "hard")
     assert os.readlink(source / "hard") == str(outside / "secret")
     assert (outside / "secret").read_text() == "of the host" and os.listdir(outside) == ["secret"]
 
 
-def test_what_a_directory_becomes_is_not_followed(client: NinePClient, volume: int, source: Path) -> None:
-    """The fid stays the directory's, whatever has its name now: there is no path to race for."""
+def test_fid_of_a_renamed_directory_does_not_follow_its_old_name(
+    client: NinePClient, volume: int, source: Path
+) -> None:
+    """The fid stays with the directory, whatever takes its old name: no path is left to race for."""
     client.mkdir(volume, "d")
     held = client.walk(volume, "d")
     client.rename(volume, "d", volume, "moved")
@@ -170,7 +172,7 @@ def test_devices_and_pipes_are_not_opened_or_made(client: NinePClient, volume: i
 def test_creating_a_pipe_that_there_is_does_not_open_it(
     area: Area, client: NinePClient, volume: int, source: Path
 ) -> None:
-    """Its reader would learn that a writer came and went, through a read-only volume too."""
+    """Its reader would learn that a writer came and went, also through a read-only volume."""
     os.mkfifo(source / "pipe")
     show(area, source, "1", add=mounts.MOUNT_ATTR_RDONLY)
     readonly = client.walk(client.attach(), "w", "1")
@@ -186,7 +188,7 @@ def test_creating_a_pipe_that_there_is_does_not_open_it(
 
 
 def test_creating_a_file_that_there_is_opens_it(client: NinePClient, volume: int, source: Path) -> None:
-    """As another client of the host may have made it meanwhile."""
+    """As another client of the host may have made the file in the meantime."""
     client.create(client.walk(volume, to=900), "marker", os.O_RDWR)
     assert client.read(900, 0, 100) == b"of the host\n"
     refused(lambda: client.create(client.walk(volume), "marker", os.O_RDWR | os.O_EXCL), errno.EEXIST)
@@ -216,13 +218,13 @@ def test_read_only_is_read_only(
         lambda: client.mkdir(client.walk(root, "w"), "new"),
     ):
         refused(call, errno.EROFS)
-    # From one volume into another there are no links.
+    # No links from a volume into another.
     refused(lambda: client.link(volume, file, "linked"), errno.EXDEV)
     assert os.listdir(source) == ["marker"] and (source / "marker").read_text() == "of the host\n"
 
 
 def test_files_of_all_users(client: NinePClient, volume: int, source: Path) -> None:
-    """The guest's kernel checks its users' rights; the server may what a volume's owner may."""
+    """The guest's kernel checks its users' rights; the server has the rights of a volume's owner."""
     (source / "closed").mkdir(mode=0o700)
     os.chown(source / "closed", 1234, 1234)
     other = client.attach(4321)
@@ -292,7 +294,9 @@ def test_messages_of_impossible_lengths(server: ShareServer, client: NinePClient
     assert server.wait_end() == "share: the zone broke the protocol: a message of an impossible length"
 
 
-def test_who_does_not_read_answers_is_not_read(server: ShareServer, client: NinePClient, volume: int) -> None:
+def test_requests_of_a_client_that_reads_no_answers_are_not_read(
+    server: ShareServer, client: NinePClient, volume: int
+) -> None:
     """A flood waits in the client's own buffers: a request is taken when the last one is answered."""
     client.socket.setblocking(False)
     sent = 0
@@ -321,7 +325,7 @@ def test_the_end_of_a_server_reaches_its_client(
 
 
 def messages(seed: int) -> bytes:
-    """Some that are right, then such that are nearly, or not at all."""
+    """Correct messages, then nearly correct messages, then garbage."""
     chance = random.Random(seed)
     kinds = [value for name, value in vars(Type).items() if name.isupper()]
     version = struct.pack("<I", chance.choice([8192, 131072, 1 << 30])) + text("9P2000.L")
@@ -360,7 +364,7 @@ def test_random_messages_break_nothing(tmp_path: Path) -> None:
         done = subprocess.run(
             [str(checker), str(directory)],
             input=messages(seed),
-            env={"ASAN_OPTIONS": "detect_leaks=0"},  # it would look at a /proc that is not there
+            env={"ASAN_OPTIONS": "detect_leaks=0"},  # else it looks at a /proc that does not exist
             capture_output=True,
             timeout=60,
             check=False,

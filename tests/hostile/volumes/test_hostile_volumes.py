@@ -1,4 +1,4 @@
-"""Volumes as a way to the host: what is mounted below them, what they are on, what comes later."""
+"""Volumes as a way to the host: mounts below them, their file systems, later mounts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def below(tmp_path: Path) -> Iterator[Path]:
 
 
 async def _started(zones: Zones, *volumes: pb.Volume) -> None:
-    """A workload with the volumes at /v0, /v1, ...; its own kernel restricts it no further than asked."""
+    """A workload with the volumes at /v0, /v1, ...; its own kernel adds no restriction."""
     binds = [
         busybox.bind(
             f"/run/xenpod/shared/w1/{each.name}",
@@ -64,7 +64,7 @@ def _volume(path: Path | str, *, name: str = "v", readonly: bool = True, follow:
     return pb.Volume(name=name, host_path=str(path), readonly=readonly, follow_host=follow)
 
 
-async def test_what_is_mounted_below_is_read_only_too(zone: Zones, below: Path) -> None:
+async def test_mount_below_a_read_only_volume_is_read_only(zone: Zones, below: Path) -> None:
     (below / "host").write_text("the host's")
     await _started(zone, _volume(below.parent))
     for way in ("echo > /v0/below/new", "echo > /v0/below/host", "rm /v0/below/host", "chmod 0 /v0/below"):
@@ -103,7 +103,9 @@ async def _gone(zones: Zones, path: str) -> None:
     await _seen(zones, path, there=False)
 
 
-async def test_what_is_mounted_later_is_seen_and_cannot_be_written(zone: Zones, later: Path) -> None:
+async def test_later_mount_below_a_read_only_volume_is_seen_and_cannot_be_written(
+    zone: Zones, later: Path
+) -> None:
     await _started(zone, _volume(later.parent, follow=True))
     mounts.tmpfs(later, "size=64k")
     (later / "host").write_text("the host's")
@@ -116,7 +118,7 @@ async def test_what_is_mounted_later_is_seen_and_cannot_be_written(zone: Zones, 
         for way in ("echo > {}/new", "echo > {}/host", "rm {}/host", "chmod 0 {}", "mount -o remount,rw {}"):
             assert (await _sh(zone, way.format(f"/v0/{name}")))[0] != 0, way
     assert sorted(os.listdir(later)) == ["deeper", "host"] and os.listdir(later / "deeper") == ["host"]
-    # On the host it is as it was, and the host is not held by what a zone sees.
+    # On the host nothing changes, and the zone's view does not keep the host's mounts busy.
     assert mounts.unmount(later / "deeper")
     (later / "deeper").rmdir()
     await _gone(zone, "/v0/later/deeper/host")
@@ -146,8 +148,8 @@ async def test_no_moment_in_which_a_later_mount_can_be_written(zone: Zones, late
         attacker.cancel()
 
 
-async def test_what_is_mounted_later_gives_no_rights(zone: Zones, later: Path) -> None:
-    """Where it can be written: devices and set-user-ID programs are files as others are."""
+async def test_later_mount_below_a_writable_volume_is_nosuid_and_nodev(zone: Zones, later: Path) -> None:
+    """A writable mount: devices and set-user-ID programs act as plain files."""
     await _started(zone, _volume(later.parent, readonly=False, follow=True))
     mounts.tmpfs(later, "size=64k")
     (later / "host").touch()
@@ -187,7 +189,9 @@ async def test_a_silent_file_server_that_is_mounted_later_is_not_asked(zone: Zon
         assert silent.asked == 0
 
 
-async def test_it_is_followed_across_a_restart_and_to_the_end(zone: Zones, later: Path) -> None:
+async def test_later_mounts_are_followed_across_a_restart_until_the_workload_ends(
+    zone: Zones, later: Path
+) -> None:
     await _started(zone, _volume(later.parent, follow=True))
     mounts.tmpfs(later, "size=64k")
     (later / "host").touch()
@@ -243,18 +247,18 @@ async def test_below_a_volume_the_kernel_of_the_host_is_left_out(zone: Zones, be
         0,
         "seen/v0/below/cgroup:\n\n/v0/below/proc:\n\n/v0/below/sys:\n",
     )
-    # It is so in the zone alone.
+    # Only in the zone.
     assert (below / "proc/self").is_symlink() and (below / "sys/kernel").is_dir()
     before = (below / "proc").stat().st_dev
     again = below.parent.parent / "again"
     again.mkdir()
-    subprocess.run(["mount", "--bind", below / "proc", again], check=True)  # refused if it were unbindable
+    subprocess.run(["mount", "--bind", below / "proc", again], check=True)  # refused for an unbindable mount
     assert again.stat().st_dev == before
     assert mounts.unmount(again)
 
 
 async def test_programs_and_devices_of_a_volume_give_no_rights(zone: Zones, below: Path) -> None:
-    """What a zone makes set-user-ID, or a device, must not work for whoever else the host shares it with."""
+    """A zone's set-user-ID files and devices must not work for other users of the volume on the host."""
     await _started(zone, _volume(below.parent, readonly=False), _volume(below, name="w"))
     namespace = zone.protectd.run_dir / "volumes/z1/namespace"
     for place, readonly in (("/w1/v", 0), ("/w1/v/below", 0), ("/w1/w", os.ST_RDONLY)):

@@ -190,7 +190,7 @@ async def test_plugins_that_misbehave(place: Place, answer: str, kind: type[Faul
     assert place.names == []
 
 
-async def test_what_the_kernel_refuses_is_a_fault(place: Place) -> None:
+async def test_plugin_that_the_kernel_cannot_execute_is_a_fault(place: Place) -> None:
     place.plugin("odd", "")
     (place.folder / "bin" / "odd").write_bytes(b"neither a script nor a program")
     place.write({"type": "odd"})

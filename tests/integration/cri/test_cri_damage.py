@@ -89,7 +89,7 @@ async def test_a_new_container_gets_a_rebuilt_filesystem(tmp_path: Path) -> None
             assert await _sum(client, third) == wanted
 
 
-async def test_what_cannot_be_rebuilt_is_refused_until_it_is_pulled(tmp_path: Path) -> None:
+async def test_damaged_image_without_layers_is_refused_until_pulled_again(tmp_path: Path) -> None:
     async with _damaged(tmp_path) as (node, image, client, pod, running):
         for layer in (node.folder / "state/images/blobs/sha256").iterdir():
             layer.unlink()

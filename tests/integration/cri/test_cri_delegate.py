@@ -69,7 +69,7 @@ async def zone_works(client: Client, container: str) -> None:
     assert done.stdout == b"still\n"
 
 
-async def test_it_comes_goes_and_comes_back_beside_a_zone(node: CriNode, other: OtherRuntime) -> None:
+async def test_delegate_comes_goes_and_comes_back_beside_a_zone(node: CriNode, other: OtherRuntime) -> None:
     await other.die()
     await node.daemon.start()
     async with pulled(node, node.folder / "registry") as image, node.client() as client:

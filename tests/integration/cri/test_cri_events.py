@@ -40,7 +40,7 @@ async def test_a_pods_life(stage: Watched) -> None:
     events.close()
 
 
-async def test_what_ends_while_the_daemon_is_away(stage: Watched) -> None:
+async def test_container_that_ends_while_the_daemon_is_away_gets_its_event(stage: Watched) -> None:
     pod = await stage.client.run_pod("web")
     script = "trap 'exit 9' TERM; touch /ready; while :; do sleep 0.05; done"
     container = await stage.started(pod, script)
@@ -67,7 +67,7 @@ async def both_die(stage: Watched) -> None:
     await stage.node.start()
 
 
-async def test_what_cannot_be_run_ends_at_its_start(stage: Watched) -> None:
+async def test_command_that_cannot_be_run_ends_its_container_at_start(stage: Watched) -> None:
     """Its pod goes on; why is known whenever both daemons die."""
     pod = await stage.client.run_pod("web")
     container = await stage.created(pod, "/no/such/command")

@@ -49,7 +49,7 @@ async def _no_room_for(work: Awaitable[object]) -> None:
     assert "No space left" in (raised.value.details() or "") and "free" in (raised.value.details() or "")
 
 
-async def test_what_runs_is_ended_on_a_full_disk(disk: Path, tmp_path: Path) -> None:
+async def test_full_disk_allows_the_end_of_pods_and_no_new_pods(disk: Path, tmp_path: Path) -> None:
     node = CriNode(disk / "node")
     try:
         await node.start()

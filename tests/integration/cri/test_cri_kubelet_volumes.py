@@ -128,7 +128,7 @@ async def test_a_pod_of_the_kubelets_files_shares_nothing(stage: Watched, kubele
         assert shared(stage, pod) == []
 
 
-async def test_what_is_more_than_a_copy_is_shared(stage: Watched, kubelet: PodFiles) -> None:
+async def test_writable_configmap_volume_is_shared_and_not_copied(stage: Watched, kubelet: PodFiles) -> None:
     settings = kubelet.files("configmap", "settings")
     settings.write({"a": "one"})
     pod = await stage.client.run_pod("web")

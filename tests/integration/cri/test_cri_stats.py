@@ -49,7 +49,7 @@ async def once(stage: Watched, true: Callable[[dict[str, cri.LinuxPodSandboxStat
             pass
 
 
-async def test_what_a_pod_uses(stage: Watched) -> None:
+async def test_statistics_show_the_usage_of_a_pod(stage: Watched) -> None:
     pod = await stage.client.run_pod("web")
     await once(stage, lambda found: pod.id in found)
     before = (await pod_stats(stage))[pod.id]

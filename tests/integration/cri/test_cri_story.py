@@ -106,7 +106,7 @@ async def test_log_exec_stats_and_end(stage: Stage, pod: Pod) -> None:
     assert found == [("stderr", "to-err"), ("stdout", "to-out")] and len(lines) == 2
 
 
-async def test_what_a_container_finds(stage: Stage, pod: Pod) -> None:
+async def test_container_finds_the_user_resources_and_files_of_its_request(stage: Stage, pod: Pod) -> None:
     security = cri.LinuxContainerSecurityContext(
         run_as_user=cri.Int64Value(value=1234),
         run_as_group=cri.Int64Value(value=2345),

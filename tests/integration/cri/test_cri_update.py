@@ -58,7 +58,7 @@ async def test_limits_change_and_survive_a_restart(stage: Watched) -> None:
         assert (await container_status(client, container)).resources.linux == shown
 
 
-async def test_what_is_shown_is_so_when_one_of_several_limits_is_refused(stage: Watched) -> None:
+async def test_applied_limits_are_shown_when_another_limit_of_the_update_is_refused(stage: Watched) -> None:
     pod = await stage.client.run_pod("web")
     # the kubelet's for a container with CPUs of its own
     limits = cri.LinuxContainerResources(memory_limit_in_bytes=64 * MIB, cpu_quota=-1, cpu_period=100_000)

@@ -127,7 +127,7 @@ async def _watched(cluster: Cluster, asked: DraKubelet, address: str) -> None:
     assert after[("process_resident_memory_bytes",)] > 0
 
 
-async def test_what_claims_say_makes_no_series(address: str) -> None:
+async def test_names_of_claims_make_no_series(address: str) -> None:
     async with serving_metrics(MetricsConfig(address), "xenpod-dra"):
         before = errors(await until(address, bool))
         for name in ("a", "b"):

@@ -98,7 +98,7 @@ async def test_several_images_of_which_some_fit(manager: ImageManager, tmp_path:
     assert image.repo_digests == (f"docker.io/library/nested@{digest(nested)}",)
 
 
-async def test_what_skopeo_writes(manager: ImageManager, tmp_path: Path) -> None:
+async def test_archives_written_by_skopeo_are_imported(manager: ImageManager, tmp_path: Path) -> None:
     if shutil.which("skopeo") is None:
         pytest.skip("skopeo is not installed")
     layout = write_layout(tmp_path / "layout", IMAGE)
@@ -259,7 +259,7 @@ async def test_an_import_that_is_called_off_leaves_nothing(manager: ImageManager
     assert list(manager.store.files.ingest.iterdir()) == []
 
 
-async def test_what_is_no_image(manager: ImageManager, tmp_path: Path) -> None:
+async def test_file_that_is_no_image_is_not_imported(manager: ImageManager, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_bytes(b"not a tar" * 200)
     (tmp_path / "cut.tar").write_bytes(

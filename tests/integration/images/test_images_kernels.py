@@ -214,7 +214,7 @@ async def test_an_image_whose_layers_are_not_the_ones_it_names(tmp_path: Path, t
         await manager.stop()
 
 
-async def test_what_is_taken_out_is_counted(manager: ImageManager, tmp_path: Path) -> None:
+async def test_extracted_kernel_counts_as_disk_usage(manager: ImageManager, tmp_path: Path) -> None:
     image_id = await _put(manager, kernel_image(), tmp_path)
     manager.store.hold(image_id, "zone:p")
     before = await manager.usage()

@@ -215,7 +215,7 @@ async def test_list_inspect_and_remove(
     assert not [p for p in manager.store.files.named() if p.is_file()]
 
 
-async def test_what_an_image_has_lost(
+async def test_losses_of_an_image_are_logged_stored_and_shown(
     images: images_pb2_grpc.ImagesAsyncStub,
     manager: ImageManager,
     socket: Path,

@@ -93,7 +93,7 @@ def test_a_pattern_that_can_match_nothing(pattern: str) -> None:
         PolicySettings(deny=(pattern,))
 
 
-async def test_what_a_verifier_is_told(tmp_path: Path) -> None:
+async def test_verifier_gets_name_digest_and_descriptor(tmp_path: Path) -> None:
     told = tmp_path / "told"
     script = f'printf "%s\\n" "$@" > {told}; cat >> {told}; pwd >> {told}; echo fine'
     directory = _verifier(tmp_path / "verifiers", "one", script)

@@ -106,7 +106,7 @@ async def test_every_panel_and_alert_has_its_series(stage: Watched, tmp_path: Pa
         assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
 
 
-async def test_what_a_zone_leaves_in_the_metrics_is_nothing(stage: Watched) -> None:
+async def test_removed_zone_leaves_no_series_in_the_metrics(stage: Watched) -> None:
     pod = await stage.client.run_pod("short")
     address = addresses(stage.node)["protectd"]
     assert pod.id in await text(address)
@@ -114,7 +114,7 @@ async def test_what_a_zone_leaves_in_the_metrics_is_nothing(stage: Watched) -> N
     assert pod.id not in await text(address)
 
 
-async def test_what_is_up_and_what_is_not(stage: Watched) -> None:
+async def test_metrics_show_whether_protectd_is_up(stage: Watched) -> None:
     address = addresses(stage.node)["xenpod-cri"]
 
     async def until(line: str) -> None:

@@ -90,7 +90,7 @@ async def test_a_pods_start_is_one_trace_below_the_kubelets_span(node: CriNode, 
     assert {a.value.string_value for a in booted.attributes if a.key == "zone"} == {pod}
 
 
-async def test_what_the_zone_says_of_its_time_is_below_what_was_measured(
+async def test_spans_from_the_zone_are_below_spans_of_the_host(
     node: CriNode, collector: Collector, tmp_path: Path
 ) -> None:
     """Its boot below the host's, and each crun below the call for it."""

@@ -95,7 +95,7 @@ async def test_out_of_memory_is_told_apart(zones: Zones) -> None:
     assert (ended.exit_code, ended.reason) == (137, "OOMKilled")
 
 
-async def test_what_cannot_start(zones: Zones) -> None:
+async def test_missing_command_fails_and_its_workload_can_be_deleted(zones: Zones) -> None:
     await zones.create_zone()
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await zones.run("/bin/nothing-there")

@@ -148,7 +148,9 @@ async def test_a_file_is_written_in_place_for_all(zones: Zones, pod: PodFiles) -
 
 
 @pytest.mark.parametrize("script", ["exit 3", "sleep 1000"])
-async def test_what_a_workload_leaves(zones: Zones, pod: PodFiles, script: str) -> None:
+async def test_end_of_the_termination_log_is_on_the_host_before_the_workloads_end_is_told(
+    zones: Zones, pod: PodFiles, script: str
+) -> None:
     """The end of its file is on the host before its end is told."""
     log = pod.termination_log()
     asked = volume(log, volume="", keep_current=False, writable=True, return_bytes=4096)
@@ -165,7 +167,7 @@ async def test_what_a_workload_leaves(zones: Zones, pod: PodFiles, script: str) 
     assert shared(zones) == []
 
 
-async def test_what_a_workload_leaves_goes_into_its_file_alone(
+async def test_returned_file_is_not_written_through_a_symbolic_link(
     zones: Zones, pod: PodFiles, tmp_path: Path
 ) -> None:
     log = pod.termination_log()
@@ -220,7 +222,9 @@ async def test_a_file_that_gets_another_name_is_not_written_back(
     assert log.read_text() == ""
 
 
-async def test_what_is_copied_once(zones: Zones, files: AtomicFiles, pod: PodFiles, tmp_path: Path) -> None:
+async def test_sub_path_and_plain_directory_are_copied_once_and_not_renewed(
+    zones: Zones, files: AtomicFiles, pod: PodFiles, tmp_path: Path
+) -> None:
     """A part of a volume stays what it was, as a kubelet's mount of it does."""
     one = pod.sub_path(files.path, "a")
     below = tmp_path / "plain"
@@ -236,7 +240,7 @@ async def test_what_is_copied_once(zones: Zones, files: AtomicFiles, pod: PodFil
     assert os.listdir(f"/proc/{zone}/root/run/xenpod/files") == []
 
 
-async def test_what_is_shared_after_all(
+async def test_volumes_that_cannot_be_copied_are_shared(
     zones: Zones, files: AtomicFiles, pod: PodFiles, tmp_path: Path
 ) -> None:
     """With a bind from the same place: the caller need not know."""
@@ -268,7 +272,7 @@ async def test_what_is_shared_after_all(
     assert await sh(zones, "cat /v0/a", "w2") == "another" and "w2/0" in shared(zones)
 
 
-async def test_what_cannot_be(zones: Zones, files: AtomicFiles) -> None:
+async def test_invalid_file_volume_is_refused(zones: Zones, files: AtomicFiles) -> None:
     wrong = [
         [volume(files.path), volume(files.path)],
         [volume(files.path, "A")],

@@ -51,7 +51,7 @@ async def test_its_end_ends_who_uses_volumes_and_says_why(tmp_path: Path, busybo
         assert (await zones.get("next")).state == pb.WORKLOAD_STATE_RUNNING
 
 
-async def test_what_cannot_be_served_fails_the_workload_alone(tmp_path: Path, busybox_image: Path) -> None:
+async def test_failed_file_server_fails_its_workload_alone(tmp_path: Path, busybox_image: Path) -> None:
     faults = {"toolstack": {"fault": [{"at": "share", "kind": "fail"}]}}
     async with serving(tmp_path, busybox_image, faults=faults) as zones:
         await zones.create_zone()

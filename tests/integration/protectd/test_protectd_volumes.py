@@ -134,7 +134,7 @@ async def test_mounts_of_the_host_are_followed_or_not(
         mounts.unmount(plain)
 
 
-async def test_what_there_is_not(zones: Zones, tmp_path: Path) -> None:
+async def test_unsuitable_host_path_is_refused(zones: Zones, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(tmp_path / "s"))

@@ -90,7 +90,7 @@ async def test_a_round_trip_and_both_ends(stage: Stage) -> None:
             await connection.drained()
 
 
-async def test_what_cannot_be_dialled(stage: Stage) -> None:
+async def test_dial_to_a_closed_or_invalid_port_or_missing_zone_fails(stage: Stage) -> None:
     for zone, port, kind in (
         (stage.pod.id, 81, Refused),
         (stage.pod.id, 0, Invalid),

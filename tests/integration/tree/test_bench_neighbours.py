@@ -59,7 +59,7 @@ def test_a_row_of_attackers_ends_in_time_and_leaves_nothing(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-def test_one_that_is_ended_by_a_signal_leaves_no_process(folder: Path, number: signal.Signals) -> None:
+def test_benchmark_ended_by_a_signal_leaves_no_process(folder: Path, number: signal.Signals) -> None:
     command = [*COMMAND, "--seconds", "3600"]
     with subprocess.Popen(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(folder)}) as bench:
         try:

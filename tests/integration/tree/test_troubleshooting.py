@@ -115,7 +115,7 @@ ALONE: dict[str, Callable[[Path], Awaitable[str]]] = {
 
 
 @pytest.mark.parametrize("heading", ALONE)
-async def test_what_a_program_says_at_its_start(heading: str, tmp_path: Path) -> None:
+async def test_start_errors_are_printed_as_documented(heading: str, tmp_path: Path) -> None:
     said = await ALONE[heading](tmp_path)
     assert fits(heading, said), said
 
@@ -271,7 +271,7 @@ RUNNING: dict[str, Provoke] = {
 }
 
 
-async def test_what_pods_and_images_are_refused_with(tmp_path: Path) -> None:
+async def test_refusals_of_pods_and_images_are_printed_as_documented(tmp_path: Path) -> None:
     wrong = {}
     async with node_with(tmp_path) as stage:
         for heading, provoke in RUNNING.items():

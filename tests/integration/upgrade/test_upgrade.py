@@ -95,7 +95,7 @@ async def test_ends_that_were_known_are_known(kept: stored.Kept, client: Client)
     assert (before[names["ended"]]["exitCode"], before[names["was stopped"]]["exitCode"]) == (3, 137)
 
 
-async def test_what_ran_has_ended_with_its_zone(kept: stored.Kept, client: Client) -> None:
+async def test_running_containers_have_ended_with_their_zone(kept: stored.Kept, client: Client) -> None:
     for name in ("serves", "created"):
         status = await container_status(client, kept.expected["names"][name])
         assert status.state == cri.CONTAINER_EXITED, name

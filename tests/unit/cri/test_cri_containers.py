@@ -33,7 +33,7 @@ async def pod(node: Rig, tmp_path: Path) -> str:
 
 
 async def test_states_on_the_way_out(node: Rig, pod: str) -> None:
-    """Of one that is being removed no more is known than whether it had ended."""
+    """Of a container under removal only its end, if any, is known."""
     ended, running = await node.started(pod, "ended"), await node.started(pod, "running")
     fresh = await node.container(pod, "fresh")
     await node.cri.StopContainer(cri.StopContainerRequest(container_id=ended))
@@ -56,7 +56,7 @@ async def test_states_on_the_way_out(node: Rig, pod: str) -> None:
     assert not (await node.cri.ListContainers(cri.ListContainersRequest())).containers
 
 
-async def test_what_protectd_gets(node: Rig, pod: str, tmp_path: Path) -> None:
+async def test_create_request_reaches_protectd_whole(node: Rig, pod: str, tmp_path: Path) -> None:
     container = await node.container(pod, log_path="main/0.log", command=["sleep"], args=["9"], tty=True)
     request = node.protect.requests[container]
     assert request.zone_id == pod

@@ -1,4 +1,4 @@
-"""GetContainerEvents, and the lists that stream."""
+"""GetContainerEvents, and the streamed lists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 class Listener:
-    """A subscriber that keeps what comes."""
+    """A subscriber that keeps its events."""
 
     def __init__(self, node: Rig) -> None:
         self._call = node.cri.GetContainerEvents(cri.GetEventsRequest())
@@ -117,7 +117,7 @@ async def test_removing_by_force_stops_first(node: Rig) -> None:
     assert await listener.kinds(3) == [(STOPPED, running), (DELETED, running), (DELETED, created)]
 
 
-async def test_what_failed_is_never_told(node: Rig) -> None:
+async def test_failed_create_causes_no_event(node: Rig) -> None:
     pod = await node.pod()
     listener = Listener(node)
     await listener.next(2)
@@ -127,7 +127,7 @@ async def test_what_failed_is_never_told(node: Rig) -> None:
     assert await listener.nothing()
 
 
-async def test_what_ended_while_we_were_away_is_told(tmp_path: Path) -> None:
+async def test_ends_during_the_daemons_absence_cause_events(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         pod = await node.pod()
         container, gone = await node.started(pod, "main"), await node.started(pod, "gone")
@@ -144,7 +144,7 @@ async def test_what_ended_while_we_were_away_is_told(tmp_path: Path) -> None:
         assert (ends[container].exit_code, ends[container].reason) == (137, "OOMKilled")
 
 
-async def test_what_nobody_heard_is_kept_for_the_next(node: Rig) -> None:
+async def test_events_without_a_listener_are_kept_for_the_next_listener(node: Rig) -> None:
     pod = await node.pod()
     first = Listener(node)
     await first.next(2)
@@ -152,7 +152,7 @@ async def test_what_nobody_heard_is_kept_for_the_next(node: Rig) -> None:
     await until(lambda: not node.node.events._feed._subscribers)
     container = await node.container(pod)
     assert await Listener(node).kinds(1) == [(CREATED, container)]
-    assert await Listener(node).nothing()  # they are told once
+    assert await Listener(node).nothing()  # events are told once
 
 
 async def test_a_slow_subscriber_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ async def test_a_slow_subscriber_is_cut_off(tmp_path: Path, monkeypatch: pytest.
     await quick.aclose()
 
 
-async def test_what_a_subscriber_leaves_goes_to_the_next() -> None:
+async def test_unread_events_go_to_the_next_subscriber() -> None:
     feed: Feed[int] = Feed(4)
     for number in range(6):
         feed.put(number)  # more than is kept
@@ -196,7 +196,7 @@ async def test_subscribers_are_counted(node: Rig, monkeypatch: pytest.MonkeyPatc
 
 
 async def streamed(call: Any, field: str) -> list[Any]:
-    """All items of a stream, which ends."""
+    """All items of a finite stream."""
     async with asyncio.timeout(60):
         return [item async for message in call for item in getattr(message, field)]
 

@@ -104,7 +104,7 @@ async def test_another_attempt_begins_when_the_former_has_stopped(node: Rig) -> 
 
 
 async def test_another_attempt_waits_for_the_undo_of_the_former(node: Rig) -> None:
-    """Its zone has the pod's reservation and devices until it is gone."""
+    """The zone has the pod's reservation and devices until it is gone."""
     node.protect.failures["CreateZone"] = NO_MEMORY
     undoing = node.protect.stalls["DestroyZone"] = asyncio.Event()
     first = asyncio.create_task(node.pod(metadata=attempt(0)))
@@ -319,7 +319,7 @@ async def test_status_tells_what_an_operator_must_know(node: Rig) -> None:
     assert set(conditions) == {"RuntimeReady", "NetworkReady", *ours}
     assert conditions["HostPrepared"].status
     assert conditions["RuntimeReady"].status and conditions["NetworkReady"].status
-    # the profile "gpu" is not protectd's, so its handler cannot be honoured here
+    # protectd does not know the profile "gpu": its handler cannot be honoured here
     assert not conditions["HandlersReady"].status
     cause = "handler xenpod-gpu: protectd has no profile 'gpu' (there are: default)"
     assert conditions["HandlersReady"].message == cause
@@ -330,7 +330,7 @@ async def test_status_tells_what_an_operator_must_know(node: Rig) -> None:
 
 
 async def test_status_names_settings_of_the_host(node: Rig) -> None:
-    """They keep no pod from running."""
+    """The settings keep no pod from running."""
     node.protect.preflight = [
         pb.HostNotice(setting="dom0_mem", place="Xen's", wanted="2G,max:2G", effect="it balloons")
     ]

@@ -1,4 +1,4 @@
-"""Rows of sandboxes and containers: what is on the disk is what has always been there."""
+"""Rows of sandboxes and containers: their format on the disk never changes."""
 
 from __future__ import annotations
 

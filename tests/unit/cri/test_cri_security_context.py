@@ -1,4 +1,4 @@
-"""What ordinary pods say of their security, and what of it depends on the host and the handler."""
+"""Security settings of ordinary pods, and their dependence on the host and the handler."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def _container(security: cri.LinuxContainerSecurityContext) -> cri.LinuxContaine
     return cri.LinuxContainerConfig(security_context=security)
 
 
-async def test_what_the_kubelet_copies_from_an_ordinary_pod(node: Rig, tmp_path: Path) -> None:
+async def test_security_context_of_an_ordinary_pod_is_accepted_for_its_sandbox(
+    node: Rig, tmp_path: Path
+) -> None:
     """It is about a pause container, which is not there; a Localhost profile must exist, as on containerd."""
     (tmp_path / "p.json").write_text("{}")
     local = cri.SecurityProfile(
@@ -112,7 +114,7 @@ def test_a_burst_is_some_of_the_rate(rate: int, expected: int) -> None:
     assert pod.burst(rate) == expected
 
 
-def test_what_a_handler_allows_at_most() -> None:
+def test_bandwidth_above_the_handlers_limit_is_denied() -> None:
     chain = Chain(
         "pods", "1.0.0", (Plugin("x", {"type": "x"}, frozenset({"bandwidth"})),), "10-pods.conflist"
     )

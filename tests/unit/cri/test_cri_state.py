@@ -1,4 +1,4 @@
-"""What is remembered: records, the store, restarts, news that comes in any order."""
+"""State: records, the store, restarts, news in any order."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_the_store_gives_back_what_it_got(tmp_path: Path) -> None:
     await store.save_sandbox(SANDBOX)
     await store.save_container(CONTAINER)
     await store.save_container(ended)
-    await store.save_sandbox(dead)  # an upsert: the container that refers to it stays
+    await store.save_sandbox(dead)  # an upsert: the referring container stays
     assert await store.load() == ([dead], [ended])
     await store.close()
     assert (tmp_path / "cri.db").stat().st_mode & 0o777 == 0o600

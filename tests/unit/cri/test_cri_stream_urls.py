@@ -56,7 +56,9 @@ async def refusal(node: Rig, call: str, subject: str, **fields: Any) -> tuple[gr
 
 
 @pytest.mark.parametrize(("call", "fields", "words"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
-async def test_what_is_not_a_request(node: Rig, call: str, fields: dict[str, Any], words: str) -> None:
+async def test_invalid_stream_request_is_refused(
+    node: Rig, call: str, fields: dict[str, Any], words: str
+) -> None:
     pod = await node.pod(f"bad-{len(node.node.sandboxes.all())}")
     subject = pod if call == "PortForward" else await node.started(pod)
     code, text = await refusal(node, call, subject, **fields)
@@ -75,7 +77,7 @@ async def test_only_what_runs_has_streams(node: Rig) -> None:
     assert code is REFUSED and "it is stopped" in text
 
 
-async def test_what_runs_has_urls(node: Rig) -> None:
+async def test_running_pod_and_container_have_stream_urls(node: Rig) -> None:
     pod = await node.pod("runs")
     container = await node.started(pod)
     urls = [

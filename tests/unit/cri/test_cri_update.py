@@ -77,7 +77,7 @@ async def test_the_swap_limit_follows_the_memory_limit(node: Rig) -> None:
 async def test_quota_and_period_are_one_limit(node: Rig) -> None:
     container = await limited(node)
     for asked, sent in (
-        ({"cpu_quota": -1, "cpu_period": 50_000}, {"period": 50_000}),  # there is none to be lifted
+        ({"cpu_quota": -1, "cpu_period": 50_000}, {"period": 50_000}),  # no quota to be lifted
         ({"cpu_quota": 20_000}, {"quota": 20_000, "period": 50_000}),
         ({"cpu_period": 80_000}, {"quota": 20_000, "period": 80_000}),
         ({"cpu_quota": -1}, {"quota": -1, "period": 80_000}),
@@ -125,7 +125,9 @@ async def test_an_update_of_nothing_asks_nobody(node: Rig) -> None:
         ({"memory_limit_in_bytes": -5}, grpc.StatusCode.INVALID_ARGUMENT),
     ],
 )
-async def test_what_cannot_be_changed(node: Rig, fields: dict[str, Any], code: grpc.StatusCode) -> None:
+async def test_unsupported_update_is_refused_and_changes_nothing(
+    node: Rig, fields: dict[str, Any], code: grpc.StatusCode
+) -> None:
     container = await limited(node)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await update(node, container, **fields)
@@ -133,7 +135,7 @@ async def test_what_cannot_be_changed(node: Rig, fields: dict[str, Any], code: g
     assert (await node.status(container)).resources.linux == LIMITS
 
 
-async def test_what_the_zone_refuses_is_not_shown(node: Rig) -> None:
+async def test_update_refused_by_the_zone_is_not_shown(node: Rig) -> None:
     container = await limited(node)
     node.protect.failures["UpdateWorkload"] = Refused("update", container, "memory is in use")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -144,7 +146,7 @@ async def test_what_the_zone_refuses_is_not_shown(node: Rig) -> None:
 
 
 async def test_limits_that_hold_beside_a_refused_one_are_shown(node: Rig) -> None:
-    """The OCI runtime writes one after the other: those before the one that is refused hold."""
+    """The OCI runtime writes limits in order: limits before the refused limit hold."""
     container = await limited(node)
     node.protect.refused_limit = "cpus"
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -185,7 +187,7 @@ async def test_a_pods_size_goes_to_protectd(node: Rig) -> None:
     assert node.node.sandboxes.get(pod).config.linux.resources.memory_limit_in_bytes == 256 * MIB
 
 
-async def test_what_could_not_be_done_is_told(node: Rig) -> None:
+async def test_parts_of_a_resize_that_failed_are_told(node: Rig) -> None:
     pod = await node.pod()
     node.protect.not_done = ["memory: too much", "vCPUs: too many"]
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -272,7 +274,7 @@ async def test_the_template_waits_for_its_turn(node: Rig, tmp_path: Path) -> Non
     source.write_text(TEMPLATE)
     cni = replace(node.config.cni, conf_template=source)
     object.__setattr__(node.node, "config", replace(node.config, cni=cni))
-    await tell(node, "10.1.0.0/24")  # a network is there: nothing to do
+    await tell(node, "10.1.0.0/24")  # the network exists: nothing to do
     assert not node.config.cni.conf_dir.exists() and node.network.check() == CHAIN
     node.network.trouble = Refused("load", "network", "there is none")
     await tell(node, "10.1.0.0/24")

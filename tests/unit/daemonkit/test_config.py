@@ -112,7 +112,7 @@ def test_defaults(tmp_path: Path) -> None:
         (f"a = {'[' * 5000}", "nested too deeply"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, text: str, cause: str) -> None:
+def test_error_names_file_and_key(tmp_path: Path, text: str, cause: str) -> None:
     with pytest.raises(Invalid) as caught:
         read(tmp_path, text)
     assert cause in str(caught.value) and str(tmp_path / "c.toml") in str(caught.value)

@@ -101,7 +101,7 @@ def test_none_is_for_what_may_be_absent() -> None:
         ({"leaves": {"k": [{"smal": 1}]}}, "unknown key 'leaves.k[0].smal'; known here: number, small"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_path(changes: dict[str, Any], cause: str) -> None:
+def test_error_names_the_path_of_the_key(changes: dict[str, Any], cause: str) -> None:
     converter = strict_converter(unknown_keys=False)
     with pytest.raises(ValueError) as caught:
         structure(converter, Tree, {**WHOLE, **changes})

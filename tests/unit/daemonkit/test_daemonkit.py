@@ -143,7 +143,7 @@ def test_a_step_that_nobody_could_arm_is_refused(tmp_path: Path, call: str) -> N
 
 @dataclass(frozen=True)
 class Settings:
-    """What every daemon can be told, and one key of its own."""
+    """The settings of every daemon, and a key of its own."""
 
     log_level: str = "info"
     faults: FaultInjection = FaultInjection()
@@ -200,10 +200,10 @@ def test_a_daemon_that_cannot_start_says_why(
     assert error.startswith("testd: ") and said in error
 
 
-def test_what_turns_out_to_be_wrong_on_this_host_is_told_with_its_file(
+def test_wrong_key_found_at_start_is_told_with_its_file(
     tmp_path: Path, root_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Alone, and out of task groups; what else ends a task group keeps its own words."""
+    """Alone, and out of task groups; other ends of a task group keep their own words."""
 
     async def fail(error: Exception) -> None:
         raise error
@@ -338,7 +338,7 @@ sys.exit(lifecycle.run(serve))
 """
 
 
-def test_what_goes_by_itself_is_not_looked_for() -> None:
+def test_burst_of_objects_does_not_start_the_cycle_collector() -> None:
     """By default a burst of objects has all that the daemon keeps walked, many times a second."""
     done = subprocess.run([sys.executable, "-c", _BUSY], cwd=ROOT, text=True, capture_output=True, timeout=60)
     assert done.stdout == "True 50000\n", done.stderr

@@ -1,4 +1,4 @@
-"""The gRPC server over a real unix socket: who gets in, what errors become, what happens to bytes."""
+"""The gRPC server over a real unix socket: admission, errors, bytes."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_a_bug_is_internal_short_and_logged(tmp_path: Path, caplog: pytest
     assert any(record.exc_info and "GetZone" in record.getMessage() for record in caplog.records)
 
 
-async def test_what_is_not_there_is_unimplemented_by_name(tmp_path: Path) -> None:
+async def test_unknown_method_is_unimplemented_by_name(tmp_path: Path) -> None:
     path = tmp_path / "s"
     async with serving(path), channel(path) as link:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -165,7 +165,7 @@ async def test_streams_end_with_their_fault(tmp_path: Path) -> None:
 
 
 async def test_a_daemon_that_stops_ends_its_subscriptions_at_once(tmp_path: Path) -> None:
-    """And lets a call that will end by itself do so."""
+    """A call that will end by itself may do so."""
     path = tmp_path / "s"
 
     async def slow(requests: asyncio.Queue[protect_pb2.ExecInput]) -> AsyncIterator[protect_pb2.ExecInput]:
@@ -215,7 +215,7 @@ async def test_a_subscription_that_is_being_told_something_ends_at_once_too(tmp_
 
 
 class Slow(protect_pb2_grpc.ZonesServicer):
-    """CreateZone that ends only by cancellation, and undoes what it did when it may."""
+    """CreateZone that ends only by cancellation, and then undoes its work once a test allows it."""
 
     def __init__(self) -> None:
         self.entered, self.cancelled, self.may_undo = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -342,7 +342,7 @@ async def test_a_second_live_daemon_is_refused_and_the_first_goes_on(tmp_path: P
         assert (await get(path, "first")).id == "first"
 
 
-async def test_what_a_daemon_left_that_was_killed_as_it_began(tmp_path: Path) -> None:
+async def test_leftovers_of_a_daemon_killed_at_start_are_removed(tmp_path: Path) -> None:
     left = tmp_path / ".s.inner"
     left.mkdir()
     (left / "s").touch()

@@ -1,4 +1,4 @@
-"""Large libraries: which a daemon loads only for work that needs them, and what of theirs is logged."""
+"""Large libraries: a daemon loads them only for work that needs them; and their log lines."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ logging.getLogger("opentelemetry.sdk").warning("the queue is full")
     ],
 )
 def test_an_idle_daemon_loads_no_large_library(program: str, late: set[str]) -> None:
-    # The adapter that a test's protectd builds is part of what it loads to be idle.
+    # An idle protectd of a test also loads the adapter that it builds.
     code = f"import sys, {program}.__main__\nif {program!r} == 'protect': import protect.toolstack.fake\n"
     code += "print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -98,7 +98,7 @@ async def test_half_close_passes_and_the_other_way_goes_on(line: Line) -> None:
 
 @pytest.mark.parametrize("side", ["client", "server"])
 async def test_a_peer_that_goes_cuts_the_other(line: Line, side: str) -> None:
-    """Also while bytes are stuck on their way to it."""
+    """Also while bytes for the peer are stuck."""
     gone, stays = (line.client, line.server) if side == "client" else (line.server, line.client)
     await fill(stays)
     gone.close()
@@ -110,7 +110,7 @@ async def test_a_peer_that_goes_cuts_the_other(line: Line, side: str) -> None:
 
 
 async def test_a_client_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
-    """The daemon's loop never waits for one of its clients."""
+    """The daemon's loop never waits for a client."""
     inner, outer = tmp_path / "inner", tmp_path / "outer"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -30,7 +30,7 @@ from daemonkit.quantity import text, whole
         ("5.", 5),
     ],
 )
-def test_what_is_written(written: str, size: int) -> None:
+def test_quantities_are_read(written: str, size: int) -> None:
     assert whole(written) == size
 
 
@@ -56,7 +56,7 @@ def test_what_is_written(written: str, size: int) -> None:
         {},
     ],
 )
-def test_what_is_no_quantity(written: object) -> None:
+def test_invalid_quantity_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match="no quantity|out of range"):
         whole(written)
 

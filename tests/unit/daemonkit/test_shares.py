@@ -1,4 +1,4 @@
-"""Pools of several tenants: what one of them gets, who waits, and who is next."""
+"""Pools of several tenants: the share of a tenant, waiting, and the order of turns."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_holding_gives_back_what_it_took_and_no_more() -> None:
     st.integers(1, 100),
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 20), st.booleans()), max_size=100),
 )
-def test_whatever_is_taken_and_given_nothing_is_lost_and_a_newcomer_gets_half(
+def test_shares_are_never_lost_and_a_newcomer_gets_half_of_the_rest(
     total: int, steps: list[tuple[str, int, bool]]
 ) -> None:
     shares, held = Shares(total), dict.fromkeys("abc", 0)
@@ -69,7 +69,7 @@ def test_whatever_is_taken_and_given_nothing_is_lost_and_a_newcomer_gets_half(
 
 
 class _Holders:
-    """Callers that hold a slot until they are told to go; order: who got one, in turn."""
+    """Callers that hold a slot until told to go. ``order``: holders in their order."""
 
     def __init__(self, slots: FairSlots) -> None:
         self._slots = slots
@@ -78,7 +78,7 @@ class _Holders:
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     async def come(self, *callers: str) -> None:
-        """Callers of the tenant that is their first letter."""
+        """Callers; the first letter is their tenant."""
         for caller in callers:
             self._leave[caller] = asyncio.Event()
             self.tasks[caller] = asyncio.create_task(self._hold(caller))
@@ -101,7 +101,7 @@ def holders() -> Callable[[int], _Holders]:
     return lambda total: _Holders(FairSlots(total))
 
 
-async def test_who_fills_its_share_waits_and_the_others_go_on(holders: Callable[[int], _Holders]) -> None:
+async def test_tenant_with_a_full_share_waits_and_others_go_on(holders: Callable[[int], _Holders]) -> None:
     some = holders(4)
     await some.come("a1", "a2", "a3", "a4", "b1")
     assert some.order == ["a1", "a2", "b1"]

@@ -12,7 +12,7 @@ from daemonkit.tasks import Background, complete, complete_all, gather, join, ra
 
 
 class Step:
-    """A step that waits to be released, and notes how it ended."""
+    """A step that waits for its release, and notes its end."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.begun = asyncio.Event()

@@ -63,7 +63,7 @@ async def iterations(count: int) -> None:
 
 
 async def test_a_zone_that_wants_little_waits_for_a_slice_of_the_others_alone(clock: Clock) -> None:
-    """Not for a step of each of them, as it would if all were served in one iteration."""
+    """The zone does not wait for a step of every other zone, as it would if an iteration served all."""
     all_turns = Turns()
     share = all_turns.share()
     hogs = [Hog(all_turns, clock) for _ in range(20)]
@@ -106,7 +106,7 @@ async def test_a_share_of_weight_four_gets_the_time_of_four_zones(clock: Clock) 
 
 
 async def test_a_zone_alone_has_the_whole_loop(clock: Clock) -> None:
-    """It pauses for an iteration or two after each slice, in which nothing else is done."""
+    """The zone pauses for an iteration or two after each slice; nothing else is done then."""
     all_turns = Turns()
     hog = Hog(all_turns, clock)
     await iterations(1000)
@@ -120,7 +120,7 @@ async def test_a_zone_that_slept_saves_up_only_a_little(clock: Clock) -> None:
     hog = Hog(all_turns, clock)
     await iterations(2000)
     late = Hog(all_turns, clock)
-    late.share.used = sleeper.used  # it was there from the start, and did nothing
+    late.share.used = sleeper.used  # idle since the start
     before, hog_before = late.steps, hog.steps
     await iterations(400)
     ahead = (late.steps - before) - (hog.steps - hog_before)
@@ -199,7 +199,7 @@ async def test_shares_begin_where_the_others_are() -> None:
 
 
 def test_work_that_is_thrown_away_is_closed() -> None:
-    """As at the end of a loop that was stopped in the midst of it."""
+    """As at the end of a loop that was stopped in the midst of its work."""
     closed = []
 
     async def work() -> None:
@@ -293,7 +293,7 @@ async def test_a_zone_does_not_wait_once_the_rests_are_over(
         assert all_turns.free(late)
 
 
-async def test_what_is_asked_of_a_zone_does_not_wait_for_a_rest(
+async def test_answers_to_calls_do_not_wait_for_rests_of_other_zones(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rests, underway = Rests(monkeypatch), Underway()
@@ -302,7 +302,7 @@ async def test_what_is_asked_of_a_zone_does_not_wait_for_a_rest(
         hogs = [Hog(all_turns, clock) for _ in range(20)]
         honest = Hog(all_turns, clock)
         for _ in range(100):
-            await rests.over()  # what it had in store is used up
+            await rests.over()  # its time in store is used up
         before, hogs_before = honest.steps, sum(hog.steps for hog in hogs)
         honest.share.asked()
         await iterations(40)

@@ -20,7 +20,7 @@ TIMEOUT = 60.0
 
 
 class Clock:
-    """Time that passes when the test says so."""
+    """Time that passes only by the test."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 
 class Zones(rpc.ZonesServicer):
-    """Answers once it may, or fails."""
+    """Answers once a test allows it, or fails."""
 
     def __init__(self) -> None:
         self.begun, self.go_on = asyncio.Event(), asyncio.Event()
@@ -49,7 +49,7 @@ class Zones(rpc.ZonesServicer):
 
 
 class Host(rpc.HostServicer):
-    """Says one thing, and then nothing more."""
+    """Sends a single message and then nothing."""
 
     async def Watch(self, request, context):  # type: ignore[no-untyped-def]
         yield pb.WatchEvent(zone_gone="z1")
@@ -57,7 +57,7 @@ class Host(rpc.HostServicer):
 
 
 class Served:
-    """A server whose calls are counted."""
+    """A server that counts its calls."""
 
     def __init__(self, counted: Underway, zones: Zones, link: grpc.aio.Channel) -> None:
         self.underway, self.zones = counted, zones
@@ -98,7 +98,7 @@ async def test_a_call_whose_client_has_gone_counts_no_longer(served: Served, clo
     await asyncio.wait_for(served.zones.begun.wait(), TIMEOUT)
     call.cancel()
     served.zones.go_on.set()
-    # Its end comes after the client's.
+    # The server's end comes after the client's.
     async with asyncio.timeout(TIMEOUT):
         while served.underway.any():
             clock.now += 2 * AFTER

@@ -34,7 +34,7 @@ PERIOD = 0.05
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[socket.socket]:
-    """What the daemon tells."""
+    """The service manager's socket: the daemon's messages."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(tmp_path / "notify"))
         sock.settimeout(60)
@@ -79,7 +79,7 @@ def heard(manager: socket.socket, seconds: float) -> list[bytes]:
             return found
 
 
-def test_it_is_fed_while_the_loop_turns_and_not_while_it_hangs(
+def test_watchdog_is_fed_while_the_loop_turns_and_not_while_it_hangs(
     manager: socket.socket, tmp_path: Path
 ) -> None:
     with daemon(tmp_path) as process:
@@ -89,7 +89,7 @@ def test_it_is_fed_while_the_loop_turns_and_not_while_it_hangs(
         hang(process)
         manager.setblocking(False)
         with pytest.raises(BlockingIOError):
-            while manager.recv(100):  # what it said before
+            while manager.recv(100):  # earlier messages
                 pass
         assert heard(manager, 20 * PERIOD) == []
         (tmp_path / "pipe").write_text("")
@@ -98,7 +98,7 @@ def test_it_is_fed_while_the_loop_turns_and_not_while_it_hangs(
         assert process.wait(60) == 0
 
 
-def test_one_that_is_ended_for_it_says_where_it_hung(manager: socket.socket, tmp_path: Path) -> None:
+def test_daemon_ended_by_the_watchdog_says_where_it_hung(manager: socket.socket, tmp_path: Path) -> None:
     with daemon(tmp_path) as process:
         assert manager.recv(100)
         hang(process)

@@ -45,7 +45,7 @@ def host(short_path: Path) -> Iterator[ThrowAway]:
 
 
 def document(rule: Rule) -> st.SearchStrategy[Any]:
-    """Values that a file with these keys may have."""
+    """Possible values of a file with these keys."""
     if isinstance(rule, Mapping):
         tables = {"name" if key == ANY else key: document(one) for key, one in rule.items()}
         return st.fixed_dictionaries({}, optional=tables)
@@ -65,7 +65,7 @@ def places(found: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 
 
 def placed(found: Any, at: tuple[str, ...], value: object) -> Any:
-    """The document with the value at a path, in place of what is there."""
+    """The document with another value at a path."""
     made = copy.deepcopy(found)
     inner = made
     for key in at[:-1]:
@@ -185,7 +185,7 @@ def test_the_details_of_another_runtime_are_left_out() -> None:
 
 
 def test_the_table_of_cri_toml_allows_no_more_than_its_types() -> None:
-    """A new key is left out until it is named; one that is named is as harmless as its type says."""
+    """A new key is left out until the table names it; a named key is as harmless as its type says."""
 
     def within(rule: Rule, most: Rule, at: str) -> None:
         if isinstance(rule, Mapping):

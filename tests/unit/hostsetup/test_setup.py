@@ -55,7 +55,7 @@ def content(tree: Path) -> Mapping[str, str]:
 
 
 def shell(tree: Path, file: str, *names: str) -> list[str]:
-    """What a shell that reads the file has in these variables, as GRUB and Debian's init scripts do."""
+    """These variables as a shell reads them from the file, as GRUB and Debian's init scripts do."""
     shown = "".join(f'printf "%s\\n" "${name}"; ' for name in names)
     script = f". {tree / 'etc/default/grub'}; . {tree / file}; {shown}"
     done = subprocess.run(
@@ -134,7 +134,7 @@ def test_again_it_has_nothing_to_do(tree: Path, capsys: pytest.CaptureFixture[st
     assert main(["--root", str(tree), *MACHINE]) == 0
     made = content(tree)
     capsys.readouterr()
-    # Booted into Xen, which counts a little more memory: what dom0 has stays.
+    # Booted into Xen, and Xen counts a little more memory: dom0's memory stays.
     assert main(["--root", str(tree), "--memory-mib", "16500", "--cpus", "16"]) == 0
     assert capsys.readouterr().out.startswith("nothing to do") and content(tree) == made
     assert main(["--root", str(tree), *MACHINE, "--dom0-memory", "4GiB", "--dom0-cpus", "2"]) == 0
@@ -171,7 +171,7 @@ def test_an_undo_leaves_what_others_have_changed(tree: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("at", range(8))
-def test_one_that_was_cut_off_can_be_undone_and_finished(
+def test_interrupted_setup_can_be_undone_and_finished(
     tree: Path, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ended before its n-th write; the first is the record."""
@@ -202,7 +202,7 @@ def test_one_that_was_cut_off_can_be_undone_and_finished(
         (["--dom0-cpus", "0"], "has 16 CPUs"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_done(
+def test_impossible_setup_is_refused_before_any_change(
     tree: Path, arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = content(tree)

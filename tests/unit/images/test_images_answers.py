@@ -26,7 +26,7 @@ from images.worker.session import Pipe, Worker
 
 MIB = 1 << 20
 END = 4
-"""Layers of the image that is planned."""
+"""Layers of the planned image."""
 
 
 def _frame(kind: bytes, data: bytes = b"", size: int | None = None) -> bytes:
@@ -47,7 +47,7 @@ def _planned(order: Sequence[int] = (3, 1), accounts: int = 1) -> FieldWriter:
 def _ask(
     said: bytes, outcome: JobOutcome | None = None, decode: Callable[[FieldReader], object] | None = None
 ) -> object:
-    """What the daemon makes of it when a worker says this and ends."""
+    """The daemon's reading of a worker that says this and ends."""
     results, told = os.pipe()
     mine, its = socket.socketpair()
     source = os.open(os.devnull, os.O_WRONLY)

@@ -16,7 +16,7 @@ from images.errors import Cancelled
 
 
 class _Work:
-    """Counts its runs; each lasts until it is released."""
+    """Counts its runs; each run lasts until its release."""
 
     def __init__(self) -> None:
         self.runs = 0

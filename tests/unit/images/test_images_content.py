@@ -1,4 +1,4 @@
-"""Names of filesystems by what they are made of: the same exactly when the same goes into them."""
+"""Names of filesystems by their inputs: equal exactly when the inputs are equal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _index(tar: bytes) -> LayerIndex:
 
 
 def _planned(below: Sequence[bytes], own: Sequence[bytes]) -> tuple[FilesystemPlan, str]:
-    """The filesystem of ``own`` over that of ``below``, and its name."""
+    """The filesystem of ``own`` over ``below``, and its name."""
     planner = Planner("image", ImageLimits())
     for tar in below:
         planner.apply(_index(tar).entries)
@@ -50,9 +50,9 @@ _OWN = {
 
 
 @pytest.mark.parametrize("own", _OWN.values(), ids=_OWN)
-def test_what_a_layer_has_nothing_to_do_with_is_not_in_its_name(own: bytes) -> None:
+def test_unrelated_lower_files_do_not_change_a_filesystems_name(own: bytes) -> None:
     other = _BASE().dir("etc").file("etc/passwd", b"root").file("var/log", b"2")
-    # A hard link has the lower file's data with it, which another layer has at another place.
+    # A hard link includes the lower file's data, and the other layer has them at another place.
     same = _name(_BASE(), own) == _name(other, own)
     assert same == (own != _OWN["hard link"])
 
@@ -72,7 +72,7 @@ def test_what_a_layer_has_nothing_to_do_with_is_not_in_its_name(own: bytes) -> N
         ("through a link", lambda: Layer().dir("usr").file("usr/a", b"1").dir("lib")),
     ],
 )
-def test_what_a_layer_takes_from_below_is_in_its_name(own: str, other: Callable[[], Layer]) -> None:
+def test_used_lower_files_change_a_filesystems_name(own: str, other: Callable[[], Layer]) -> None:
     assert _name(_BASE(), _OWN[own]) != _name(other(), _OWN[own])
 
 
@@ -147,6 +147,6 @@ def test_equal_names_are_equal_streams_over_any_layers(
     if name == its_name:
         assert streams[0] == streams[1]
     elif streams[0] == streams[1]:
-        # The same bytes from other layers: only a file of lower ones can have them.
+        # The same bytes from other layers: only a file of lower layers can have them.
         lower = len(one), len(two)
         assert min((*plan.order, len(one))) < lower[0] or min((*other.order, len(two))) < lower[1]

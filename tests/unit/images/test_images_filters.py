@@ -1,4 +1,4 @@
-"""Filters of images: what each of them takes, and what is none."""
+"""Filters of images: their matches, and malformed filters."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def test_filters(texts: tuple[str, ...], expected: bool) -> None:
     assert _fits(*texts) is expected
 
 
-def test_what_has_no_tag_is_dangling() -> None:
+def test_image_without_a_tag_is_dangling() -> None:
     assert _fits("dangling=true", repo_tags=())
     assert not _fits("dangling=false", repo_tags=())
 
 
-def test_what_somebody_has_is_in_use() -> None:
+def test_held_image_is_in_use() -> None:
     assert _fits("in-use=true", used=True) and not _fits("in-use=false", used=True)
     assert _fits("pinned=true", pinned=True)
 
@@ -112,7 +112,7 @@ def test_labels_that_are_none(labels: object) -> None:
         ("label=" + "x" * 2000, "not KEY=VALUE"),
     ],
 )
-def test_what_is_no_filter(text: str, cause: str) -> None:
+def test_invalid_filter_is_refused(text: str, cause: str) -> None:
     with pytest.raises(Invalid, match=cause):
         Filters([text], NOW)
 

@@ -155,7 +155,7 @@ _RUN = st.dictionaries(
 
 
 class _One:
-    """A manager and its store, with one image."""
+    """A manager and its store, with a single image."""
 
     def __init__(self, image: StoredImage) -> None:
         self.store = self
@@ -172,8 +172,8 @@ class _One:
 @given(_RUN)
 @example({"User": "\ud800"})
 @example({"Env": ["A=\udfff"]})
-def test_whatever_an_image_says_of_itself_can_be_told_on(run: dict[str, object]) -> None:
-    """One hostile configuration must not keep the kubelet from listing the others."""
+def test_any_image_configuration_can_be_listed(run: dict[str, object]) -> None:
+    """A hostile configuration must not keep the kubelet from listing other images."""
     document = {"os": "linux", "architecture": "amd64", "config": run, "rootfs": {"diff_ids": []}}
     raw = json.dumps(document).encode()
     try:
@@ -234,7 +234,7 @@ def test_mangled_hosts_files(tmp_path: Path, data: st.DataObject) -> None:
 @given(st.text(alphabet="abz019.-_:[]/@ %", max_size=30))
 @example("..")
 @example("a/../../b")
-def test_whatever_a_registry_is_called_its_file_is_within_the_folder(tmp_path: Path, registry: str) -> None:
+def test_hosts_file_of_any_registry_name_is_within_the_folder(tmp_path: Path, registry: str) -> None:
     from images.registry import names
     from images.registry.hosts import _directories
 

@@ -1,4 +1,4 @@
-"""Kept layers that another pull has found damaged meanwhile."""
+"""Kept layers that another pull has found damaged in the meantime."""
 
 from __future__ import annotations
 

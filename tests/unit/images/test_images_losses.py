@@ -1,4 +1,4 @@
-"""What squashfs cannot hold: counted, and never a file that more may do with."""
+"""Losses of squashfs: counted; a file never gets wider permissions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_each_loss_is_counted() -> None:
     }
 
 
-def test_what_a_higher_layer_hides_is_not_lost() -> None:
+def test_files_hidden_by_a_higher_layer_are_not_losses() -> None:
     assert (
         _planned(Layer().file("f", mtime=1.5).file("g", mtime=-5), Layer().file(".wh.f").file("g")).lost == {}
     )
@@ -76,7 +76,7 @@ def test_times(said: str, seconds: int, lost: int) -> None:
 @pytest.mark.parametrize(
     ("acl", "mode"),
     [
-        # Its group read alone; the mask, which the mode shows, let a named user write.
+        # Its group reads alone; the mask, shown by the mode, let a named user write.
         (_acl((USER_OBJ, 6), (USER, 6), (GROUP_OBJ, 4), (MASK, 6), (OTHER, 0)), 0o2640),
         # The mask takes from the group too.
         (_acl((USER_OBJ, 6), (GROUP_OBJ, 7), (GROUP, 7), (MASK, 2), (OTHER, 0)), 0o2620),

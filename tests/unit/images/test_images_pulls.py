@@ -81,7 +81,7 @@ async def test_a_pull_that_found_no_turn_says_whose_share_was_used_up(
     running = [pulls.run(number, "image", endless, registry="evil") for number in range(MAX_PULLS // 2)]
     tasks = [asyncio.create_task(each) for each in running]
     await _step()
-    # Those that run keep their hour.
+    # Running pulls keep their hour.
     monkeypatch.setattr(pulls, "_settings", ImageSettings(Path("/nowhere"), pull_seconds=0.1))
     with pytest.raises(TooLate, match=r"other images of evil have its share of the 32 pulls at once"):
         await pulls.run("late", "image", endless, registry="evil")

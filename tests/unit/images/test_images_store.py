@@ -218,13 +218,13 @@ def test_a_mark_of_damage_lasts_until_the_filesystem_is_built_again(store: Image
     base, top = store.stored(one)[1]
     store.mark_damaged([base])
     store.mark_damaged([replace(top, digest=_digest("built again since"))])
-    # What is left of the file says nothing: a kill may have come between a new one and its row.
+    # The rest of the file proves nothing: a kill may have come between a new file and its row.
     one.stack[0].write_text("of another size")
     again = _reopened(store)
     try:
         assert [again.has_filesystem(row.chain_id) for row in (base, top)] == [False, True]
         assert all(again.get(image.id).damaged for image in (one, two))
-        # Its documents are none that it could be rebuilt by.
+        # It cannot be rebuilt from its documents.
         assert not again.usable(again.get(one.id))
         with again.files.work_file("fs") as work:
             work.write_text("rebuilt")
@@ -311,7 +311,7 @@ def test_holds(store: ImageStore) -> None:
         store.get(image.id)
 
 
-def test_one_owner_may_hold_several(store: ImageStore) -> None:
+def test_owner_may_hold_several_images(store: ImageStore) -> None:
     one = _add(store, "one", ["base"], "docker.io/library/a:1")
     two = _add(store, "two", ["other"], "docker.io/library/b:1")
     for image_id in (one.id, two.id, two.id):
@@ -336,7 +336,7 @@ def test_removed_but_held_before_a_restart(store: ImageStore) -> None:
         store.__dict__.update(again.__dict__)
 
 
-def test_what_a_kill_leaves_is_swept(store: ImageStore) -> None:
+def test_leftovers_of_a_killed_daemon_are_swept(store: ImageStore) -> None:
     kept = _add(store, "one", ["base"], "docker.io/library/a:1")
     (store.files.ingest / "half").write_text("x")
     (store.files.ingest / "dir").mkdir()

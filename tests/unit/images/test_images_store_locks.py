@@ -96,7 +96,7 @@ def test_a_hold_during_a_removal_finds_nothing_to_hold(
 
 
 def test_two_images_at_once_are_both_there(store: ImageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the one read of the index must not replace what the other has put there since."""
+    """The single read of the index must not replace later additions of the other thread."""
     _filesystem(store)
     for future in _during(
         monkeypatch,
@@ -125,10 +125,10 @@ def test_a_filesystem_and_an_image_at_once_are_both_there(
     assert store.has_filesystem(other) and len(store.images()) == 1
 
 
-def test_what_is_leased_during_a_sweep_is_swept_before(
+def test_lease_during_a_sweep_waits_until_the_sweep_ends(
     store: ImageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pull that has its lease may rely on what it then finds."""
+    """A pull with a lease may rely on the filesystems it then finds."""
     store.lease([CHAIN], [])
     _filesystem(store)
 
@@ -165,7 +165,7 @@ def test_an_image_that_comes_during_a_release_is_there(
 
 
 class _Slow:
-    """A connection whose transactions are held open until another thread has tried to begin one."""
+    """A connection that holds transactions open until another thread has tried to begin a transaction."""
 
     def __init__(self, database: Any) -> None:
         self._database = database

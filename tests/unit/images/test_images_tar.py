@@ -1,4 +1,4 @@
-"""The tar reader: every form that tools write, and every way to break them."""
+"""The tar reader: all forms that tools write, and all ways to break them."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_compressions_are_told_by_their_first_bytes(how: str, chunk_bytes: int) 
 )
 @pytest.mark.parametrize("chunk_bytes", [7, 4000, 1 << 20])
 def test_gzip_members_of_all_sizes(sizes: tuple[int, ...], chunk_bytes: int) -> None:
-    """Short ones and those after them are inflated by another library, and ends of members lie anywhere."""
+    """Another library inflates short members and the members after them, and ends of members lie anywhere."""
     members = [gzip.compress(bytes([number]) * size, mtime=0) for number, size in enumerate(sizes)]
     stream = b"".join(members)
     chunks = [stream[at : at + chunk_bytes] for at in range(0, len(stream), chunk_bytes)]

@@ -49,8 +49,8 @@ def _planned(limits: ImageLimits, *layers: Layer) -> Planner:
     return planner
 
 
-def test_what_a_filesystem_costs() -> None:
-    """Bytes of paths, and of files; each once, whatever hides it below."""
+def test_plan_counts_bytes_of_paths_and_files() -> None:
+    """Bytes of paths, and of files; each counts once, also if a higher layer hides it."""
     layers = Layer().dir("d").file("d/f", b"123").file("g", b"1"), Layer().file("d/f", b"22")
     planner = _planned(ImageLimits(index_bytes=5, unpacked_bytes=9), *layers)
     assert planner.plan().spent == (5, 3)
@@ -166,12 +166,12 @@ def test_a_name_that_is_a_symlink_is_replaced_not_followed() -> None:
     ],
     ids=lambda layer: "",
 )
-def test_what_no_filesystem_can_hold_is_refused(layer: Layer) -> None:
+def test_entry_that_no_filesystem_can_hold_is_refused(layer: Layer) -> None:
     with pytest.raises(Unpackable):
         _tree(layer)
 
 
-def test_what_would_take_hours_is_refused() -> None:
+def test_layer_with_too_many_path_steps_is_refused() -> None:
     deep = Layer().symlink("s", "d/" * 1000).dir("d/" * 1000)
     for number in range(30):
         deep.file(f"s/{number}/f")

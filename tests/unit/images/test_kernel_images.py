@@ -1,4 +1,4 @@
-"""What a kernel image says of itself, and which pods may choose one."""
+"""Claims of a kernel image about itself, and the pods that may choose it."""
 
 from __future__ import annotations
 

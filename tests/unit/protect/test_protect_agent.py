@@ -82,7 +82,7 @@ async def test_a_zone_that_has_ended_is_not_asked(
 
 
 @pytest.mark.parametrize("operation", CREATING)
-async def test_what_was_made_for_a_caller_who_left_has_no_streams(
+async def test_answer_for_a_cancelled_caller_leaves_no_streams(
     client: AgentClient, agent: SimAgent, operation: str
 ) -> None:
     """The caller hears of its cancellation once the agent has answered, and nothing is left to be owned."""
@@ -107,7 +107,7 @@ async def test_what_was_made_for_a_caller_who_left_has_no_streams(
 async def test_a_start_is_waited_for_longer_than_other_calls(
     client: AgentClient, agent: SimAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left of the creation, which was answered early, comes first."""
+    """The rest of the creation, answered early, comes first."""
     await client.create_container(container())
     answer, held = agent._call, list[Frame]()
     monkeypatch.setattr(agent, "_call", held.append)

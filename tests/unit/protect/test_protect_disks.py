@@ -50,7 +50,7 @@ def told(agent: SimAgent) -> list[list[tuple[str, str]]]:
 async def test_images_that_are_volumes_are_disks_too(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
-    """One disk for each file, however often it is used; all go with the workload."""
+    """A disk for each file, however often it is used; all disks go with the workload."""
     low, top, model = stack(tmp_path, "low", "top", "model")
     volumes = (
         ImageVolume("a", (model,)),
@@ -94,7 +94,7 @@ async def test_a_path_with_another_file_is_another_disk(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     await create.create(manager, spec(tmp_path, "w1", "image"))
-    # While the first is attached its inode is in use, whatever becomes of its name.
+    # While the first image is attached its inode is in use, whatever becomes of its name.
     (tmp_path / "image").rename(tmp_path / "old")
     await create.create(manager, spec(tmp_path, "w2", "image"))
     await create.create(manager, spec(tmp_path, "w3", "old"))
@@ -113,7 +113,7 @@ async def test_two_that_go_at_once_leave_nothing(
 async def test_a_workload_that_goes_holds_no_disk_any_more(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
-    """Two that go while the other has not gone yet: one of them detaches."""
+    """Two workloads go at the same time: one of them detaches."""
     volumes = MemoryVolumes(tmp_path)
     async with running(tmp_path, toolstack, volumes=volumes) as manager:
         await launch.launch(manager, zone_spec())
@@ -131,10 +131,10 @@ async def test_a_workload_that_goes_holds_no_disk_any_more(
         assert not manager.workloads
 
 
-async def test_what_is_on_its_way_in_or_out_is_not_shared(
+async def test_disk_being_attached_or_detached_is_not_shared(
     manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
-    """A disk that another creation attaches may fail to come, one that a deletion detaches goes."""
+    """A disk in attachment for another creation may fail to come; a disk in detachment goes."""
     entered, go = toolstack.gate("attach_disk")
     first = asyncio.create_task(create.create(manager, spec(tmp_path, "w1", "base")))
     await entered.wait()
@@ -174,9 +174,9 @@ async def test_an_agent_that_waits_for_disks_is_told_that_they_do_not_come(
     monkeypatch: pytest.MonkeyPatch,
     answers_late: bool,
 ) -> None:
-    """It is asked for the container while they are attached, and would wait to its own deadline.
+    """The agent is asked for the container during the attachment, and would wait to its own deadline.
 
-    Its answer to that may come before the one to the deletion.
+    Its answer may come before its answer to the deletion.
     """
     answer, waiting, deletions = agent._call, list[int](), list[Frame]()
 
@@ -211,17 +211,17 @@ async def test_an_agent_that_waits_for_disks_is_told_that_they_do_not_come(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_it_is_not_created_before_its_disks_are_attached(
+async def test_workload_is_not_created_before_its_disks_are_attached(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path, fails: bool
 ) -> None:
-    """Whatever the agent says: others share the disks of what has been created whole."""
+    """Whatever the agent says: others share only disks of completely created workloads."""
     entered, go = toolstack.gate("attach_disk")
     wanted = replace(spec(tmp_path, "w1", "base"), stdin=True)
     creating = asyncio.create_task(create.create(manager, wanted))
     await entered.wait()
     await until(lambda: ("w1", "") in agent.processes)
     client = manager.zones["z1"].agent
-    await client.facts("1.0")  # its answer comes after that to the creation
+    await client.facts("1.0")  # its answer comes after its answer to the creation
     assert manager.workloads["w1"].workload.state is WorkloadState.CREATING
     toolstack.failing = {"attach_disk"} if fails else set()
     go.set()
@@ -243,7 +243,7 @@ async def test_a_deletion_that_has_to_be_repeated_detaches_once_nobody_holds(
     with pytest.raises(ToolstackError):
         await delete.delete(manager, "w1")
     toolstack.failing = set()
-    # Its name is still taken, and its disk nobody's to share.
+    # Its name is still taken, and its disk cannot be shared.
     await create.create(manager, spec(tmp_path, "w3", "one"))
     assert attached(toolstack) == {"xvda": "base", "xvdb": "one", "xvdc": "one"}
     await delete.delete(manager, "w2")

@@ -1,4 +1,4 @@
-"""Zones with kernels of their own: requests, files that others could write, what is recorded and shown."""
+"""Zones with kernels of their own: requests, files writable by others, records and views."""
 
 from __future__ import annotations
 

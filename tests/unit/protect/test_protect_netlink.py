@@ -1,4 +1,4 @@
-"""Interfaces as the kernel tells of them, and what it refuses."""
+"""Interfaces as the kernel reports them, and refusals of the kernel."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def end(status: int = 0, flags: int = 0) -> bytes:
 
 
 def dumped(answers: Sequence[bytes]) -> list[int]:
-    """The interfaces in what a dump returns of these answers, of which the kernel is asked for the last."""
+    """The interfaces of a dump with these answers; the kernel is asked for the last answer."""
     with Netlink() as netlink:
         kernel, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         netlink._socket.close()
@@ -100,7 +100,7 @@ def test_a_dump_that_fails_midway_is_no_answer() -> None:
 
 
 class _Kernel:
-    """bpf(2) that fails with these errors, one after another, and then loads the program."""
+    """bpf(2) that fails with these errors in order, and then loads the program."""
 
     def __init__(self, *errors: int) -> None:
         self.errors = list(errors)

@@ -1,4 +1,4 @@
-"""Callers that go away, answers that come late, adoptions that fail: over agents in memory."""
+"""Leaving callers, late answers, failing adoptions: over agents in memory."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_an_exec_whose_caller_goes_away_before_it_was_asked_for(
 async def test_execs_that_are_left_early_use_nothing_up(
     manager: ZoneManager, agent: SimAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent forgets the streams of an exec that is removed; so must the host."""
+    """The agent forgets the streams of a removed exec; the host must do the same."""
     await create.create(manager, workload_spec(tmp_path, stdin=True))
     await start.start(manager, "w1")
     monkeypatch.setattr(table, "MOST_STREAMS", 12)
@@ -156,7 +156,7 @@ async def test_an_adoption_that_fails_at_first_loses_no_output(
 
 
 async def test_a_launch_ended_twice_leaves_no_domain(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    """The zone is destroyed while it is made, and then the caller who makes it goes away, too."""
+    """The zone is destroyed during its creation, and then the creating caller goes away, too."""
     async with running(tmp_path, toolstack) as manager:
         entered, go = toolstack.gate("create")
         launching = served(manager, launch.launch(manager, zone_spec()))
@@ -189,7 +189,7 @@ async def test_a_client_that_goes_away_leaves_no_zone(tmp_path: Path, toolstack:
                 call.cancel()
                 for _ in range(
                     20
-                ):  # these come after it: the server has heard of it before the create goes on
+                ):  # later calls: the server has heard of the cancellation before the create goes on
                     await stub.ListZones(protect_pb2.ListZonesRequest())
                 create_on.set()
                 await destroyed.wait()
@@ -205,10 +205,10 @@ async def test_a_client_that_goes_away_leaves_no_zone(tmp_path: Path, toolstack:
 async def test_a_client_that_goes_away_leaves_no_workload(
     manager: ZoneManager, agent: SimAgent, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
-    """It goes while the agent prepares the container, and again while that is undone."""
+    """The client goes while the agent prepares the container, and again during the undo."""
     agent.reading.clear()
     creating = served(manager, create.create(manager, workload_spec(tmp_path, stdin=True)))
-    # It opens the log in a thread before: that there is one does not say that it has asked.
+    # The create opens the log in a thread first: an attached disk does not prove that the agent was asked.
     await until(lambda: toolstack.of_zone("z1").disks and "create_container" in agent.delivered)
     creating.cancel()
     await all_that_can_go_on()
@@ -271,10 +271,10 @@ class SlowVolumes(MemoryVolumes):
         await super().open(zone_id)
 
 
-async def test_what_is_destroyed_or_deleted_is_so_to_the_end(
+async def test_destroy_and_delete_finish_after_a_cancelled_call(
     manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
-    """Whoever asked for it may have gone for good."""
+    """The caller may have gone for good."""
     await create.create(manager, workload_spec(tmp_path))
     steps: tuple[tuple[str, Collection[str], Callable[[], Coroutine[Any, Any, None]]], ...] = (
         ("detach_disk", manager.workloads, lambda: delete.delete(manager, "w1")),
@@ -310,8 +310,8 @@ async def test_a_bounded_failure_that_nobody_waits_for_is_not_an_error_of_ours(
 
 
 @pytest.mark.parametrize("shared", ["state", "run"])
-async def test_one_protectd_for_each_of_its_directories(tmp_path: Path, shared: str) -> None:
-    """Another one that had the same run directory would remove as strays what it does not know."""
+async def test_second_protectd_on_the_same_directory_is_refused(tmp_path: Path, shared: str) -> None:
+    """A second protectd on the same run directory would remove unknown zones as strays."""
     other = {"state": "run", "run": "state"}[shared]
     same = {f"{shared}_dir": tmp_path / shared}
     one = ProtectdConfig(**same, **{f"{other}_dir": tmp_path / "one"})  # type: ignore[arg-type]

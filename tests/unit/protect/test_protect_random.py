@@ -46,7 +46,7 @@ operations = st.one_of(
 
 
 class World:
-    """One daemon after another on the same domains."""
+    """Daemons in succession on the same domains."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -95,7 +95,7 @@ class World:
         await asyncio.sleep(0)
 
     def _spec(self, zone: str, name: str) -> WorkloadSpec:
-        """Each shares disks with the others: u has one, v two, w all three."""
+        """Workloads share disks: u has one, v two, w all three."""
         files = [self.folder / f"layer{number}" for number in range(1 + WORKLOADS.index(name))]
         for file in files:
             file.touch()
@@ -130,7 +130,7 @@ class World:
         await until(self._quiet)
 
     def _quiet(self) -> bool:
-        """No zone is on its way to another state."""
+        """No zone is in transition."""
         settled = (ZoneState.RUNNING, ZoneState.DEAD, ZoneState.DESTROYING)
         dead = {one.spec.uuid for one in self.toolstack.domains.values() if one.reason is not None}
         return all(

@@ -38,7 +38,7 @@ async def manager(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Z
 
 
 def answers(agent: SimAgent, **zone: Any) -> None:
-    """From now on GetStats gets rows of its containers, one of them twice, and one of another zone."""
+    """From now on GetStats gets rows of its containers, with a duplicate and a row of another zone."""
     plain = SimAgent._call.__get__(agent)
 
     def call(frame: Frame) -> None:
@@ -56,7 +56,7 @@ def answers(agent: SimAgent, **zone: Any) -> None:
 
 
 def asked(agent: SimAgent) -> int:
-    """How many questions it got."""
+    """The number of questions to the agent."""
     return sum(request.WhichOneof("op") == "get_stats" for request in agent.requests)
 
 
@@ -116,7 +116,7 @@ async def test_a_late_answer_is_used_until_the_next(
     late = toolstack.of_zone("z2").agent
     late.unanswered.add("get_stats")
     found = await stats.gather(manager, manager.zones.values())
-    assert [row.id for row in found["z2"].workloads] == ["w2"]  # as it answered last
+    assert [row.id for row in found["z2"].workloads] == ["w2"]  # as in its last answer
     monkeypatch.setattr(stats, "KEPT", 0.0)
     assert "z2" not in await stats.gather(manager, manager.zones.values())
 
@@ -141,7 +141,9 @@ async def test_a_zone_that_dies_is_left_out(manager: ZoneManager, toolstack: Mem
     assert list(await stats.gather(manager, manager.zones.values())) == ["z1", "z3"]
 
 
-async def test_what_a_zone_claims_is_checked(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_false_statistics_of_a_zone_are_left_out(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     wrong = pb.Pressure(some_avg10=math.nan)
     names = ["eth0", "", "x" * 16, "bell\a", "eth1"]
     answers(
@@ -174,7 +176,9 @@ async def test_an_update_reaches_the_agent(manager: ZoneManager, toolstack: Memo
         await control.update(manager, "nobody", b"{}")
 
 
-async def test_what_has_ended_is_not_updated(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_ended_zone_and_workload_are_not_updated(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     toolstack.kill("z1")
     await until(lambda: bool(manager.zones["z1"].end))
     with pytest.raises(Refused):

@@ -38,7 +38,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 
 def end(agent: SimAgent, workload_id: str, code: int = 0, output: bytes = b"") -> None:
-    """The process writes its last, closes its streams, and exits."""
+    """The process writes its last output, closes its streams, and exits."""
     created = agent.processes[workload_id, ""].created
     agent.write(created.stdout_stream, output)
     agent.end(created.stdout_stream)
@@ -500,8 +500,8 @@ async def test_a_restart_ends_orphaned_execs(tmp_path: Path, toolstack: MemoryTo
         assert agent.requests[-1].delete_exec.process.exec_id == "e1"
 
 
-async def test_what_had_ended_is_not_ended_again(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    """Whether its zone still knows of it after a restart or not."""
+async def test_restart_keeps_the_ends_of_ended_workloads(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    """Whether or not its zone still knows the workload after a restart."""
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, zone_spec())
         agent = toolstack.of_zone("z1").agent
@@ -528,7 +528,7 @@ async def test_a_workload_its_zone_has_lost(tmp_path: Path, toolstack: MemoryToo
         assert (ended.exit_code, ended.message) == (255, "its zone has lost it")
 
 
-async def test_what_could_not_be_undone_is_undone_at_the_next_connection(
+async def test_failed_undo_of_a_create_is_done_at_the_next_connection(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     agent.errors["create_container"] = pb.Error(code=13, message="create: w1: failed")

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Images(images_pb2_grpc.ImagesServicer):
-    """Imports nothing, and says what it was asked."""
+    """Imports nothing, and keeps the requests."""
 
     answer = ""
 
@@ -150,7 +150,7 @@ async def test_nobody_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 async def test_somebody_else_is_away(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A daemon that answers is there, also when a registry is not."""
+    """An answering daemon is there, also when a registry is not."""
     assert await protect("image", "pull", "away.example/x", "--cri-socket", str(served)) == 1
     assert "pull away.example/x: Connection refused [UNAVAILABLE]" in capsys.readouterr().err
 
@@ -176,7 +176,7 @@ def test_the_example_is_the_defaults() -> None:
 
 
 def test_every_key_is_in_the_example() -> None:
-    """Also those that are commented out, since they have no default to show."""
+    """Also the keys in comments, which have no default to show."""
     text = (ROOT / "packaging" / "protectd.toml").read_text()
     from dataclasses import fields, is_dataclass
 
@@ -206,7 +206,7 @@ HEAVY = (
     "protectctl.image",
     "cluster.objects",
 )
-"""What a list of zones does without; together they take longer to import than all that it needs."""
+"""Modules that a list of zones does not load; they take longer to import than all it needs."""
 
 
 def test_a_list_of_zones_imports_little(tmp_path: Path) -> None:

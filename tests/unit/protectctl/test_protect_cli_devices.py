@@ -29,7 +29,7 @@ ANSWER = pb.ListDevicesResponse(
 
 
 class Devices(rpc.DevicesServicer, rpc.ZonesServicer):
-    """Answers, and remembers what it was asked."""
+    """Answers, and remembers its requests."""
 
     def __init__(self) -> None:
         self.asked: list[object] = []

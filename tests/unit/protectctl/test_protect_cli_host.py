@@ -61,7 +61,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Path]:
 
 
 async def _shown(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, str], str]:
-    """What stands beside each name, and stderr."""
+    """The text beside each name, and stderr."""
     assert await asyncio.to_thread(main, ["host", *words]) == 0
     said = capsys.readouterr()
     rows = (line.strip().partition("  ") for line in said.out.splitlines())

@@ -1,4 +1,4 @@
-"""What ``protect image`` asks of xenpod-cri, and what it prints of the answers."""
+"""Requests of ``protect image`` to xenpod-cri, and its output."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BARE = pb.Image(id="sha256:" + "9" * 64, digests=["bare@sha256:beef"], size_byte
 
 
 class Images(images_pb2_grpc.ImagesServicer):
-    """Answers from a table, and remembers what it was asked."""
+    """Answers from a table, and remembers its requests."""
 
     def __init__(self) -> None:
         self.asked: list[object] = []

@@ -1,4 +1,4 @@
-"""``protect zone resize``: what it asks for, and what it shows."""
+"""``protect zone resize``: its request, and its output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 class Resizer(protect_pb2_grpc.ZonesServicer):
-    """Resizes two zones, unless it has something that is not done."""
+    """Resizes two zones, unless ``not_done`` has entries."""
 
     def __init__(self) -> None:
         self.asked: list[pb.ResizeZoneRequest] = []
@@ -54,7 +54,7 @@ async def ran(folder: Path, *arguments: str) -> int:
     return await asyncio.to_thread(main, command)
 
 
-async def test_it_asks_for_what_it_was_told(
+async def test_resize_arguments_become_the_request(
     daemon: Resizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await ran(tmp_path, "ab", "--memory", "512MiB", "--vcpus", "2", "--cap", "0") == 0
@@ -71,7 +71,7 @@ async def test_it_asks_for_what_it_was_told(
     assert "memory policy dynamic" in shown and "cpu pool guests" in shown
 
 
-async def test_what_was_not_done_is_an_error(
+async def test_resize_that_was_not_done_is_an_error(
     daemon: Resizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     daemon.not_done = ["memory: 9 MiB wanted, \x1bthe zone can go down to 99 MiB", "vCPUs: 9 wanted"]

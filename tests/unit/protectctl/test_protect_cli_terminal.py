@@ -1,4 +1,4 @@
-"""What ``protect`` does at a terminal: tables of 80 columns, passwords that are not shown."""
+"""``protect`` at a terminal: tables of 80 columns, hidden passwords."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Images(images_pb2_grpc.ImagesServicer):
 
 def _on_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    # What a shell runs in the background ignores it, and so would this program.
+    # A command in a shell's background ignores SIGINT, and this program would, too.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Terminal:
-    """A program on a terminal of its own, which is also its controlling one."""
+    """A program on its own terminal, as its controlling terminal."""
 
     def __init__(self, *arguments: str) -> None:
         self._end, other = os.openpty()

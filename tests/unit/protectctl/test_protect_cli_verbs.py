@@ -51,7 +51,7 @@ class Operator:
         return out
 
     async def until(self, text: str) -> None:
-        """Wait until the command that runs has printed it."""
+        """Wait until the running command has printed the text."""
         while text not in self._said:
             await self.node.turns(1)
             self._said += self._capture.readouterr().out
@@ -131,7 +131,7 @@ async def test_names_and_prefixes(protect: Operator) -> None:
     assert "db-1 (shop/db), web-1 (shop/web): give more of it" in protect.error
 
 
-def test_what_a_text_means() -> None:
+def test_argument_is_an_id_a_name_or_a_prefix() -> None:
     names = {"a1": "one", "a2": "one", "one": "two", "b": "only"}
     assert find.one_of([*names], "one", "zone", names) == "one", "an id goes before names"
     assert find.one_of([*names], "tw", "zone", names) == "one"
@@ -238,7 +238,7 @@ def test_the_overhead_of_one_zone() -> None:
     }  # 71 and a tenth; 7
 
 
-def test_what_top_makes_of_two_readings() -> None:
+def test_top_computes_rates_from_a_pair_of_readings() -> None:
     zone = pb.Zone(id="a", resources=pb.ZoneResources(vcpus=2))
     before = pb.ZoneStatsRow(timestamp_ns=10**9, host_cpu_usage_ns=10**9,
                              interfaces=[pb.InterfaceStats(rx_bytes=1000, tx_bytes=1)])  # fmt: skip

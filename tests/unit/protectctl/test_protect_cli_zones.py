@@ -97,7 +97,7 @@ def at(seconds: int) -> str:
 class Daemon(
     protect_pb2_grpc.ZonesServicer, protect_pb2_grpc.WorkloadsServicer, protect_pb2_grpc.HostServicer
 ):
-    """Answers by what is set here, and remembers what it was asked."""
+    """Answers by its fields, and remembers its requests."""
 
     def __init__(self) -> None:
         self.asked: list[object] = []
@@ -157,7 +157,7 @@ class Command:
         return [" ".join(line.split()) for line in (await self.raw(*arguments)).splitlines()]
 
     async def json(self, *arguments: str) -> list[object]:
-        """Every object that was printed."""
+        """Every printed object."""
         text, found = await self.raw(*arguments, "--output", "json"), []
         while text.strip():
             value, end = json.JSONDecoder().raw_decode(text)
@@ -245,7 +245,7 @@ async def test_a_zone_that_says_nothing_of_itself(protect: Command) -> None:
 
 
 async def test_a_console(protect: Command) -> None:
-    """Its lines as they come; nothing of them controls the terminal."""
+    """Its lines as they come; no byte of them controls the terminal."""
     assert await protect.raw("zone", "console", "z1") == "one\n\\x1b[2J\xe4\tand \ufffd\n"
     await protect.raw("zone", "console", "z1", "--follow", "--lines", "0")
     assert protect.daemon.asked == [
@@ -273,7 +273,7 @@ LONG = ["1a" * 32, "1a" * 31 + "2b", "3c" * 32]
 
 
 async def test_short_ids_are_enough(protect: Command) -> None:
-    """A beginning that only one has; the daemon is asked by whole ids."""
+    """A unique beginning is enough; the daemon gets whole ids."""
     protect.daemon.zones = [pb.Zone(id=one, state=pb.ZONE_STATE_RUNNING) for one in LONG]
     protect.daemon.workloads = [pb.Workload(id=one, zone_id=LONG[2]) for one in LONG]
     shown = [line.split()[0] for line in (await protect.lines("zone", "list"))[1:]]
@@ -294,7 +294,7 @@ async def test_short_ids_are_enough(protect: Command) -> None:
     [("zone", "inspect"), ("zone", "destroy", "3c"), ("workload", "inspect"), ("workload", "list", "--zone")],
 )
 async def test_an_ambiguous_beginning_is_refused(protect: Command, command: tuple[str, ...]) -> None:
-    """With the ids that begin so, and before anything is done to the others."""
+    """With the ids that begin so, and before any change to the other zones."""
     protect.daemon.zones = [pb.Zone(id=one) for one in LONG]
     protect.daemon.workloads = [pb.Workload(id=one) for one in LONG]
     assert await protect.raw(*command, "1a1a", status=1) == ""
@@ -313,7 +313,7 @@ async def test_workloads(protect: Command) -> None:
     assert protect.daemon.asked == [pb.ListWorkloadsRequest(zone_id="z1"), pb.ListWorkloadsRequest()]
 
 
-async def test_one_workload(protect: Command) -> None:
+async def test_inspect_prints_a_workload(protect: Command) -> None:
     assert await protect.lines("workload", "inspect", "w1") == [
         "id w1",
         "zone z1",

@@ -1,4 +1,4 @@
-"""Builds dom0's initramfs: busybox with its libraries, the modules that reach the host's root, init."""
+"""Builds dom0's initramfs: busybox with its libraries, the modules for the host's root, init."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def build(parts: Parts, folder: Path, images: Sequence[Snapshot]) -> Path:
 
 
 def _add_busybox(busybox: Path, root: Path) -> None:
-    """Copy busybox and, where it is a dynamic one, its libraries."""
+    """Copy busybox and, if it is dynamic, its libraries."""
     shutil.copy(busybox, root / "bin" / "busybox")
     (root / "bin" / "sh").symlink_to("busybox")
     listed = subprocess.run(["ldd", str(busybox)], capture_output=True, text=True, check=False)

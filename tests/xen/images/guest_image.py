@@ -1,4 +1,4 @@
-"""A guest for tests of the binding and the toolstack that need no agent: peer.c as its first process."""
+"""A guest for tests of the binding and the toolstack without an agent: peer.c as its first process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIBRARIES = ("xenvchan", "xenstore", "xengnttab", "xenevtchn", "xentoollog", "xe
 
 
 def build(kernel_version: str, folder: Path) -> Path:
-    """Write ``folder/guest.cpio`` for that kernel (about 2 MB)."""
+    """Write ``folder/guest.cpio`` for this kernel (about 2 MB)."""
     root = folder / "guest-root"
     for name in ("dev", "proc", "modules"):
         (root / name).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Kernel modules by name, with what they depend on."""
+"""Kernel modules by name, with their dependencies."""
 
 from __future__ import annotations
 

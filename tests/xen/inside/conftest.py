@@ -46,7 +46,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def spec() -> MakeSpec:
-    """Makes a domain that does ``test`` (see peer.c)."""
+    """Makes a domain that runs ``test`` (see peer.c)."""
 
     def make(test: str, mode: Mode = Mode.PV, interfaces: int = 0, memory: int = 96 * MIB) -> DomainSpec:
         uuid = uuid4()
@@ -63,7 +63,7 @@ def boot(guest: LibxlSettings, kernels: Path) -> Boot:
 
 @pytest.fixture
 def context() -> Iterator[Context]:
-    """A context; domains that its test leaves behind are destroyed."""
+    """A context; leftover domains of its test are destroyed."""
     with Context() as context:
         before = {info.domid for info in domain.domains(context)}
         yield context
@@ -84,7 +84,7 @@ def create(context: Context, boot: Boot, spec: MakeSpec) -> Callable[..., int]:
 
 @pytest.fixture
 def ends() -> Iterator[tuple[DeathWatcher, queue.Queue[DomainEnd]]]:
-    """A watcher and what it told."""
+    """A watcher and its events."""
     told: queue.Queue[DomainEnd] = queue.Queue()
     broken: list[Exception] = []
     watcher = DeathWatcher(told.put, broken.append)
@@ -95,7 +95,7 @@ def ends() -> Iterator[tuple[DeathWatcher, queue.Queue[DomainEnd]]]:
 
 @pytest.fixture
 async def toolstack(guest: LibxlSettings, kernels: Path) -> AsyncIterator[LibxlToolstack]:
-    """A started toolstack; domains that its test leaves behind are destroyed."""
+    """A started toolstack; leftover domains of its test are destroyed."""
     toolstack = LibxlToolstack(kernels, Path("/nonexistent"), guest)
     await toolstack.start()
     before = {info.id for info in await toolstack.list()}
@@ -120,7 +120,7 @@ async def until_console(toolstack: LibxlToolstack, domid: int, text: bytes, seco
 
 
 async def until(true: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
-    """Look again and again: for what the kernel or xenconsoled does in its own time, telling nobody."""
+    """Look again and again: the kernel and xenconsoled act in their own time, and tell nobody."""
     async with asyncio.timeout(seconds):
         while not await true():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
@@ -135,7 +135,7 @@ def gone(context: Context, domid: int) -> bool:
 
 
 def grants(domain: int) -> int:
-    """Pages of the domain's that others have mapped, as Xen's key g lists them."""
+    """Pages of the domain mapped by others, as Xen's key g lists them."""
     subprocess.run(["xl", "dmesg", "--clear"], capture_output=True, check=True)
     subprocess.run(["xl", "debug-keys", "g"], check=True)
     lines = subprocess.run(["xl", "dmesg"], capture_output=True, text=True, check=True).stdout.splitlines()

@@ -55,7 +55,7 @@ async def zones(kernels: Path) -> AsyncIterator[LibxlToolstack]:
 
 
 class Dialled:
-    """Connects, and remembers the last connection, so that it can be cut."""
+    """Connects, and keeps the last connection for a later cut."""
 
     def __init__(self, toolstack: LibxlToolstack, domain: DomainId) -> None:
         self._toolstack = toolstack
@@ -127,7 +127,7 @@ async def test_the_whole_agent(zones: LibxlToolstack, image: Path, mode: Mode) -
 
 
 async def _check_files(link: Link) -> None:
-    """A version replaces another one under a container that has it mounted."""
+    """A new version replaces a version that a container has mounted."""
     source = "/run/xenpod/containers/files/volumes/0"
     mount = {"destination": "/v", "type": "bind", "source": source, "options": ["rbind", "ro"]}
     script = 'cat /v/a; until [ "$(cat /v/a)" = two ]; do :; done; cat /v/a'

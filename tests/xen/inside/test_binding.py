@@ -226,7 +226,7 @@ def test_vchan_carries_bytes(context: Context, create: Create, mode: Mode) -> No
     assert client.write(payload) == len(payload)
     assert _receive(client, len(payload)) == payload
     client.close()
-    second = _served(domid, 2)  # the guest saw the first one go
+    second = _served(domid, 2)  # the guest saw the first connection go
     assert second.write(b"again") == 5
     assert _receive(second, 5) == b"again"
     second.close()
@@ -239,7 +239,7 @@ def test_vchan_never_blocks_and_keeps_a_zombie(context: Context, create: Create)
     sent = 0
     while count := client.write(bytes(4096)):
         sent += count
-    assert sent == 65536  # the ring is full, and nobody takes from it
+    assert sent == 65536  # the ring is full, and nobody reads it
     domain.destroy(context, domid)
     assert domain.info(context, domid).dying
     assert client.open, "a dead guest does not close its ring"
@@ -249,7 +249,7 @@ def test_vchan_never_blocks_and_keeps_a_zombie(context: Context, create: Create)
 
 
 async def test_children_keep_their_exit_codes(context: Context, boot: Boot, spec: MakeSpec) -> None:
-    """libxl runs scripts and reaps them; it must not reap ours."""
+    """libxl runs scripts and reaps them; it must not reap our children."""
     stop = asyncio.Event()
 
     async def children() -> list[tuple[int, int | None]]:

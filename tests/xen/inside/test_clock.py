@@ -1,4 +1,4 @@
-"""Clocks of real zones beside dom0's, whatever happens to either; and their first random bytes."""
+"""Clocks of real zones beside dom0's, with changes of both; and the zones' first random bytes."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from xenbind.xenstore import Xenstore
 PATIENCE = 300.0
 MS = 1_000_000
 BOUND_NS = 50 * MS
-"""What a zone's clock may be wrong."""
+"""The error bound of a zone's clock."""
 NOW = 10.0
-"""Seconds that "at once" may take in emulation, where a turn of the clock comes after minutes."""
+"""Seconds for "at once" under emulation; a regular turn of the clock comes after minutes."""
 
 
 @asynccontextmanager
 async def _toolstack(kernels: Path, arguments: str = "quiet") -> AsyncIterator[LibxlToolstack]:
-    """One whose domains boot the real agent."""
+    """A toolstack whose domains boot the real agent."""
     settings = LibxlSettings(kernel=machine.zone_kernel(), kernel_arguments=arguments)
     toolstack = LibxlToolstack(kernels, BUILD, settings)
     await toolstack.start()
@@ -63,7 +63,7 @@ async def _offset(runtime: ZoneRuntime) -> int:
 
 
 async def _right(runtime: ZoneRuntime, seconds: float = NOW, bound_ns: int = BOUND_NS) -> None:
-    """Its clock becomes right within this time."""
+    """The zone's clock becomes right within this time."""
     seen = []
     try:
         async with asyncio.timeout(seconds):
@@ -122,7 +122,7 @@ async def _when_the_hosts_is_set(runtime: ZoneRuntime) -> None:
 
 
 async def _after_pauses(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """The host's time is another one when the zone goes on."""
+    """The host's time has changed when the zone goes on."""
     with _host_clock() as move:
         await _xl("pause", runtime)
         move(30.0)
@@ -135,7 +135,7 @@ async def _after_pauses(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     await _xl("pause", runtime)
     await asyncio.sleep(5)
     await _xl("unpause", runtime)
-    # Nobody was asked meanwhile, and nothing had to be set.
+    # No question in the meantime, and no change.
     assert abs(await _offset(runtime)) <= BOUND_NS
 
 
@@ -147,14 +147,14 @@ def _busy(runtime: ZoneRuntime) -> Callable[[], Awaitable[bool]]:
 
 
 async def _when_the_zones_is_set(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """As by a privileged container; and so little that it is slewed."""
+    """As by a privileged container; a small error, to be slewed."""
     await questions.clock(runtime.client, 7_200_000 * MS, step=True)
     assert abs(await _offset(runtime)) > 7_000_000 * MS
     clock.begin(manager, runtime)
     await _right(runtime)
     await questions.clock(runtime.client, 15 * MS, step=True)
-    # 15 ms at 500 parts in a million take half a minute.  On a busy machine even the best reading of a check
-    # may be wrong by as much, and so may be what it corrects: the next check finds the rest.
+    # 15 ms at 500 parts in a million take half a minute. On a busy machine even the best reading of a check
+    # may be wrong by as much, and its correction as well: the next check finds the rest.
     for is_last in (False, False, True):
         clock.begin(manager, runtime)
         try:
@@ -166,7 +166,7 @@ async def _when_the_zones_is_set(manager: ZoneManager, runtime: ZoneRuntime) -> 
 
 @pytest.mark.parametrize("mode", Mode)
 async def test_the_first_random_bytes_do_not_wait(kernels: Path, mode: Mode) -> None:
-    """Where the CPU's own are not trusted the kernel has none of its own so early."""
+    """If the CPU's random numbers are not trusted, the kernel has none of its own this early."""
     async with _toolstack(kernels, "random.trust_cpu=off") as toolstack:
         seeded, bare = [
             DomainSpec(uuid := uuid4(), domain_name(name, uuid), 160 * MIB, 1, mode)

@@ -1,4 +1,4 @@
-"""Rates of disks against a guest that connects its disks anew, and one that does what guests do."""
+"""Rates of disks against a guest that connects its disks anew, and against an honest guest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["images", "stage"]
 MIB = 1 << 20
 RATES = DiskRates(read_bytes=MIB, write_bytes=MIB)
 XVDB = "vbd-51728"
-"""As the guest's xenbus calls it: 202 << 8 | 16."""
+"""The guest's xenbus number: 202 << 8 | 16."""
 SYSFS: dict[str, object] = {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["rw"]}
 STATE = "device/vbd/51728/state"
 """Its half of the connection, in the guest's own part of xenstore."""
@@ -59,7 +59,7 @@ def disk(tmp_path: Path) -> Path:
 
 
 async def booted(stage: Stage, images: tuple[Path, Path], disk: Path) -> tuple[Agent, DomainInfo]:
-    """Two vCPUs: each of its disks has two rings, and so two threads, if dom0 has as many CPUs."""
+    """Two vCPUs: each disk has two rings, and two threads if dom0 has as many CPUs."""
     agent = await stage.boot(vcpus=2)
     await stage.toolstack.set_disk_rates(agent.domain, RATES)
     await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvda", images[0]))
@@ -69,7 +69,7 @@ async def booted(stage: Stage, images: tuple[Path, Path], disk: Path) -> tuple[A
 
 
 def threads(info: DomainInfo, vdev: str) -> set[int]:
-    """Of the disk, wherever they are."""
+    """Threads of the disk, in any group."""
     found: list[BackendThread] = BackendThreads().look()
     return {thread.pid for thread in found if (thread.domid, thread.vdev) == (info.id, vdev)}
 
@@ -95,17 +95,17 @@ async def test_a_guest_that_connects_its_disk_anew_is_held_and_ended(
     mounts = [SYSFS, busybox.bind("/dev", "/zone", "bind", "rw")]
     await agent.begin("hostile", "xvda", "sh", "-c", CONNECT_ANEW, mounts=mounts, devices=True)
     assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.RECONNECTED)
-    # It is not destroyed yet, and its new threads have the rates already.
+    # The guest is not destroyed yet, and its new threads already have the rates.
     new = threads(info, "xvdb") - first
     assert new and new <= held(stage, info)
     await stage.toolstack.destroy(info.id)
     assert not stage.disk_group(info).exists()
 
 
-async def test_what_honest_guests_do_is_no_violation(
+async def test_reattach_and_power_off_of_a_guest_are_no_violation(
     stage: Stage, images: tuple[Path, Path], disk: Path
 ) -> None:
-    """A disk that comes and goes under one name, and a guest that lets go of its disks at its end."""
+    """A disk that comes and goes under the same name, and a guest that releases its disks at its end."""
     agent, info = await booted(stage, images, disk)
     deaths = stage.toolstack.deaths()
     for number in range(2):
@@ -123,7 +123,7 @@ async def test_what_honest_guests_do_is_no_violation(
 async def test_after_a_restart_threads_are_held_again(
     stage: Stage, images: tuple[Path, Path], disk: Path
 ) -> None:
-    """Also those of a disk that was connected while nobody looked; the group was kept."""
+    """Also threads of a disk connected during the daemon's absence; the group was kept."""
     agent, info = await booted(stage, images, disk)
     await read(agent, "before")
     group, mine = stage.disk_group(info), threads(info, "xvdb")

@@ -1,4 +1,4 @@
-"""What the host has room for, on a Xen whose map-track table is small (gnttab_max_maptrack_frames)."""
+"""The host's room on a Xen with a small map-track table (gnttab_max_maptrack_frames)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def create(zones: Zones, zone_id: str, **more: object) -> pb.Zone:
 
 
 async def run(zones: Zones, zone_id: str, script: str) -> list[str]:
-    """What a container says."""
+    """Output of a container."""
     config = busybox.config(zone_id, ["/bin/sh", "-c", script], mounts=[SYSFS])
     request = zones.request([], zone_id, zone_id, oci_config=config)
     await zones.clients.workloads.CreateWorkload(request, timeout=PATIENCE)
@@ -57,7 +57,7 @@ async def run(zones: Zones, zone_id: str, script: str) -> list[str]:
 
 
 async def test_room_beside_memory_is_what_preflight_said(zones: Zones) -> None:
-    """As many zones as it says, all at work at once, and the next one is refused for that reason."""
+    """As many zones as preflight says, all at work at once; the next zone is refused for this reason."""
     info = await zones.clients.host.Info(pb.InfoRequest(), timeout=PATIENCE)
     found = {notice.setting: notice for notice in info.preflight}
     notice = found["gnttab_max_maptrack_frames"]

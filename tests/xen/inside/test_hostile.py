@@ -1,6 +1,6 @@
-"""A guest whose agent is hostile, over real rings: what it sends, and how it behaves, harms itself alone.
+"""A guest with a hostile agent, over real rings: its frames and its behaviour harm itself alone.
 
-The guest (``replay`` in peer.c) sends what ``tests/hostile`` has the fake's agents send.
+The guest (``replay`` in peer.c) sends the frames that ``tests/hostile`` has the fake's agents send.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ BROKEN = (
     "unknown flags",
     "stream 0",
 )
-"""Attacks of tests/support/agent/hostile_zone.py that break a rule with their first frame."""
+"""Attacks of tests/support/agent/hostile_zone.py whose first frame breaks a rule."""
 _EVENT = pb.Event(process_exited=pb.ProcessExited(process=pb.ProcessRef(container_id="none")))
 EVENTS = frames.encode(Frame(Type.EVENT, 0, _EVENT.SerializeToString())) * 256
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What the guest does with one connection: sends this, the last part again and again, or then that."""
+    """The guest's script for a connection: send this, then repeat the last part, or do ``then``."""
 
     first: bytes
     repeated: bytes = b""
@@ -70,7 +70,7 @@ class Script:
 
 
 class _Recorder:
-    """A connection that remembers what an attack sends."""
+    """A connection that records an attack's frames."""
 
     def __init__(self) -> None:
         self.sent = b""
@@ -89,7 +89,7 @@ def _attack(name: str) -> bytes:
 async def hostile(
     toolstack: LibxlToolstack, spec: MakeSpec, folder: Path, scripts: Sequence[Script]
 ) -> AsyncIterator[DomainId]:
-    """A guest that does one script after the other, a connection each, and then the last one for ever."""
+    """A guest that runs the scripts in order, a connection each, and then repeats the last script."""
     disk = folder / "scripts.img"
     content = struct.pack("=I", len(scripts)) + b"".join(script.encode() for script in scripts)
     disk.write_bytes(content.ljust(-(-len(content) // 4096) * 4096, b"\0"))
@@ -101,7 +101,7 @@ async def hostile(
 
 
 class Honest:
-    """A guest that sends back what comes, which others must not hurt."""
+    """A guest that echoes its input, safe from other guests."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -148,7 +148,7 @@ async def test_every_broken_rule_cuts_the_guest_off(
             try:
                 await link.open(PATIENCE)
             except ProtocolViolation:
-                pass  # it can be seen before the link is up
+                pass  # seen before the link is up
             async with asyncio.timeout(PATIENCE):
                 while not owner.violations:  # noqa: ASYNC110 - the ring is what tells
                     await asyncio.sleep(0.02)
@@ -160,7 +160,7 @@ async def test_every_broken_rule_cuts_the_guest_off(
 async def test_larger_rings_than_an_agent_s_cut_the_guest_off(
     toolstack: LibxlToolstack, spec: MakeSpec, honest: Honest
 ) -> None:
-    """The guest picks their size, up to 513 pages that dom0 maps: none of them stay mapped."""
+    """The guest picks the rings' size, up to 513 pages mapped by dom0: none stay mapped."""
     domain = await toolstack.create(spec("greedy"))
     await toolstack.unpause(domain)
     for _ in range(2):

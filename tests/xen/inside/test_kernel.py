@@ -26,11 +26,11 @@ from tests.xen.inside.test_agent import PATIENCE, Dialled, _finished, _start
 
 EARLY = ("xen-gntalloc", "xen-gntdev", "xen-evtchn", "xen-blkfront", "squashfs")
 LATE = ("erofs", "overlay")
-"""Without which there are no containers; without the early ones no addons."""
+"""Containers need these modules; addons need the early modules."""
 
 
 def _kernel(folder: Path) -> DomainKernel:
-    """Debian's cloud kernel, which is not the toolstack's, as an image has it."""
+    """Debian's cloud kernel, as in an image; the toolstack has another kernel."""
     image = machine.small_kernel()
     version = image.name.removeprefix("vmlinuz-")
     early, addons = early_and_addons(version, folder, EARLY, LATE)
@@ -76,7 +76,7 @@ async def test_a_zone_on_a_kernel_of_its_own(kernels: Path, tmp_path: Path, mode
 
 
 async def _refuses(toolstack: LibxlToolstack, spec: DomainSpec, folder: Path) -> None:
-    """What is no kernel, and addons that are no disk; nothing is left of such a domain."""
+    """An invalid kernel, and addons without a disk; no trace of the domain is left."""
     assert spec.kernel
     nonsense = folder / "nonsense"
     nonsense.write_bytes(os.urandom(1000))

@@ -50,7 +50,7 @@ async def booted(stage: LibxlStage, image: Path) -> Agent:
 
 
 async def sees(agent: Agent, name: str, *kinds: str) -> None:
-    """Wait until functions of these classes are on the zone's bus, and no others."""
+    """Wait until exactly the functions of these classes are on the zone's bus."""
     script = "cat /sys/bus/pci/devices/*/class 2>/dev/null; true"
     found: list[str] = []
     number = 0
@@ -66,7 +66,7 @@ async def sees(agent: Agent, name: str, *kinds: str) -> None:
         raise AssertionError(f"the zone sees {found}, not {kinds}") from None
 
 
-async def test_it_is_in_one_zone_after_the_other(stage: LibxlStage, image: Path) -> None:
+async def test_pci_function_goes_from_zone_to_zone(stage: LibxlStage, image: Path) -> None:
     first, second = await booted(stage, image), await stage.create(passthrough=True)
     await stage.toolstack.attach_pci(first.domain, FUNCTION)
     await sees(first, "with", KIND)
@@ -84,7 +84,7 @@ async def test_it_is_in_one_zone_after_the_other(stage: LibxlStage, image: Path)
     assert await stage.toolstack.pci_functions(second.id) == [FUNCTION]
 
 
-async def test_it_is_found_again_after_a_restart_and_freed_by_the_zones_end(
+async def test_pci_function_is_found_after_a_restart_and_freed_by_the_zones_end(
     stage: LibxlStage, image: Path
 ) -> None:
     agent = await booted(stage, image)
@@ -107,7 +107,7 @@ async def test_a_pvh_zone_is_refused(stage: LibxlStage) -> None:
 
 
 async def test_functions_that_cannot_be_given_away(stage: LibxlStage) -> None:
-    """Bridges and what cannot be reset, with an IOMMU too."""
+    """Bridges and functions without a reset, also with an IOMMU."""
     info = await stage.create(passthrough=True)
     for address in sorted(entry.name for entry in pci.FUNCTIONS.iterdir()):
         if address != FUNCTION:

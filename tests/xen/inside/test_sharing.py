@@ -1,4 +1,4 @@
-"""What serves a zone's volumes on Xen: found again, missed when it is killed, ended with its domain."""
+"""File servers of zones on Xen: found again, missed after a kill, ended with their domain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_KIB = 3072
 
 @pytest.fixture
 async def agent(stage: Stage, area: Area, images: tuple[Path, Path], shown: Path) -> AsyncIterator[Agent]:
-    """Of a domain that has its directory mounted."""
+    """The agent of a domain with its directory mounted."""
     booted = await stage.boot(shared=area.namespace)
     await stage.toolstack.attach_disk(booted.domain, DiskSpec("xvda", images[0]))
     await mount(stage, booted)
@@ -101,7 +101,7 @@ async def test_a_server_ends_with_its_domain(stage: Stage, agent: Agent) -> None
 
 
 async def test_a_guest_that_leaves_ends_its_server(stage: Stage, agent: Agent) -> None:
-    """It does when it is told of another session; a hostile one does when it likes."""
+    """A guest leaves when told of another session; a hostile guest leaves at any time."""
     ends = stage.toolstack.share_ends()
     leaving = asyncio.ensure_future(agent.call(mount_shared=pb.MountShared(session="another")))
     end = await soon(anext(ends))
@@ -109,7 +109,9 @@ async def test_a_guest_that_leaves_ends_its_server(stage: Stage, agent: Agent) -
     assert isinstance(end, ShareEnd) and end.reason == "the zone closed the connection"
 
 
-async def test_what_a_zone_costs(stage: Stage, agent: Agent, images: tuple[Path, Path]) -> None:
+async def test_shared_directory_costs_bounded_grants_and_memory(
+    stage: Stage, agent: Agent, images: tuple[Path, Path]
+) -> None:
     bare = await stage.boot()
     await stage.toolstack.attach_disk(bare.domain, DiskSpec("xvda", images[0]))
     assert (await bare.run("c", "xvda", "true"))[0] == 0

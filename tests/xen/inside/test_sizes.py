@@ -1,4 +1,4 @@
-"""ResizeZone on Xen, by a real protectd: what the guest and Xen say of it, and SIGKILL at each step."""
+"""ResizeZone on Xen, by a real protectd: the guest's and Xen's figures, and SIGKILL at each step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Seen = tuple[int, int, int, int]
 
 
 class OneZone:
-    """A protectd with one zone."""
+    """A protectd with a single zone."""
 
     def __init__(self, protectd: Protectd, clients: Clients) -> None:
         self.protectd = protectd
@@ -107,8 +107,8 @@ def _back() -> pb.ZoneResources:
     return pb.ZoneResources(memory_bytes=BEGIN.memory_bytes, vcpus=BEGIN.vcpus, weight=256, cap=0)
 
 
-async def test_what_it_cannot_give_back(zone: OneZone) -> None:
-    """Its kernel alone needs more than that; nothing of the rest is done either."""
+async def test_memory_that_the_zone_cannot_give_back_fails_the_whole_resize(zone: OneZone) -> None:
+    """Its kernel alone needs more than that; the rest of the resize is not done either."""
     asked = pb.ZoneResources(memory_bytes=64 * MIB, vcpus=1, weight=9)
     (not_done,) = await zone.resize(asked)
     assert not_done.startswith("memory: 64 MiB wanted, the zone can go down to ")

@@ -60,7 +60,7 @@ class Bench:
         return container
 
     async def exited(self, container: str) -> cri.ContainerStatus:
-        """Its status once it has ended."""
+        """Its status after its end."""
         status = cri.ContainerStatus()
 
         async def ended() -> bool:
@@ -72,7 +72,7 @@ class Bench:
         return status
 
     async def logged(self, pod: Pod, text: str) -> list[str]:
-        """The container's log lines, once ``text`` is among them."""
+        """The container's log lines, once they contain ``text``."""
 
         async def there() -> bool:
             return text in self.lines(pod)
@@ -108,8 +108,8 @@ def _interfaces() -> list[str]:
 async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
     folder = tmp_path_factory.mktemp("story")
     node = CriNode(folder)
-    # In emulation PV is twice as fast: all but one test run in it.  The other profile says no mode, and that
-    # is PVH here, as for whoever sets nothing.
+    # In emulation PV is twice as fast: all tests but one run in it. The other profile names no mode, and its
+    # mode here is the default, PVH.
     profiles = {"default": {"memory": "128MiB", "mode": "pv"}, "auto": {"memory": "128MiB"}}
     # For _crash: Debian's kernels do not take that key from the host otherwise.
     libxl = {"kernel_arguments": "quiet sysrq_always_enabled"}
@@ -208,7 +208,7 @@ async def test_an_end_while_the_daemon_is_down_is_not_lost(bench: Bench) -> None
     container = await bench.started(pod, "echo begun; sleep 3; echo ended; exit 42")
     await bench.logged(pod, "begun")
     await bench.node.protectd.daemon.crash()
-    await asyncio.sleep(6)  # it ends meanwhile
+    await asyncio.sleep(6)  # the container ends in the meantime
     await bench.node.protectd.daemon.start()
     assert (await bench.exited(container)).exit_code == 42
     assert bench.lines(pod) == ["begun", "ended"]
@@ -253,6 +253,6 @@ async def _serves(bench: Bench) -> None:
 
 
 async def test_consoles_are_kept_while_zones_live() -> None:
-    """Removed with their zones, so that names of the past do not pile up."""
+    """Consoles are removed with their zones, and names of the past do not pile up."""
     names = [path.name for path in Path("/var/log/xen/console").glob("guest-*.log")]
     assert not [name for name in names if re.search("story|survivor|orphan", name)]

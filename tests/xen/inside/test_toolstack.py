@@ -1,4 +1,4 @@
-"""What is particular to the libxl toolstack; what both toolstacks promise is in tests/contract."""
+"""Particulars of the libxl toolstack; tests/contract has the promises of both toolstacks."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_a_crash_ends_the_wait_for_the_channel(toolstack: LibxlToolstack, 
 
 
 async def _shared(toolstack: LibxlToolstack, spec: MakeSpec, label: str) -> bytes:
-    """Let a zone grant a page to another: what the other says when it maps it."""
+    """Let a zone grant a page to another; returns the other zone's words on its mapping."""
     giver, taker = [await toolstack.create(replace(spec(test), seclabel=label)) for test in ("grant", "map")]
     with Xenstore() as store:
         store.write(f"/local/domain/{giver}/data/peer", str(taker).encode())
@@ -197,7 +197,7 @@ def _loops_of(image: Path) -> int:
 async def test_a_backend_of_a_domain_that_is_gone_is_removed(
     toolstack: LibxlToolstack, context: Context, spec: MakeSpec, tmp_path: Path
 ) -> None:
-    """As one stays of a disk that is attached while somebody else ends the domain."""
+    """As after an attachment of a disk during the domain's end."""
     image = tmp_path / "disk.img"
     image.write_bytes(bytes(4096))
     domid = await toolstack.create(spec("mute"))
@@ -207,7 +207,7 @@ async def test_a_backend_of_a_domain_that_is_gone_is_removed(
         left, others = f"{BACKENDS}/{domid}/{number}", f"{BACKENDS}/{ANOTHER}"
         nodes = {name: store.read(f"{left}/{name}") or b"" for name in store.list(left)}
         domain.destroy(context, domid)
-        del nodes["physical-device"]  # it is written last
+        del nodes["physical-device"]  # written last
         try:
             for name, value in nodes.items():
                 store.write(f"{left}/{name}", value)
@@ -270,9 +270,9 @@ async def _used(toolstack: LibxlToolstack, *zones: UUID) -> list[int]:
 
 
 async def test_a_zone_of_many_vcpus_weighs_no_more(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
-    """One that has asked for little burns two vCPUs beside two that have asked for a CPU and have one each.
+    """A zone with a small request burns two vCPUs beside two zones that request a CPU and have a vCPU each.
 
-    On a machine of two CPUs, one honest zone would leave the other CPU to the hostile one.
+    On a machine of two CPUs, a single honest zone would leave the other CPU to the hostile zone.
     """
     hostile = await _burns(toolstack, replace(spec("burn"), vcpus=2), CpuShares(26))
     honest = [await _burns(toolstack, spec("burn"), CpuShares(256)) for _ in range(2)]
@@ -304,7 +304,7 @@ async def test_a_cap_holds_while_cpus_are_idle(toolstack: LibxlToolstack, spec: 
 async def test_other_virtual_machines_are_left_alone(
     toolstack: LibxlToolstack, context: Context, boot: Boot, spec: MakeSpec
 ) -> None:
-    """They are listed, and nothing of theirs is touched: neither their logs nor themselves."""
+    """Other machines are listed, and neither they nor their logs are touched."""
     theirs = replace(spec("mute"), name=f"database-{uuid4().hex[:12]}")
     domid = DomainId(domain.create(context, domain_config(theirs, boot, "quiet")))
     log = LibxlSettings().console_dir / f"guest-{theirs.name}.log"

@@ -1,4 +1,4 @@
-"""The channel's rules: what is wrong closes the connection, and a new one goes on where the old one was."""
+"""The channel's rules: a violation closes the connection, and a new connection goes on from its state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def raw(kind: int, stream: int, payload: bytes = b"", flags: int = 0) -> bytes:
 
 
 def closes(client: Client) -> None:
-    """The agent ends the connection; what it had sent before may still come."""
+    """The agent ends the connection; earlier frames may still come."""
     with pytest.raises((Closed, BrokenPipeError)):
         while True:
             client.step()
@@ -111,7 +111,7 @@ def test_breaking_a_rule(zone: Zone, why: str, frame: Callable[[pb.ProcessCreate
             client.step()
     again = zone.connect()
     listed = again.begin(list_processes=pb.ListProcesses())
-    # Creations of the broken connection wait for their disk; the list waits for them.
+    # Creations of the broken connection wait for their disk; the list waits for the creations.
     if why == "a call id that is open":
         again.call(delete_container=pb.DeleteContainer(id="w"))
     processes = again.finish(listed).processes.processes
@@ -120,7 +120,7 @@ def test_breaking_a_rule(zone: Zone, why: str, frame: Callable[[pb.ProcessCreate
 
 
 def ten_digits(client: Client) -> int:
-    """The number of an output that has sent 11 bytes, of which none is consumed."""
+    """The number of an output with 11 sent bytes, none consumed."""
     request = creation("c1", "sh", "-c", "echo 0123456789; sleep 100")
     number = client.call(create_container=request).created.stdout_stream
     stream = client.streams.setdefault(number, Stream(number, take=False))
@@ -130,7 +130,7 @@ def ten_digits(client: Client) -> int:
 
 
 def test_credit_does_not_go_back(zone: Zone, client: Client) -> None:
-    """What was consumed once is not kept any more."""
+    """Consumed bytes are not kept any more."""
     number = ten_digits(client)
     client.send(frames.credit(number, 8, frames.WINDOW + 4))
     client.call(get_facts=pb.GetFacts())
@@ -222,5 +222,5 @@ def test_sixty_four_calls(client: Client) -> None:
 
 
 def test_hello_frame_limits() -> None:
-    """This file's raw() and the codec agree, so that what is tested is the agent."""
+    """This file's raw() and the codec agree: the agent is tested."""
     assert raw(Type.CALL, 5, b"abc") == frames.encode(Frame(Type.CALL, 5, b"abc"))

@@ -13,17 +13,17 @@ from tests.support.agent.zone import BUILD
 
 pytestmark = pytest.mark.root
 
-# Numbers around those that the launcher moves its own to.
+# Numbers around the launcher's own descriptors.
 NUMBERS = (3, 4, 5, 99, 100, 101, 102, 103)
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_one_inherited_descriptor(root: Path, tmp_path: Path, number: int) -> None:
+def test_inherited_descriptor_does_not_reach_the_zone(root: Path, tmp_path: Path, number: int) -> None:
     directory = tmp_path / "d"
     directory.mkdir()
     command = [str(BUILD / "fakedom"), "--root", str(root), "--dir", str(directory)]
     script = f'exec {number}</dev/null; shift; exec "$@"'
-    # bash: dash knows only descriptors of one digit
+    # bash: dash knows only descriptors of a single digit
     done = subprocess.run(
         ["bash", "-c", script, "bash", "-", *command], capture_output=True, text=True, timeout=60, check=False
     )

@@ -98,7 +98,7 @@ def test_nobody_listens(zone: Zone, client: Client) -> None:
 
 
 @pytest.mark.parametrize("port", [0, 65536, 2**32 - 1])
-def test_what_is_no_port(zone: Zone, client: Client, port: int) -> None:
+def test_invalid_port_is_refused(zone: Zone, client: Client, port: int) -> None:
     with pytest.raises(Failed, match="not a port") as failed:
         dial(client, port)
     assert failed.value.code == INVALID
@@ -194,7 +194,7 @@ def test_an_unanswered_dial_ends_with_its_channel(zone: Zone, client: Client) ->
         client.close()
         again = zone.connect()
         assert {into for into, _ in listed(again)} == known
-        # Those that waited come when the kernel tries again, unless the agent has given them up by then.
+        # Waiting connections come when the kernel tries again, unless the agent has given them up by then.
         listener.settimeout(15)
         with suppress(TimeoutError):
             for _ in range(6):

@@ -36,7 +36,7 @@ EXPECTED = {
 
 
 class Dialled:
-    """A dial that remembers its transport, so that a test can break it."""
+    """A dial that keeps its transport, for a later break."""
 
     def __init__(self, zone: Zone) -> None:
         self._directory = zone.directory
@@ -59,7 +59,7 @@ async def start(link: Link, name: str, *args: str, stdin: bool = False) -> pb.Pr
 
 
 def talk(zone: Zone) -> None:
-    """A container that writes a lot, made by a host that is gone; the only one."""
+    """The only container, with much output, made by a host that is gone."""
     client = zone.connect()
     client.delete("c1")
     client.call(create_container=creation("c1", "sh", "-c", TALK))
@@ -94,7 +94,7 @@ async def test_calls_and_their_faults(zone: Zone) -> None:
 async def test_a_log_is_whole_through_cuts_and_restarts(zone: Zone, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     breaks = 0
-    for number in range(20):  # one log, unless it is whole before it was broken off often
+    for number in range(20):  # a log, unless it is whole before enough breaks
         talk(zone)
         path = tmp_path / f"{number}.log"
         breaks += await _broken_off(zone, path, rng)
@@ -165,7 +165,7 @@ async def test_stdin_is_whole_through_cuts(zone: Zone) -> None:
 
 
 async def test_a_given_up_output_does_not_block_its_process(zone: Zone) -> None:
-    """Nobody registers it after a restart: the agent is told to drop it, also what it had sent before."""
+    """Nobody registers the output after a restart: the agent is told to drop it with its earlier bytes."""
     talk(zone)
     owner = Owner()
     sink = Collector()
@@ -197,7 +197,7 @@ async def test_a_given_up_output_does_not_block_its_process(zone: Zone) -> None:
 def test_sigkill_of_the_host(zone: Zone, tmp_path: Path) -> None:
     """The host is killed at random moments while the container writes; its log is whole in the end."""
     kills = 0
-    for number in range(20):  # one log, unless it is whole before its host was killed often
+    for number in range(20):  # a log, unless it is whole before enough kills of its host
         talk(zone)
         path = tmp_path / f"{number}.log"
         kills += _killed(zone, path)
@@ -219,7 +219,7 @@ def _killed(zone: Zone, path: Path) -> int:
             assert child.stdout is not None
             assert child.stdout.readline() == b"begun\n"
             try:
-                # the first few early, so that a quick run cannot be done before it was killed often
+                # the first few early: a quick run cannot be done before enough kills
                 child.wait(timeout=rng.random() * (0.005 if kills < 5 else 0.03) if kills < 20 else 60)
             except subprocess.TimeoutExpired:
                 child.kill()

@@ -36,7 +36,8 @@ def test_resume_under_load(zone: Zone) -> None:
     while not stream.ended:
         client.streams[stream.number] = stream
         try:
-            # A frame has at most a fifteenth of it: so there are breaks enough, however late we read.
+            # A frame has at most a fifteenth of the content: breaks are frequent enough, however late we
+            # read.
             for _ in range(source.randrange(1, 3)):
                 if stream.ended:
                     break
@@ -44,7 +45,7 @@ def test_resume_under_load(zone: Zone) -> None:
         finally:
             client.close()
         breaks += 1
-        # What came last may not have been worked off: then it is asked for again.
+        # The last bytes may be unprocessed: then they are requested again.
         stream.consumed = source.randrange(stream.consumed, len(stream.data) + 1)
         del stream.data[stream.consumed :]
         if stream.ended and stream.consumed < len(EXPECTED):
@@ -61,7 +62,7 @@ def test_resume_under_load(zone: Zone) -> None:
 def test_a_stream_is_silent_until_credit(zone: Zone) -> None:
     client = zone.connect()
     created = client.call(create_container=creation("c1", "sh", "-c", "echo one; sleep 100")).created
-    # Nothing is consumed, so that all of it may be asked for again.
+    # Nothing is consumed: all bytes may be requested again.
     first = client.streams[created.stdout_stream] = Stream(created.stdout_stream, take=False)
     client.call(start_container=pb.StartContainer(id="c1"))
     client.until(lambda: first.data == b"one\n", "output")
@@ -154,7 +155,7 @@ def test_back_pressure(zone: Zone, client: Client) -> None:
 
 
 def test_fair_turns(client: Client) -> None:
-    """Two endless writers and a third that says little: it is heard, and so are calls."""
+    """Two endless writers and a quiet third: the third is heard, and so are calls."""
     endless = []
     for name in ("c1", "c2"):
         number = client.start(name, "yes").stdout_stream
@@ -168,10 +169,10 @@ def test_fair_turns(client: Client) -> None:
 
 
 def test_turns(client: Client) -> None:
-    """Of two that have a window full each, none gets far ahead of the other."""
+    """Of two streams with a full window each, neither gets far ahead of the other."""
     streams = []
     for name in ("c1", "c2"):
-        # A window's worth is sent, and as much is in the pipe, when it says so.
+        # At this message a window is sent, and as much is in the pipe.
         script = f"head -c {2 * frames.WINDOW} /dev/zero; echo full >&2; sleep 100"
         created = client.call(create_container=creation(name, "sh", "-c", script)).created
         streams.append(Stream(created.stdout_stream, take=False))
@@ -205,10 +206,10 @@ def test_giving_up_an_output(client: Client) -> None:
 
 
 def test_output_after_an_exec_of_a_lost_connection(zone: Zone) -> None:
-    """A creation whose connection ends: the list tells, and its streams wait for credit."""
+    """A creation whose connection ends: the list tells its result, and its streams wait for credit."""
     client = zone.connect()
     client.begin(create_container=creation("c1", "sh", "-c", "echo hi"))
-    # Answered first, and proof that the creation has begun.
+    # Answered first; this proves that the creation has begun.
     client.call(get_facts=pb.GetFacts())
     client.close()
     client = zone.connect()

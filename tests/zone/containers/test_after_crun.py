@@ -38,14 +38,14 @@ PTRACE_SEIZE = 0x4206
 
 
 class Gate:
-    """Holds crun's commands of one kind after their work is done."""
+    """Holds crun's commands of a kind after their work is done."""
 
     def __init__(self, zone: Zone, command: str) -> None:
         self.done = Path(f"/proc/{zone.pid}/root/run/gate-{command}")
         self.go = self.done.with_suffix(".go")
         for path in (self.go, self.done):
             os.mkfifo(path)
-        # For both ways, so that nobody waits for the other to open it.
+        # Opened for both ways: nobody waits for the other side.
         self.files = [os.open(path, os.O_RDWR | os.O_NONBLOCK) for path in (self.done, self.go)]
 
     def wait(self) -> None:
@@ -54,7 +54,7 @@ class Gate:
         os.read(self.files[0], 100)
 
     def open(self) -> None:
-        """Let it end; those that come later are not held."""
+        """Let the command end; later commands are not held."""
         self.done.unlink()
         os.write(self.files[1], b"\n")
 
@@ -113,13 +113,13 @@ def children_of(zone: Zone) -> dict[str, int]:
     """The agent's children, by command line: their pids out here."""
     found = {}
     for pid in Path(f"/proc/{zone.pid}/task/{zone.pid}/children").read_text().split():
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has just been waited for
+        with suppress(FileNotFoundError, ProcessLookupError):  # reaped just before
             found[Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()] = int(pid)
     return found
 
 
 def children_are(zone: Zone, *expected: str) -> dict[str, int]:
-    """Wait until these are the agent's children: out here there is no event for that."""
+    """Wait until these are the agent's children: the host gets no event for them."""
     deadline = time.monotonic() + DEADLINE
     while (found := children_of(zone)).keys() != set(expected):
         assert time.monotonic() < deadline, found
@@ -128,7 +128,7 @@ def children_are(zone: Zone, *expected: str) -> dict[str, int]:
 
 
 def held_crun(command: str, *arguments: str) -> str:
-    """The command line of the script that is held."""
+    """The command line of the held script."""
     crun = ("/usr/bin/busybox", "sh", "/usr/bin/crun", "--log=/proc/self/fd/3", "--cgroup-manager=cgroupfs")
     return " ".join((*crun, command, *arguments))
 
@@ -160,7 +160,7 @@ def execution(container: str, exec_id: str, *args: str, tty: bool = False) -> pb
 
 @contextmanager
 def pid_lost(zone: Zone) -> Iterator[None]:
-    """What crun wrote of c1's pid is gone."""
+    """crun's pid file of c1 is gone."""
     Path(f"/proc/{zone.pid}/root/run/xenpod/containers/c1/pid").write_text("")
     yield
 
@@ -193,7 +193,7 @@ def test_an_exec_whose_terminal_cannot_be_taken_is_killed(zone: Zone, client: Cl
     with gate(zone, "exec") as held:
         call = client.begin(exec_process=execution("c1", "e1", "sleep", "1000", tty=True))
         held.wait()
-        # Kept by us, so that it is not the terminal's end that ends the process.
+        # Kept by us: the terminal's end must not end the process.
         with terminal_taken(zone):
             held.open()
             with pytest.raises(Failed, match="terminal from crun") as failed:
@@ -280,7 +280,7 @@ def test_a_name_is_taken_from_the_beginning_of_its_exec(zone: Zone, client: Clie
         call = client.begin(exec_process=execution("c1", "e1", "sleep", "50"))
         held.wait()
         refused(client, 6, exec_process=execution("c1", "e1", "true"))
-        # It is not there for anybody else yet.
+        # The process is not there for other callers yet.
         assert set(client.listed()) == {("c1", "")}
         ref = pb.ProcessRef(container_id="c1", exec_id="e1")
         refused(client, 9, signal_process=pb.SignalProcess(process=ref, signal=signal.SIGTERM))

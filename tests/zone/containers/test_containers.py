@@ -1,4 +1,4 @@
-"""Containers: the whole life of one, its streams, its end."""
+"""Containers: their whole life, their streams, their end."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_an_idle_zone_holds_no_inotify(zone: Zone, client: Client, disk: Path) -
 
     def kinds() -> Iterator[str]:
         for one in descriptors.iterdir():
-            with suppress(FileNotFoundError):  # it has just been closed
+            with suppress(FileNotFoundError):  # closed just before
                 yield os.readlink(one)
 
     while any("inotify" in kind for kind in kinds()):
@@ -103,7 +103,7 @@ def test_an_idle_zone_holds_no_inotify(zone: Zone, client: Client, disk: Path) -
 
 
 def test_a_node_that_comes_before_its_disk_is_waited_on(zone: Zone, client: Client, disk: Path) -> None:
-    """As the kernel does it with a disk that is attached; nothing is behind the first number."""
+    """As the kernel does with an attached disk; nothing is behind the first number."""
     devices = Path(f"/proc/{zone.pid}/root/dev")
     os.mknod(devices / "xvdc", 0o600 | 0o060000, os.makedev(240, 0))
     with pytest.raises(OSError, match="No such device"):
@@ -131,8 +131,8 @@ def test_a_disk_that_does_not_come(client: Client) -> None:
     assert failed.value.code == 4
 
 
-def test_what_a_zone_cannot_run_is_refused(client: Client) -> None:
-    """And is no failure of the zone: FAILED_PRECONDITION, and said to be what its start would meet."""
+def test_container_that_cannot_run_is_refused(client: Client) -> None:
+    """No failure of the zone: FAILED_PRECONDITION, marked as an error that the start would meet."""
     mount = {"destination": "/etc/resolv.conf/x", "type": "tmpfs", "source": "tmpfs"}
     nowhere = creation("c", "true")
     nowhere.config_json = nowhere.config_json.replace(b'"cwd": "/"', b'"cwd": "/etc/resolv.conf"')
@@ -150,7 +150,9 @@ def test_what_a_zone_cannot_run_is_refused(client: Client) -> None:
 
 
 @pytest.mark.parametrize(("content", "words"), [(b"#!/no/such\n", b"No such file"), (b"x", b"format error")])
-def test_what_only_the_kernel_refuses_has_started(client: Client, content: bytes, words: bytes) -> None:
+def test_file_that_only_the_kernel_refuses_starts_and_exits_with_1(
+    client: Client, content: bytes, words: bytes
+) -> None:
     """The file may be run, as far as can be seen beforehand: its process ends by itself, and says why."""
     mount = {"destination": "/x", "type": "bind", "source": "files/x", "options": ["bind", "ro"]}
     request = creation("c1", "/x", mounts=[mount])
@@ -161,7 +163,7 @@ def test_what_only_the_kernel_refuses_has_started(client: Client, content: bytes
     assert words in client.output(created.stderr_stream)
 
 
-def test_what_fails_leaves_nothing(zone: Zone, client: Client) -> None:
+def test_failed_creation_leaves_nothing(zone: Zone, client: Client) -> None:
     with pytest.raises(Failed, match="not found in") as failed:
         client.call(create_container=creation("c1", "/no/such/program"))
     assert failed.value.code == 9 and failed.value.cannot_start
@@ -187,7 +189,7 @@ def test_signals(client: Client) -> None:
     ref = pb.ProcessRef(container_id="c1")
     client.call(signal_process=pb.SignalProcess(process=ref, signal=signal.SIGKILL))
     assert client.exited("c1").exit_code == 137
-    # One that has ended can be signalled without an error, as with kill(2) on a zombie.
+    # An ended process can be signalled without an error, as with kill(2) on a zombie.
     client.call(signal_process=pb.SignalProcess(process=ref, signal=signal.SIGTERM))
 
 
@@ -224,7 +226,7 @@ def test_out_of_memory_of_an_exec(client: Client) -> None:
 
 
 def test_out_of_memory_of_another_process(client: Client) -> None:
-    """What happened to an exec's child did not happen to it, nor to one that is killed later."""
+    """The death of an exec's child does not count for the exec, nor for a container killed later."""
     client.start("c1", "sleep", "100", memory=24 << 20)
     client.execute("c1", "e1", "sh", "-c", "tail /dev/zero; exit 7")
     exited = client.exited("c1", "e1")
@@ -251,7 +253,7 @@ def test_stdin_that_nobody_reads(client: Client) -> None:
     client.until(lambda: client.credits[created.stdin_stream][2], "the stream given up")
 
 
-def test_what_came_before_the_end_is_not_lost(client: Client) -> None:
+def test_output_before_the_exit_is_not_lost(client: Client) -> None:
     """The pipe is full when the process ends; and a group member that lives on gets no say."""
     created = client.start("c1", "sh", "-c", "seq 1 20000; sleep 100 & exit 0")
     assert client.exited("c1").exit_code == 0
@@ -260,7 +262,7 @@ def test_what_came_before_the_end_is_not_lost(client: Client) -> None:
 
 
 def test_writers_end_with_the_container(client: Client) -> None:
-    """Without a pid namespace of its own, what the first process leaves behind is killed."""
+    """Without its own pid namespace: processes left behind by the first process are killed."""
     created = client.start(
         "c1", "sh", "-c", "(while :; do echo tick; sleep 0.01; done) & exit 0", shared_pids=True
     )
@@ -270,7 +272,7 @@ def test_writers_end_with_the_container(client: Client) -> None:
 
 
 def test_nothing_outlives_the_first_process(zone: Zone, client: Client, cgroups: list[Path]) -> None:
-    """Without a pid namespace of its own: not even what has left its session and closed its streams."""
+    """Without its own pid namespace: also processes that have left its session and closed its streams."""
     script = "(busybox setsid sleep 1000 <&- >&- 2>&- &); echo up; read -r go"
     created = client.start("c1", "sh", "-c", script, stdin=True, shared_pids=True)
     client.until(lambda: created.stdout_stream in client.streams, "output")
@@ -283,7 +285,7 @@ def test_nothing_outlives_the_first_process(zone: Zone, client: Client, cgroups:
     while left := zone.children():
         assert time.monotonic() < deadline, left
         time.sleep(0.01)
-    # It may have been frozen for that: not for good.
+    # The container may have been frozen for the kill, but not for good.
     states = [group / "workloads/c1/freezer.state" for group in cgroups]
     assert {state.read_text() for state in states if state.exists()} <= {"THAWED\n"}
 

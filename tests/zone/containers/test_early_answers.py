@@ -1,4 +1,4 @@
-"""Creations answered while crun is still at work: what comes next waits for it, and hears how it went."""
+"""Creations answered while crun is still at work: later calls wait for crun, and get its result."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_signal_reaches_what_is_being_created(client: Client) -> None:
         client.call(start_container=start("c1"))
 
 
-def test_what_cannot_be_run_is_said_at_its_start(zone: Zone, client: Client) -> None:
+def test_command_that_cannot_be_run_is_refused_at_start(zone: Zone, client: Client) -> None:
     request = early("c1", "/no/such/program", stdin=True)
     created = client.call(create_container=request).created
     for _ in range(2):
@@ -108,7 +108,7 @@ def test_a_new_connection_hears_of_it_once_it_is_whole(zone: Zone) -> None:
 
 @pytest.mark.parametrize("runs", [True, False])
 def test_a_start_that_is_held_outlives_its_connection(zone: Zone, runs: bool) -> None:
-    """Whoever sent it is told by the list of processes that it runs, or by the next start why not."""
+    """Its sender learns from the list of processes that it runs, or from the next start why not."""
     first = zone.connect()
     creating = first.begin(create_container=early("c1", "sleep" if runs else "/no/such/program", "1000"))
     first.begin(start_container=start("c1"))
@@ -140,7 +140,7 @@ def _nothing_is_left(zone: Zone, client: Client) -> None:
 
 
 def test_disks_of_an_earlier_connection_are_not_waited_for(zone: Zone) -> None:
-    """Whoever was to attach them has gone."""
+    """The caller that would attach them has gone."""
     first = zone.connect()
     first.begin(create_container=creation("c1", "true", disk="xvdz"))
     first.call(get_facts=pb.GetFacts())

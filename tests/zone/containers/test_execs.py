@@ -28,7 +28,7 @@ def test_an_exec(client: Client) -> None:
 
 
 def test_many_short_execs(client: Client) -> None:
-    """Some end before crun has said their pid."""
+    """Some end before crun has written their pid."""
     client.start("c1", "sleep", "100")
     for round_ in range(5):
         calls = []
@@ -52,7 +52,7 @@ def test_an_exec_of_nothing(client: Client) -> None:
 
 
 def test_an_exec_leaves_a_writer(client: Client) -> None:
-    """Its streams end when the last writer has gone; deleting the exec does not wait for that."""
+    """Its streams end with the last writer; deleting the exec does not wait for the writer."""
     client.start("c1", "sleep", "100")
     created = client.execute("c1", "e1", "sh", "-c", "(sleep 0.3; echo late) & echo early")
     assert client.exited("c1", "e1").exit_code == 0
@@ -71,7 +71,7 @@ def test_a_running_exec_is_deleted(client: Client) -> None:
 
 
 def test_a_deleted_exec_ends_with_its_group(zone: Zone, client: Client) -> None:
-    """Of one that leads a group, as the first process of a terminal does."""
+    """An exec that leads a group, as the first process of a terminal does."""
     client.start("c1", "sleep", "100", shared_pids=True)
     created = client.execute("c1", "e1", "sh", "-c", "trap '' HUP; sleep 1000 & echo up; wait", tty=True)
     client.until(lambda: created.stdout_stream in client.streams, "output")

@@ -1,4 +1,4 @@
-"""The agent's file systems, by the word of e2fsck, and of a kernel that mounts them."""
+"""The agent's file systems, checked by e2fsck, and mounted by a kernel."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ needs_e2fsck = pytest.mark.skipif(shutil.which("e2fsck") is None, reason="needs 
 
 
 def made(tool: Path, file: Path, size: int, *files: str) -> int:
-    """The size of a file system that was made."""
+    """The size of the made file system."""
     done = subprocess.run([tool / "ext4check", file, str(size), *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
 
 def complaints(file: Path) -> list[str]:
-    """What e2fsck finds, but that there is no lost+found."""
+    """Complaints of e2fsck, except for the missing lost+found."""
     done = subprocess.run(["e2fsck", "-f", "-n", file], capture_output=True, text=True)
     usual = ("Pass ", "e2fsck ", "/lost+found", f"{file}: ")
     return [line for line in (done.stdout + done.stderr).splitlines() if line and not line.startswith(usual)]
@@ -50,7 +50,7 @@ def test_of_any_size(parts: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 4096, 80 * 1024, 1 << 50])
-def test_what_cannot_be(parts: Path, tmp_path: Path, size: int) -> None:
+def test_invalid_size_is_refused(parts: Path, tmp_path: Path, size: int) -> None:
     done = subprocess.run(
         [parts / "ext4check", tmp_path / "fs.img", str(size)], capture_output=True, text=True
     )

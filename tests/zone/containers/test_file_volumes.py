@@ -1,4 +1,4 @@
-"""File volumes: versions that come in parts and are seen as a whole, files written in place, their ends."""
+"""File volumes: versions that come in parts and appear as a whole, files written in place, their ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def put(client: Client, version: str, entries: Sequence[pb.FileEntry], **more: o
 
 
 def put_version(client: Client, number: int, files: dict[str, str]) -> None:
-    """As the host puts what an AtomicWriter has made."""
+    """As the host puts the files of an AtomicWriter."""
     top = f"..{number}"
     entries = [ROOT, directory(top), *(regular(f"{top}/{name}", text) for name, text in files.items())]
     links = [link("..data", top), *(link(name, f"..data/{name}") for name in files)]
@@ -94,7 +94,7 @@ def test_a_version_is_not_seen_before_its_last_part(zone: Zone, client: Client) 
     put_version(client, 1, {"a": "one\n"})
     put(client, "v2", [directory("..2"), regular("..2/a", "tw", more=True)], last=False)
     assert said(client, with_files("c1", "cat /v/a /v/..data/a")) == "one\none\n"
-    # What was begun is given up for the next one.
+    # The begun version is given up for the next version.
     put_version(client, 3, {"a": "three\n"})
     assert said(client, with_files("c2", "cat /v/a; ls -A /v")).split() == ["three", "..3", "..data", "a"]
     long = "x" * 300_000
@@ -138,8 +138,8 @@ def test_a_file_is_written_in_place(zone: Zone, client: Client) -> None:
     assert client.output(created.stdout_stream) == b"one\nseen\nsecond\ndone\n3\n"
 
 
-def test_what_a_container_leaves(zone: Zone, client: Client) -> None:
-    """A file of its own can be read when it has ended, and goes with it."""
+def test_file_written_by_a_container_is_read_until_its_deletion(zone: Zone, client: Client) -> None:
+    """A container's own file can be read after its end, and goes with it."""
     put(client, "v1", [regular("", "", mode=0o666)], owner="c1")
     request = with_files("c1", "head -c 5000 /dev/zero > /v; echo last >> /v", owner="c1", options="rw")
     begun(client, request)
@@ -163,7 +163,7 @@ def test_what_a_container_leaves(zone: Zone, client: Client) -> None:
 
 
 def test_no_way_out(zone: Zone, client: Client) -> None:
-    """What a container of the zone's root may have made of it leads nowhere."""
+    """Traps of a container with the zone's root lead nowhere."""
     put(client, "v1", [ROOT, directory("d"), link("l", "/run/xenpod"), link("d/l", "..")], keep=["d", "l"])
     for entry in (regular("l/x", ""), regular("d/l/x", ""), directory("l/x"), link("l/x", "a")):
         with pytest.raises(Failed):
@@ -194,7 +194,7 @@ def test_no_way_out(zone: Zone, client: Client) -> None:
         {"entries": [pb.FileEntry(path="a")]},
     ],
 )
-def test_what_is_not_well_formed(client: Client, wrong: dict[str, object]) -> None:
+def test_malformed_file_volume_is_refused(client: Client, wrong: dict[str, object]) -> None:
     put(client, "v0", [ROOT, directory("a")], keep=["a"])
     values: dict[str, object] = {"version": "v1", "entries": [ROOT]}
     with pytest.raises(Failed) as failed:

@@ -1,4 +1,4 @@
-"""Image volumes: what a container sees of another image, and that it sees nothing else."""
+"""Image volumes: a container sees the other image, and nothing else."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_image_and_parts_of_it(volumes: Zone, client: Client) -> None:
     assert "xenpod/containers" not in Path(f"/proc/{volumes.pid}/mounts").read_text()
 
 
-def test_it_is_only_read(volumes: Zone, client: Client) -> None:
+def test_image_volume_is_read_only_without_devices(volumes: Zone, client: Client) -> None:
     script = "echo x >/v1/new; echo x >/v2; cat /proc/mounts; cat /v1/null"
     text = said(client, with_volumes("c1", script, v1="", v2="data/file"))
     assert text.count("Read-only file system") == 2

@@ -67,7 +67,7 @@ def test_other_bounds_of_a_creation(client: Client) -> None:
     assert client.call(create_container=request).created.pid > 1
 
 
-def test_what_exists(client: Client) -> None:
+def test_creation_of_an_existing_container_or_exec_is_refused(client: Client) -> None:
     client.call(create_container=creation("c1", "sleep", "100"))
     assert refused(client, create_container=creation("c1", "true")) == EXISTS
     process = json.dumps(process_json("sleep", "100")).encode()
@@ -101,7 +101,7 @@ def test_sixty_four_containers(client: Client) -> None:
 
 
 def test_execs_that_fail_are_not_counted(zone: Zone, client: Client) -> None:
-    """More than there may be at one time."""
+    """More failing execs than the limit allows at a time."""
     client.start("c1", "sleep", "100")
     # In the way of the file for crun.
     Path(f"/proc/{zone.pid}/root/run/xenpod/containers/c1/exec-e1.json").mkdir()

@@ -1,4 +1,4 @@
-"""Memory volumes: one for all containers that name it, of the size that was said, until the zone ends."""
+"""Memory volumes: shared by all containers that name them, of the requested size, until the zone ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tree(zone: Zone) -> Path:
     return Path(f"/proc/{zone.pid}/root/run/xenpod")
 
 
-def test_one_container_after_another(zone: Zone, client: Client) -> None:
+def test_memory_volume_outlives_its_containers(zone: Zone, client: Client) -> None:
     assert said(
         client, with_memory("c1", "echo kept > /v/a; ls -ld /v", uid=7, gid=8, mode=0o2770)
     ).startswith("drwxrws---")
@@ -72,7 +72,7 @@ def test_parts_of_it(zone: Zone, client: Client) -> None:
     ("sub_path", "code"), [("../x", INVALID), ("a/../../x", INVALID), ("link", REFUSED), ("link/x", 13)]
 )
 def test_no_way_out_of_it(zone: Zone, client: Client, sub_path: str, code: int) -> None:
-    """What a container has left there leads nowhere."""
+    """Traps left by a container lead nowhere."""
     said(client, with_memory("c1", "ln -s /run/xenpod/containers /v/link"))
     (tree(zone) / "memory/cache/link").unlink(missing_ok=True)
     (tree(zone) / "memory/cache/link").symlink_to("/run/xenpod")
@@ -94,7 +94,7 @@ def test_no_way_out_of_it(zone: Zone, client: Client, sub_path: str, code: int) 
         {"sub_path": "x" * 4096},
     ],
 )
-def test_what_is_not_well_formed(zone: Zone, client: Client, wrong: dict[str, object]) -> None:
+def test_malformed_memory_volume_is_refused(zone: Zone, client: Client, wrong: dict[str, object]) -> None:
     with pytest.raises(Failed) as failed:
         client.call(create_container=with_memory("c1", "true", **wrong))
     assert failed.value.code == INVALID

@@ -1,4 +1,4 @@
-"""The scratch disk: writable layers and volumes are there, in their limits, and what they had comes back."""
+"""The scratch disk: writable layers and volumes are there, within limits, and their space comes back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZE = 256 * MIB
 
 @pytest.fixture
 def file(tmp_path: Path, zone: Zone) -> Iterator[Path]:
-    """The file behind the zone's disk xvdzy, which it knows nothing of yet."""
+    """The file behind the zone's disk xvdzy; the zone does not know the disk yet."""
     path = tmp_path / "scratch.img"
     with writable_loop(path, SIZE) as device:
         zone.attach("xvdzy", device)
@@ -72,7 +72,7 @@ def said(client: Client, request: pb.CreateContainer, *, delete: bool = True) ->
     return text
 
 
-def test_what_a_container_writes_is_on_the_disk_and_comes_back(
+def test_written_bytes_are_on_the_disk_until_the_container_is_deleted(
     zone: Zone, client: Client, scratch: Path
 ) -> None:
     before = allocated(scratch)
@@ -131,7 +131,7 @@ def test_a_volume_without_a_limit(zone: Zone, client: Client, scratch: Path) -> 
 
 
 def test_limits_are_reserved(zone: Zone, client: Client, scratch: Path) -> None:
-    """What a limit promises is there, whatever others write; what cannot be promised is refused."""
+    """A limit's bytes are there, whatever others write; a limit without room is refused."""
     first = with_volume("c1", "true", size_bytes=100 * MIB)
     assert said(client, first) == ""
     full = "dd if=/dev/zero of=/big bs=1M"
@@ -195,7 +195,7 @@ def test_a_tree_of_any_depth_is_removed(zone: Zone, client: Client, scratch: Pat
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "x" * 40])
-def test_what_is_no_disk(client: Client, name: str) -> None:
+def test_invalid_disk_name_is_refused(client: Client, name: str) -> None:
     with pytest.raises(Failed) as failed:
         client.call(mount_scratch=pb.MountScratch(disk=name))
     assert failed.value.code == INVALID

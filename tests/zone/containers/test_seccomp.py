@@ -40,12 +40,14 @@ def filtered(container: str, script: str, profile: Any, program: str = "") -> pb
 
 
 def program_of(zone: Zone, container: str) -> bytes:
-    """What crun has given the kernel."""
+    """The program that crun has given the kernel."""
     return Path(f"/proc/{zone.pid}/root/run/crun/{container}/seccomp.bpf").read_bytes()
 
 
 @pytest.mark.parametrize("capabilities", [(), DEFAULT, (*DEFAULT, "SYS_ADMIN"), ALL])
-def test_it_is_what_crun_would_make(zone: Zone, client: Client, capabilities: tuple[str, ...]) -> None:
+def test_compiled_filter_equals_the_filter_of_crun(
+    zone: Zone, client: Client, capabilities: tuple[str, ...]
+) -> None:
     made = default_filter(*capabilities)
     assert made.program and default_filter(*capabilities) is made
     client.call(create_container=filtered("c1", "true", made.profile))
@@ -78,7 +80,7 @@ def test_arguments_and_errors_are_as_crun_makes_them(zone: Zone, client: Client)
     assert program_of(zone, "c1") == base64.b64decode(compiled(profile))
 
 
-def test_it_is_what_filters(zone: Zone, client: Client) -> None:
+def test_compiled_program_filters_in_place_of_the_profile(zone: Zone, client: Client) -> None:
     """The program counts, not the profile beside it."""
     allowed = {"defaultAction": "SCMP_ACT_ALLOW", "architectures": [], "syscalls": []}
     denied = {"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 16}

@@ -1,4 +1,4 @@
-"""The directory of volumes: what the agent does of what XENPOD_SHARED says."""
+"""The directory of volumes: the agent's work for XENPOD_SHARED."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_session_is_a_plain_word(zone: Zone, session: str) -> None:
 
 
 def test_a_server_that_cannot_be_reached(directory: Path, root: Path, cgroups: list[Path]) -> None:
-    """There is no Xen here.  The call fails, for all who wait for it, and the zone goes on."""
+    """No Xen here. The call fails for all waiting callers, and the zone goes on."""
     zone = Zone(directory, root, cgroups, XENPOD_SHARED="vchan")
     try:
         zone.unpause()
@@ -100,10 +100,10 @@ def test_a_server_that_cannot_be_reached(directory: Path, root: Path, cgroups: l
         ("fd:77", "move_mount"),
     ],
 )
-def test_what_cannot_be_had_ends_the_zone(
+def test_unusable_shared_directory_ends_the_zone(
     directory: Path, root: Path, cgroups: list[Path], how: str, said: str
 ) -> None:
-    """A zone without its volumes is of no use: better that its start fails, and says why."""
+    """A zone without its volumes is of no use: its start fails, and says why."""
     zone = Zone(directory, root, cgroups, XENPOD_SHARED=how)
     zone.unpause()
     try:

@@ -1,4 +1,4 @@
-"""Stacks: several file systems, one over the other, as the root and as the volume of a container."""
+"""Stacks: several file systems over each other, as the root and as the volume of a container."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def pod(
     disk: Path,
     layers: list[Path],
 ) -> Iterator[tuple[Zone, Client, bool]]:
-    """A zone with all of the disks, without a user namespace, with one, and with one by changed owners."""
+    """A zone with all of the disks: without a user namespace, with it, and with it by changed owners."""
     directory = tmp_path / "pod"
     directory.mkdir()
     environment: dict[str, Any] = {"XENPOD_IDS": "change"} if request.param == "changed" else {}
@@ -83,7 +83,7 @@ def bind(container: str, name: str) -> dict[str, object]:
 
 
 def test_a_root_of_several(pod: tuple[Zone, Client, bool]) -> None:
-    """Whiteouts, opaque directories, and what becomes another kind of thing; it can be written to."""
+    """Whiteouts, opaque directories, and files that change their kind; the root is writable."""
     zone, client, userns = pod
     script = (
         layered_image.LISTING + "ls merged opaque was-directory 2>&1; ls -lnd / merged merged/middle setuid;"
@@ -104,7 +104,7 @@ def test_a_root_of_several(pod: tuple[Zone, Client, bool]) -> None:
         "setuid": ("-rwsr-xr-x", "7"),
     }
     assert text.endswith("new\nwent\n")
-    # Nobody has written to the disks: a second container of them sees what the first one saw.
+    # Nobody has written to the disks: a second container sees the same files.
     again = creation("c2", "sh", "-c", f"cd /; {layered_image.LISTING}", user_namespace=userns)
     del again.rootfs[:]
     again.rootfs.extend(stack("xvda", *LAYERS))
@@ -115,7 +115,7 @@ def test_a_root_of_several(pod: tuple[Zone, Client, bool]) -> None:
 
 
 def test_a_volume_of_several(pod: tuple[Zone, Client, bool]) -> None:
-    """All of it, and parts that only the overlay has; none can be written to."""
+    """The whole overlay, and parts of it alone; all are read-only."""
     zone, client, userns = pod
     script = (
         f"cd /v; {layered_image.LISTING} cd /; ls /merged; cat /tree/top; ls -lnd /merged/middle;"
@@ -152,8 +152,8 @@ def test_as_many_as_may_be(zone: Zone, client: Client, tmp_path: Path) -> None:
         nothing_is_mounted(zone)
 
 
-def test_one_disk_by_two_names(zone: Zone, client: Client, disk: Path) -> None:
-    """overlayfs refuses a layer that is there twice."""
+def test_disk_with_a_second_name_is_refused_in_a_stack(zone: Zone, client: Client, disk: Path) -> None:
+    """overlayfs refuses the same layer twice."""
     zone.attach("xvdb", disk)
     request = creation("c1", "true")
     request.rootfs.extend(stack("xvdb"))
@@ -175,8 +175,8 @@ def test_each_of_a_stack_is_waited_for(zone: Zone, client: Client, layers: list[
     nothing_is_mounted(zone)
 
 
-def test_one_that_fails_leaves_none_mounted(zone: Zone, client: Client, layers: list[Path]) -> None:
-    """Whichever it is: the others are mounted before it, or after."""
+def test_failed_mount_of_a_stack_leaves_none_mounted(zone: Zone, client: Client, layers: list[Path]) -> None:
+    """Whichever mount fails: the others come before it, or after."""
     with_layers(zone, layers)
     for number in range(4):
         request = creation(f"c{number}", "true")

@@ -44,7 +44,7 @@ def busy(client: Client, name: str = "c1") -> None:
     )
 
 
-def test_what_a_container_uses(client: Client) -> None:
+def test_statistics_show_the_usage_of_a_container(client: Client) -> None:
     busy(client)
     found = one(client)
     assert found.cpu_usage_ns > 10**6 and found.cpu_user_ns + found.cpu_system_ns > 0
@@ -79,7 +79,7 @@ def test_sockets_are_counted(client: Client) -> None:
     assert found.sockets == 1 < found.file_descriptors
 
 
-def test_what_the_zone_uses(client: Client) -> None:
+def test_statistics_show_the_usage_of_the_zone(client: Client) -> None:
     before = stats(client).zone
     busy(client)
     zone = stats(client).zone
@@ -93,7 +93,7 @@ def test_what_the_zone_uses(client: Client) -> None:
 
 
 def test_its_files_stay_open(zone: Zone, client: Client) -> None:
-    """To open them would take longer than all else; another container of that name has other files."""
+    """Opening the files would take too long; another container with the same name has other files."""
 
     def opened() -> dict[str, str]:
         links = Path(f"/proc/{zone.pid}/fd")

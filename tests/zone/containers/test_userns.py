@@ -1,4 +1,4 @@
-"""A pod's user namespace: whose files are whose, and what its root may do."""
+"""A pod's user namespace: owners of files, and the rights of its root."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def pod(
 
 @pytest.fixture
 def outside(pod: Zone) -> Iterator[int]:
-    """The network namespace that the zone's kernel began with."""
+    """The initial network namespace of the zone's kernel."""
     descriptor = os.open(f"/proc/{pod.pid}/ns/net", os.O_RDONLY)
     yield descriptor
     os.close(descriptor)
@@ -119,7 +119,7 @@ def test_the_image_s_owners_are_the_pod_s(pod: Zone, in_pod: Client) -> None:
 
 
 def test_capabilities_of_a_file(in_pod: Client) -> None:
-    """They are the pod's: a user of it who runs the file has them."""
+    """The capabilities belong to the pod: a user of the pod who runs the file has them."""
     request = script("c1", "cat /proc/self/status; /capable/cat /proc/self/status")
     config = request.config_json.replace(b'"CAP_CHOWN"', b'"CAP_NET_RAW"')
     request.config_json = config.replace(b'"uid": 0', b'"uid": 1000')
@@ -171,7 +171,7 @@ def test_execs(in_pod: Client) -> None:
 
 
 def test_namespaces_of_the_pod_belong_to_it(pod: Zone, in_pod: Client) -> None:
-    """The network and IPC of the zone are in reach of its root, as far as its capabilities go."""
+    """The pod's root reaches the zone's network and IPC, within its capabilities."""
     in_pod.call(
         configure_zone=pb.ConfigureZone(
             hostname="web",
@@ -227,7 +227,7 @@ def test_memory_of_the_pod_is_its_own(in_pod: Client) -> None:
 
 
 def test_ids_that_the_pod_does_not_have(pod: Zone, in_pod: Client) -> None:
-    """The last one of the pod is mapped; the next one's files belong to nobody in it."""
+    """The pod's last id is mapped; files of the next id belong to nobody in the pod."""
     request = script("c1", "true")
     for name, number in (("last", LENGTH - 1), ("next", LENGTH)):
         request.memory_volumes.add(name=name, volume=name, mode=0o700, uid=number, gid=number)
@@ -237,7 +237,7 @@ def test_ids_that_the_pod_does_not_have(pod: Zone, in_pod: Client) -> None:
     assert owners == {"last": (FIRST + LENGTH - 1,) * 2, "next": (FIRST - 1,) * 2}
 
 
-def test_what_the_pod_s_owners_took_is_not_the_container_s(in_pod: Client) -> None:
+def test_files_of_the_pods_owners_do_not_count_for_the_container(in_pod: Client) -> None:
     in_pod.call(create_container=script("c1", "touch /a /b /c; sleep 1000"))
     in_pod.call(start_container=pb.StartContainer(id="c1"))
     in_pod.execute("c1", "e1", "touch", "/d", "/e")
@@ -248,7 +248,7 @@ def test_what_the_pod_s_owners_took_is_not_the_container_s(in_pod: Client) -> No
 
 
 def test_an_interface_comes_into_the_pod_s_network(outside: int, in_pod: Client) -> None:
-    """It appears where the kernel began; before the call, during it, and again when it is repeated."""
+    """The interface appears in the kernel's first namespace: before the call, during it, and at a repeat."""
     host = f"xt{uuid.uuid4().hex[:8]}h"
     place = f"/proc/{os.getpid()}/fd/{outside}"
     request = pb.ConfigureNetwork(index=0, name="eth0", addresses=["192.0.2.7/24"])
@@ -269,7 +269,7 @@ def test_an_interface_comes_into_the_pod_s_network(outside: int, in_pod: Client)
 def test_a_disk_is_waited_for_where_the_kernel_tells_of_it(
     pod: Zone, in_pod: Client, outside: int, owned_disk: Path
 ) -> None:
-    """Of a disk that becomes live after its node was made; no user namespace but the first is told."""
+    """For a disk that becomes live after its node was made: only the first user namespace is told."""
     call = in_pod.begin(create_container=script("c1", "true", disk="xvdb"))
     in_pod.call(get_facts=pb.GetFacts())
     command = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{outside}", "cat", "/proc/net/netlink"]
@@ -308,7 +308,9 @@ def test_a_pod_keeps_its_mapping(in_pod: Client) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 8 << 20])
-def test_what_is_on_a_scratch_disk(pod: Zone, in_pod: Client, tmp_path: Path, limit: int) -> None:
+def test_files_on_a_scratch_disk_belong_to_the_pods_users(
+    pod: Zone, in_pod: Client, tmp_path: Path, limit: int
+) -> None:
     """Files belong to the pod's users there, too."""
     with writable_loop(tmp_path / "scratch.img", 64 << 20) as device:
         pod.attach("xvdzy", device)

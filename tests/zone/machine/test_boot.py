@@ -1,4 +1,4 @@
-"""The launcher and the boot: what a new zone is, and how it ends."""
+"""The launcher and the boot: a new zone's properties, and its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _namespaces(pid: int | str) -> dict[str, str]:
     }
 
 
-def test_it_is_made_stopped(paused_zone: Zone) -> None:
+def test_zone_is_made_stopped(paused_zone: Zone) -> None:
     stat = Path(f"/proc/{paused_zone.pid}/stat").read_text().rsplit(")", 1)[1].split()
     assert stat[0] == "T"
     recorded = (paused_zone.directory / "pid").read_text()
@@ -99,7 +99,7 @@ def test_the_power_goes_off_after_the_answer(zone: Zone) -> None:
 
 
 def test_a_busy_zone_powers_off(zone: Zone, client: Client) -> None:
-    """Containers that run, one that waits for its disk, streams nobody takes: nothing leaks."""
+    """Running containers, a container waiting for its disk, streams without a reader: nothing leaks."""
     for name in ("c1", "c2"):
         client.call(create_container=creation(name, "yes", stdin=True))
         client.call(start_container=pb.StartContainer(id=name))

@@ -1,4 +1,4 @@
-"""SyncClock where the zone's clock is the host's: it is read, and never set."""
+"""SyncClock if the zone's clock is the host's: the clock is read, and never set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOUR_NS = 3_600_000_000_000
 REFUSED = 9
 
 
-def test_it_is_read(client: Client) -> None:
+def test_clock_is_read(client: Client) -> None:
     before = time.time_ns()
     reading = client.call(sync_clock=pb.SyncClock()).clock.realtime_ns
     assert before <= reading <= time.time_ns()
@@ -23,7 +23,7 @@ def test_it_is_read(client: Client) -> None:
 
 @pytest.mark.parametrize("step", [False, True])
 @pytest.mark.parametrize("add_ns", [1, -1, HOUR_NS, 2**63 - 1, -(2**63)])
-def test_it_is_not_set(client: Client, add_ns: int, step: bool) -> None:
+def test_clock_of_the_host_is_not_set(client: Client, add_ns: int, step: bool) -> None:
     before, clock = time.time_ns(), time.monotonic_ns()
     with pytest.raises(Failed) as failed:
         client.call(sync_clock=pb.SyncClock(add_ns=add_ns, step=step))

@@ -1,4 +1,4 @@
-"""FindDevice: the zone's own word that a disk has come, what it is there, and that it has gone."""
+"""FindDevice: the zone's own word that a disk has come, its properties there, and that it has gone."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def device(tmp_path: Path) -> Iterator[Path]:
         loop.close()
 
 
-def test_one_that_comes_and_goes(zone: Zone, client: Client, device: Path) -> None:
-    """Both are waited for, and nobody else meanwhile."""
+def test_arrival_and_removal_of_a_device_are_waited_for(zone: Zone, client: Client, device: Path) -> None:
+    """Both calls wait, and no other call does."""
     coming = client.begin(find_device=pb.FindDevice(name="xvdd"))
     client.call(get_facts=pb.GetFacts())
     assert coming not in client.replies
@@ -46,7 +46,7 @@ def test_one_that_comes_and_goes(zone: Zone, client: Client, device: Path) -> No
     assert client.call(find_device=pb.FindDevice(name="xvdd", gone=True)).device == pb.DeviceFound()
 
 
-def test_one_that_somebody_has_to_himself(zone: Zone, client: Client, device: Path) -> None:
+def test_device_opened_exclusively_is_in_use(zone: Zone, client: Client, device: Path) -> None:
     zone.attach("xvdd", device)
     held = os.open(device, os.O_RDWR | os.O_EXCL)
     try:
@@ -57,13 +57,13 @@ def test_one_that_somebody_has_to_himself(zone: Zone, client: Client, device: Pa
 
 
 @pytest.mark.parametrize("name", ["", "../null", "x" * 17, "XVDA"])
-def test_what_is_no_name(client: Client, name: str) -> None:
+def test_invalid_device_name_is_refused(client: Client, name: str) -> None:
     with pytest.raises(Failed) as failed:
         client.call(find_device=pb.FindDevice(name=name))
     assert failed.value.code == 3
 
 
-def test_one_that_nobody_can_open(zone: Zone, client: Client) -> None:
+def test_device_without_a_driver_is_not_gone(zone: Zone, client: Client) -> None:
     """A number without a driver: the wait goes on, or the agent says what the kernel said."""
     os.mknod(f"/proc/{zone.pid}/root/dev/xvdd", 0o060600, os.makedev(254, 1048570))
     gone = client.begin(find_device=pb.FindDevice(name="xvdd", gone=True))

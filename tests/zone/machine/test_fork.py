@@ -24,7 +24,7 @@ TRIES = 10
 
 @pytest.fixture(scope="session")
 def long_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An image whose owners take a while to change."""
+    """An image whose change of owners takes a while."""
     base = tmp_path_factory.mktemp("long")
     image = busybox_squashfs(base)
     many = base / "tree/many"
@@ -50,7 +50,7 @@ def pod(tmp_path: Path, root: Path, cgroups: list[Path], long_disk: Path) -> Ite
 
 
 def at_work(zone: Zone, deadline: float) -> int:
-    """The pid of the copy that changes owners, 0 if it was not met."""
+    """The pid of the copy that changes owners; 0 if not found."""
     while time.monotonic() < deadline:
         for child in Path(f"/proc/{zone.pid}/task/{zone.pid}/children").read_text().split():
             try:

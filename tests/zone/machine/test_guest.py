@@ -26,7 +26,7 @@ _DRIVE = "if=virtio,format=raw,readonly=on"
 
 
 def installed_kernel() -> Path:
-    """Debian's cloud kernel, which boots faster than the other one."""
+    """Debian's cloud kernel, which boots faster than the other kernel."""
     kernels = sorted(Path("/boot").glob("vmlinuz-*-cloud-amd64"))
     if not kernels or shutil.which(QEMU) is None:
         pytest.skip("needs qemu-system-x86 and linux-image-cloud-amd64")
@@ -105,7 +105,7 @@ def test_the_boot_begins_with_the_kernel(guest: Guest) -> None:
     kernel, *rest = guest.client.hello.steps
     assert kernel.step == pb.STEP_KERNEL and kernel.duration_us > 0
     assert [one.step for one in rest] == [pb.STEP_MOUNTS, pb.STEP_MODULES, pb.STEP_CGROUPS, pb.STEP_DEVICES]
-    # Its clock began with the kernel: all of it is within the time that the guest has been up.
+    # Its clock began with the kernel: all steps are within the guest's uptime.
     facts = guest.client.call(get_facts=pb.GetFacts()).facts
     assert kernel.ago_us * 1000 <= facts.uptime_ns
 
@@ -135,7 +135,7 @@ def test_out_of_memory(guest: Guest) -> None:
 
 
 def test_a_zone_out_of_memory(guest: Guest) -> None:
-    """The container has no limit, so what was reached is not its own."""
+    """The container has no limit: it was the zone's memory that ran out."""
     client = guest.client
     hungry = "dd if=/dev/zero of=/dev/null bs=100M count=3"
     client.start("c4", "sh", "-c", f"{hungry} & {hungry} & {hungry} & wait", disk="vda")
@@ -145,7 +145,7 @@ def test_a_zone_out_of_memory(guest: Guest) -> None:
 
 
 def _ahead(client: Client) -> tuple[float, float]:
-    """By how many seconds the guest's clock differs from our steady one, and the error of that."""
+    """Seconds by which the guest's clock differs from our steady clock, and the error of that."""
     before = time.monotonic()
     reading = client.call(sync_clock=pb.SyncClock()).clock.realtime_ns
     half = (time.monotonic() - before) / 2
@@ -176,7 +176,7 @@ def test_a_clock_of_its_own_is_stepped(guest: Guest) -> None:
 
 
 def test_a_clock_of_its_own_is_slewed(guest: Guest) -> None:
-    """Never faster than the kernel does it, and to its end."""
+    """Never faster than the kernel slews, and to its end."""
     client = guest.client
     first, _ = _ahead(client)
     client.call(sync_clock=pb.SyncClock(add_ns=30_000_000))

@@ -77,7 +77,7 @@ def test_an_interface_that_comes_later(zone: Zone, client: Client, veth: tuple[s
 
 
 def test_calls_that_wait_are_bounded(zone: Zone, client: Client, veth: tuple[str, str]) -> None:
-    """Those of an earlier connection count, until they have ended."""
+    """Calls of an earlier connection count until their end."""
     for _ in range(63):
         client.begin(configure_network=request())
     client.call(get_facts=pb.GetFacts())

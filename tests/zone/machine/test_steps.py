@@ -1,4 +1,4 @@
-"""What the agent tells of its time: which steps, in which order, and never more than the call took."""
+"""The agent's report of its time: its steps, their order, and never more than the call's time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_boot_is_told_in_each_greeting(zone: Zone) -> None:
 
 
 def test_a_kernel_of_its_own_is_the_first_step(tmp_path: Path, root: Path, cgroups: list[Path]) -> None:
-    """A fake zone has none, but here it is told that it has."""
+    """A fake zone has no kernel; here it is told that it has a kernel."""
     zone = Zone(tmp_path, root, cgroups, XENPOD_CLOCK="own")
     try:
         zone.unpause()

@@ -1,4 +1,4 @@
-"""The zone's root tree: what crun loads there, and how it becomes a zone's root."""
+"""The zone's root tree: crun's libraries there, and its way to a zone's root."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _loaded(tree: Path) -> dict[str, Path]:
 
 @pytest.mark.root
 def test_crun_loads_little(root: Path) -> None:
-    """To load libsystemd and what that needs takes as long as all else of a short command."""
+    """Loading libsystemd and its libraries takes as long as all other work of a short command."""
     loaded = _loaded(root)
     assert {name.partition(".")[0] for name in loaded} <= {
         "libsystemd",
@@ -35,12 +35,12 @@ def test_crun_loads_little(root: Path) -> None:
 
 
 @pytest.mark.root
-def test_what_stands_in_for_libsystemd_refuses(root: Path) -> None:
+def test_libsystemd_stub_refuses_sd_notify(root: Path) -> None:
     path = _loaded(root)["libsystemd.so.0"]
     assert path.stat().st_size < 16384
     needed = subprocess.run(["readelf", "-d", str(path)], capture_output=True, text=True, check=True).stdout
     assert "NEEDED" not in needed
-    # Each of its functions is asked for by crun, which the loader has just found to be whole.
+    # crun needs each of its functions, and the loader has just found crun whole.
     assert ctypes.CDLL(str(path)).sd_notify(0, None) == -errno.ENOSYS
 
 

@@ -127,7 +127,7 @@ async def test_an_image_without_a_tag(node: Node, tmp_path: Path) -> None:
     assert _index(tmp_path / "out") == [IMAGE.descriptor]
 
 
-async def test_what_skopeo_makes_of_it(node: Node, tmp_path: Path) -> None:
+async def test_skopeo_copies_an_exported_archive(node: Node, tmp_path: Path) -> None:
     if shutil.which("skopeo") is None:
         pytest.skip("skopeo is not installed")
     await node.command("export", APP, str(tmp_path / "out.tar"))
@@ -138,7 +138,7 @@ async def test_what_skopeo_makes_of_it(node: Node, tmp_path: Path) -> None:
     assert digest((tmp_path / "dir" / "manifest.json").read_bytes()) == digest(IMAGE.manifest)
 
 
-async def test_what_umoci_makes_of_it(node: Node, tmp_path: Path) -> None:
+async def test_umoci_unpacks_an_exported_layout(node: Node, tmp_path: Path) -> None:
     if shutil.which("umoci") is None:
         pytest.skip("umoci is not installed")
     await node.command("export", APP, str(tmp_path / "out"), "--directory")
@@ -169,7 +169,7 @@ def _containerd(folder: Path) -> Iterator[list[str]]:
 
 
 @pytest.mark.root
-async def test_what_containerd_makes_of_it(node: Node, tmp_path: Path) -> None:
+async def test_containerd_imports_an_exported_archive(node: Node, tmp_path: Path) -> None:
     if shutil.which("containerd") is None:
         pytest.skip("containerd is not installed")
     await node.command("export", APP, THIRD, str(tmp_path / "out.tar"))
@@ -312,7 +312,7 @@ async def test_an_export_whose_caller_hangs_up(node: Node) -> None:
     ("asked", "code"),
     [(["example.com/none:1"], "NOT_FOUND"), ([], "INVALID_ARGUMENT"), ([""], "INVALID_ARGUMENT")],
 )
-async def test_what_is_not_there(node: Node, asked: list[str], code: str) -> None:
+async def test_export_of_an_unknown_image_or_of_none_fails(node: Node, asked: list[str], code: str) -> None:
     async with channel(node.socket) as link:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await images_pb2_grpc.ImagesStub(link).Export(pb.ExportRequest(images=asked)).read()

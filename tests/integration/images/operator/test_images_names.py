@@ -108,7 +108,7 @@ async def test_a_tag_pins(node: Node) -> None:
     assert not (await node.images.Untag(pb.UntagRequest(name="example.com/pinned/app:1"))).image.pinned
 
 
-async def test_what_cannot_be_tagged(node: Node) -> None:
+async def test_invalid_tag_is_refused(node: Node) -> None:
     tag = node.images.Tag
     assert (await _code(tag(pb.TagRequest(image="example.com/none:1", name="a"))))[0].name == "NOT_FOUND"
     for image, name in ((APP, ""), ("", "a"), (APP, f"a@{IMAGE.id}"), (APP, "A B"), (APP, IMAGE.id[7:])):

@@ -241,7 +241,7 @@ async def test_when_the_last_caller_goes_away_nothing_is_left(tmp_path: Path) ->
     assert registry.paths().count(LAYER) == 2
 
 
-async def test_one_caller_goes_away_and_the_other_gets_the_image(tmp_path: Path) -> None:
+async def test_cancelled_caller_leaves_the_pull_to_the_other_caller(tmp_path: Path) -> None:
     release = threading.Event()
 
     def slowly(handler: BaseHTTPRequestHandler) -> None:

@@ -400,7 +400,7 @@ async def test_the_image_itself_at_fault_keeps_no_part_either(tmp_path: Path) ->
 
 
 @pytest.mark.root
-async def test_what_a_pull_has_kept_of_itself_is_no_room_for_it(tmp_path: Path) -> None:
+async def test_pull_on_a_full_disk_does_not_keep_its_own_parts(tmp_path: Path) -> None:
     """Or it would begin anew for ever on a disk that is too small for it."""
     large = build([LARGE.layers[0], packed(Layer().file("more", NOISE.randbytes(12 << 20)).tar(), "")])
     small = tmp_path / "small"

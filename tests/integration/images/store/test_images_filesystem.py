@@ -145,7 +145,7 @@ def _stacked() -> list[Layer]:
 
 
 @pytest.mark.parametrize("ends", [(1,), (2,), (1, 2)])
-def test_what_layers_do_not_say_of_those_below(tmp_path: Path, ends: tuple[int, ...]) -> None:
+def test_stacked_layers_give_the_files_that_umoci_unpacks(tmp_path: Path, ends: tuple[int, ...]) -> None:
     image = build([layer.tar() for layer in _stacked()])
     reference = _umoci(image, tmp_path / "umoci")
     ours = _ours(image, tmp_path / "stack", ends)

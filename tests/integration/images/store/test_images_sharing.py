@@ -131,7 +131,7 @@ async def test_another_bottom_layer_costs_that_layer(tmp_path: Path, inflated: l
         assert manager.store.files.named() == []
 
 
-async def test_what_is_taken_from_below_is_not_shared(tmp_path: Path) -> None:
+async def test_filesystems_with_other_attributes_from_below_are_not_shared(tmp_path: Path) -> None:
     """usr has other attributes: of the filesystems that imply it none is the same."""
     async with managing(tmp_path) as manager:
         one, _ = await _pull(manager, ONE)
@@ -191,7 +191,7 @@ async def test_a_kept_layer_is_verified_before_its_bytes_should_be_moving(
     assert states and set(states) == {State.WAITING}
 
 
-async def test_what_is_damaged_is_damaged_under_all_its_names(tmp_path: Path) -> None:
+async def test_damaged_shared_filesystem_damages_all_images_that_have_it(tmp_path: Path) -> None:
     async with managing(tmp_path) as manager:
         one, _ = await _pull(manager, ONE)
         two, _ = await _pull(manager, TWO)
@@ -210,7 +210,7 @@ async def test_what_is_damaged_is_damaged_under_all_its_names(tmp_path: Path) ->
             assert await _sound(manager, mended) and _inodes(mended)[1:] == _inodes(third)[1:]
 
 
-async def test_what_is_found_damaged_while_it_is_taken_is_built(
+async def test_filesystem_found_damaged_during_a_pull_is_built_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with managing(tmp_path) as manager:
@@ -227,7 +227,7 @@ async def test_what_is_found_damaged_while_it_is_taken_is_built(
 
 
 @pytest.mark.root
-async def test_one_image_does_not_have_the_same_file_twice(tmp_path: Path) -> None:
+async def test_image_with_a_repeated_layer_has_different_files_for_each(tmp_path: Path) -> None:
     """overlayfs takes no layer twice; the same layer may come twice in an image, with others between."""
     twice = Layer().file("opt/twice", NOISE.randbytes(50_000)).tar()
     upper = [twice, Layer().file("usr/between").tar(), twice, twice]
@@ -297,7 +297,7 @@ async def test_a_layer_of_its_own_filesystem_is_inflated_once(tmp_path: Path, in
         assert list(manager.store.files.ingest.iterdir()) == []
 
 
-async def test_what_does_not_fit_is_gone_before_it_is_built_anew(
+async def test_early_filesystem_that_does_not_fit_is_removed_before_the_rebuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or both would be on the disk at once."""
@@ -313,7 +313,7 @@ async def test_what_does_not_fit_is_gone_before_it_is_built_anew(
     assert beside == [[]]
 
 
-async def test_what_finds_no_slot_is_built_afterwards(
+async def test_filesystem_without_a_slot_is_built_after_the_download(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with managing(tmp_path / "early") as manager:
@@ -368,7 +368,7 @@ def test_the_files_of_plans_that_were_not_built_are_closed_with_the_planning(tmp
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_what_is_begun_early_becomes_what_is_built_afterwards(tmp_path: Path, seed: int) -> None:
+def test_early_begun_filesystem_equals_a_filesystem_built_afterwards(tmp_path: Path, seed: int) -> None:
     """Or it does not fit, and is of no use."""
     rng, files = random.Random(seed), [""]
     layers = [packed(random_layer(rng, files).tar(), "") for _ in range(3)]

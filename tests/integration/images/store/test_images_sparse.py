@@ -49,7 +49,7 @@ def _write(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("form", _FORMS)
-def test_what_gnu_tar_writes(tmp_path: Path, form: str) -> None:
+def test_sparse_files_of_gnu_tar_are_read_back_whole(tmp_path: Path, form: str) -> None:
     source = tmp_path / "source"
     _write(source)
     command = ["tar", "--sparse", *_FORMS[form], "-C", str(source), "-c", *_FILES]

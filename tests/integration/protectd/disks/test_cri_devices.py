@@ -92,7 +92,7 @@ async def test_a_raw_block_volume_of_a_user(stage: Watched, device: Path, tmp_pa
     assert is_free(device)
 
 
-async def test_one_that_is_only_read(stage: Watched, device: Path) -> None:
+async def test_read_only_device_is_read_and_not_written(stage: Watched, device: Path) -> None:
     pod = await run_pod(stage)
     container = await started(stage, pod, devices=[block(device, "/dev/xvda", "r")])
     await stage.output(container, "dd if=/dev/xvda of=/dev/null count=1 2>/dev/null")

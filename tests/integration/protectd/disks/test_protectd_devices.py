@@ -111,7 +111,9 @@ async def _pid(zones: Zones) -> int:
     return zone.domain_id
 
 
-async def test_it_is_mounted_in_the_zone_and_nowhere_else(zones: Zones, device: Path, tmp_path: Path) -> None:
+async def test_device_of_a_zone_is_refused_to_the_host_and_other_zones(
+    zones: Zones, device: Path, tmp_path: Path
+) -> None:
     subprocess.run(["mkfs.ext4", "-q", str(device)], check=True)
     await zones.create_zone("z2")
     wanted = [pb.WorkloadDevice(name="fast", container_path="/dev/fast")]
@@ -164,7 +166,9 @@ async def test_hot_attach_and_detach(zones: Zones, device: Path) -> None:
             await attach(zones, wrong)
 
 
-async def test_what_a_zone_has_from_its_launch_on(zones: Zones, device: Path) -> None:
+async def test_devices_of_the_zone_request_are_attached_until_the_zone_ends(
+    zones: Zones, device: Path
+) -> None:
     async with failing(grpc.StatusCode.NOT_FOUND) as said:
         await zones.create_zone("z2", devices=["nothing"])
     assert "[host.devices]" in said[0]

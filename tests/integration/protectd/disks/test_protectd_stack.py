@@ -34,7 +34,9 @@ def attached(zones: Zones) -> int:
     return len(leftovers.loops(zones.folder))
 
 
-async def test_what_is_seen_and_what_is_shared(zones: Zones, layers: list[Path]) -> None:
+async def test_workloads_of_the_same_layers_share_disks_until_the_last_one_goes(
+    zones: Zones, layers: list[Path]
+) -> None:
     """A root and a volume of the same layers, in two workloads: four disks, until the last one goes."""
     for workload in ("w1", "w2"):
         bind = busybox.bind(f"/run/xenpod/containers/{workload}/volumes/v", "/v", "rbind", "ro")
@@ -92,7 +94,9 @@ async def test_ten_workloads_of_eight_disks_each(zones: Zones, layers: list[Path
 
 @pytest.mark.parametrize("kind", ["fail", "half"])
 @pytest.mark.parametrize("skip", [0, 2])
-async def test_one_that_cannot_be_attached(zones: Zones, layers: list[Path], kind: str, skip: int) -> None:
+async def test_disk_that_cannot_be_attached_leaves_no_disk_of_its_workload(
+    zones: Zones, layers: list[Path], kind: str, skip: int
+) -> None:
     """The others are detached; what another workload has stays."""
     await zones.run("/bin/sleep", "1000", workload_id="w0")
     await zones.protectd.daemon.stop()

@@ -1,4 +1,4 @@
-"""Claims as the API server has them: what is allocated to this node, and what is refused."""
+"""Claims as the API server has them: allocations to this node, and refusals."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CLAIM: dict[str, Any] = {
 
 
 def changed(**result: object) -> dict[str, Any]:
-    """The claim, with other fields of its result; None: without."""
+    """The claim with changed fields of its result; None removes a field."""
     claim = copy.deepcopy(CLAIM)
     found = claim["status"]["allocation"]["devices"]["results"][0]
     for key, value in result.items():
@@ -79,7 +79,7 @@ def test_admin_access_takes_nothing() -> None:
 
 
 def with_parameters(*parameters: object, **result: object) -> dict[str, Any]:
-    """The claim without what the scheduler counts, unless ``result`` has it, and with opaque parameters."""
+    """The claim with opaque parameters, and without the scheduler's figures unless ``result`` has them."""
     claim = changed(**({"consumedCapacity": None, "shareID": None} | result))
     claim["status"]["allocation"]["devices"]["config"] = [
         {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": one}} for one in parameters
@@ -176,7 +176,7 @@ def test_parameters_that_are_none(parameters: object, cause: str) -> None:
         (changed(consumedCapacity={"memory": 7}), Invalid, "no quantity"),
     ],
 )
-def test_what_is_refused(claim: dict[str, Any], kind: type[Fault], cause: str) -> None:
+def test_invalid_claim_is_refused(claim: dict[str, Any], kind: type[Fault], cause: str) -> None:
     with pytest.raises(kind, match=cause) as caught:
         allocation(WANTED, claim)
     assert str(caught.value).startswith("prepare claim default/memory: ")
@@ -212,7 +212,7 @@ class Host:
 
 
 class Heard:
-    """The slice, and those who are told of refusals."""
+    """The slice, and the listeners for refusals."""
 
     def __init__(self) -> None:
         self.devices: list[str] = []
@@ -240,7 +240,7 @@ async def test_a_claim_is_reserved_once_and_given_back() -> None:
         found = await claims.prepare("default", "memory", "uid-1")
         promise = Promise("uid-1", found.total_bytes, ("pod-1",), "memory-0", claim="default/memory")
         assert host.reserved == {"uid-1": promise}
-    host.claims.clear()  # it may be gone before the kubelet says so
+    host.claims.clear()  # the claim may be gone before the kubelet says so
     for _ in range(2):
         await claims.unprepare("uid-1")
         assert host.reserved == {}
@@ -269,7 +269,7 @@ async def test_both_at_once_leave_what_the_later_one_says() -> None:
 
 
 class SlowHost(Host):
-    """An API server that answers when it is let."""
+    """An API server that answers once a test allows it."""
 
     def __init__(self) -> None:
         super().__init__(1 << 30)
@@ -289,7 +289,7 @@ async def test_two_instances_take_turns_at_a_claim(tmp_path: Path) -> None:
         late = asyncio.create_task(leaving.prepare("default", "memory", "uid-1"))
         await slow.asked.wait()
         release = asyncio.create_task(coming.unprepare("uid-1"))
-        await coming.unprepare("uid-2")  # of another claim: it waits for nobody
+        await coming.unprepare("uid-2")  # of another claim: does not wait
         slow.let.set()
         await asyncio.gather(late, release)
         assert slow.reserved == {} and slow.calls == 1

@@ -123,7 +123,7 @@ def memory_of(node: DraNode) -> int:
     return whole(devices(node.cluster.slice)[0]["capacity"]["memory"]["value"])
 
 
-async def test_it_says_what_it_is(node: DraNode) -> None:
+async def test_driver_registers_with_its_name_and_api_versions(node: DraNode) -> None:
     info = node.kubelet.info
     assert (info.type, info.name, info.endpoint) == ("DRAPlugin", DRIVER, str(node.config.plugin_socket))
     assert list(info.supported_versions) == [
@@ -136,7 +136,9 @@ async def test_it_says_what_it_is(node: DraNode) -> None:
     await node.kubelet.registered("another driver has that name")
 
 
-async def test_what_the_host_is(short_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_published_devices_have_attributes_of_the_host(
+    short_path: Path, toolstack: MemoryToolstack
+) -> None:
     toolstack.can = Capabilities(hvm=True, hap=True, hypervisor_version="4.17", numa_nodes=2)
     async with driven(short_path, toolstack, Cluster()) as node:
         await published(node, 4096 * MIB)
@@ -169,7 +171,7 @@ async def test_a_claim_is_prepared_and_unprepared(node: DraNode, version: str) -
     assert await node.reserved() == {}
 
 
-async def test_one_bad_claim_does_not_keep_the_others(node: DraNode) -> None:
+async def test_bad_claim_does_not_fail_other_claims_of_the_call(node: DraNode) -> None:
     good = node.claim("1Gi")
     bad = {
         "another uid": ("claim-x", "uid-x"),
@@ -231,7 +233,7 @@ async def test_a_claim_that_has_its_device_alone(splitting: DraNode) -> None:
 async def test_a_claim_of_a_device_gives_its_pod_a_cdi_name_and_its_zone_the_device(
     short_path: Path, toolstack: MemoryToolstack, version: str
 ) -> None:
-    host = HostConfig(devices={"card": NamedDevice("/dev/null")})  # a device that every host has
+    host = HostConfig(devices={"card": NamedDevice("/dev/null")})  # a device of every host
     async with driven(short_path, toolstack, Cluster(), host) as node:
         await published(node, 4096 * MIB)
         _, card = devices(node.cluster.slice)
@@ -274,7 +276,7 @@ async def test_the_health_of_the_device(node: DraNode, version: str) -> None:
 
 
 async def test_a_host_that_has_lost_memory(node: DraNode) -> None:
-    """Another domain takes what is promised to a claim, and gives it back."""
+    """Another domain takes memory promised to a claim, and gives it back."""
     toolstack = node.protectd.toolstack
     await published(node, 4096 * MIB)
     claim = node.claim("4Gi", "pod-1", device=devices(node.cluster.slice)[0]["name"])
@@ -303,7 +305,7 @@ def value(node: DraNode) -> str:
 
 
 async def test_restarts_of_the_driver_lose_and_double_nothing(node: DraNode) -> None:
-    """A second instance begins before the first one ends, as a rolling update has it."""
+    """A second instance begins before the first ends, as in a rolling update."""
     await published(node, 4096 * MIB)
     claim = node.claim("512Mi", device=devices(node.cluster.slice)[0]["name"])
     await node.kubelet.prepare(claim)

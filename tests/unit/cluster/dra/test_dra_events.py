@@ -20,7 +20,7 @@ POD = Consumer("web", "uid-of-web")
 
 
 async def written(cluster: Cluster, events: RefusalEvents, count: int) -> None:
-    """Have events written until there are so many, and none waits."""
+    """Have ``count`` events written, until none waits."""
     task = asyncio.ensure_future(events.run())
     try:
         async with asyncio.timeout(60):

@@ -25,7 +25,7 @@ def test_any_claim_gives_devices_or_an_error_text(claim: dict[str, Any]) -> None
 
 
 def with_parameters(*parameters: object) -> dict[str, Any]:
-    """A claim with a request for each of these, of one device."""
+    """A claim with a request of a device for each of these parameters."""
     claim = allocated("memory", UID, "1", "pod-1", shared=False)
     devices = claim["status"]["allocation"]["devices"]
     (result,) = devices["results"]

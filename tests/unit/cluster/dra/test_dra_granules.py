@@ -45,7 +45,7 @@ class PluginKubelet(rpc.RegistrationServicer):
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """As a process: it empties its folder when it starts."""
+        """The plugin as a process: it empties its folder at start."""
         for path in self.folder.iterdir():
             if not path.is_dir():
                 path.unlink(missing_ok=True)
@@ -58,7 +58,7 @@ class PluginKubelet(rpc.RegistrationServicer):
 
     @contextlib.asynccontextmanager
     async def plugin(self) -> AsyncIterator[rpc.DevicePluginAsyncStub]:
-        """The plugin that registers next."""
+        """The next plugin that registers."""
         async with asyncio.timeout(TIMEOUT):
             request = await self.registered.get()
         assert (request.version, request.resource_name) == ("v1beta1", "zones.xenpod.dev/memory")
@@ -96,7 +96,7 @@ async def offering(short_path: Path) -> AsyncIterator[PluginKubelet]:
 
 
 async def counted(lists: Any, count: int, health: str = "Healthy") -> None:
-    """Read lists until one has so many granules, all in this health."""
+    """Read lists until a list has this number of granules, all with this health."""
     found: list[pb.Device] = []
     try:
         async with asyncio.timeout(TIMEOUT):
@@ -111,7 +111,7 @@ async def counted(lists: Any, count: int, health: str = "Healthy") -> None:
 
 
 async def test_there_are_as_many_as_zones_have_memory_for(node: Node) -> None:
-    """Zones do not change that, since the kubelet counts them; what an operator reserves does."""
+    """Zones do not change the number, since the kubelet counts them. Reservations of an operator do."""
     async with node.kubelet.serving(), node.kubelet.plugin() as plugin:
         lists = plugin.ListAndWatch(pb.Empty())
         await counted(lists, ALL)
@@ -137,7 +137,7 @@ async def test_a_container_gets_nothing_for_them(node: Node) -> None:
 
 
 async def test_each_kubelet_is_told_anew(node: Node) -> None:
-    """Also one that has emptied its folder, and with it the plugin's socket."""
+    """Also a kubelet that has emptied its folder, and with it the plugin's socket."""
     for _ in range(2):
         async with node.kubelet.serving(), node.kubelet.plugin() as plugin:
             lists = plugin.ListAndWatch(pb.Empty())

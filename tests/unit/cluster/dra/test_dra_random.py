@@ -41,7 +41,7 @@ zones = st.sampled_from(("y", "z"))
 daemons = st.sampled_from(("driver", "protectd"))
 sized = st.tuples(claims, st.sampled_from(SIZES))
 operations = st.one_of(
-    st.tuples(st.just("claim"), sized),  # what most pods do, and so most scripts
+    st.tuples(st.just("claim"), sized),  # most pods claim this, and so do most scripts
     st.tuples(st.just("claim"), sized),
     st.tuples(st.just("allocate"), sized),
     st.tuples(st.just("prepare"), claims),
@@ -99,7 +99,7 @@ class MemoryApi:
 
     @property
     def devices(self) -> dict[str, int]:
-        """Those that are published, with their bytes of memory."""
+        """The published devices, with their bytes of memory."""
         found = [device for one in self.slices.values() for device in devices(one)]
         sizes = {str(one["name"]): whole(one["capacity"]["memory"]["value"]) for one in found}
         assert len(sizes) == len(found), "no two have one name"
@@ -110,7 +110,7 @@ class MemoryApi:
         return any("taints" in device for found in self.slices.values() for device in devices(found))
 
     def place(self, size: int) -> str:
-        """The device that the scheduler would take for a claim; "": none has so much left."""
+        """The device that the scheduler would take for a claim; "" if none has enough room."""
         taken = dict.fromkeys(self.devices, 0)
         for claim in self.claims.values():
             (result,) = claim["status"]["allocation"]["devices"]["results"]
@@ -172,10 +172,10 @@ class Node:
             await self._driver.aclose()
 
     def tell(self, claim: WantedClaim, pods: Sequence[Consumer], cause: str) -> None:
-        """Events are not what this is about."""
+        """Events are not tested here."""
 
     async def _keep(self, protectd: ProtectdReservations, keeper: SliceKeeper) -> None:
-        """What ``cluster.dra.daemon`` does, without its sockets and its pauses."""
+        """The work of ``cluster.dra.daemon``, without its sockets and its pauses."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(keeper.keep())
             while True:
@@ -264,7 +264,7 @@ class Node:
 
     async def _zone(self, zone_id: str, **more: object) -> None:
         if self.protectd is not None:
-            with suppress(grpc.aio.AioRpcError):  # it does not fit, or is there
+            with suppress(grpc.aio.AioRpcError):  # no room, or already there
                 await self.protectd.create_zone(zone_id, **more)
 
     async def _end(self, zone_id: str) -> None:

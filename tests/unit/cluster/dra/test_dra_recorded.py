@@ -20,7 +20,9 @@ MIB = 1 << 20
     ("release", "version", "mode"),
     [("1.32", "v1beta1", "split"), ("1.33", "v1beta2", "split"), ("1.36", "v1", "shared")],
 )
-async def test_what_each_release_serves(tmp_path: Path, release: str, version: str, mode: str) -> None:
+async def test_driver_works_with_recorded_answers_of_each_release(
+    tmp_path: Path, release: str, version: str, mode: str
+) -> None:
     content = json.loads((DATA / f"apiserver-{release}.json").read_text())
     recording = Recording(content["exchanges"])
     with served(recording, tmp_path) as path:

@@ -36,7 +36,7 @@ def test_a_device_for_each_claim_is_written_at_the_pace_of_its_interval() -> Non
 
 
 def test_an_api_server_that_was_away_is_not_run_down() -> None:
-    """While it is away, and when it is back, not all drivers ask it at once."""
+    """While the server is away, and at its return, the drivers do not all ask at once."""
     at_rest, found = load(SliceMode.SHARED, 0.2), load(SliceMode.SHARED, 0.2, away=60.0)
     assert 0 < found.writes < at_rest.writes
     assert found.most_requests <= NODES / 2

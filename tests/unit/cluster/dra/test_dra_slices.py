@@ -1,4 +1,4 @@
-"""The node's slice: what it says, and when it is written."""
+"""The node's slice: its content, and the times of its writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def keeping(
     mode: SliceMode = SliceMode.AUTO,
     **more: float,
 ) -> Any:
-    """A keeper with the real client; what it tells of the devices is in ``told``."""
+    """A keeper with the real client; ``told`` collects its news of devices."""
     with serving(cluster) as url:
         told: list[tuple[tuple[str, ...], str]] = []
         api = ClusterApi(kubeconfig(folder / "kubeconfig", url))
@@ -92,7 +92,7 @@ def test_the_device_of_v1() -> None:
     }
 
 
-def test_what_each_claim_takes_of_dom0() -> None:
+def test_device_maps_claims_to_memory_of_dom0() -> None:
     (device,) = document(replace(SLICE, dom0_memory=4 << 20), SliceVersion.V1)["spec"]["devices"]
     assert device["nodeAllocatableResourceMappings"] == {"memory": {"allocationMultiplier": "4Mi"}}
     (device,) = document(SLICE, SliceVersion.V1)["spec"]["devices"]
@@ -120,7 +120,7 @@ def test_sizes_that_can_be_asked_for_are_steps_above_the_least(claimable: int) -
 
 
 @pytest.mark.parametrize("versions", [("v1", "v1beta2"), ("v1beta2", "v1beta1"), ("v1beta1",)])
-async def test_it_is_written_in_the_newest_version_and_then_only_when_it_changes(
+async def test_slice_is_written_in_the_newest_version_and_only_on_changes(
     tmp_path: Path, versions: tuple[str, ...]
 ) -> None:
     cluster = Cluster(versions)
@@ -148,7 +148,7 @@ async def test_a_restart_writes_nothing_and_keeps_the_name(tmp_path: Path) -> No
     assert len(cluster.writes) == 1
 
 
-async def test_what_somebody_else_wrote_is_replaced(tmp_path: Path) -> None:
+async def test_slice_changed_by_others_is_replaced(tmp_path: Path) -> None:
     cluster = Cluster()
     with keeping(cluster, tmp_path) as (keeper, _told):
         keeper.show(memory(4 * GIB), {})
@@ -157,7 +157,7 @@ async def test_what_somebody_else_wrote_is_replaced(tmp_path: Path) -> None:
         cluster.slice["spec"]["devices"][0]["capacity"]["memory"]["value"] = "900Gi"
         cluster.slice["metadata"]["resourceVersion"] = "another"
         keeper.show(memory(2 * GIB), {})
-        async with running(keeper):  # the first try meets the other's version, the next one reads it
+        async with running(keeper):  # the first try meets the other's version, the next try reads it
             await until(lambda: said(cluster) == 2 * GIB)
     assert devices(cluster.slice)[0]["name"] == name
 
@@ -173,10 +173,10 @@ async def test_a_slice_that_was_removed_comes_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("later", [False, True])
-async def test_it_comes_again_with_the_kubelet_that_removed_it(
+async def test_slice_removed_by_the_kubelet_returns_after_registration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: bool
 ) -> None:
-    """Also with one that removes it after it has registered the driver; nobody waits for the next check."""
+    """Also a kubelet that removes the slice after the registration; nobody waits for the next check."""
     monkeypatch.setattr(module, "_SOON", 0.5 if later else 3600.0)
     cluster = Cluster()
     with keeping(cluster, tmp_path, check_interval=3600.0) as (keeper, _):
@@ -211,7 +211,7 @@ async def test_while_protectd_is_away_the_device_takes_no_new_claims(tmp_path: P
             await until(lambda: "taints" not in devices(cluster.slice)[0])
 
 
-async def test_what_the_cluster_drops_is_not_written_again(tmp_path: Path) -> None:
+async def test_fields_dropped_by_the_cluster_are_not_written_again(tmp_path: Path) -> None:
     """Device taints, which it need not have: protectd is away, and each try to reach it shows that again."""
     cluster = Cluster(taints=False)
     with keeping(cluster, tmp_path) as (keeper, _told):
@@ -220,7 +220,7 @@ async def test_what_the_cluster_drops_is_not_written_again(tmp_path: Path) -> No
         for _ in range(3):
             keeper.show(None, {})
             await keeper.once()
-            keeper._there = None  # it is read again now and then
+            keeper._there = None  # the slice is read again now and then
             await keeper.once()
         assert len(cluster.writes) == 2
         cluster.slice["spec"]["devices"][0]["capacity"]["memory"]["value"] = "900Gi"

@@ -1,4 +1,4 @@
-"""Clusters whose claims cannot share a device: each claim has one, and there is one for the next claim."""
+"""Clusters whose claims cannot share a device: a device for each claim, and a device for the next claim."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_a_device_that_was_claimed_when_the_driver_ended_is_not_offered_ag
     node.reserve(first, GIB)  # and the driver is killed before it writes the slice
     await node.keeper().once()
     assert node.claimed == {first: GIB} and list(node.unclaimed.values()) == [3 * GIB]
-    node.held.clear()  # and again, before it writes that the claim is gone
+    node.held.clear()  # killed again, before it writes that the claim is gone
     second = node.name
     await node.keeper().once()
     assert node.unclaimed == {second: 4 * GIB} and node.claimed == {}
@@ -218,7 +218,7 @@ async def test_a_cluster_that_learns_to_share_counts_nothing_twice(node: Node) -
     (device,) = devices(node.cluster.slice)
     assert device["name"] not in names and device["allowMultipleAllocations"]
     assert whole(device["capacity"]["memory"]["value"]) == 3 * GIB
-    node.reserve(device["name"], GIB)  # the scheduler subtracts this one
+    node.reserve(device["name"], GIB)  # the scheduler subtracts this reservation
     await node.keeper().once()
     assert whole(devices(node.cluster.slice)[0]["capacity"]["memory"]["value"]) == 3 * GIB
     node.config = replace(node.config, mode=SliceMode.SPLIT)
@@ -238,7 +238,7 @@ async def test_a_cluster_may_learn_to_share_while_the_driver_runs(node: Node) ->
     (device,) = devices(node.cluster.slice)
     assert device["name"] not in names and device["allowMultipleAllocations"]
     assert whole(device["capacity"]["memory"]["value"]) == 3 * GIB
-    node.reserve(device["name"], GIB)  # the scheduler subtracts this one
+    node.reserve(device["name"], GIB)  # the scheduler subtracts this reservation
     written = len(node.cluster.writes)
     keeper._there = None
     await keeper.once()

@@ -67,7 +67,7 @@ def test_a_node_without_a_boundary_says_so() -> None:
 
 
 @pytest.mark.parametrize("toolstack", [{"error": "protectd does not answer"}, {}, [], None, {"name": 1}])
-def test_what_is_not_known_is_not_guessed(toolstack: object) -> None:
+def test_incomplete_status_gives_no_labels(toolstack: object) -> None:
     with pytest.raises(Unreachable, match="read what this node can"):
         labels_of(status(toolstack, {"xenpod": {}}, "xenpod"))
     with pytest.raises(Unreachable):
@@ -93,8 +93,8 @@ def test_a_handler_whose_name_fits_no_label_is_left_out() -> None:
     assert [key for key in found if ".h" in key] == [f"xenpod.dev/handler.{long[1:]}"]
 
 
-def test_what_fits_no_label_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """It asks twice a minute, for as long as the node is there."""
+def test_name_that_fits_no_label_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The labeller asks twice a minute, as long as the node exists."""
     long = "once" * 14
     for _ in range(3):
         labels_of(status(FAKE, {long: {}}, long))
@@ -137,14 +137,14 @@ async def test_the_file_is_written_when_something_changes(tmp_path: Path) -> Non
     assert path.stat() == before
     with path.open() as reader:
         assert await file.put({"xenpod.dev/a": "true"})
-        assert "xenpod.dev/b" in reader.read()  # the file that was open stays whole
+        assert "xenpod.dev/b" in reader.read()  # the opened file stays whole
     assert "xenpod.dev/b" not in path.read_text()
     assert [entry.name for entry in folder.iterdir()] == ["xenpod"]
     assert await file.remove() and not await file.remove()
     assert list(folder.iterdir()) == []
 
 
-async def test_what_a_killed_one_left_is_no_hindrance(tmp_path: Path) -> None:
+async def test_half_written_file_of_a_killed_labeller_is_replaced(tmp_path: Path) -> None:
     (tmp_path / ".xenpod.new").write_text("half")
     assert await FeatureFile(tmp_path).put({"xenpod.dev/a": "true"})
     assert [entry.name for entry in tmp_path.iterdir()] == ["xenpod"]

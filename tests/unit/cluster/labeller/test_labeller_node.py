@@ -46,7 +46,7 @@ async def test_ours_are_made_true_and_others_stay(there: OneNode, sink: NodeLabe
     assert not await sink.remove()
 
 
-async def test_what_has_not_changed_is_not_asked_for(
+async def test_unchanged_labels_cause_no_request_before_the_next_check(
     there: OneNode, sink: NodeLabels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await sink.put(HERE)
@@ -55,7 +55,7 @@ async def test_what_has_not_changed_is_not_asked_for(
     assert len(there.requests) == asked
     del there.labels["xenpod.dev/toolstack"]
     monkeypatch.setattr(node, "CHECK", 0.0)
-    assert not await sink.put(HERE)  # until it was due
+    assert not await sink.put(HERE)  # until the check was due
     sink._check_at = 0.0
     assert await sink.put(HERE)
     assert there.labels["xenpod.dev/toolstack"] == "fake"
@@ -68,7 +68,7 @@ async def test_after_a_failure_the_node_is_read_again(there: OneNode, sink: Node
     with pytest.raises(Broken):
         await sink.put({"xenpod.dev/toolstack": "fake"})
     there.body = None
-    there.labels.pop("xenpod.dev/handler.xenpod")  # what that patch would have done
+    there.labels.pop("xenpod.dev/handler.xenpod")  # the effect of that patch
     assert await sink.put(HERE)
     assert there.labels["xenpod.dev/handler.xenpod"] == "true"
 

@@ -1,4 +1,4 @@
-"""How plugins are called: their environment and input, what they may say, when they have ended."""
+"""Calls of plugins: environment and input, bounds of the output, the end of the plugin."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_plugin_that_does_not_read_its_input(tmp_path: Path) -> None:
 
 
 async def test_a_plugin_that_says_too_much(tmp_path: Path) -> None:
-    """It is read to its end, and not kept."""
+    """The output is read to its end, and not kept."""
     said = await Plugin(tmp_path, "head -c 5000000 /dev/zero; echo > $OUT").call()
     assert 1 << 20 < len(said) < (1 << 20) + 100_000
     assert (tmp_path / "out").exists()

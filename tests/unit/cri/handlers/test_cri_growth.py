@@ -1,4 +1,4 @@
-"""What zones can grow by, and what makes them: handlers, updates of containers and of pods."""
+"""Growth of zones, and its causes: handlers, updates of containers and of pods."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_headroom_ends_at_the_handlers_bounds(tmp_path: Path) -> None:
 async def test_a_zone_that_begins_small(
     tmp_path: Path, limit: int, begin: int | None, grows: int | None
 ) -> None:
-    """``reserve = "request"``: its handler's memory at first, and its pod's limit when it uses that."""
+    """``reserve = "request"``: the handler's memory at first, and the pod's limit when an update uses it."""
     handler = replace(GROWS, reserve=Reserve.REQUEST)
     made = (await asked(tmp_path, handler, limited(limit))).resources
     size = limit + node_config(tmp_path).zone.memory_overhead // MIB if limit else 128
@@ -68,7 +68,7 @@ async def test_a_zone_that_begins_small(
     assert made.memory_policy == pb.MEMORY_POLICY_DYNAMIC
 
 
-def test_what_a_small_begin_needs() -> None:
+def test_reserve_by_request_needs_an_initial_size() -> None:
     with pytest.raises(WrongKey, match="what zones begin with"):
         HandlerConfig(reserve=Reserve.REQUEST)
     with pytest.raises(WrongKey, match="cpupool"):
@@ -87,17 +87,17 @@ POD = limited(300, 1500)
         (POD, [], limited(300, 1500), limited(200, 1000), (0, 0)),
         (POD, [limited(100, 500)], limited(200, 1000), limited(400, 1000), (510, 0)),
         (POD, [limited(100, 500)], limited(200, 1000), limited(200, 1600), (0, 3)),
-        # of one without a limit nothing follows
+        # a container without a limit adds nothing
         (POD, [limited(100, 500), limited()], limited(), limited(400, 4000), (0, 0)),
         (POD, [], limited(200, 1000), limited(), (0, 0)),
-        # each has its pod's limit
+        # each container has its pod's limit
         (POD, [limited(300, 1500)], limited(300, 1500), limited(400, 1700), (410, 2)),
         (POD, [limited(300), limited(500)], limited(300), limited(400), (510, 0)),
         # a caller that describes containers alone
         (Resources(), [limited(100, 500)], limited(200, 1000), limited(250, 1501), (360, 3)),
     ],
 )
-def test_what_a_container_needs(
+def test_size_needed_for_a_container_includes_pod_and_overhead(
     pod: Resources, others: list[Resources], now: Resources, then: Resources, expected: tuple[int, int]
 ) -> None:
     linux = cri.LinuxPodSandboxConfig(resources=pod)
@@ -115,7 +115,7 @@ async def _updated(node: Rig, container: str, limit: Resources) -> None:
 
 
 async def test_the_zone_grows_before_its_container(tmp_path: Path) -> None:
-    """And does not shrink with it: that is for the update of the pod, which comes last."""
+    """The zone does not shrink with its container: the later update of the pod does that."""
     async with rig(tmp_path) as node:
         overhead = node.node.config.zone.memory_overhead // MIB
         pod = await node.pod(linux=cri.LinuxPodSandboxConfig(resources=limited(200, 1000)))
@@ -154,7 +154,7 @@ async def test_a_container_that_its_zone_cannot_hold_stays(tmp_path: Path) -> No
 
 
 def test_limits_that_no_host_has() -> None:
-    """As one message holds them: others of the pod, and its overhead, come on top."""
+    """Limits that fit a message: other containers of the pod and its overhead come on top."""
     most = Resources(memory_limit_in_bytes=2**63 - 1, cpu_quota=2**63 - 1, cpu_period=1)
     wanted = needed(cri.LinuxPodSandboxConfig(), [most], limited(64, 100), most, 64 * MIB)
     assert (wanted.memory_bytes, wanted.vcpus) == (2**50, 1024)

@@ -61,7 +61,7 @@ FREE = limited(0)
     [
         (Resources(), Resources(), [], (256, 0)),
         (limited(50_000, 512), Resources(), [], (128, 60)),
-        # the pod's own figures are the sums already, whatever its containers are updated to
+        # the pod's own figures are already sums, whatever its containers are updated to
         (limited(50_000, 512), Resources(), [limited(50_000, 512), limited(50_000, 512)], (128, 60)),
         (limited(50_000, 512), limited(25_000, 256), [limited(50_000, 512)], (192, 75)),
         # an overhead of memory alone: the kubelet's least shares, no quota
@@ -161,7 +161,7 @@ async def test_updates_of_containers_and_of_the_pod(node: Rig) -> None:
     assert told(node)[4:] == [], "what was refused is not remembered"
 
 
-async def test_what_protectd_did_not_hear_is_said_again(node: Rig) -> None:
+async def test_shares_that_protectd_did_not_get_are_sent_again(node: Rig) -> None:
     made = await pod(node, Resources())
     one = await container(node, made, "one", limited(50_000, 512))
     node.protect.failures["ResizeZone"] = Unreachable("resize zone", made, "away")
@@ -175,7 +175,7 @@ async def test_what_protectd_did_not_hear_is_said_again(node: Rig) -> None:
 
 
 async def test_a_restarted_daemon_says_it_once(tmp_path: Path) -> None:
-    """It may have died between its record and protectd's."""
+    """The daemon may have died between its record and protectd's."""
     async with rig(tmp_path) as node:
         made = await pod(node, limited(50_000, 512))
         await container(node, made, "one", FREE)

@@ -1,4 +1,4 @@
-"""How large zones become: what pods, handlers and profiles say, and what of it cannot be."""
+"""Sizes of zones: from pods, handlers and profiles; and impossible sizes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_a_handler_without_a_size_leaves_it_to_the_profile(tmp_path: Path)
 
 
 async def test_an_update_does_not_ask_for_the_handlers_size(tmp_path: Path) -> None:
-    """That counts when a zone is made; the file may say something else by now."""
+    """The handler's size counts when a zone is made; the file may differ by now."""
     config = replace(node_config(tmp_path), handlers={"xenpod": SIZED})
     async with rig(tmp_path, config=config) as node:
         pod = await node.pod()

@@ -1,4 +1,4 @@
-"""Limits of what containers write, as annotations have them."""
+"""Limits of containers' writes, from annotations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from daemonkit.faults import Invalid
 MIB = 1 << 20
 
 
-def test_what_they_say() -> None:
+def test_storage_annotations_give_limits_in_bytes() -> None:
     notes = {EPHEMERAL_STORAGE: "web=8Mi", EMPTY_DIRS: "cache=1.5Mi, log-0=1000000"}
     assert storage.writable_layers(notes) == {"web": 8 * MIB}
     assert storage.empty_dirs(notes) == {"cache": 1.5 * MIB, "log-0": 1000000}
@@ -23,7 +23,7 @@ def test_what_they_say() -> None:
     "text",
     ["", "web", "web=", "=1Mi", "web=0", "web=1Mi,web=2Mi", "../a=1Mi", "w" * 64 + "=1Mi", "a=1Zi", ","],
 )
-def test_what_cannot_be_read(key: str, text: str) -> None:
+def test_malformed_storage_annotation_is_refused(key: str, text: str) -> None:
     with pytest.raises(Invalid, match=key):
         storage.check_storage({key: text})
 

@@ -1,4 +1,4 @@
-"""What handlers require of a host: listed where it is there; refused by name, and said, where it is not."""
+"""Handlers' requirements of a host: a handler is listed if the host meets them, else refused by name."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_fallback_names_what_is_lacking(can: pb.HostCapabilities, lacks: str) 
 
 
 def test_a_kernel_of_the_handlers_own_is_not_protectds() -> None:
-    """What it can is known when a zone boots it."""
+    """The kernel's abilities are known once a zone boots it."""
     own = HandlerConfig(kernel="example/kernel:1", mode=HandlerMode.AUTO)
     assert (zone_mode(own, _host(OLD_KERNEL)), fallback(own, _host(OLD_KERNEL))) == (PVH, "")
     assert unmet(replace(own, mode=HandlerMode.PVH), _host(OLD_KERNEL)) == ""
@@ -205,7 +205,7 @@ def test_bounds_are_within_the_profile_and_hold_its_size() -> None:
         ("vcpus = 3\nvcpus_max = 2", "is more than vcpus_max"),
     ],
 )
-def test_what_cannot_be_is_said_at_the_start(tmp_path: Path, line: str, cause: str) -> None:
+def test_impossible_handler_key_fails_the_start(tmp_path: Path, line: str, cause: str) -> None:
     path = tmp_path / "cri.toml"
     path.write_text(f"[handlers.fast]\n{line}\n")
     with pytest.raises(Invalid) as raised:

@@ -1,4 +1,4 @@
-"""Every metric's figure, its source and its unit."""
+"""The figure, source and unit of every metric."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_each_figure_of_a_container(node: Rig) -> None:
     assert {"container_processes", "container_memory_rss", "container_last_seen"} <= gauges
 
 
-async def test_what_nobody_asked_for_has_the_kernels_own_figures(node: Rig) -> None:
+async def test_container_without_requests_has_default_figures(node: Rig) -> None:
     """No quota; counters of disks only where the zone's kernel counts; nothing below zero."""
     node.protect.workload_stats = pb.WorkloadStatsRow(writable_layer_inodes=5, writable_layer_inodes_limit=4)
     asked = cri.LinuxContainerResources(cpu_quota=-1)
@@ -168,7 +168,7 @@ async def test_each_figure_of_a_pod(node: Rig) -> None:
 
 
 async def test_each_figure_of_statistics(node: Rig) -> None:
-    """Those of CRI's statistics, as far as the metrics have them too."""
+    """The figures of CRI's statistics, as far as metrics have them too."""
     pressure = pb.Pressure(
         some_avg10=1, some_avg60=2, some_avg300=3, some_total_us=4,
         full_avg10=5, full_avg60=6, full_avg300=7, full_total_us=8,
@@ -218,7 +218,7 @@ async def test_each_figure_of_statistics(node: Rig) -> None:
         (pb.WorkloadStatsRow(memory_limit_bytes=8, memory_swap_limit_bytes=6), 8, 0),
     ],
 )
-async def test_what_is_left_is_known_only_below_a_limit(
+async def test_available_memory_and_swap_need_a_limit(
     node: Rig, row: pb.WorkloadStatsRow, memory: int | None, swap: int | None
 ) -> None:
     node.protect.workload_stats = row
@@ -235,7 +235,7 @@ async def test_what_is_left_is_known_only_below_a_limit(
 
 
 async def test_statistics_of_one_that_does_not_run(node: Rig) -> None:
-    """Its attributes alone; and one whose zone is silent is left out of lists."""
+    """Its attributes alone; a container of a silent zone is left out of lists."""
     pod = await node.pod()
     ended, running = await node.started(pod, "ended"), await node.started(pod, "running")
     await node.cri.StopContainer(cri.StopContainerRequest(container_id=ended))

@@ -1,4 +1,4 @@
-"""Lists that are encoded line by line are the messages that they stand for."""
+"""Lists encoded line by line equal the messages they stand for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parsed(data: bytes) -> list[tuple[str, str]]:
 
 @dataclass
 class Lines:
-    """Where they are."""
+    """The store of the lines."""
 
     lines: list[Line] = field(default_factory=list)
     version: int = 0
@@ -76,7 +76,7 @@ def test_a_line_is_made_again_when_its_record_changes() -> None:
     assert rendered.every() == b""
 
 
-def test_what_is_gone_is_forgotten() -> None:
+def test_removed_records_are_forgotten() -> None:
     source = Lines()
     rendered = Rendered(source, item)
     for number in range(1000):

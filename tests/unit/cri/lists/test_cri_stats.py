@@ -153,7 +153,7 @@ def test_a_rate_is_unknown_when_the_counter_or_the_clock_begins_anew() -> None:
     rates.rate("a", 100 * SECOND, 10**12)
     assert rates.rate("a", 102 * SECOND, 5) is None
     assert rates.rate("a", 104 * SECOND, 5 + 2 * SECOND) == SECOND
-    assert rates.rate("a", 101 * SECOND, 4) is None  # a late answer, which does not count
+    assert rates.rate("a", 101 * SECOND, 4) is None  # a late answer does not count
     assert rates.rate("a", 104 * SECOND, 5 + 2 * SECOND) == SECOND
     assert rates.rate("a", SECOND, 0) is None  # the clock was set back
     assert rates.rate("a", 2 * SECOND, LARGEST) == LARGEST
@@ -174,9 +174,7 @@ async def test_no_network_rather_than_one_without_a_default_interface(node: Rig)
     assert stats.linux.HasField("memory") and not stats.linux.HasField("network")
 
 
-async def test_what_starts_is_read_without_being_asked_for(
-    node: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_new_pods_and_containers_are_sampled_soon(node: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "_SETTLE", 0.01)
     monkeypatch.setattr(sampler, "_RETRY", 0.01)
     earlier = await node.pod("earlier")
@@ -193,7 +191,7 @@ async def test_what_starts_is_read_without_being_asked_for(
         await until(lambda: None not in (rates.read_ns(pod), rates.read_ns(container)))
 
 
-async def test_what_was_read_lately_is_not_read_again(node: Rig) -> None:
+async def test_recent_samples_are_not_read_again(node: Rig) -> None:
     reader = sampler.Sampler(node.node)
     pod, other = await node.pod(), await node.pod("other")
     await reader.sample()
@@ -220,7 +218,7 @@ async def test_nobody_who_asks_is_no_reason_to_read_often(node: Rig) -> None:
     for _ in range(9):
         reader.adapt()
     assert reader.interval == sampler._QUIET > sampler._INTERVAL
-    # Its own readings are no reason, what somebody asks for is, and so is a new pod.
+    # Its own readings are no reason to read; a request and a new pod are.
     reader.interval = 0.0
     await reader.sample()
     reader.interval = sampler._QUIET
@@ -282,7 +280,7 @@ async def test_metrics_match_their_descriptors(node: Rig) -> None:
     assert of_pod["container_cpu_usage_seconds_total"].metric_type == cri.COUNTER
 
 
-async def test_what_a_zones_kernel_does_not_measure_is_left_out(node: Rig) -> None:
+async def test_figures_that_the_zones_kernel_lacks_are_left_out(node: Rig) -> None:
     await node.started(await node.pod())
     stream = node.cri.StreamPodSandboxMetrics(cri.StreamPodSandboxMetricsRequest())
     (found,) = [one async for message in stream for one in message.pod_sandbox_metrics]

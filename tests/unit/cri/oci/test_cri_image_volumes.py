@@ -36,7 +36,7 @@ def _images() -> FakeImages:
     return images
 
 
-async def test_what_protectd_gets_and_the_kubelet_sees(tmp_path: Path) -> None:
+async def test_image_volumes_reach_protectd_and_show_in_the_status(tmp_path: Path) -> None:
     async with rig(tmp_path, images=_images()) as node:
         pod = await node.pod()
         mounts = [_mount("/models/part", image_sub_path="a/b"), _mount("/models")]
@@ -51,7 +51,7 @@ async def test_what_protectd_gets_and_the_kubelet_sees(tmp_path: Path) -> None:
         mounted = json.loads(request.oci_config)["mounts"]
         binds = [bind for bind in mounted if bind["destination"].startswith("/models")]
         base = f"/run/xenpod/containers/{container}/volumes"
-        # The one below the other comes after it.
+        # The lower mount comes after the upper.
         assert [(bind["destination"], bind["source"]) for bind in binds] == [
             ("/models", f"{base}/1"),
             ("/models/part", f"{base}/0"),
@@ -107,7 +107,7 @@ async def test_the_state_of_an_older_version_is_taken_over(tmp_path: Path) -> No
 
 
 async def test_images_are_mended_before_a_container_gets_them(tmp_path: Path) -> None:
-    """Its root's and its volumes'; what cannot be mended leaves no container behind."""
+    """The images of its root and its volumes; a failed repair leaves no container behind."""
     images = _images()
     async with rig(tmp_path, images=images) as node:
         pod = await node.pod()

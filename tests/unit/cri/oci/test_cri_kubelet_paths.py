@@ -1,4 +1,4 @@
-"""Volumes that live in the zone, told by the kubelet's paths and the file systems that they are in."""
+"""Volumes inside the zone, recognized by the kubelet's paths and their file systems."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_on_disk(path: str, volume: str, sub_path: str) -> None:
         "/var/lib/kubelet",
     ],
 )
-def test_what_stays_the_hosts(path: str) -> None:
+def test_volume_stays_on_the_host(path: str) -> None:
     assert found(path, EMPTY_DIR) is None
 
 
@@ -133,7 +133,7 @@ async def test_this_host(tmp_path: Path) -> None:
     )
 
 
-def test_what_the_zone_gets() -> None:
+def test_empty_dirs_in_the_zone_have_sizes_modes_and_sub_paths() -> None:
     """In memory of the size that the kubelet gave it; on disk of the handler's."""
     asked = [
         cri.Mount(container_path="/a", host_path=f"{VOLUMES}/cache"),

@@ -301,7 +301,7 @@ def test_a_libseccomp_that_is_missing_or_fails(monkeypatch: pytest.MonkeyPatch) 
     assert raised.value.hint == "install libseccomp2"
 
 
-def test_what_cannot_be_compiled() -> None:
+def test_invalid_seccomp_profile_is_not_compiled() -> None:
     fine: dict[str, Any] = {"defaultAction": "SCMP_ACT_ALLOW", "architectures": [], "syscalls": []}
     for wrong, words in (
         ({"defaultAction": "SCMP_ACT_TRAP"}, "SCMP_ACT_TRAP"),

@@ -116,14 +116,14 @@ def _shown(image_user: str) -> cri.Image:
     [("99999", 99999), ("99999:app", 99999), ("01000", 1000), ("4294967294", 2**32 - 2), ("0", 0), ("+7", 7)],
 )
 def test_an_image_shows_the_uid_of_a_number(image_user: str, uid: int) -> None:
-    """The kubelet's runAsNonRoot compares it with 0."""
+    """The kubelet's runAsNonRoot compares the uid with 0."""
     shown = _shown(image_user)
     assert (shown.uid.value, shown.username) == (uid, "")
 
 
 @pytest.mark.parametrize("image_user", ["app", "4294967296", "-1", "9" * 300, "0" * 256 + "x", "a" * 300])
 def test_an_image_shows_a_username_for_all_else(image_user: str) -> None:
-    """The kubelet's runAsNonRoot refuses these, since it cannot know that they are not root."""
+    """The kubelet's runAsNonRoot refuses user names, since it cannot know whether they are root."""
     shown = _shown(image_user)
     assert not shown.HasField("uid") and 0 < len(shown.username) <= 256
 

@@ -1,4 +1,4 @@
-"""Mounts of a container: what is refused, and what the others become."""
+"""Mounts of a container: refusals, and the results of accepted mounts."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ REFUSED: list[tuple[str, cri.Mount, type[Fault], str]] = [
 @pytest.mark.parametrize(
     ("asked", "kind", "words"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
 )
-def test_what_cannot_be_honoured(asked: cri.Mount, kind: type[Fault], words: str) -> None:
+def test_unsupported_mount_is_refused(asked: cri.Mount, kind: type[Fault], words: str) -> None:
     with pytest.raises(Fault) as raised:
         check_mounts([mount(), asked], None)
     assert type(raised.value) is kind and words in str(raised.value)
 
 
-def test_so_many_and_no_more() -> None:
+def test_mounts_beyond_the_limit_are_refused() -> None:
     check_mounts([mount(container_path=f"/{number}") for number in range(LIMIT)], None)
     with pytest.raises(Invalid):
         check_mounts([mount()] * (LIMIT + 1), None)
 
 
-def test_what_is_honoured() -> None:
+def test_supported_mount_options_are_accepted() -> None:
     fine = [
         mount(selinux_relabel=True),
         mount(readonly=True, recursive_read_only=True),
@@ -114,11 +114,11 @@ def test_each_is_shared_and_bound_from_there() -> None:
 @pytest.mark.parametrize(
     ("text", "one"), [("/a", "/a"), ("//a//b/", "/a/b"), ("/./a/.", "/a"), ("/", "/"), ("///", "/")]
 )
-def test_one_spelling_of_a_place(text: str, one: str) -> None:
+def test_container_paths_are_normalized(text: str, one: str) -> None:
     assert place(text) == one
 
 
-def test_what_is_asked_for_replaces_the_usual_and_nothing_is_hidden() -> None:
+def test_requested_mounts_replace_default_mounts_and_hide_no_other() -> None:
     def at(destination: str, source: str) -> dict[str, object]:
         return {"destination": destination, "source": source}
 

@@ -37,7 +37,7 @@ async def test_a_write_that_meets_the_end_does_not_hide_it() -> None:
 
 
 class Slow:
-    """A call that takes one message at a time, as grpc's do."""
+    """A call that takes a single message at a time, as grpc's calls do."""
 
     def __init__(self) -> None:
         self.taken: list[pb.ExecInput] = []

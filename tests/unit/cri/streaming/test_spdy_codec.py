@@ -113,14 +113,14 @@ def control(kind: int, body: bytes, flags: int = 0, version: int = 3) -> bytes:
 
 
 @given(st.lists(frames, max_size=12), st.lists(st.integers(0, 500), max_size=40))
-def test_what_is_encoded_is_decoded_however_it_is_cut(sent: list[Frame], sizes: list[int]) -> None:
+def test_encoded_frames_are_decoded_from_pieces_of_any_size(sent: list[Frame], sizes: list[int]) -> None:
     encoder = SpdyEncoder()
     wire = b"".join(encoder.encode(frame) for frame in sent)
     assert joined(decoded(cut(wire, sizes))) == joined(sent)
 
 
 @given(st.lists(st.integers(1, 40), max_size=40))
-def test_what_client_go_sends(sizes: list[int]) -> None:
+def test_frames_of_client_go_are_decoded(sizes: list[int]) -> None:
     assert joined(decoded(cut(CLIENT_GO, sizes))) == CLIENT_GO_FRAMES
 
 

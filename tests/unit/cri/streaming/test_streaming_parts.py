@@ -53,7 +53,7 @@ def test_a_token_is_good_for_a_while() -> None:
     assert (tokens.redeem(early), tokens.redeem(late)) == (None, "late")
 
 
-def test_whoever_waits_for_the_end_of_a_token_is_told_once() -> None:
+def test_end_of_a_token_is_told_once() -> None:
     clock, ended = Clock(), []
     tokens = Tokens[str](60, clock)
     used, late = (tokens.issue(name, lambda name=name: ended.append(name)) for name in ("used", "late"))  # type: ignore[misc]
@@ -135,7 +135,7 @@ def test_websocket_is_negotiated(name: str) -> None:
         (request(("connection", "close"), ("upgrade", "SPDY/3.1")), 400),
     ],
 )
-def test_what_cannot_be_negotiated(asked: Request, status: int) -> None:
+def test_failed_negotiation_has_its_http_status(asked: Request, status: int) -> None:
     with pytest.raises(Bad) as refused:
         negotiate(asked, SPDY_PROTOCOLS, PROTOCOLS)
     assert refused.value.status == status
@@ -240,7 +240,7 @@ async def test_an_unwanted_inbox_keeps_nothing() -> None:
 
 
 async def test_inboxes_are_read_in_the_order_of_arrival() -> None:
-    """Nothing of one is joined across what came to another; ends are told last."""
+    """Pieces of an inbox are not joined across pieces of another inbox; ends are told last."""
     quota = BufferQuota()
     one, two = Inbox(quota), Inbox(quota)
     for inbox, data in ((one, b"1"), (one, b"2"), (two, b"a"), (two, b"b"), (one, b"3")):
@@ -309,7 +309,7 @@ class _Endless:
 
 
 async def test_a_client_with_bad_terminal_sizes_is_gone() -> None:
-    """One fault, not a group of them: whoever serves the client knows what to do with that one."""
+    """A single fault, not a group: the server of the client handles a single fault."""
     both: Any = _Endless()
     both.resizes.put(b"[]")
     async with asyncio.timeout(60):
@@ -318,7 +318,7 @@ async def test_a_client_with_bad_terminal_sizes_is_gone() -> None:
 
 
 class _Recorded(_Endless):
-    """The same, and what reaches the process, until its input ends."""
+    """A command that also records the process's input, until the input ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -341,7 +341,7 @@ class _Recorded(_Endless):
 
 
 async def test_a_process_gets_sizes_and_input_in_the_order_of_arrival() -> None:
-    """Also those that came before anybody read them, and a size that came in two parts."""
+    """Also sizes and input from before the first reader, and a size in two parts."""
     command: Any = _Recorded()
     command.resizes.put(b'{"Width":80,"Height":24}{"Width":100,')
     command.stdin.put(b"a")

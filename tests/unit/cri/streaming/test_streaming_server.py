@@ -254,7 +254,7 @@ async def test_data_for_no_stream_is_reset(streaming: Server) -> None:
 
 
 async def test_data_after_the_end_of_a_stream_is_dropped() -> None:
-    """Its stream was there: no reset tells the client that it never was.  Streams that never were, do."""
+    """The stream existed: no reset tells the client otherwise. A stream that never existed gets a reset."""
     encoder = SpdyEncoder()
     frames: list[Frame] = [
         SynStream(1, {"a": ("b",)}, fin=True),
@@ -428,7 +428,7 @@ async def test_an_address_that_is_taken() -> None:
 
 
 async def test_output_is_not_lost_when_input_is_under_way(streaming: Server) -> None:
-    """The server closes while the client still sends: what it was sent before must arrive."""
+    """The server closes while the client still sends: earlier output must arrive."""
 
     async def hasty(command: Command) -> ExitStatus:
         await command.stdout(b"done" * 50_000)
@@ -444,7 +444,7 @@ async def test_output_is_not_lost_when_input_is_under_way(streaming: Server) -> 
 
 
 class Script:
-    """A wire that plays what a client sends."""
+    """A wire that plays a client's bytes."""
 
     def __init__(self, *pieces: bytes) -> None:
         self._pieces = list(pieces)
@@ -479,13 +479,13 @@ async def test_a_session_ends_its_streams_input_with_the_client() -> None:
 
 
 class HungUp(Script):
-    """One that has hung up already."""
+    """A wire whose client has already hung up."""
 
     async def hung_up(self) -> None:
         """Return at once."""
 
 
-async def test_what_ends_a_session_or_a_stream() -> None:
+async def test_malformed_bytes_a_hang_up_and_a_late_write_raise_client_gone() -> None:
     opened: list[SpdyStream] = []
 
     def accept(stream: SpdyStream) -> bool:
@@ -510,7 +510,7 @@ async def test_what_ends_a_session_or_a_stream() -> None:
 
 
 def test_the_kernel_tells_of_a_client_that_reset() -> None:
-    """The fact that ``hung_up`` builds on: EPOLLRDHUP comes although unread data is there."""
+    """``hung_up`` builds on this fact: EPOLLRDHUP comes although unread data is there."""
     import select
 
     listener = socket.create_server(("127.0.0.1", 0))

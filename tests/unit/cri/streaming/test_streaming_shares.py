@@ -34,7 +34,7 @@ KEYS = ("all", "one")
 
 
 class Wire:
-    """Plays what a client sends, piece by piece, and counts what it is sent."""
+    """Plays a client's bytes piece by piece, and counts the bytes sent back."""
 
     def __init__(self, *pieces: bytes, pod: PodQuota | None = None) -> None:
         self._pieces = list(pieces)
@@ -208,7 +208,7 @@ async def test_pods_of_a_namespace_beyond_its_share_of_memory_are_not_read_and_o
     other = BufferQuota(2 * LIMIT, PodQuota(2 * LIMIT, memory, "b"))
     other.take(LIMIT)
     assert [quota.space.is_set() for quota in (*mine, other)] == [True, True, True, False, True]
-    # Another namespace gives memory back, and so "a" may have more.
+    # Another namespace gives memory back, and "a" may have more.
     other.close()
     mine[0].give(LIMIT)
     assert mine[3].space.is_set()
@@ -246,7 +246,7 @@ async def test_a_client_that_is_slowed_down_may_hang_up() -> None:
 
 
 class Recorder:
-    """A process that counts the messages that it gets, and never ends by itself."""
+    """A process that counts its messages, and never ends by itself."""
 
     def __init__(self) -> None:
         self.messages: list[Any] = []
@@ -266,7 +266,7 @@ class Recorder:
         yield SimpleNamespace(WhichOneof=lambda name: "nothing")
 
 
-async def test_one_byte_frames_of_one_read_are_one_message() -> None:
+async def test_one_byte_frames_of_a_read_are_joined_into_a_message() -> None:
     encoder = SpdyEncoder()
     opening = encoder.encode(SynStream(1, {"streamtype": ("stdin",)}))
     frames = b"".join(encoder.encode(Data(1, b"%d" % (n % 10))) for n in range(5000))
@@ -310,7 +310,7 @@ async def test_of_sizes_that_came_at_once_the_last_counts() -> None:
 
 
 async def test_streams_leave_their_turns_to_others() -> None:
-    """A client that floods is served a part of its frames while another one's are all carried out."""
+    """A flooding client is served a part of its frames while another client's frames are all carried out."""
     flood = struct.pack(">II", 3, 1) + b"x"
 
     async def drain(command: Command) -> ExitStatus:

@@ -1,4 +1,4 @@
-"""Clients whose command is cut off with the server: none may take that for success."""
+"""Clients whose command is cut off with the server: no client may take the end for success."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GOODBYE = 60.0
 
 
 async def begun(streaming: Server, protocol: str) -> Spdy:
-    """A client whose command runs."""
+    """A client of a running command."""
     play = Play()
     client = await spdy(streaming.base, streaming.url(play.job(forever)), protocol)
     await client.open_all("error", "stdin", "stdout", "stderr")
@@ -26,7 +26,7 @@ async def begun(streaming: Server, protocol: str) -> Spdy:
 
 
 def stopped(said: bytes) -> None:
-    """Check that it is a v1.Status of a failure that says why."""
+    """Check that the text is a v1.Status of a failure with its reason."""
     status = json.loads(said)
     assert (status["status"], status["reason"]) == ("Failure", "InternalError")
     assert "is stopping" in status["message"]
@@ -83,7 +83,7 @@ async def test_a_stop_is_told_before_all_streams_are_open() -> None:
 
 
 async def test_a_server_that_dies_is_no_success() -> None:
-    """Clients of v4 and v5 parse what is on the error stream, unless it is empty: so it never is."""
+    """Clients of v4 and v5 parse the error stream unless it is empty: the stream is never empty."""
     async with streaming_server() as streaming:
         clients = [await begun(streaming, f"v{version}.channel.k8s.io") for version in (4, 5)]
         await asyncio.gather(*(client.until(lambda c=client: c.text("error")) for client in clients))
@@ -97,7 +97,7 @@ async def test_a_server_that_dies_is_no_success() -> None:
 
 
 async def test_a_client_that_does_not_listen_holds_up_no_stop() -> None:
-    """Nor does one that has not asked for anything yet."""
+    """A client that has not asked for anything yet holds up no stop either."""
     async with streaming_server() as streaming:
         silent = await connect(streaming.base)
         deaf = await begun(streaming, "v4.channel.k8s.io")

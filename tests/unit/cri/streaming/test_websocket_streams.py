@@ -27,7 +27,7 @@ CLOSE_PROTOCOL_ERROR = 1002
 def frame(
     opcode: int, payload: bytes = b"", *, fin: bool = True, masked: bool = True, length: int = -1
 ) -> bytes:
-    """A client's frame (RFC 6455, section 5.2), also one that breaks the rules."""
+    """A client's frame (RFC 6455, section 5.2), valid or not."""
     size = len(payload) if length < 0 else length
     first, mask_bit = (0x80 if fin else 0) | opcode, 0x80 if masked else 0
     if size > 65535:
@@ -97,7 +97,7 @@ async def test_frames_that_break_a_rule(garbage: bytes) -> None:
 
 
 class Script:
-    """A wire that plays bytes and keeps what is answered."""
+    """A wire that plays bytes and keeps the answers."""
 
     def __init__(self, data: bytes, step: int) -> None:
         self._pieces = [data[at : at + step] for at in range(0, len(data), step)]

@@ -34,7 +34,7 @@ def test_the_last_space_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "state.db-wal").stat().st_blocks == 0
 
 
-def test_what_a_failed_try_took_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_reservation_gives_its_space_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing:
         def fallocate(self, descriptor: int, mode: int, offset: int, size: int) -> int:
             assert real.fallocate(descriptor, mode, offset, size) == 0

@@ -1,4 +1,4 @@
-"""The groups in which a daemon finds itself, as the kernel writes them down."""
+"""A daemon's own control groups, as the kernel writes them down."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_groups_of_a_process(tmp_path: Path, mountinfo: str, cgroup: str, found:
     assert [str(group.relative_to(root)) for group in cgroups.own_groups(tmp_path)] == found
 
 
-def test_one_that_has_ended_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_settling_an_ended_process_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     child = subprocess.Popen(["true"])
     child.wait()
     children.settle(child.pid)
     assert not caplog.records
 
 
-def test_one_that_has_ended_makes_way_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_make_way_for_an_ended_process_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     child = subprocess.Popen(["true"])
     child.wait()
     children.make_way(child.pid)
@@ -60,7 +60,7 @@ print(flush=True)
 
 
 def test_all_threads_of_a_child_make_way_and_are_not_asked_twice() -> None:
-    """The niceness of a process is that of its first thread alone."""
+    """The niceness of a process is the niceness of its first thread alone."""
     pipe = subprocess.PIPE
     own = os.getpriority(os.PRIO_PROCESS, 0)
     with subprocess.Popen([sys.executable, "-c", _THREADS], stdin=pipe, stdout=pipe) as child:

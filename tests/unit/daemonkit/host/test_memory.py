@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 class Holder:
-    """Refers to itself, and holds a buffer that malloc gives back once it is gone."""
+    """Refers to itself, and holds a buffer that malloc gives back after the object's end."""
 
     def __init__(self, gone: Callable[[], None]) -> None:
         self.itself = self
@@ -41,7 +41,7 @@ class Malloc:
         self.in_use = False
 
     async def next_trim(self) -> None:
-        """Wait for one more trim."""
+        """Wait for another trim."""
         before = self.trims
         while self.trims == before:  # noqa: ASYNC110 - a trim has no event
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The audit log: what an entry keeps and what it leaves out, what a chain shows, who called."""
+"""The audit log: kept and omitted fields of an entry, checks of a chain, callers."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_requests_that_come_encoded_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rpc", ["ListPodSandbox", "Status", "PodSandboxStatus", "ContainerStats", "Version", "Inspect"]
 )
-async def test_what_reads_is_not_audited(tmp_path: Path, rpc: str) -> None:
+async def test_reading_calls_are_not_audited(tmp_path: Path, rpc: str) -> None:
     async with auditing(ON, "p", tmp_path) as audit:
         for name, kept in ((rpc, None), ("Exec", audit), ("UpdateRuntimeConfig", audit)):
             full = f"/runtime.v1.RuntimeService/{name}"
@@ -186,7 +186,7 @@ def test_the_unit_of_a_caller_is_in_its_control_group(monkeypatch: pytest.Monkey
         assert unit(1) == expected
 
 
-# What is left out.
+# Omitted fields.
 
 
 def filled(kind: Any, depth: int = 5) -> Message:
@@ -302,7 +302,7 @@ def damage_swap(all_lines: list[bytes]) -> list[bytes]:
 
 
 def damage_forge(all_lines: list[bytes]) -> list[bytes]:
-    """The third entry is replaced by another one, whose own hash is right."""
+    """The third entry is replaced by another entry with a correct hash."""
     place = ChainLink(2, json.loads(all_lines[1])["hash"])
     return [*all_lines[:2], place.follow({"rpc": "forged"})[1], *all_lines[3:]]
 
@@ -319,7 +319,7 @@ def damage_forge(all_lines: list[bytes]) -> list[bytes]:
         (lambda all_lines: [], "entries 1 to 5 are missing at the end"),
     ],
 )
-def test_what_was_done_to_a_log_is_seen(tmp_path: Path, damage: Any, says: str, capsys: Any) -> None:
+def test_damage_to_an_audit_log_is_found(tmp_path: Path, damage: Any, says: str, capsys: Any) -> None:
     wrote(tmp_path, 1, 2, 3, 4, 5).close()
     assert main(["audit", "verify", str(tmp_path)]) == 0
     whole = lines(tmp_path)
@@ -353,11 +353,11 @@ def test_half_a_line_of_a_killed_daemon_is_no_cut(tmp_path: Path) -> None:
     assert verify_folder(tmp_path).wrong == [] and len(entries(tmp_path)) == 3
 
 
-# The log does not wait, and says what it lost.
+# The log does not wait, and says how much it lost.
 
 
 class SlowSink:
-    """Writes nothing until it may; fails as often as it is told."""
+    """Writes nothing until a test allows it; fails as often as told."""
 
     def __init__(self, failures: int = 0) -> None:
         self.may = threading.Event()

@@ -1,4 +1,4 @@
-"""Metrics over real sockets: what a server's calls leave in them, and what reaches Prometheus."""
+"""Metrics over real sockets: traces of a server's calls, and the text for Prometheus."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def http(port: int, request: bytes) -> tuple[bytes, bytes]:
 
 
 async def scrape(port: int) -> Callable[..., float]:
-    """The samples, as a function from a name and its labels; 0 for what is not there."""
+    """The samples, as a function from a name and its labels; 0 for a missing sample."""
     head, body = await http(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200")
     found = {

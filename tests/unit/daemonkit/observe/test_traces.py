@@ -1,4 +1,4 @@
-"""Traces without daemons: what a collector that does not answer may cost, and what a call tells of itself."""
+"""Traces without daemons: the cost of a silent collector, and the attributes of a call."""
 
 from __future__ import annotations
 

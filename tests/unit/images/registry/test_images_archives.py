@@ -54,7 +54,7 @@ def test_a_directory_gives_no_file_outside_itself(tmp_path: Path, name: str) -> 
     (layout / "manifest.json").write_text(json.dumps(listed))
     with pytest.raises(Missing, match=r"secret\.json|link\.json"):
         _open(layout, tmp_path / "work").images()
-    # Inside it may be anywhere.
+    # Inside, a link may lead anywhere.
     (layout / "inner").mkdir()
     (layout / "inner/config.json").write_text("{}")
     (layout / "manifest.json").write_text(json.dumps([{"Config": "inner/config.json", "Layers": []}]))

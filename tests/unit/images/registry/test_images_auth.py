@@ -1,4 +1,4 @@
-"""To whom credentials are shown, and what a token service may answer."""
+"""Receivers of credentials, and answers of a token service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REGISTRY = "registry.example"
 
 
 class _TokenService:
-    """A session that keeps what it was asked with, and answers it."""
+    """A session that keeps the arguments of its requests, and answers them."""
 
     def __init__(self, answer: bytes = b'{"token": "the-token"}') -> None:
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
@@ -99,7 +99,7 @@ def test_realms_that_are_no_urls_are_not_asked(realm: str) -> None:
 
 
 def test_a_token_answer_is_read_up_to_its_cap() -> None:
-    """JSON may end in spaces, so that a cut answer would still be taken."""
+    """JSON may end in spaces: a cut answer would still be valid."""
     answer = json.dumps({"token": "the-token"}).encode()
     full = answer.ljust(MAX_TOKEN_ANSWER)
     assert _answered(_TokenService(full), PASSWORD, "https://a/t")[1]

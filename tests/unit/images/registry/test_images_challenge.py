@@ -1,4 +1,4 @@
-"""Challenges of registries: well-formed ones in all their forms, and anything else."""
+"""Challenges of registries: all well-formed forms, and malformed text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts that the process of a registry states: they are used if the document bears them out."""
+"""Facts stated by a registry's process: they are used if the document bears them out."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_facts_used_have_digests_of_the_document_alone(data: st.DataObject) -> N
 
 
 class _Source:
-    """A source whose process states what it is given."""
+    """A source whose process states the given facts."""
 
     name, resolves = "registry", True
 

@@ -1,4 +1,4 @@
-"""CRI's AuthConfig: all its forms, and nothing of it in any text."""
+"""CRI's AuthConfig: all its forms, and no secret in any text."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_a_fault_arrives_as_the_same_kind(fault: Fault) -> None:
 
 
 @given(st.binary(max_size=400))
-def test_whatever_a_worker_answers_is_a_value_or_a_fault(message: bytes) -> None:
+def test_any_answer_of_a_worker_is_a_value_or_a_fault(message: bytes) -> None:
     mine, its = _pair()
     with mine, its:
         its.send(message)
@@ -137,7 +137,7 @@ def test_any_answer_to_a_question_is_bytes_or_a_fault(data: bytes, message: byte
 
 @pytest.mark.parametrize("kind", ["manifest", "configuration"])
 def test_a_document_that_trickles_ends(kind: str) -> None:
-    """The stream has begun, and nothing says that it ends."""
+    """The stream has begun, and has no announced end."""
     told = _Told(b"{", None, ends=False)
     source, token = _source(told, 0.05), CancelToken()
     with pytest.raises(Stalled, match="no whole answer"):

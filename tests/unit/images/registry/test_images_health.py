@@ -1,4 +1,4 @@
-"""Hosts that failed a short while ago are asked last, and one caller tries them again later."""
+"""Hosts with a recent failure are asked last, and a single caller tries them again later."""
 
 from __future__ import annotations
 
@@ -67,8 +67,10 @@ def test_a_dead_host_is_asked_last_for_a_minute_then_by_one_caller_first() -> No
     ],
     ids=lambda value: value.cause if isinstance(value, Fault) else "",
 )
-def test_what_counts_against_a_host_and_for_whom(fault: Fault, host: bool, registry: bool) -> None:
-    """What a mirror says of one registry's servers is not held against it for another registry."""
+def test_fault_counts_against_its_host_or_its_registry_alone(
+    fault: Fault, host: bool, registry: bool
+) -> None:
+    """A mirror's answers about the servers of a registry do not count for another registry."""
     known = HostHealth()
     known.failed("mirror", "r.example", fault)
     assert bool(known.failure("mirror", "other.example")) is host
@@ -87,7 +89,7 @@ def test_names_from_callers_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "fault", [DEAD, WRONG, Missing("pull", "x", "no such image"), Corrupt("pull", "x", "another")]
 )
-def test_what_failed_is_asked_last_for_the_rest_of_the_pull(
+def test_failed_host_is_asked_last_for_the_rest_of_the_pull(
     fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
     progress = Progress("image")
@@ -130,7 +132,7 @@ def test_an_answer_makes_a_host_well_again() -> None:
     assert _order(_candidates(known)) == "abr"
 
 
-def test_one_host_alone_is_always_asked() -> None:
+def test_only_host_is_always_asked() -> None:
     known = HostHealth()
     known.failed("r", "r", DEAD)
     progress = Progress("image")

@@ -1,4 +1,4 @@
-"""Image names: what the ecosystem writes, and what it must not get through."""
+"""Image names: forms used in practice, and refused forms."""
 
 from __future__ import annotations
 

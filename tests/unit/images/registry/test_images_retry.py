@@ -27,7 +27,7 @@ BROKEN = Interrupted("pull", "x", "the connection broke off")
 SETTINGS = ImageSettings(Path("/nowhere"), tries_per_host=3, retry_seconds=0.001, retry_most_seconds=0.002)
 
 
-def test_so_many_tries_and_no_more() -> None:
+def test_retries_end_at_their_limit() -> None:
     tried: list[int] = []
 
     def work() -> None:
@@ -53,7 +53,7 @@ def test_so_many_tries_and_no_more() -> None:
     ],
 )
 async def test_sources_in_turn(causes: list[str], told: str, asked: str) -> None:
-    """The first that can give it; else the last one's fault, with what the others said before."""
+    """The first source that succeeds; else the last source's fault, with the earlier faults."""
     tried: list[str] = []
 
     def read(source: Any, token: CancelToken) -> str:
@@ -102,7 +102,7 @@ def test_a_busy_host_is_not_asked_again_while_there_is_another() -> None:
     with pytest.raises(Busy):
         RetryPolicy(SETTINGS, last=False).backoff(busy)
     RetryPolicy(SETTINGS, last=True).backoff(busy)
-    # A connection that breaks off is worth another try at the same host: the bytes so far are kept.
+    # A broken connection is worth another try at the same host: the bytes so far are kept.
     RetryPolicy(SETTINGS, last=False).backoff(BROKEN)
 
 

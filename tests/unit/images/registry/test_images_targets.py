@@ -1,4 +1,4 @@
-"""Where a registry may send us."""
+"""Permitted targets of a registry's redirects."""
 
 from __future__ import annotations
 

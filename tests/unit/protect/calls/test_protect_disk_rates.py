@@ -1,4 +1,4 @@
-"""Rates of zones' disks: whose count, what a host without them says, and what is held after a restart."""
+"""Rates of zones' disks: their owner, the notice of a host without rates, and their state after a restart."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_they_change_while_the_zone_runs(short_path: Path, toolstack: Memo
 
 
 async def test_a_host_that_cannot_hold_them(short_path: Path, toolstack: MemoryToolstack) -> None:
-    """What is asked for is refused, what is configured for all has a notice."""
+    """A requested rate is refused; rates configured for all zones cause a notice."""
     async with serving(short_path, toolstack, LIMITS) as (host, zones):
         async with failing(grpc.StatusCode.FAILED_PRECONDITION) as text:
             request = pb.CreateZoneRequest(id="z1", disk_rates=pb.DiskRates(read_bytes=1))

@@ -73,7 +73,7 @@ class Execed:
 
 
 def end(agent: SimAgent, process: channel_pb2.Process, code: int, *, output: bool = True) -> None:
-    """The process ends; so does its output, unless another one has inherited it."""
+    """The process ends; its output ends too, unless another process has inherited it."""
     exited = channel_pb2.ProcessExited(process=process.process, exit_code=code, exited_at_ns=time.time_ns())
     for number in (process.created.stdout_stream, process.created.stderr_stream):
         if number and output:
@@ -98,7 +98,7 @@ async def test_output_then_the_exit_code(node: Served) -> None:
     assert b"".join(one.stderr for one in outputs) == b"err"
     assert [one.exit.exit_code for one in outputs if one.HasField("exit")] == [7]
     assert outputs[-1].HasField("exit")
-    await until(lambda: len(execed.agent.processes) == 1)  # it was deleted
+    await until(lambda: len(execed.agent.processes) == 1)  # deleted
 
 
 async def test_output_that_another_process_holds_does_not_hold_up_the_end(node: Served) -> None:
@@ -178,7 +178,7 @@ async def test_an_attached_caller_writes_and_resizes(node: Served) -> None:
 
 
 async def test_an_attached_caller_may_leave_the_input_open(node: Served) -> None:
-    """Without stdin_once another one can write to it."""
+    """Without stdin_once another caller can write to the input."""
     agent = node.agent()
     source = agent.inputs[agent.processes["w1", ""].created.stdin_stream]
     for typed in (b"one", b"two"):

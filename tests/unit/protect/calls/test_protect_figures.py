@@ -34,7 +34,7 @@ async def node(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Se
 
 
 async def figures(node: Served, agent_says: channel_pb2.ZoneStats | None = None) -> pb.ZoneStatsRow:
-    """The zone's row, and its workload's in it, which the agent gives the same figures."""
+    """The zone's row, and its workload's row; the agent gives both the same figures."""
     zone = agent_says or channel_pb2.ZoneStats()
     own = channel_pb2.ContainerStats.FromString(b"")
     own.id, own.timestamp_ns, own.cpu_usage_ns = "w1", zone.timestamp_ns, 5
@@ -55,8 +55,11 @@ async def test_workloads_that_are_not_the_zone_s_have_no_row(node: Served) -> No
     assert [(one.id, one.zone_id) for one in rows] == [("w1", "z1")]
 
 
-async def test_what_the_agent_is_asked_for(node: Served) -> None:
-    """Details, which cost more, only for who wants them; of workloads nothing of the zone."""
+async def test_agent_is_asked_for_details_only_on_request(node: Served) -> None:
+    """Details cost more: only callers that want them get them.
+
+    A query for workloads has no figures of the zone.
+    """
     zones, workloads = node.clients.zones, node.clients.workloads
 
     def last() -> tuple[bool, bool]:
@@ -136,7 +139,7 @@ def streams(agent: SimAgent) -> tuple[int, int]:
 
 
 async def test_a_connection_goes_on_over_a_link_that_breaks(node: Served) -> None:
-    """The agent lists it again, and it is still its caller's."""
+    """The agent lists the connection again, and its caller keeps it."""
     agent = node.agent()
     dialed = await Dialed(node).connected()
     into, out = streams(agent)
@@ -155,7 +158,7 @@ async def test_a_connection_goes_on_over_a_link_that_breaks(node: Served) -> Non
 
 
 async def test_a_connection_without_a_caller_is_hung_up(node: Served) -> None:
-    """One whose caller has gone, and one that an agent lists out of nothing."""
+    """A connection whose caller has gone, and an invented connection in the agent's list."""
     agent = node.agent()
     dialed = await Dialed(node).connected()
     into, out = streams(agent)
@@ -177,7 +180,7 @@ async def test_nobody_listens(node: Served) -> None:
 
 
 async def test_connections_are_counted_while_they_last(node: Served) -> None:
-    """Those that have ended make place for others."""
+    """Ended connections make place for others."""
     made = [await Dialed(node).connected() for _ in range(3)]
     for one in made:
         one.call.cancel()

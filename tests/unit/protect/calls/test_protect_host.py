@@ -1,4 +1,4 @@
-"""What protectd says that this host can, and the mode that zones get by it."""
+"""protectd's answer about this host, and the resulting mode of zones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def serving(
                 yield rpc.HostStub(link), rpc.ZonesStub(link)
 
 
-async def test_it_tells_what_the_host_can(tmp_path: Path) -> None:
+async def test_info_has_the_capabilities_of_the_host(tmp_path: Path) -> None:
     devices = {"null": NamedDevice("/dev/null"), "lost": NamedDevice("0000:ff:1f.7")}
     host = HostConfig(labels=("sev-snp",), devices=devices)
     async with serving(tmp_path, WHOLE, host=host) as (service, _):

@@ -18,14 +18,14 @@ MIB = 1 << 20
 
 
 def test_memory_that_others_take_is_not_promised() -> None:
-    """A zone that is being made counts as promised, one that runs as taken; domains of others always."""
+    """A zone in creation counts as promised, a running zone as taken; foreign domains always count."""
     ledger = Ledger(0, reserve=100)
     ledger.sample(MemorySample(1000, foreign=300, dom0=50))
     ledger.admit("a", 400)
     assert (ledger.total_bytes, ledger.free_bytes) == (900, 500)
     ledger.sample(MemorySample(850, {"a": 150}, foreign=300, dom0=50))  # half built
     assert (ledger.total_bytes, ledger.free_bytes) == (900, 500)
-    ledger.sample(MemorySample(500, {"a": 400}, foreign=400, dom0=50))  # and another one of theirs
+    ledger.sample(MemorySample(500, {"a": 400}, foreign=400, dom0=50))  # and another foreign domain
     assert (ledger.total_bytes, ledger.free_bytes) == (800, 400)
     ledger.release("a")
     assert (ledger.total_bytes, ledger.free_bytes) == (800, 800)
@@ -88,7 +88,7 @@ def test_a_full_host_still_has_what_it_reserved() -> None:
 
 @dataclass
 class Host:
-    """A hypervisor: domains take what was promised them, in steps, and free it when they end."""
+    """A hypervisor: domains take their promised memory in steps, and free it at their end."""
 
     ledger: Ledger
     total: int = 1000
@@ -97,7 +97,7 @@ class Host:
     promised: dict[str, int] = field(default_factory=dict)
     reserved: dict[str, int] = field(default_factory=dict)
     seen: dict[str, int] | None = None
-    """What a sample has read of domains, before it reads what is free."""
+    """A sample's reading of domains, before it reads the free memory."""
 
     @property
     def free(self) -> int:
@@ -130,7 +130,7 @@ class Host:
             case "end" if name in self.promised:
                 self.held.pop(name, None)
                 self.promised.pop(name)
-                if self.seen:  # by its uuid, which no later one of that name has
+                if self.seen:  # by its uuid, since a later domain may have the name
                     self.seen.pop(name, None)
                 self.ledger.release(name)
 
@@ -142,7 +142,7 @@ VERBS = st.sampled_from(["begin", "sample", "admit", "admit", "reserve", "unrese
 def test_nothing_is_promised_twice_however_samples_and_domains_interleave(
     work: list[tuple[str, str, int]],
 ) -> None:
-    """What is still to be taken is there to be taken, at every moment."""
+    """Memory still to be taken is free at every moment."""
     host = Host(Ledger(0), foreign=100)
     host.sample()
     for verb, name, size in work:

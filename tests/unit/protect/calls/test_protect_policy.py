@@ -1,4 +1,4 @@
-"""The dynamic memory policy: a table of cases, its hysteresis, and a zone that follows it."""
+"""The dynamic memory policy: a table of cases, its hysteresis, and a zone that follows the policy."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ BOUNDS = Bounds(128 * MIB, 1024 * MIB)
 @pytest.mark.parametrize(
     ("memory", "available", "idle", "expected", "idle_after"),
     [
-        # enough: it stays, and what was idle before is forgotten
+        # enough: the size stays, and earlier idle looks are forgotten
         (256, 100, 0, 256, 0),
         (256, 33, 5, 256, 0),
-        # tight: it grows at once, to what it uses, a quarter of that, and a step
+        # tight: the zone grows at once, to its use, a quarter of its use, and a step
         (256, 31, 0, 304, 0),
         (256, 0, 3, 336, 0),
         (512, 10, 0, 656, 0),
@@ -38,17 +38,17 @@ BOUNDS = Bounds(128 * MIB, 1024 * MIB)
         # too large, but not for long enough
         (512, 400, 0, 512, 1),
         (512, 400, PATIENCE - 2, 512, PATIENCE - 1),
-        # for long enough: it shrinks to what it needs
+        # for long enough: the zone shrinks to its need
         (512, 400, PATIENCE - 1, 160, 0),
         (1024, 624, PATIENCE - 1, 528, 0),
-        # but not below its least
+        # but not below its least size
         (512, 511, PATIENCE - 1, 128, 0),
         (128, 127, PATIENCE - 1, 128, 0),
         # and not by little
         (208, 90, PATIENCE - 1, 208, 0),
         # nonsense of the zone
         (256, 10_000, PATIENCE - 1, 128, 0),
-        # beyond its bounds, which came later: it does not grow further
+        # beyond its bounds, set later: the zone does not grow further
         (2048, 1, 0, 2048, 0),
     ],
 )
@@ -59,7 +59,7 @@ def test_cases(memory: int, available: int, idle: int, expected: int, idle_after
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_a_zone_uses_its_size_settles_within_its_bounds(seed: int) -> None:
+def test_size_settles_within_its_bounds_at_any_use(seed: int) -> None:
     """And a use that stays leads to a size that stays: no going up and down."""
     chance = random.Random(seed)
     verdict = SizeVerdict(256 * MIB)
@@ -129,7 +129,7 @@ async def test_a_static_zone_stays(manager: ZoneManager, toolstack: MemoryToolst
 
 
 async def test_a_resize_says_how_far_it_may_go(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
-    """What it has is left to what it uses, unless that is more than the new limit."""
+    """The zone keeps its memory for its use, unless the memory exceeds the new limit."""
     assert await resize(manager, "z1", ZoneSize(memory_bytes=300 * MIB)) == []
     assert memory(manager) == 256
     uses(toolstack, 256)

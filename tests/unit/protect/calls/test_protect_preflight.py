@@ -45,7 +45,7 @@ async def test_notices_are_told_when_they_come_and_go(tmp_path: Path, toolstack:
 
 
 async def test_a_zone_that_the_hypervisor_has_no_room_for(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    """Domains that are not ours take of it, too."""
+    """Foreign domains take of the room, too."""
     toolstack.zone_room = ZoneRoom(3, "the table of maps has 3 rows")
     toolstack.foreign_memory = 1
     async with served(tmp_path, toolstack) as node:

@@ -1,4 +1,4 @@
-"""What was lost is found: ends that nobody told, marks, records, the boot that a zone belongs to."""
+"""Recovery of losses: unreported ends, marks, records, the boot of a zone."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ async def test_a_destroy_that_failed_is_tried_again(manager: ZoneManager, toolst
     await until(lambda: not manager.zones and not toolstack.domains)
 
 
-async def test_what_a_dead_zone_left_is_removed(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_patrol_removes_the_domain_of_a_dead_zone(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     toolstack.failing.add("destroy")
     toolstack.kill("z1")
     await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
@@ -107,7 +109,7 @@ async def test_what_a_dead_zone_left_is_removed(manager: ZoneManager, toolstack:
     assert manager.zones["z1"].zone.state is ZoneState.DEAD
 
 
-async def test_what_is_tried_again_does_not_touch_the_next_zone_of_that_id(
+async def test_repeated_destroy_does_not_touch_a_new_zone_with_the_same_id(
     manager: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
     """A caller was faster, and has made the zone anew."""
@@ -126,7 +128,7 @@ async def test_what_is_tried_again_does_not_touch_the_next_zone_of_that_id(
     assert [zone.id for zone in manager.store.load().zones] == ["z1"]
 
 
-# -- marks that were lost
+# -- lost marks
 
 
 async def test_a_zone_without_its_mark_is_destroyed_and_not_just_forgotten(
@@ -168,7 +170,7 @@ def test_a_mark_says_what_the_zone_was_and_nothing_of_the_host(manager: ZoneMana
     assert json.loads(text)["hostname"] == spec.hostname
 
 
-# -- records that were lost
+# -- lost records
 
 
 async def lost(tmp_path: Path, toolstack: MemoryToolstack) -> UUID:
@@ -219,7 +221,7 @@ async def test_a_stranger_is_removed(tmp_path: Path, toolstack: MemoryToolstack)
             await strangers.remove(manager, uuid)
 
 
-async def test_what_carries_no_mark_is_nobodys_to_adopt_or_remove(
+async def test_domain_without_a_mark_is_neither_adopted_nor_removed(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
     foreign = DomainSpec(uuid=uuid4(), name="theirs", memory_bytes=1)
@@ -243,7 +245,7 @@ async def test_an_id_that_another_zone_has_is_not_taken(tmp_path: Path, toolstac
         assert [domain.spec.uuid for domain in toolstack.domains.values()] == [again.uuid]
 
 
-async def test_one_that_has_ended_can_only_be_removed(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_ended_stranger_can_only_be_removed(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     uuid = await lost(tmp_path, toolstack)
     toolstack.of_zone("z1").state = DomainState.SHUTDOWN
     async with running(tmp_path / "after", toolstack) as manager:
@@ -301,7 +303,7 @@ def test_a_uuid_is_checked() -> None:
 async def test_a_reboot_is_told_from_a_restart(
     tmp_path: Path, toolstack: MemoryToolstack, boot: str, reason: str
 ) -> None:
-    """``boot``: of which the record says that its zone belongs to; an earlier release did not say."""
+    """``boot``: the boot of the zone by its record; an earlier release did not record it."""
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, zone_spec())
         runtime = manager.zones["z1"]

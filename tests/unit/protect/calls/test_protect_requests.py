@@ -1,4 +1,4 @@
-"""What protectd refuses of its callers, each by the call that could make it; what is at a limit passes."""
+"""Requests that protectd refuses, each by its possible calls; values at a limit pass."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def stack(count: int, type: str = "squashfs", path: str = "/image") -> dict[str,
 
 
 def padded(size: int) -> bytes:
-    """A JSON object of so many bytes."""
+    """A JSON object of this number of bytes."""
     return b'{"a":"' + b"x" * (size - 8) + b'"}'
 
 
@@ -303,7 +303,7 @@ async def test_a_port_that_is_none(node: Served, port: int) -> None:
 
 
 async def test_every_field_that_names_a_path_is_tried() -> None:
-    """A new one of these messages is to be checked, and to be tried here."""
+    """A new message with a path needs a check, and a case here."""
     fields = {
         f"{message.name}.{field.name}"
         for message in pb.DESCRIPTOR.message_types_by_name.values()

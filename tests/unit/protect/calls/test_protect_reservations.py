@@ -1,4 +1,4 @@
-"""Reservations as callers see them, and the capacity that is left."""
+"""Reservations as callers see them, and the remaining capacity."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_a_total_has_the_domains_own_memory_in_it(node: Served) -> None:
 
 
 async def test_a_claim_fits_as_long_as_the_capacity_says_so(node: Served) -> None:
-    """All of it can be claimed, however many claims there are."""
+    """All capacity can be claimed, with any number of claims."""
     for number in range(8):
         request = rpb.MakeReservationRequest(id=f"claim-{number}", total_bytes=512 * MIB)
         await node.clients.reservations.MakeReservation(request, timeout=TIMEOUT)
@@ -107,7 +107,7 @@ async def test_making_it_again_adds_pods_and_never_bytes(node: Served) -> None:
     assert await free(node) == (4096 - 520 - 72) * MIB
 
 
-async def test_what_does_not_fit_is_refused_with_the_numbers(node: Served) -> None:
+async def test_reservation_that_does_not_fit_is_refused_with_figures(node: Served) -> None:
     tries = [make(node, f"claim-{number}", 1016 * MIB) for number in range(6)]
     made = await asyncio.gather(*tries, return_exceptions=True)
     assert [isinstance(one, rpb.Reservation) for one in made].count(True) == 4
@@ -212,7 +212,7 @@ async def test_reservations_and_their_zones_survive_a_restart(
 async def test_the_capacity_is_watched(
     tmp_path: Path, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also what other domains take, who tell nobody."""
+    """Also memory taken by foreign domains, which tell nobody."""
     monkeypatch.setattr(capacity, "PERIOD", 0.05)
     toolstack.overhead = OVERHEAD
     async with served(tmp_path, toolstack) as node:
@@ -233,7 +233,7 @@ async def _watched(node: Served, toolstack: MemoryToolstack) -> None:
     watch.cancel()
 
 
-async def test_what_others_took_since_is_seen_by_the_next_create(
+async def test_memory_taken_by_other_domains_is_seen_by_the_next_create(
     node: Served, toolstack: MemoryToolstack
 ) -> None:
     toolstack.host_memory = 4096 * MIB
@@ -244,7 +244,7 @@ async def test_what_others_took_since_is_seen_by_the_next_create(
     assert "free are 232 MiB of 496 MiB" in said[0] and "other domains 3600 MiB" in said[0]
 
 
-async def test_what_a_reservation_was_made_from_is_kept(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_origin_of_a_reservation_is_kept(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async def made(node: Served, origin: str) -> str:
         request = rpb.MakeReservationRequest(id=CLAIM, memory_bytes=64 * MIB, origin=origin)
         return (await node.clients.reservations.MakeReservation(request, timeout=TIMEOUT)).origin

@@ -91,7 +91,7 @@ async def test_a_zone_becomes_what_is_asked(
         (ZoneSize(vcpus=5), "vCPUs: 5 wanted, the zone can have 4"),
     ],
 )
-async def test_what_it_was_not_created_for(
+async def test_size_outside_the_zones_bounds_is_refused(
     tmp_path: Path, toolstack: MemoryToolstack, wanted: ZoneSize, said: str
 ) -> None:
     async with running(tmp_path, toolstack) as manager:
@@ -104,7 +104,7 @@ async def test_what_it_was_not_created_for(
 async def test_memory_in_use_stays_and_the_answer_says_how_much(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
-    """Of 256 MiB 128 are available; a few of these have to stay so."""
+    """Of 256 MiB 128 are available; a few of these must stay available."""
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, SPEC)
         domain = toolstack.of_zone("z1")
@@ -116,7 +116,7 @@ async def test_memory_in_use_stays_and_the_answer_says_how_much(
 
 
 async def test_a_zone_that_promises_more_than_it_gives(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    """What the hypervisor counts decides; everything is put back, what was done before included."""
+    """The hypervisor's count decides; all changes are put back, also earlier changes of the call."""
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, SPEC)
         impatient(manager)
@@ -179,7 +179,7 @@ async def test_vcpus_that_do_not_start(
 
 
 async def test_a_cpu_that_comes_back_late_is_started(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    """The guest's kernel hears only after a while that it may have the CPU again that was taken."""
+    """The guest's kernel hears late that the taken CPU is available again."""
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, SPEC)
         domain = toolstack.of_zone("z1")
@@ -201,7 +201,7 @@ async def test_a_cpu_that_does_not_come_back_is_told(
 
 
 @pytest.mark.parametrize("step", ["set_memory", "set_vcpus", "set_shares"])
-async def test_what_the_hypervisor_refuses_is_undone(
+async def test_resize_refused_by_the_hypervisor_is_undone(
     tmp_path: Path, toolstack: MemoryToolstack, step: str
 ) -> None:
     async with running(tmp_path, toolstack) as manager:
@@ -286,7 +286,7 @@ async def test_a_zone_that_ends_meanwhile(tmp_path: Path, toolstack: MemoryTools
 
 
 async def test_an_agent_of_an_earlier_release(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    """It cannot say how large the zone is: what would be less is left, what would be more is refused."""
+    """It cannot say the zone's size: a decrease is left out, an increase is refused."""
     async with running(tmp_path, toolstack) as manager:
         toolstack.resizes = False
         await launch.launch(manager, SPEC)

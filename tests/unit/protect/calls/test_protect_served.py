@@ -39,7 +39,7 @@ def connect_request(interface: str = "eth0") -> pb.ConnectNetworkRequest:
 
 
 class Counted:
-    """A transport that counts what is written."""
+    """A transport that counts its written bytes."""
 
     def __init__(self, inner: MemoryTransport) -> None:
         self._inner = inner
@@ -73,7 +73,7 @@ async def test_an_idle_link_sends_nothing(
     await node.start()
     agent = node.agent()
     stream = agent.processes["w1", ""].created.stdout_stream
-    agent.write(stream, (b"x" * 999 + b"\n") * 200)  # more than it may send at once
+    agent.write(stream, (b"x" * 999 + b"\n") * 200)  # more than the agent may send at once
     await until(lambda: agent.outputs[stream].sent == 200_000)
     await node.turns()
     before = made[0].writes
@@ -82,7 +82,7 @@ async def test_an_idle_link_sends_nothing(
 
 
 async def test_a_failed_start_gives_the_volumes_back(node: Served) -> None:
-    """The kubelet unmounts what they were made of once the container has ended."""
+    """The kubelet unmounts the volumes' sources once the container has ended."""
     await node.create_zone()
     await node.create(volumes=[pb.Volume(name="v", host_path="/srv")])
     assert node.volumes.attached["z1"] == {"w1": ["v"]}
@@ -104,7 +104,7 @@ async def test_networks_are_connected_one_after_the_other(node: Served) -> None:
     await node.turns()
     assert asked(agent, "configure_network") == 1
     agent.unanswered.clear()
-    # The first one's number is not known here; 1 configured the zone, so it is 2.
+    # The first request's number is not known here; 1 configured the zone, 2 is the first.
     agent.send(Frame(Type.REPLY, 2, channel_pb2.Reply(done=channel_pb2.Empty()).SerializeToString()))
     await asyncio.gather(*calls)
     assert asked(agent, "configure_network") == 2
@@ -127,11 +127,11 @@ async def test_a_zone_whose_network_is_being_connected_is_destroyed_after_it(
 
 
 async def test_a_zone_that_has_ended_is_not_resized(node: Served, toolstack: MemoryToolstack) -> None:
-    """Not even to what it had: whoever asks is told that there is nothing to resize."""
+    """Not even to its own size: the caller is told that no zone is there to resize."""
     await node.create_zone()
     await node.create()
     toolstack.kill("z1")
-    await node.wait()  # its workload's end is told after its own
+    await node.wait()  # its workload's end is told after the zone's own
     asks = pb.ResizeZoneRequest(id="z1", resources=pb.ZoneResources(memory_bytes=1, vcpus=1))
     async with failing(grpc.StatusCode.FAILED_PRECONDITION):
         await node.clients.zones.ResizeZone(asks, timeout=TIMEOUT)
@@ -194,7 +194,7 @@ async def test_an_agent_that_tells_an_exit_code_that_cannot_be_is_cut_off(node: 
     await cut_off(node, f"exit code {code}")
 
 
-async def test_so_is_one_that_tells_it_of_an_exec(node: Served) -> None:
+async def test_agent_that_tells_an_impossible_exit_code_of_an_exec_is_cut_off(node: Served) -> None:
     await node.create_zone()
     await node.create()
     await node.start()
@@ -210,7 +210,7 @@ async def test_so_is_one_that_tells_it_of_an_exec(node: Served) -> None:
     await cut_off(node, "exit code 256")
 
 
-async def test_so_is_one_that_lists_it(node: Served) -> None:
+async def test_agent_that_lists_an_impossible_exit_code_is_cut_off(node: Served) -> None:
     """After a reconnect the same is told in another way."""
     await node.create_zone()
     await node.create()
@@ -239,7 +239,7 @@ async def test_an_agent_s_time_of_an_end_that_cannot_be_is_now(node: Served, off
 
 
 async def test_an_agent_s_time_of_an_end_that_can_be_is_kept(node: Served) -> None:
-    """Its clock may be a little fast."""
+    """The agent's clock may be a little fast."""
     await node.create_zone()
     await node.create()
     started = await node.start()
@@ -248,7 +248,7 @@ async def test_an_agent_s_time_of_an_end_that_can_be_is_kept(node: Served) -> No
 
 
 def list_more(agent: SimAgent, container_id: str, count: int) -> None:
-    """Execs that nobody asked for, in its list."""
+    """The agent lists execs without a request."""
     for number in range(count):
         reference = channel_pb2.ProcessRef(container_id=container_id, exec_id=f"e{number}")
         state = channel_pb2.PROCESS_STATE_RUNNING
@@ -257,7 +257,7 @@ def list_more(agent: SimAgent, container_id: str, count: int) -> None:
 
 
 async def test_execs_that_nobody_asked_for_are_ended(node: Served) -> None:
-    """Those of our workloads; others are not ours to touch."""
+    """Execs of our workloads; others are not ours to touch."""
     await node.create_zone()
     await node.create()
     await node.start()

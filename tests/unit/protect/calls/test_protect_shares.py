@@ -48,7 +48,7 @@ def spec(shares: CpuShares = SHARES) -> ZoneSpec:
         (CpuShares(65_535, 51_199), 512, 128, 51_199),
     ],
 )
-def test_what_one_of_several_vcpus_gets(shares: CpuShares, vcpus: int, weight: int, cap: int) -> None:
+def test_weight_and_cap_are_divided_among_vcpus(shares: CpuShares, vcpus: int, weight: int, cap: int) -> None:
     assert (shares.vcpu_weight(vcpus), shares.binding_cap(vcpus)) == (weight, cap)
 
 
@@ -86,7 +86,9 @@ async def test_a_resize_changes_what_it_names(tmp_path: Path, toolstack: MemoryT
         assert len(given) == count, "nothing was to be done, or not all could be"
 
 
-async def test_what_the_hypervisor_refuses_is_not_shown(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_shares_refused_by_the_hypervisor_are_not_shown(
+    tmp_path: Path, toolstack: MemoryToolstack
+) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, spec())
         toolstack.failing.add("set_shares")
@@ -123,7 +125,7 @@ async def test_over_the_wire(node: Served, toolstack: MemoryToolstack) -> None:
     ("figures", "said"),
     [({"weight": 0}, "weight 0"), ({"weight": 65_536}, "weight 65536"), ({"cap": 102_401}, "cap 102401")],
 )
-async def test_what_cannot_be_a_share(node: Served, figures: dict[str, Any], said: str) -> None:
+async def test_invalid_share_is_refused(node: Served, figures: dict[str, Any], said: str) -> None:
     wrong = pb.ZoneResources(**figures)
     async with failing(grpc.StatusCode.INVALID_ARGUMENT) as text:
         await node.create_zone("z2", resources=wrong)

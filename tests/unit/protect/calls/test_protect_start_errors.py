@@ -37,7 +37,7 @@ def asked(agent: SimAgent) -> set[str | None]:
 
 
 async def test_the_start_fails_and_says_why(node: Served) -> None:
-    """The volumes are given back with it; the log is there, and empty."""
+    """The volumes are given back at the failure; the log exists and is empty."""
     created = await node.create(oci_config=COMMAND, volumes=[pb.Volume(name="v", host_path="/srv")])
     assert (created.state, created.reason) == (pb.WORKLOAD_STATE_CREATED, "")
     assert node.volumes.attached["z1"] == {"w1": ["v"]}
@@ -72,7 +72,9 @@ async def test_the_same_when_only_the_start_finds_out(node: Served) -> None:
 
 
 @pytest.mark.parametrize("started", [False, True])
-async def test_it_is_deleted_like_any_other(node: Served, toolstack: MemoryToolstack, started: bool) -> None:
+async def test_workload_whose_command_cannot_be_run_is_deleted(
+    node: Served, toolstack: MemoryToolstack, started: bool
+) -> None:
     await node.create()
     if started:
         async with failing(grpc.StatusCode.FAILED_PRECONDITION):
@@ -84,8 +86,8 @@ async def test_it_is_deleted_like_any_other(node: Served, toolstack: MemoryTools
     assert (await node.start()).state == pb.WORKLOAD_STATE_RUNNING
 
 
-async def test_it_is_not_lost_with_the_connection(node: Served) -> None:
-    """Its zone has nothing of it, and that is as it should be."""
+async def test_workload_whose_command_cannot_be_run_survives_a_reconnect(node: Served) -> None:
+    """The zone has no trace of the workload, as it should be."""
     await node.create(oci_config=COMMAND)
     agent, connections = node.agent(), node.agent().connections
     agent.cut()

@@ -18,7 +18,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 
 class Clock:
-    """Stands still unless it is moved."""
+    """Stands still until moved."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -37,7 +37,7 @@ def test_a_bucket_fills_up_to_its_size() -> None:
     assert [bucket.take() for _ in range(4)] == [True, True, True, False]
 
 
-def test_what_was_under_way_is_free_byte_by_byte() -> None:
+def test_earned_bytes_pay_for_frames_without_effect() -> None:
     ignored = IgnoredFrames(Clock())
     ignored.earn(WINDOW)
     for _ in range(WINDOW):
@@ -57,7 +57,7 @@ def test_large_frames_use_up_what_is_earned_sooner() -> None:
         ignored.frame("DATA", WINDOW // 4)
 
 
-def test_what_is_earned_is_bounded_and_ends_with_the_connection() -> None:
+def test_earned_bytes_are_bounded_and_end_with_the_connection() -> None:
     ignored = IgnoredFrames(Clock())
     for _ in range(1000):
         ignored.earn(WINDOW)
@@ -81,7 +81,7 @@ async def test_a_whole_window_of_single_bytes_is_no_violation() -> None:
     agent.outputs[created.stdout_stream].forgotten = True
     for at in range(WINDOW):
         agent.raw(frames.encode(frames.data(created.stdout_stream, at, b"x", fin=at == WINDOW - 1)))
-    # As many frames as bytes, on a machine that may have others to serve.
+    # As many frames as bytes, on a machine that may be busy with other work.
     await until(lambda: not agent.backlog, 200)
     await link.call(LIST, 60)
     assert owner.violations == []
@@ -190,7 +190,7 @@ def test_fields_of_a_later_agent_are_passed_over(operation: str) -> None:
 
 
 def test_a_reply_is_refused_by_its_header() -> None:
-    """Nothing of it is kept."""
+    """No byte of the reply is kept."""
     decoder = FrameDecoder(Side.AGENT, {1: 100, 2: 200}.__getitem__)
     head = frames.HEADER.pack(Type.REPLY, 0, 0, 2, 200)
     decoder.add(head + b"x" * 200)

@@ -14,7 +14,7 @@ from protect.model.errors import ProtocolViolation
 
 
 def pattern(at: int, size: int) -> bytes:
-    """Bytes that tell where they belong."""
+    """Bytes that show their position."""
     return bytes((n * 7 + n // 251) % 256 for n in range(at, at + size))
 
 
@@ -93,7 +93,7 @@ class Stream(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: not self.up)
     def receiver_restarts(self) -> None:
-        """The receiver's process is new: it knows only what was consumed."""
+        """The receiver's process is new: it knows only the consumed bytes."""
         del self.got[self.receiver.consumed :]
         self.receiver = Receiver(self.receiver.consumed, fresh=False)
 
@@ -111,7 +111,7 @@ class Stream(RuleBasedStateMachine):
         assert self.sender.unconsumed <= WINDOW
 
     def teardown(self) -> None:
-        """Whatever happened, with a connection that lasts everything arrives."""
+        """After any events, a lasting connection delivers all bytes."""
         if not self.up:
             self.connect()
         if not self.closed:

@@ -1,4 +1,4 @@
-"""What a zone says of its time, in traces: within what the host measured, whatever the zone says."""
+"""A zone's own times in traces: within the host's measurement, whatever the zone says."""
 
 from __future__ import annotations
 

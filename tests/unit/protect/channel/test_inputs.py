@@ -1,4 +1,4 @@
-"""Several writers of one input: their writes do not mix."""
+"""Several writers of an input: their writes do not mix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protect.channel.streams import Credit
 
 
 class Reader:
-    """The other end, which takes what it is given credit for."""
+    """The other end: takes bytes within its given credit."""
 
     def __init__(self) -> None:
         self.stream = InputStream(1, fresh=True, ready=lambda _: None)
@@ -18,7 +18,7 @@ class Reader:
         self.ended = False
 
     def take(self) -> None:
-        """Everything that may be sent."""
+        """Everything within the credit."""
         while piece := self.stream.take(1 << 20):
             self.read += piece.content
             self.ended |= piece.fin

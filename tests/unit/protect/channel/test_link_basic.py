@@ -292,7 +292,7 @@ async def test_more_calls_than_may_be_open_wait(link: Link, agent: SimAgent) -> 
 
 
 async def test_questions_wait_for_no_other_calls(link: Link, agent: SimAgent) -> None:
-    """Their places are their own; the agent is never sent more than the 64 that it takes."""
+    """Questions have their own places; the agent never gets more than the 64 that it takes."""
     agent.unanswered.add("get_stats")
     await link.open(5)
     stuck = [asyncio.create_task(link.call(STATS, 30)) for _ in range(MOST_OPEN + 1)]

@@ -105,12 +105,12 @@ async def test_a_call_cancelled_after_any_step(steps: int) -> None:
         await asyncio.sleep(0)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    # What it made, if it made anything, is known to the link, and its output is not a violation.
+    # The link knows the results of the call, if any, and their output is not a violation.
     listed = (await link.call(LIST, 5)).processes.processes
     for process in listed:
         agent.write(process.created.stdout_stream, b"x" * 100)
         if call.cancelled():
-            # Nobody was told of the streams, so nobody will ask for them.
+            # Nobody was told of the streams, and nobody will ask for them.
             made = (process.created.stdout_stream, process.created.stderr_stream)
             await until(lambda made=made: all(agent.outputs[number].given_up for number in made))  # type: ignore[misc]
             continue

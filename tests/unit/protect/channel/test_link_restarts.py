@@ -54,7 +54,7 @@ class Host:
                 self.link.output(number, sink, sink.consumed)
 
     async def killed(self) -> Host:
-        """The next host; of this one only what is on disk stays."""
+        """The next host; only the files on disk stay of the current host."""
         await self.link.close()
         return Host(self._agent, self._directory)
 

@@ -19,7 +19,7 @@ from protect.stdio.exec_output import AHEAD, ExecOutput
 
 
 class Held:
-    """Bytes that are there after the block, and were not before."""
+    """Bytes allocated after the block and not before."""
 
     size = 0
 

@@ -71,7 +71,7 @@ async def test_a_small_error_is_slewed(
     assert not asked.step and abs(asked.add_ns + ahead_ns) <= 8 * MS
 
 
-async def test_it_is_set_when_the_zone_is_made(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_clock_is_set_when_the_zone_is_made(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     entered, gate = toolstack.gate("unpause")
     launching = asyncio.create_task(launch.launch(manager, zone_spec()))
     await entered.wait()
@@ -104,7 +104,7 @@ async def test_nothing_but_late_answers_corrects_nothing_that_may_be_right(
 
 
 async def test_after_a_pause_it_is_set_at_once(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
-    """A paused zone answers nothing; its clock has stood still when it goes on."""
+    """A paused zone answers nothing; its clock stands still until it goes on."""
     agent = await _launched(manager, toolstack)
     agent.reading.clear()
     clock.begin(manager, manager.zones["z1"])
@@ -120,7 +120,7 @@ async def test_after_a_pause_it_is_set_at_once(manager: ZoneManager, toolstack: 
 async def test_now_and_then_and_when_the_hosts_is_set(
     manager: ZoneManager, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That the host's is set can only be shown where it may be: tests/xen/inside/test_clock.py."""
+    """Only tests/xen/inside/test_clock.py may set the host's clock, and tests that case."""
     from contextlib import contextmanager
 
     changed = asyncio.Event()

@@ -1,4 +1,4 @@
-"""How deaths of zones are told from each other, and what they say."""
+"""Deaths of zones: how they are told apart, and their messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ INIT = b"[    3.1] Kernel panic - not syncing: Attempted to kill init! exitcode=
             "it crashed, and its console does not say why",
         ),
         (ShutdownReason.CRASH, b"", DeathKind.CRASHED, "it crashed, and its console does not say why"),
-        # What a zone wrote earlier counts only where the hypervisor says that it crashed.
+        # A zone's earlier words count only if the hypervisor says that it crashed.
         (ShutdownReason.POWEROFF, INIT % 11, DeathKind.POWERED_OFF, "it powered itself off"),
         (ShutdownReason.REBOOT, INIT % 11, DeathKind.REBOOTED, "it wanted to reboot"),
         (

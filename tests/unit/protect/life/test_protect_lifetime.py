@@ -1,4 +1,4 @@
-"""The end of a life, and what it cuts off."""
+"""The end of a life, and the work it cuts off."""
 
 from __future__ import annotations
 
@@ -79,4 +79,4 @@ async def test_a_cancelled_caller_is_cancelled() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    end.declare("over")  # there is nothing left to cut off
+    end.declare("over")  # nothing left to cut off

@@ -1,4 +1,4 @@
-"""A zone that is paused: nothing is asked of it, nobody ends it, and a restart of protectd leaves it so."""
+"""A paused zone: nothing is asked of it, nobody ends it, and a restart of protectd leaves it paused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_its_agent_is_asked_nothing_until_it_is_resumed(
     assert (await inspect.facts(manager, "z1")).pid1
 
 
-async def test_it_can_be_destroyed(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_paused_zone_can_be_destroyed(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     await pause.pause(manager, "z1")
     await destroy.destroy(manager, "z1")
     assert toolstack.destroyed == ["z1"] and not manager.zones
@@ -67,9 +67,7 @@ async def test_a_zone_that_does_not_run_cannot_be_paused(
             await verb(manager, "z1")
 
 
-async def test_one_that_somebody_else_pauses_is_noticed(
-    manager: ZoneManager, toolstack: MemoryToolstack
-) -> None:
+async def test_pause_by_somebody_else_is_noticed(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     patrol, runtime = Patrol(manager), manager.zones["z1"]
     toolstack.of_zone("z1").state = DomainState.PAUSED
     await patrol.look()
@@ -79,7 +77,7 @@ async def test_one_that_somebody_else_pauses_is_noticed(
     assert not runtime.paused
 
 
-async def test_what_the_patrol_saw_before_does_not_count(
+async def test_state_listed_before_a_pause_does_not_count(
     manager: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
     """The domains were listed, and then the zone was paused."""

@@ -1,4 +1,4 @@
-"""A zone whose agent cannot be reached: told at once, and ended when it lasts, unless it is paused."""
+"""A zone whose agent cannot be reached: reported at once, and ended if the silence lasts, unless paused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_lost_channel_is_told_and_then_ends_the_zone(
     await until(lambda: toolstack.destroyed == ["z1"])
 
 
-async def test_one_that_comes_back_lives_on(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_zone_whose_agent_returns_lives_on(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     hasten(manager, silence=1.0)
     await launch.launch(manager, zone_spec())
     _cut(toolstack)

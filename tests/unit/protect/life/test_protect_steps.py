@@ -1,4 +1,4 @@
-"""Which steps of protectd can be armed: those of the toolstack that is configured, too."""
+"""Steps of protectd that can be armed, including steps of the configured toolstack."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ sys.exit(protectd.main(["--config", sys.argv[1]]))
 def test_steps_of_the_configured_toolstack_can_be_armed(
     tmp_path: Path, toolstack: str, step: str, status: int
 ) -> None:
-    """In a process of its own: here somebody else may have imported them."""
+    """In a process of its own: other tests may have imported the steps in this process."""
     config = tmp_path / "protectd.toml"
     config.write_text(f'toolstack = "{toolstack}"\n[faults]\nkill_at = "{step}"\n')
     command = [sys.executable, "-c", SCRIPT, str(config)]

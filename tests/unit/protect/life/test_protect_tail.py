@@ -1,4 +1,4 @@
-"""Following a file that grows, and is cut down from its beginning."""
+"""Following a growing file, also when it is cut at its beginning."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_the_last_lines(tmp_path: Path, content: bytes, lines: int, shown:
     assert b"".join([piece async for piece in follow(path, lines, None)]) == shown
 
 
-async def test_what_is_added_and_the_end(tmp_path: Path) -> None:
+async def test_added_lines_are_followed_until_the_end(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"one\ntwo\n")
     over = asyncio.Event()
@@ -69,7 +69,7 @@ async def test_a_cut_loses_and_repeats_nothing(tmp_path: Path) -> None:
         log.write(b"after\n")
     seen += await _until(pieces, b"after\n")
     assert seen == b"".join(lines) + b"after\n"
-    path.write_bytes(b"other\n")  # nothing of it is left: from its beginning
+    path.write_bytes(b"other\n")  # nothing of the old text is left: from the beginning
     assert await _until(pieces, b"other\n") == b"other\n"
     await pieces.aclose()
 

@@ -130,7 +130,7 @@ def test_only_groups_of_domains_that_are_gone_are_strays(tmp_path: Path) -> None
 
 
 class Kernel:
-    """/proc with threads, and a hierarchy whose groups come with their files."""
+    """/proc with threads, and a hierarchy whose groups have their files."""
 
     def __init__(self, folder: Path) -> None:
         self.proc, self.base = folder / "proc", folder / "cgroup"
@@ -164,7 +164,7 @@ class Kernel:
 
 
 class Groups(DiskGroups):
-    """Writes down what a kernel would do."""
+    """Writes down a kernel's actions."""
 
     def make(self, name: str) -> Path:
         group = self.group(name)

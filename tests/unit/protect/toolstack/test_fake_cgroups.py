@@ -71,7 +71,7 @@ def test_none_that_can_limit_memory(tmp_path: Path) -> None:
             "system.slice/protectd.service",
             "system.slice/protectd.service",
         ),
-        # the daemon itself is in it: it cannot have both members and controllers for children
+        # the daemon itself is in the group: a group cannot have both members and controllers for children
         ("/system.slice/protectd.service", UNIT, "."),
         ("/system.slice/protectd.service/main", None, "."),
         ("/", None, "."),
@@ -159,7 +159,7 @@ def test_shares(
 
 
 def test_controllers_are_enabled_once(tmp_path: Path) -> None:
-    """Those that are enabled already are not written again."""
+    """Enabled controllers are not written again."""
     (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
     (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids\n")
     (tmp_path / "xenpod-i").mkdir()
@@ -173,7 +173,7 @@ def test_controllers_are_enabled_once(tmp_path: Path) -> None:
 
 
 def test_limits_on_v1(tmp_path: Path) -> None:
-    """One group under each controller, with the limits that are its own."""
+    """A group under each controller, with the controller's own limits."""
     names = ("memory", "cpu,cpuacct", "pids", "name=systemd")
     trees = tuple(Hierarchy(tmp_path / name, frozenset(name.split(",")), unified=False) for name in names)
     for tree in trees:
@@ -211,7 +211,7 @@ def test_a_v1_cpuset_has_what_its_parent_has(tmp_path: Path) -> None:
 
 
 async def test_groups_that_are_empty(tmp_path: Path) -> None:
-    """Those below go first; what is not the domain's stays."""
+    """Lower groups go first; foreign groups stay."""
     trees = tuple(Hierarchy(tmp_path / name, frozenset({name}), unified=False) for name in ("a", "b"))
     groups = Cgroups(trees, "i")
     assert groups.domains() == set()
@@ -244,7 +244,7 @@ def test_a_limit_that_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-async def test_whatever_is_left_in_a_group_is_ended(tmp_path: Path) -> None:
+async def test_remaining_processes_of_a_group_are_ended(tmp_path: Path) -> None:
     """Also in groups that the zone made below its own."""
     groups = Cgroups(find_hierarchies(), f"test-{tmp_path.name[-8:]}-{os.getpid()}")
     try:

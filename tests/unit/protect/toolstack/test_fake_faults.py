@@ -110,7 +110,7 @@ def test_memory_that_stays_gone() -> None:
     assert injector.exhausted()
 
 
-async def test_what_happens_before_and_after() -> None:
+async def test_fault_is_injected_before_or_after_the_operation() -> None:
     fail, half = InjectedFault("create", FAIL), InjectedFault("create", FaultKind.HALF)
     with pytest.raises(ToolstackError, match="create domain web: injected fault"):
         await faultplan.before(fail, "create domain", "web")
@@ -129,7 +129,7 @@ def test_memory_for_zones() -> None:
     assert FakeSettings(memory=7, reserve=5).zone_memory == 7  # type: ignore[arg-type]
 
 
-def test_what_the_machine_is_said_to_have() -> None:
+def test_physical_info_has_memory_cpus_and_notices() -> None:
     info = physical_info(100, 60, "beware")
     assert (info.total_memory_bytes, info.free_memory_bytes) == (100, 60)
     assert info.cpus == len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""What the fake toolstack writes down of a domain, and the processes it holds."""
+"""The fake toolstack's records of a domain, and its processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_a_specification_survives_the_daemon(tmp_path: Path, spec: DomainS
 
 
 async def test_a_specification_of_an_earlier_version(tmp_path: Path) -> None:
-    """Those had no namespaces to share."""
+    """An earlier version had no namespaces to share."""
     write_spec(tmp_path, FULL)
     values = json.loads((tmp_path / "spec.json").read_text())
     del values["netns"], values["shared"]
@@ -118,7 +118,7 @@ async def test_closing_it_ends_the_wait() -> None:
 
 
 async def test_processes_that_are_not_meant() -> None:
-    """A zombie, another one with the number, one that is gone."""
+    """A zombie, another process with the number, a process that is gone."""
     before = descriptors()
     stat = read_stat(os.getpid())
     assert stat is not None and PidfdProcess.open(os.getpid(), stat.starttime + 1) is None

@@ -77,7 +77,7 @@ def test_kernels_of_every_compression(kind: str) -> None:
         (bz_image(gzipped(ELF)[:100]), "incomplete"),
     ],
 )
-def test_what_is_no_kernel(data: bytes, cause: str) -> None:
+def test_invalid_kernel_is_refused(data: bytes, cause: str) -> None:
     with pytest.raises(Invalid, match=cause):
         unpack(data, "k")
 
@@ -178,7 +178,7 @@ def test_a_domain_in_libxls_words() -> None:
         {f"A{n}": "x" * 200 for n in range(6)},
     ],
 )
-def test_what_a_command_line_cannot_carry(environment: dict[str, str]) -> None:
+def test_environment_that_a_command_line_cannot_carry_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(Invalid):
         domain_config(replace(SPEC, environment=environment), boot.Boot(Path("/k"), Path("/i"), 0), "")
 
@@ -238,7 +238,7 @@ async def test_logs_of_guests(tmp_path: Path) -> None:
     ("mode", "available", "said"), [(Mode.PV, [0, 1], ""), (Mode.PVH, [0, 1, 2, 3], " maxcpus=2")]
 )
 def test_a_domain_that_can_grow(mode: Mode, available: list[int], said: str) -> None:
-    """Of PVH all vCPUs are in the tables that its kernel reads once; of PV it has to be told of no bound."""
+    """PVH: all vCPUs are in the tables that its kernel reads once. PV: the domain needs no bound."""
     most = replace(SPEC, mode=mode, vcpus_max=4, memory_max_bytes=256 << 20)
     made = domain_config(most, boot.Boot(Path("/k"), Path("/i"), 0), "quiet", {"poolid": 3})
     info, core = made["b_info"], made["c_info"]

@@ -128,7 +128,7 @@ async def test_a_guest_that_does_not_loses_all_of_them_together(xen: MemoryXen, 
     assert sorted(xen.removed) == vdevs
 
 
-async def test_one_whose_end_is_declared_loses_them_at_once(xen: MemoryXen, known: Known) -> None:
+async def test_abandoned_domain_loses_its_disks_at_once(xen: MemoryXen, known: Known) -> None:
     for vdev in ("xvda", "xvdb"):
         xen.attach(vdev)
     disks = _disks(xen, 3600)
@@ -144,7 +144,7 @@ async def test_nothing_is_taken_from_the_next_domain_of_its_number(xen: MemoryXe
     xen.attach("xvda")
     detaching = asyncio.create_task(_disks(xen, 3600).detach(known, "xvda"))
     await _asked(xen, "xvda")
-    async with known.lock:  # as destroy holds it
+    async with known.lock:  # as destroy holds the lock
         known.abandoned.set()
         known.forgotten = True
     await asyncio.wait_for(detaching, 60)
@@ -152,7 +152,7 @@ async def test_nothing_is_taken_from_the_next_domain_of_its_number(xen: MemoryXe
 
 
 async def test_two_who_detach_the_same_one_do_so_once(xen: MemoryXen, known: Known) -> None:
-    """Else the second would take what somebody has attached meanwhile under the same name."""
+    """Else the second caller would take a disk attached since then under the same name."""
     xen.attach("xvda")
     disks = _disks(xen, 3600)
     detaching = [asyncio.create_task(disks.detach(known, "xvda")) for _ in range(2)]
@@ -162,7 +162,7 @@ async def test_two_who_detach_the_same_one_do_so_once(xen: MemoryXen, known: Kno
     assert xen.removed == ["xvda"]
 
 
-async def test_one_that_is_not_there_or_has_left_already(xen: MemoryXen, known: Known) -> None:
+async def test_detach_of_a_missing_or_closed_disk_succeeds(xen: MemoryXen, known: Known) -> None:
     disks = _disks(xen, 3600)
     await asyncio.wait_for(disks.detach(known, "xvda"), 60)
     xen.attach("xvda")

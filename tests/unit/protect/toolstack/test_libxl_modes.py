@@ -1,4 +1,4 @@
-"""In which modes a kernel boots, by its notes; domains that their kernel, their label or the host forbids."""
+"""Modes of a kernel, by its notes; domains that their kernel, their label or the host forbids."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_nothing_in_an_image_is_trusted(
 
 
 def test_many_notes_are_not_read_for_ever(tmp_path: Path) -> None:
-    """65535 segments that are all the same notes."""
+    """65535 segments with the same notes."""
     data = bytearray(elf.image([(b"x", 0)] * 4096))
     struct.pack_into("<HH", data, 54, 0, 0xFFFF)
     struct.pack_into("<I", data, 0x40, 4)
@@ -80,7 +80,7 @@ def test_debians_kernels_boot_in_both(tmp_path: Path) -> None:
 
 
 class NoHypervisor:
-    """What Admission asks of workers: no domains, much memory, one label in the policy."""
+    """Admission's view of workers: no domains, much memory, a single label in the policy."""
 
     def __init__(self, **answers: object) -> None:
         self.answers = {"domains": [], "physinfo": SimpleNamespace(free_bytes=1 << 40), **answers}

@@ -1,4 +1,4 @@
-"""The host's settings that zones need: what is said of each as Debian leaves it, and as it should be."""
+"""The host's settings for zones: the message for each as Debian leaves it, and as it should be."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_parts_and_devices(tmp_path: Path) -> None:
         ("", ""),
     ],
 )
-def test_what_was_short(said: str, what: str) -> None:
+def test_error_text_of_xen_names_the_resource_that_is_short(said: str, what: str) -> None:
     found = shortage(said)
     assert what in found and bool(found) == bool(what)
 
@@ -184,7 +184,7 @@ async def test_a_failed_create_says_what_was_short_with_xens_words(tmp_path: Pat
 
 
 def iter_free(*free: int) -> Callable[[], SimpleNamespace]:
-    """What is free, from one question to the next."""
+    """Free memory, for successive questions."""
     left = list(free)
     return lambda: SimpleNamespace(free_bytes=left.pop(0))
 

@@ -1,4 +1,4 @@
-"""Weights and caps on Xen: what is asked of its scheduler, and what an operator is told."""
+"""Weights and caps on Xen: requests to its scheduler, and notices for an operator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTEXT = object()
 
 @dataclass
 class FakeXen:
-    """A hypervisor with dom0 and a domain 5; it is also the workers that ask it."""
+    """A hypervisor with dom0 and a domain 5; it also acts as the workers that ask it."""
 
     vcpus: int = 1
     dom0: Params | None = field(default_factory=lambda: Params(256, 0))
@@ -66,7 +66,7 @@ async def test_each_vcpu_has_its_part_of_the_weight(xen: FakeXen, scheduler: Sch
 
 
 async def test_vcpus_that_were_not_given_add_nothing(xen: FakeXen) -> None:
-    """A guest can start every vCPU that it was created with, whatever xenstore says."""
+    """A guest can start every vCPU of its creation, whatever xenstore says."""
     xen.vcpus = 4
     one = made(xen, Scheduler.CREDIT2)
     for shares in (CpuShares(), CpuShares(256, 150), CpuShares(256, 30)):

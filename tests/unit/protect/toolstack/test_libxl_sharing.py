@@ -69,7 +69,9 @@ def runs(pid: int) -> bool:
         return False
 
 
-async def test_it_is_started_once_and_ends_with_its_domain(sharing: Sharing, namespace: Path) -> None:
+async def test_file_server_is_started_once_and_ends_with_its_domain(
+    sharing: Sharing, namespace: Path
+) -> None:
     uuid = uuid4()
     with pytest.raises(Refused, match="without a directory"):
         await sharing.serve(uuid, 7)
@@ -131,7 +133,7 @@ async def test_another_daemon_finds_them(sharing: Sharing, launcher: Path, names
     await later.close()
 
 
-async def test_what_keeps_it_from_starting_is_said(sharing: Sharing, namespace: Path) -> None:
+async def test_file_server_that_cannot_start_says_why(sharing: Sharing, namespace: Path) -> None:
     uuid = uuid4()
     sharing.enter(uuid, "d", namespace)
     namespace.unlink()
@@ -139,7 +141,7 @@ async def test_what_keeps_it_from_starting_is_said(sharing: Sharing, namespace: 
         await sharing.serve(uuid, 7)
 
 
-def test_what_it_needs(sharing: Sharing, launcher: Path, namespace: Path) -> None:
+def test_missing_launcher_or_namespace_is_refused(sharing: Sharing, launcher: Path, namespace: Path) -> None:
     sharing.enter(uuid4(), "d", namespace)
     launcher.unlink()
     with pytest.raises(Missing, match="make zone"):

@@ -1,4 +1,4 @@
-"""The binding is built for the Xen that runs: which one that is, which the headers are of, what is kept."""
+"""The binding is built for the running Xen: its release, the release of the headers, kept modules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xenbind import build
 
 
 def xen(root: Path, release: str) -> Path:
-    """A host whose hypervisor is that release of Xen."""
+    """A host whose hypervisor is this release of Xen."""
     hypervisor = root / "hypervisor"
     (hypervisor / "version").mkdir(parents=True)
     (hypervisor / "type").write_text("xen\n")
@@ -38,7 +38,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was built."""
+    """The builds so far."""
     done: list[str] = []
     monkeypatch.setattr(build, "_build", lambda: done.append("built"))
     return done
@@ -68,7 +68,7 @@ def test_the_headers_say_their_release_by_their_library(tmp_path: Path) -> None:
 def test_newer_headers_wait_for_the_boot(
     package: Path, builds: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """libxl of one release cannot speak to a hypervisor of another: what works is kept."""
+    """libxl of a release cannot speak to a hypervisor of another release: the working module is kept."""
     headers_of("4.20", monkeypatch)
     assert build.main(["--required", "--force"]) == 0
     assert builds == [] and "kept for Xen 4.17" in capsys.readouterr().err

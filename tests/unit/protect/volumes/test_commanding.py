@@ -1,4 +1,4 @@
-"""Which file systems of this kernel command it: each one without a device is one, or holds files."""
+"""File systems of this kernel that command it: each file system without a device commands, or holds files."""
 
 from pathlib import Path
 

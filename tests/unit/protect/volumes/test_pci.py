@@ -14,7 +14,7 @@ ADDRESS = "0000:65:00.0"
 
 @pytest.fixture
 def functions(tmp_path: Path) -> Path:
-    """A network card with a driver, which can be reset and whose interface is down."""
+    """A network card with a driver; it can be reset, and its interface is down."""
     place = tmp_path / ADDRESS
     (place / "net/eth0").mkdir(parents=True)
     (place / "net/eth0/flags").write_text("0x1002\n")
@@ -31,7 +31,7 @@ def driver(place: Path, name: str) -> None:
     (place / "driver").symlink_to(there)
 
 
-def test_one_that_nobody_uses(functions: Path) -> None:
+def test_unused_function_passes_and_is_reset(functions: Path) -> None:
     """A driver alone is no use."""
     pci.check(ADDRESS, functions)
     assert pci.driver(ADDRESS, functions) == "ixgbe"
@@ -44,7 +44,7 @@ def test_none(functions: Path) -> None:
         pci.check("0000:65:00.1", functions)
 
 
-def test_one_in_use(functions: Path) -> None:
+def test_function_with_an_interface_that_is_up_is_refused(functions: Path) -> None:
     (functions / ADDRESS / "net/eth0/flags").write_text("0x1003\n")
     with pytest.raises(Refused, match="the interface eth0 is up"):
         pci.check(ADDRESS, functions)
@@ -53,7 +53,7 @@ def test_one_in_use(functions: Path) -> None:
     pci.check(ADDRESS, functions)
 
 
-def test_one_that_cannot_be_reset(functions: Path) -> None:
+def test_function_that_cannot_be_reset_is_refused(functions: Path) -> None:
     (functions / ADDRESS / "reset").unlink()
     with pytest.raises(Refused, match="cannot be reset"):
         pci.check(ADDRESS, functions)

@@ -1,4 +1,4 @@
-"""Devices of the host in zones: who may have them, one zone at a time, recorded before and until."""
+"""Devices of the host in zones: permissions, a single zone at a time, records before and after."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def recorded(manager: ZoneManager, zone_id: str = "z1") -> list[tuple[str, bool]
 
 
 def has(toolstack: MemoryToolstack, zone_id: str = "z1") -> list[str]:
-    """The writable and the exclusive disks, and the functions, that the hypervisor has given it."""
+    """The hypervisor's writable and exclusive disks, and functions, of the zone."""
     domain = toolstack.of_zone(zone_id)
     disks = [f"{one.path}{' ro' if one.readonly else ''}" for one in domain.disks.values() if one.exclusive]
     return sorted([*disks, *domain.functions])
@@ -78,7 +78,9 @@ def told(domain: MemoryDomain) -> dict[str, object]:
     return made
 
 
-async def test_one_zone_at_a_time(node: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_device_has_a_single_zone_until_the_zone_is_dead(
+    node: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     """By whatever name; a dead zone has nothing any more."""
     await acquire(node, "z1", "fast")
     assert has(toolstack) == ["/dev/nvme0n1"]
@@ -167,7 +169,7 @@ async def test_a_workload_has_nodes_and_the_last_one_detaches(
     assert gone[-1] == pb.FindDevice(name="xvdb", gone=True)
 
 
-async def test_one_with_the_zones_dev_has_the_zones_node(
+async def test_workload_with_the_zones_dev_has_the_zones_device_node(
     node: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     config = {"mounts": [{"destination": "/dev", "type": "bind", "source": "/dev"}], "linux": {}}
@@ -181,7 +183,7 @@ async def test_one_with_the_zones_dev_has_the_zones_node(
     "config",
     [{"linux": {"namespaces": [{"type": "user"}]}}, {"linux": 1}, {"mounts": 1}, {"linux": {"devices": {}}}],
 )
-async def test_what_cannot_have_nodes(
+async def test_workload_that_cannot_have_device_nodes_is_refused(
     node: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path, config: object
 ) -> None:
     """Nothing stays attached, and nothing recorded."""
@@ -207,7 +209,7 @@ async def test_a_failed_attach_leaves_nothing(
     await acquire(node, "z2", "fast")
 
 
-async def test_what_could_not_be_undone_is_detached_before_the_next_try(
+async def test_device_of_a_failed_undo_is_detached_before_the_next_try(
     node: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
     toolstack.failing |= {"attach_disk", "detach_disk"}
@@ -253,7 +255,7 @@ async def test_disks_and_devices_have_one_limit(tmp_path: Path, toolstack: Memor
 
 @pytest.mark.parametrize("ready", [False, True])
 async def test_after_a_restart(tmp_path: Path, toolstack: MemoryToolstack, ready: bool) -> None:
-    """What was half attached is detached, and so is what nobody uses; the rest stays."""
+    """A half attached device and unused devices are detached; the rest stays."""
     async with running(tmp_path, toolstack, host=HOST) as manager:
         await launch.launch(manager, zone_spec())
         for name in ("fast", "model"):

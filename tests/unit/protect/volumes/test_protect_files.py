@@ -1,4 +1,4 @@
-"""Copies of small files: how they reach agents in memory, and zones that do not take them."""
+"""Copies of small files: their way to agents in memory, and zones that refuse them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 @dataclass
 class DiskFiles:
-    """``HostFiles`` that looks at paths itself; ``returned`` is what was written back."""
+    """``HostFiles`` that looks at paths itself; ``returned`` holds the files written back."""
 
     watches: FileWatches = field(default_factory=FileWatches)
     returned: list[tuple[str, bytes]] = field(default_factory=list)
@@ -90,7 +90,7 @@ def puts(agent: SimAgent) -> list[pb.PutFiles]:
 
 
 def put_texts(agent: SimAgent) -> list[bytes]:
-    """What each put had in files."""
+    """The texts in the files of each put."""
     return [
         b"".join(each.content for each in put.entries if each.type == pb.FILE_TYPE_REGULAR)
         for put in puts(agent)
@@ -101,7 +101,7 @@ def has(agent: SimAgent, text: bytes) -> bool:
     return text in put_texts(agent)
 
 
-async def test_one_copy_for_all(
+async def test_workloads_share_a_copy_of_their_volume(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
     async with running(tmp_path, toolstack, files=host) as manager:
@@ -141,7 +141,7 @@ async def test_many_changes_are_one(
 async def test_a_zone_that_does_not_take_its_copies_holds_up_nobody(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
-    """It has one part on its way, whatever changes; it gets the last version once it answers."""
+    """The zone has a single part on its way, whatever changes; it gets the last version once it answers."""
     large = AtomicFiles(tmp_path / "large")
     large.write({"a": "x" * 900_000})
     async with running(tmp_path, toolstack, files=host) as manager:
@@ -193,7 +193,7 @@ async def test_a_zone_that_ends_is_not_waited_for(
 async def test_after_a_restart(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
-    """What the zone has is learned from its agent, what is to be followed from the record."""
+    """The agent tells the zone's copies, the record tells the volumes to follow."""
     async with running(tmp_path, toolstack, files=host) as manager:
         await launch.launch(manager, zone_spec())
         await created(manager, tmp_path, volume(files.path))
@@ -222,7 +222,7 @@ async def test_a_zone_whose_agent_knows_none(
             await created(manager, tmp_path, volume(files.path))
 
 
-async def test_what_a_zones_memory_has_no_room_for_is_shared(
+async def test_volumes_beyond_the_zones_room_for_copies_are_shared(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles
 ) -> None:
     """A sixteenth of it is for copies: of 256 MiB four of a little less than 4 MiB."""
@@ -240,7 +240,7 @@ async def test_what_a_zones_memory_has_no_room_for_is_shared(
 
 
 @pytest.mark.parametrize("writable", [True, False])
-async def test_what_comes_back_is_no_more_than_was_asked_for(
+async def test_returned_bytes_are_bounded_by_the_request(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, writable: bool
 ) -> None:
     """Nothing comes back of a read-only volume, which a record of an earlier version may ask for."""

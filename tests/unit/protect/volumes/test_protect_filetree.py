@@ -1,4 +1,4 @@
-"""Trees of small files: what is one, what is too much, and what changes while it is read."""
+"""Trees of small files: accepted trees, limits, and changes during the read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def files(tmp_path: Path) -> AtomicFiles:
 
 
 def test_a_version(files: AtomicFiles) -> None:
-    """Its links come last, and the one that makes it count first of them."""
+    """Its links come last; the link that makes the version current is the first of them."""
     (files.path / "..2020_old").mkdir()
     tree = taken(files.path)
     top = os.readlink(files.path / "..data")
@@ -65,7 +65,7 @@ def test_a_version(files: AtomicFiles) -> None:
 
 
 def test_the_one_that_is_in_force(files: AtomicFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new version that comes while one is looked at is looked at instead."""
+    """If a new version comes during the read, the new version is read."""
     real, swaps = filetree._Walk.tree, iter([{"a": "two"}, {"a": "three"}])
 
     def tree(walk: filetree._Walk, directory: int, path: str, **more: bool) -> None:
@@ -78,7 +78,7 @@ def test_the_one_that_is_in_force(files: AtomicFiles, monkeypatch: pytest.Monkey
     assert list(contents(seen).values()) == [b"three"]
 
 
-def test_one_that_changes_all_the_time(files: AtomicFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tree_that_keeps_changing_is_not_copied(files: AtomicFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     real, number = filetree._Walk.tree, iter(range(100))
 
     def tree(walk: filetree._Walk, directory: int, path: str, **more: bool) -> None:
@@ -160,7 +160,7 @@ def deep(path: Path) -> None:
         a_name, many, many_links, long_names, large, deep,
     ],
 )  # fmt: skip
-def test_what_is_not_copied(files: AtomicFiles, change: Callable[[Path], None]) -> None:
+def test_unsuitable_tree_is_not_copied(files: AtomicFiles, change: Callable[[Path], None]) -> None:
     before = descriptors()
     change(files.path)
     with pytest.raises(NotCopied):

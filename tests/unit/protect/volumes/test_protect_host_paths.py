@@ -62,7 +62,7 @@ async def test_from_the_creation_to_the_end(
 
 
 @pytest.mark.parametrize("failing", ["take", "attach"])
-async def test_one_that_cannot_be_had(
+async def test_failed_volume_fails_the_create_and_leaves_nothing(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes, failing: str
 ) -> None:
     async with running(tmp_path, toolstack, volumes=volumes) as manager:
@@ -77,7 +77,7 @@ async def test_one_that_cannot_be_had(
         await create.create(manager, workload_spec(tmp_path, volumes=VOLUMES))
 
 
-async def test_what_was_taken_for_nothing_is_let_go(
+async def test_volumes_of_a_refused_workload_are_released(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
     limits = ZoneLimits(workloads_per_zone=1)
@@ -90,7 +90,7 @@ async def test_what_was_taken_for_nothing_is_let_go(
         assert not opened_since(before)
 
 
-async def test_one_that_does_not_go_is_taken_away_by_the_delete(
+async def test_volume_whose_detach_failed_is_detached_by_the_next_delete(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
     async with running(tmp_path, toolstack, volumes=volumes) as manager:
@@ -108,7 +108,7 @@ async def test_one_that_does_not_go_is_taken_away_by_the_delete(
         assert volumes.attached == {"z1": {}}
 
 
-async def test_one_that_did_not_go_is_taken_away_by_the_next_start(
+async def test_volume_whose_detach_failed_is_detached_at_the_daemons_start(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
     async with running(tmp_path, toolstack, volumes=volumes) as manager:
@@ -133,7 +133,7 @@ async def test_a_zone_whose_directory_cannot_be_made(
         assert not manager.zones and not toolstack.domains
 
 
-async def test_what_is_left_of_forgotten_zones_goes_at_the_start(
+async def test_volumes_of_forgotten_zones_are_removed_at_start(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
     volumes.attached["forgotten"] = {"w1": ["0"]}
@@ -156,7 +156,7 @@ def program(folder: Path, does: str) -> Path:
 
 
 async def test_a_file_server_that_does_not_answer(tmp_path: Path) -> None:
-    """Whoever asks is freed, and nothing of it is left."""
+    """The caller is freed, and no process or file is left."""
     volumes = HostVolumes(tmp_path, program(tmp_path, f"echo $$ >> {tmp_path}/pids; exec sleep 1000"))
     before = descriptors()
     with pytest.raises(TooLate) as raised:
@@ -182,7 +182,7 @@ async def test_a_zone_has_two_who_look_and_another_one_its_own(tmp_path: Path) -
         await volumes.take("z1", VOLUMES, 0.05)
     for each in (*asking[:2], other):
         each.cancel()
-    # Those who waited get their turn.
+    # Waiting callers get their turn.
     await until(lambda: len((tmp_path / "pids").read_text().split()) == 5)
     for each in asking:
         each.cancel()
@@ -211,7 +211,9 @@ async def test_zones_of_one_tenant_leave_look_ups_to_the_others(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("does", "said"), [("exit 1", "has ended"), ("exec 0>&-; exit", "has ended"), (None, "make zone")]
 )
-async def test_one_who_looks_that_cannot(tmp_path: Path, does: str | None, said: str) -> None:
+async def test_broken_lookup_program_fails_the_take_and_leaks_nothing(
+    tmp_path: Path, does: str | None, said: str
+) -> None:
     volumes = HostVolumes(tmp_path, program(tmp_path, does) if does else tmp_path / "nothing")
     before = descriptors()
     with pytest.raises(Broken, match=said):

@@ -17,11 +17,11 @@ pytestmark = pytest.mark.timeout(7200)
 
 MANY = 20
 BOOT = 1800.0
-"""Seconds: all of them share one emulated processor."""
+"""Seconds: all zones share an emulated processor."""
 _CONTAINERS = 4
-"""At a time: an agent waits 20 s for a disk, which emulation does not give to twenty within that time."""
+"""At a time: an agent waits 20 s for a disk; under emulation twenty disks take longer."""
 _LITTLE = pb.ZoneResources(weight=26)
-"""The weight of a pod that requests 100m.  Whole CPUs would leave dom0 a tenth of one."""
+"""The weight of a pod that requests 100m. Whole CPUs would leave dom0 a tenth of a CPU."""
 NAMES = [f"z{number}" for number in range(MANY)]
 
 
@@ -50,7 +50,7 @@ async def _create(zones: Zones, name: str) -> None:
 
 
 async def _runs(zones: Zones, name: str) -> None:
-    """A container in it says which zone it is in."""
+    """A container of the zone says the zone's name."""
     config = busybox.config(name, ["/bin/echo", name])
     request = zones.request([], name, name, oci_config=config)
     await zones.clients.workloads.CreateWorkload(request, timeout=BOOT)

@@ -1,4 +1,4 @@
-"""How real zones die, and what protectd says of it."""
+"""Deaths of real zones, and protectd's reports."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_memory_of_a_container_and_of_its_zone(zones: Zones) -> None:
 
 
 async def test_a_boot_that_never_ends(tmp_path: Path, zones: Zones) -> None:
-    """Its kernel finds no agent, and stays in the panic about that."""
+    """Its kernel finds no agent, and stays in the resulting panic."""
     async with serving(tmp_path, zones.image, "rdinit=/none panic=1000000", boot=60) as other:
         async with failing(grpc.StatusCode.DEADLINE_EXCEEDED) as said:
             await other.create_zone("z2")
@@ -146,7 +146,7 @@ async def test_a_boot_that_never_ends(tmp_path: Path, zones: Zones) -> None:
 
 
 async def test_a_zone_whose_agent_cannot_be_reached(tmp_path: Path, zones: Zones) -> None:
-    """The way to its channel is gone from xenstore, as after a restart of that."""
+    """The way to its channel is gone from xenstore, as after a restart of xenstored."""
     async with serving(tmp_path, zones.image, boot=PATIENCE, silence=5) as other:
         zone = await other.create_zone("z2")
         await _run(other, "z2", "/bin/sleep", "1000")
@@ -155,7 +155,7 @@ async def test_a_zone_whose_agent_cannot_be_reached(tmp_path: Path, zones: Zones
             data = f"/local/domain/{zone.domain_id}/data"
 
             async def is_offered() -> bool:
-                """Once its agent has written where it waits for the next daemon, it writes no more."""
+                """Once its agent has written its place for the next daemon, it writes no more."""
                 used, offered = (int(store.read(f"{data}/agent-{name}") or 0) for name in ("used", "epoch"))
                 return offered > used
 
@@ -182,7 +182,7 @@ async def test_memory_that_the_host_is_short_of(zones: Zones) -> None:
 
 
 async def _end(toolstack: LibxlToolstack, memory: int, **environment: str) -> Death:
-    """How a domain dies that boots so."""
+    """The end of a domain booted with these settings."""
     uuid = uuid4()
     spec = DomainSpec(uuid, domain_name("dying", uuid), memory, 1, Mode.PV, environment=environment)
     deaths = toolstack.deaths()

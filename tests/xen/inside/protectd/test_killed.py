@@ -1,4 +1,4 @@
-"""SIGKILL of protectd at each step on libxl: then it is complete, or nothing of it is left in dom0."""
+"""SIGKILL of protectd at each step on libxl: then the zone is complete, or no trace of it is left in dom0."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_create_zone_at_any_moment(zones: Zones, seconds: float) -> None:
 
 
 async def _survivors(zones: Zones) -> list[str]:
-    """The zones that were complete."""
+    """The complete zones."""
     return [zone.id for zone in (await listed(zones)).values() if zone.state == pb.ZONE_STATE_RUNNING]
 
 

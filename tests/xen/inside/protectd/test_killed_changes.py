@@ -63,7 +63,7 @@ async def resize(zones: Zones, wanted: pb.ZoneResources) -> None:
 
 
 async def shown(zones: Zones) -> tuple[Shown, int]:
-    """What is recorded, and how many CPUs the zone says that it has."""
+    """The recorded size, and the zone's own number of CPUs."""
     zone = await zones.clients.zones.GetZone(pb.GetZoneRequest(id="z1"), timeout=PATIENCE)
     facts = await zones.clients.zones.ZoneFacts(pb.ZoneFactsRequest(id="z1"), timeout=PATIENCE)
     return numbers(zone.resources), facts.cpus
@@ -71,7 +71,7 @@ async def shown(zones: Zones) -> tuple[Shown, int]:
 
 @pytest.mark.parametrize("step", steps("zone-resize"))
 async def test_a_resize(zones: Zones, step: str) -> None:
-    """All of it or nothing, as recorded and as the zone sees it; then it can be resized as before."""
+    """The whole resize or none, in the record and in the zone; then another resize works as before."""
     await armed(zones, step)
     await killed(zones, resize(zones, LESS if step.endswith("-taken") else MORE))
     await settled(zones, "z1")
@@ -95,7 +95,7 @@ async def held(zones: Zones) -> dict[str, bool]:
 
 
 async def has(zones: Zones, *names: str) -> None:
-    """Wait until the zone has just these devices."""
+    """Wait until the zone has exactly these devices."""
     await settled(zones, "z1")
     async with asyncio.timeout(PATIENCE):
         while await held(zones) != dict.fromkeys(names, True):  # noqa: ASYNC110 - the list tells no changes
@@ -135,7 +135,7 @@ async def test_a_detach(zones: Zones, device: Path, step: str) -> None:
 
 @pytest.mark.parametrize("step", steps("workload-create"))
 async def test_a_workload_with_a_disk_and_a_device(zones: Zones, device: Path, step: str) -> None:
-    """It is complete, or nothing of it is left; the next one has its disk and device, and writes to it."""
+    """The workload is complete, or no trace is left; the next workload gets the disk and device."""
     await armed(zones, step)
     await killed(zones, _workload(zones, device))
     complete = step == "workload-create.created"
@@ -160,7 +160,7 @@ async def test_a_workload_with_a_disk_and_a_device(zones: Zones, device: Path, s
 async def _workload(zones: Zones, device: Path) -> None:
     wanted = [pb.WorkloadDevice(host_path=str(device), container_path="/dev/data")]
     config = busybox.config("w2", ["/bin/sleep", "1000000"])
-    # Of its own: the zone has the disk of the other workload's image already.
+    # Its own filesystem: the zone already has the disk of the other workload's image.
     filesystems = stack(zones.folder / OTHER)
     request = zones.request([], "w2", oci_config=config, devices=wanted, filesystems=filesystems)
     await zones.clients.workloads.CreateWorkload(request, timeout=PATIENCE)

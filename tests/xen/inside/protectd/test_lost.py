@@ -1,6 +1,6 @@
-"""What zones survive on libxl: a lost database, a restarted xenconsoled, a restarted xenstored.
+"""Losses that zones survive on libxl: a lost database, a restarted xenconsoled, a restarted xenstored.
 
-The tests run in this order, and the last one leaves a dom0 that is of no more use.
+The tests run in this order, and the last test leaves an unusable dom0.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def says(zones: Zones, word: str) -> None:
 
 
 async def _notices(zones: Zones) -> str:
-    """What the host says of itself, or why it cannot: without xenstored not every question has an answer."""
+    """The host's notices, or its error: without xenstored not every question has an answer."""
     try:
         answer = await zones.clients.host.Info(pb.InfoRequest(), timeout=PATIENCE, wait_for_ready=True)
     except grpc.aio.AioRpcError as error:
@@ -114,7 +114,7 @@ async def test_records_that_are_lost(zones: Zones) -> None:
 
 
 async def test_xenconsoled_is_restarted(zones: Zones) -> None:
-    """What a zone says later is in its console as before, and so is what it said then."""
+    """A zone's later output is in its console as before, and so is its output from then."""
     zone = await create(zones, "z1")
     log = next(Path("/var/log/xen/console").glob("guest-web.*.log"))
     before = log.read_bytes()
@@ -133,7 +133,7 @@ async def test_xenconsoled_is_restarted(zones: Zones) -> None:
 
 
 async def test_zones_end_in_order_with_their_host(zones: Zones) -> None:
-    """A workload that ends when asked keeps its exit code; no domain is left, and records are."""
+    """A workload that ends on request keeps its exit code; no domain is left, and records stay."""
     await create(zones, "z1")
     await zones.run("/bin/sh", "-c", "trap 'exit 3' TERM; echo up; while :; do sleep 0.2; done")
     async with asyncio.timeout(PATIENCE):
@@ -154,7 +154,7 @@ async def test_zones_end_in_order_with_their_host(zones: Zones) -> None:
 
 
 async def test_xenstored_is_restarted(zones: Zones) -> None:
-    """No zone is ended for it: they are reached by their channels, and destroyed when that is asked for."""
+    """No zone ends: zones are reached by their channels, and destroyed on request."""
     for zone_id in ("z1", "z2"):
         await create(zones, zone_id)
     await zones.run("/bin/sleep", "100000")
@@ -179,7 +179,7 @@ async def test_xenstored_is_restarted(zones: Zones) -> None:
     async with asyncio.timeout(PATIENCE):
         while (await listed(zones))["z2"].state != pb.ZONE_STATE_DEAD:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.5)
-    # A restarted protectd finds its domain without any node, and does not take that for its end.
+    # A restarted protectd finds its domain without any node, and does not take the loss for its end.
     await zones.protectd.daemon.stop()
     with Xenstore() as xenstore:
         xenstore.remove(f"/local/domain/{numbers['z1']}")

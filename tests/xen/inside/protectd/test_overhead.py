@@ -1,4 +1,4 @@
-"""What ``protect host overhead`` finds that a zone takes of a Xen host, beside what Xen itself says."""
+"""A zone's cost on a Xen host by ``protect host overhead``, compared with Xen's own figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def zones(tmp_path: Path) -> AsyncIterator[Zones]:
 
 
 async def test_the_overhead_of_a_zone_is_measured(zones: Zones) -> None:
-    """A PV zone without a disk or volume has no processes in dom0; of the other parts it has some."""
+    """A PV zone without a disk or volume has no processes in dom0, but some of all other parts."""
     socket = ("--socket", str(zones.protectd.daemon.socket))
     asked = await asyncio.create_subprocess_exec(
         *COMMAND, *socket, "--output", "json", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

@@ -1,4 +1,4 @@
-"""A protectd on libxl with its clients, and what dom0 has of its zones."""
+"""A protectd on libxl with its clients, and its zones' traces in dom0."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 PATIENCE = 300.0
 MEMORY = 120 << 20
-"""Of a zone: the least that the toolstack takes with Debian's kernel (112 MiB), and room for it to grow."""
+"""Of a zone: the toolstack's minimum with Debian's kernel (112 MiB), and room to grow."""
 
 
 @asynccontextmanager
 async def on_xen(
     folder: Path, image: Path, boot: float = PATIENCE, **settings: object
 ) -> AsyncIterator[Zones]:
-    """A running protectd; whoever uses it sees to what it leaves.  ``boot``: seconds that one may take."""
+    """A running protectd; its user cleans up. ``boot``: seconds allowed for a boot."""
     protectd = Protectd(folder)
     protectd.configure(
         toolstack="libxl",
         profiles={"default": {"memory": MEMORY, "mode": "pv"}},
         timeouts={"boot": f"{boot:.0f}s", "call": "120s", "reconcile": "2s"},
-        scratch={"reserve": 0},  # dom0 has all of its files in memory
+        scratch={"reserve": 0},  # dom0 has its files in memory
         **settings,
     )
     own_image = Path(shutil.copy(image, folder / "image.squashfs"))
@@ -87,7 +87,7 @@ async def listed(zones: Zones) -> dict[str, pb.Zone]:
 
 
 async def settled(zones: Zones, *ids: str) -> None:
-    """Wait until there are just these zones, all of them connected."""
+    """Wait until exactly these zones exist, all connected."""
     async with asyncio.timeout(PATIENCE):
         while True:
             found = await listed(zones)
@@ -106,7 +106,7 @@ async def destroy(zones: Zones, zone_id: str) -> None:
 
 
 async def refused(call: grpc.aio.UnaryUnaryCall[object, object]) -> str:
-    """What the call failed with."""
+    """The error of the call."""
     try:
         await call
     except grpc.aio.AioRpcError as error:

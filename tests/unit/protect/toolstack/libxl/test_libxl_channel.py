@@ -38,7 +38,7 @@ class Ring:
             end.setblocking(False)
 
     def consume(self) -> None:
-        """The socket stays readable while there is something, as after a guest that notifies again."""
+        """The socket stays readable while bytes are left, as after another notification of the guest."""
         self.consumed += 1
 
     def read_into(self, buffer: memoryview) -> int | None:
@@ -94,12 +94,12 @@ async def test_a_writer_waits_for_room(ring: Ring) -> None:
     await settled()
     assert not writing.done() and ring.guest.recv(10) == b"ab"
     ring.room = 10
-    ring.guest.send(b"!")  # the event that there is room now
+    ring.guest.send(b"!")  # the event for new room
     await writing
     assert ring.guest.recv(10) == b"cd"
 
 
-async def test_what_a_dead_guest_left_can_be_read(ring: Ring) -> None:
+async def test_last_bytes_of_a_dead_guest_can_be_read(ring: Ring) -> None:
     transport = VchanTransport(ring)  # type: ignore[arg-type]
     ring.guest.send(b"last words")
     transport.ended()
@@ -153,7 +153,7 @@ async def test_a_guest_that_notifies_again_and_again_is_heard_once_a_turn(ring: 
 
 
 class MemoryStore:
-    """xenstore as far as channels use it."""
+    """The parts of xenstore that channels use."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, bytes] = {}
@@ -245,7 +245,7 @@ async def test_an_epoch_is_claimed_and_connected_once(
 
 
 @pytest.mark.parametrize("untrusted", [b"", b"0", b"-1", b"01", b"1x", b"1" * 10, b"\xff", b" 1"])
-async def test_what_is_no_epoch(
+async def test_invalid_epoch_is_ignored(
     channels: VchanChannels, store: MemoryStore, guest: Guest, untrusted: bytes
 ) -> None:
     store.set("agent-epoch", untrusted)
@@ -265,13 +265,13 @@ async def test_an_epoch_without_a_ring_is_passed_over(
     await connecting
 
 
-async def test_what_the_guest_says_is_used_does_not_count(
+async def test_used_epoch_written_by_the_guest_does_not_count(
     channels: VchanChannels, store: MemoryStore, guest: Guest
 ) -> None:
     guest.serve(1)
     store.set("agent-epoch", b"1")
     await channels.connect(7)
-    store.set("agent-used", b"0")  # so that the old ring would be read again
+    store.set("agent-used", b"0")  # else the old ring would be read again
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(channels.connect(7), 0.02)
     assert guest.asked == ["1"]

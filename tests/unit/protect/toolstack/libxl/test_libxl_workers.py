@@ -13,7 +13,7 @@ from protect.toolstack.libxl.workers import Workers
 
 
 class FakeContext:
-    """What xenbind.context.Context is, without Xen."""
+    """xenbind.context.Context without Xen."""
 
     made: list[FakeContext] = []
 
@@ -48,7 +48,7 @@ async def test_a_context_is_used_again(pool: Workers) -> None:
     assert [context.calls for context in FakeContext.made] == [3]
 
 
-async def test_one_that_lost_track_of_events_is_replaced(pool: Workers) -> None:
+async def test_context_that_lost_track_of_events_is_replaced(pool: Workers) -> None:
     def lose(context: FakeContext) -> None:
         context.usable = False
 
@@ -58,7 +58,7 @@ async def test_one_that_lost_track_of_events_is_replaced(pool: Workers) -> None:
 
 
 async def test_questions_need_no_new_context_without_xenstored(pool: Workers) -> None:
-    """As many at a time as there can be, of which each has to wait for the other."""
+    """The maximal number of concurrent questions, each waiting for another."""
     await pool.open()
     pool.hold()
     together = threading.Barrier(len(FakeContext.made))
@@ -124,7 +124,7 @@ async def test_a_question_waits_for_no_change(pool: Workers) -> None:
 
 
 async def test_contexts_of_a_lost_xenstored_are_replaced(pool: Workers) -> None:
-    """Also the one in use, as soon as its call ends."""
+    """Also the context in use, at the end of its call."""
     begun, go = threading.Event(), threading.Event()
 
     def wait(context: FakeContext) -> None:
@@ -143,7 +143,7 @@ async def test_contexts_of_a_lost_xenstored_are_replaced(pool: Workers) -> None:
 
 
 async def test_no_context_is_made_without_xenstored(pool: Workers) -> None:
-    """What only asks the hypervisor still can, with one that is there."""
+    """Questions to the hypervisor alone still work, with an existing context."""
     await pool.ask(use, "a")  # type: ignore[arg-type]
     pool.hold()
     assert await pool.ask(use, "b") == "b"  # type: ignore[arg-type]

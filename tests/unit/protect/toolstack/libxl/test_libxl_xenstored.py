@@ -1,4 +1,4 @@
-"""xenstored goes and another one comes: connections, watches, contexts, marks; here over one in memory."""
+"""xenstored is lost and returns: connections, watches, contexts, marks; here over a xenstored in memory."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class MemoryXenstored:
         self.connections: list[MemoryConnection] = []
 
     def restart(self) -> MemoryXenstored:
-        """Another one takes its place, which knows nothing."""
+        """A new daemon without data takes its place."""
         self.lives = False
         return MemoryXenstored()
 
 
 class MemoryConnection:
-    """What xenbind.xenstore.Xenstore is."""
+    """xenbind.xenstore.Xenstore in memory."""
 
     daemon: MemoryXenstored
     gate: threading.Event | None = None
@@ -90,7 +90,7 @@ class MemoryConnection:
 
 
 class FakeWorkers:
-    """Answers ``domains``; remembers what it was told of xenstored."""
+    """Answers ``domains``; remembers news of xenstored."""
 
     def __init__(self) -> None:
         self.domains: list[Info] = []
@@ -192,7 +192,7 @@ async def test_a_loss_is_said_and_a_return_renews_everything(
     assert registry.renewed == 1 and registry.checked == 3
 
 
-async def test_one_that_was_restarted_between_two_looks_is_noticed(
+async def test_restart_of_xenstored_between_looks_is_noticed(
     daemon: MemoryXenstored, xenstored: Xenstored, registry: FakeRegistry
 ) -> None:
     MemoryConnection.daemon = daemon.restart()
