@@ -105,15 +105,6 @@ class ImageManager:
             else:
                 await self.run(partial(self.store.add_facts, replace(row, facts=pack_image(found))))
 
-    @property
-    def busy(self) -> bool:
-        """Whether anything is being pulled or imported, or cleaned up after that."""
-        return self.pulls.busy
-
-    async def drain(self) -> None:
-        """Wait until all pulls have ended, the cancelled ones too."""
-        await self.pulls.drain()
-
     async def pull(
         self,
         reference: Reference,

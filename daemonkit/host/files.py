@@ -61,11 +61,6 @@ class HostCalls:
         self._owners: Counter[str] = Counter()
         self._departures = asyncio.Event()
 
-    @property
-    def under_way(self) -> int:
-        """Calls that have not come back."""
-        return len(self._under_way)
-
     async def run(
         self,
         key: str,

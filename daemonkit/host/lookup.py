@@ -15,7 +15,6 @@ import errno
 import os
 import signal
 import socket
-import stat
 import struct
 import subprocess
 import sys
@@ -31,7 +30,6 @@ from daemonkit.shares import Shares
 from daemonkit.tasks import complete
 
 _ANSWER = struct.Struct("=II")
-_STATUS = struct.Struct("=IIIIQ")
 READ_MAX = 1 << 20
 """Bytes of a file that is read, as hostc/lookup has it."""
 _LONGEST = 4095
@@ -60,16 +58,6 @@ class Place:
         self.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Of what is at a path: its kind and mode, its owner; ``size_bytes`` is its file system's."""
-
-    mode: int
-    uid: int
-    gid: int
-    size_bytes: int
-
-
 class Lookup:
     """One such process.  One question at a time; the caller bounds the wait.
 
@@ -91,18 +79,12 @@ class Lookup:
         """
         return await self._ask("d" if make else "o", path)
 
-    async def status(self, path: str) -> tuple[Place, Status]:
-        """What is there, and what its file system says of it; a symbolic link at the end is not followed."""
-        data, descriptors = await self._answer(b"s" + _encoded(path), path, _STATUS)
-        _, mode, uid, gid, size = _STATUS.unpack(data)
-        return Place(descriptors[0], stat.S_IFMT(mode)), Status(mode, uid, gid, size)
-
     async def read(self, path: str) -> bytes:
         """A plain file's bytes, up to READ_MAX and one more; symbolic links are followed.
 
         EISDIR, EINVAL: it is none, and was not opened.
         """
-        _, (copy,) = await self._answer(b"r" + _encoded(path), path, _STATUS)
+        _, (copy,) = await self._answer(b"r" + _encoded(path), path)
         # In memory: no file server has a part in it.
         try:
             return os.pread(copy, READ_MAX + 1, 0)
@@ -137,13 +119,11 @@ class Lookup:
         data, descriptors = await self._answer(what.encode() + _encoded(path), path)
         return Place(descriptors[0], _ANSWER.unpack(data)[1])
 
-    async def _answer(
-        self, request: bytes, path: str, form: struct.Struct = _ANSWER
-    ) -> tuple[bytes, list[int]]:
+    async def _answer(self, request: bytes, path: str) -> tuple[bytes, list[int]]:
         try:
             self._link.send(request)
             await _readable(self._link)
-            data, descriptors, _, _ = socket.recv_fds(self._link, form.size, 1)
+            data, descriptors, _, _ = socket.recv_fds(self._link, _ANSWER.size, 1)
         except ConnectionError:
             data = b""
         if not data:

@@ -72,11 +72,6 @@ class Pulls:
             task.cancel()
         await self.drain()
 
-    @property
-    def busy(self) -> bool:
-        """Whether anything is under way, or being cleaned up after it was cancelled."""
-        return bool(self._tasks)
-
     async def drain(self) -> None:
         """Wait until all pulls have ended, the cancelled ones too."""
         if self._tasks:

@@ -222,10 +222,6 @@ class Toolstack(HostPort, Resizable, Protocol):
         """Take a PCI function back, and reset it; one that the domain does not have succeeds."""
         ...
 
-    async def pci_functions(self, domain: DomainId) -> builtins.list[str]:
-        """The addresses of the PCI functions that it has now."""
-        ...
-
     async def share(self, domain: DomainId) -> str:
         """Serve the domain's shared directory (``DomainSpec.shared``), unless it is served already.
 

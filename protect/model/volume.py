@@ -13,9 +13,6 @@ from typing import Protocol
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 """domain:bus:device.function"""
 
-NODES = "/dev/xenpod"
-"""The directory in a container that has its named devices, and by which a device plugin names them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Volume:

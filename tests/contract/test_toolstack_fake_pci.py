@@ -28,7 +28,7 @@ async def test_one_domain_at_a_time_and_over_a_restart(stage: Stage, tmp_path: P
     with pytest.raises(Exists):
         await stage.toolstack.attach_pci(first.id, CARD)
     await stage.restart()
-    assert await stage.toolstack.pci_functions(first.id) == [CARD]
+    assert await stage.pci_functions(first.id) == [CARD]
     with pytest.raises(Refused, match=f"{first.name} has it"):
         await stage.toolstack.attach_pci(second.id, CARD)
     await stage.toolstack.destroy(first.id)
@@ -37,7 +37,7 @@ async def test_one_domain_at_a_time_and_over_a_restart(stage: Stage, tmp_path: P
     await stage.toolstack.attach_pci(second.id, CARD)
     for _ in range(2):
         await stage.toolstack.detach_pci(second.id, CARD)
-    assert await stage.toolstack.pci_functions(second.id) == []
+    assert await stage.pci_functions(second.id) == []
 
 
 async def test_not_without_an_iommu(stage: Stage) -> None:

@@ -139,7 +139,8 @@ async def test_whose_calls_are_held_keeps_nobody_else_out() -> None:
     assert not any("has not come back" in each for each in errors[100:])
     assert await calls.run("b", lambda: 7, owner="b") == 7
     release.set()
-    await until(lambda: not calls.under_way)
+    await asyncio.gather(*(calls.run(f"log {n}", lambda: None) for n in range(100)))
+    await asyncio.gather(*(calls.run(f"a/{n}", lambda: None, owner="a") for n in range(16)))
 
 
 async def test_whoever_tries_again_waits_for_the_call_before(tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ async def test_a_cancelled_caller_leaves_nothing_behind(node: _Node) -> None:
         taking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await taking
-        await node.manager.drain()
+        await node.manager.pulls.drain()
     assert node.manager.store.images() == []
 
 

@@ -91,7 +91,7 @@ async def _cancelled_at(
     pulling.cancel()
     with suppress(asyncio.CancelledError):
         await pulling
-    await manager.drain()
+    await manager.pulls.drain()
     release.set()
     registry.answers[path] = before
 

@@ -349,7 +349,7 @@ async def test_a_cancelled_pull_leaves_nothing_of_what_it_began(
             with pytest.raises((asyncio.CancelledError, Fault)):
                 await pull
             release.set()
-            await manager.drain()
+            await manager.pulls.drain()
         assert list(manager.store.files.ingest.iterdir()) == []
         image, _ = await _pull(manager, ONE)
         assert await _sound(manager, image)
