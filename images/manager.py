@@ -92,7 +92,7 @@ class ImageManager:
         self.store.close()
 
     async def _read_again(self) -> None:
-        """Read the documents of images that were stored by a version before their facts were.
+        """Read the documents of images whose facts are not stored: commit bef7f32f stores none.
 
         An image whose documents cannot be read is not there for anybody until it is pulled again.
         """

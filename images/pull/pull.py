@@ -133,7 +133,7 @@ class Puller:
         digests = [digest for digest, _ in before.layers] if before is not None else []
         digests += [layer.digest for layer in layers]
         async with self._leasing([*chain_ids, *known], digests, origin):
-            # An earlier version, or layers that are compressed differently, may have cut it into other parts.
+            # Another images.part_size, or layers that are compressed differently, cut it into other parts.
             if known and all(map(has, known)):
                 chain_ids = known
             if whole := all(map(has, chain_ids)):

@@ -133,11 +133,11 @@ class Zone:
     file_volumes: bool = False
     """Whether its agent knows them."""
     host_boot: str = ""
-    """The boot of the host that made it; "": an earlier release's zone."""
+    """The boot of the host that made it."""
     resizes: bool = False
     """Whether its agent can say how large it is."""
     death_kind: str = ""
-    """The value of its ``DeathKind``; "" if it lives, or died under an earlier version."""
+    """The value of its ``DeathKind``; "" if it lives."""
     console: str = ""
     """Of a dead zone: the last lines of its console, as plain text."""
     devices: tuple[ZoneDevice, ...] = ()

@@ -1,7 +1,6 @@
 """Translates zones and workloads to JSON objects of the store, and back.
 
-A zone's specification is written among the zone's own keys; what has no key yet, in a record of an earlier
-version, has its default.
+A zone's specification is written among the zone's own keys.  A missing key has its default.
 """
 
 from __future__ import annotations
@@ -43,9 +42,6 @@ def of_workload(workload: Workload) -> Json:
 
 def workload(body: Json) -> Workload:
     """Read a workload.  Broken: the record is not a workload's."""
-    if "disks" not in body and "vdevs" in body:
-        # A record that names no files shares its disks with nobody: no file has the id 0, 0.
-        body = {**body, "disks": [[vdev, 0, 0] for vdev in body["vdevs"]]}
     return _read("workload", Workload, body)
 
 

@@ -15,7 +15,6 @@ from protect.model.container import ImageFilesystem, ImageVolume, Stack, Workloa
 from protect.model.errors import ToolstackError
 from protect.model.workload import WorkloadState
 from protect.state.manager import ZoneManager
-from protect.state.records import of_workload, workload
 from protect.workloads import create, delete
 from protect.zones import launch
 from tests.support.agent.agent_sim import SimAgent
@@ -261,15 +260,6 @@ async def test_they_are_shared_after_a_restart(tmp_path: Path, toolstack: Memory
         assert attached(toolstack) == {"xvda": "base"}
         await delete.delete(manager, "w2")
         assert not attached(toolstack)
-
-
-async def test_a_record_of_before_is_shared_with_nobody(manager: ZoneManager, tmp_path: Path) -> None:
-    created = await create.create(manager, spec(tmp_path, "w1", "low", "top"))
-    body = of_workload(created)
-    assert workload(body) == created
-    del body["disks"]
-    old = workload(body | {"vdevs": ["xvda", "xvdb"]})
-    assert [(disk.vdev, disk.file) for disk in old.disks] == [("xvda", (0, 0)), ("xvdb", (0, 0))]
 
 
 async def test_a_zone_has_only_so_many(tmp_path: Path, toolstack: MemoryToolstack) -> None:

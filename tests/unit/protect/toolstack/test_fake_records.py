@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -41,16 +40,6 @@ async def test_a_specification_survives_the_daemon(tmp_path: Path, spec: DomainS
     write_spec(tmp_path, spec)
     assert await read_spec(tmp_path) == spec
     assert os.listdir(tmp_path) == ["spec.json"]
-
-
-async def test_a_specification_of_an_earlier_version(tmp_path: Path) -> None:
-    """Those had no namespaces to share."""
-    write_spec(tmp_path, FULL)
-    values = json.loads((tmp_path / "spec.json").read_text())
-    del values["netns"], values["shared"]
-    (tmp_path / "spec.json").write_text(json.dumps(values))
-    found = await read_spec(tmp_path)
-    assert found is not None and (found.netns, found.shared, found.vcpus) == ("", None, 3)
 
 
 def test_the_pid(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ async def test_what_a_zones_memory_has_no_room_for_is_shared(
 async def test_what_comes_back_is_no_more_than_was_asked_for(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, writable: bool
 ) -> None:
-    """Nothing comes back of a read-only volume, which a record of an earlier version may ask for."""
+    """Nothing comes back of a read-only volume, which a record of commit bef7f32f may ask for."""
     log = tmp_path / "message"
     log.touch()
     own = volume(log, volume="", keep_current=False, writable=writable, return_bytes=100)
