@@ -77,7 +77,7 @@ def private_database(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         for each in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
             with contextlib.suppress(FileNotFoundError):
-                each.chmod(0o600)  # an earlier version used 0644
+                each.chmod(0o600)  # a restored backup may have another mode
     except OSError as error:
         raise Broken("open state", str(path), error.strerror or str(error)) from error
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform as machine
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ from images.pull.progress import Progress
 from images.pull.pull import Puller
 from images.pull.pulls import MAX_PULLS, Pulls
 from images.pull.repair import Outcome, Repair, Repairer, name_of
-from images.pull.taking import OfferedImage, Taker
 from images.registry import names
 from images.registry.credentials import Credentials
 from images.registry.facts import pack_image
@@ -33,7 +32,6 @@ from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
 from images.store.export import Piece, Wanted, pieces
 from images.store.files import Usage
-from images.store.lending import LentImage, lent
 from images.store.store import ImageStore
 from images.verify import Verification, verify
 from images.worker.documents import DocumentReader
@@ -70,7 +68,6 @@ class ImageManager:
         self._puller = Puller(self.store, settings, this_platform(), self._threads, self._workers)
         self._reader = DocumentReader(self._workers, this_platform())
         self._importer = Importer(self._puller, self.store.files, settings.limits, self._threads)
-        self._taker = Taker(self._puller, self.store)
         self._repairer = Repairer(self.store, self._puller, self._threads)
         self._namespaces: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._tasks = Background()
@@ -92,7 +89,7 @@ class ImageManager:
         self.store.close()
 
     async def _read_again(self) -> None:
-        """Read the documents of images stored by a release without facts.
+        """Read the documents of images whose facts are not stored: commit bef7f32f stores none.
 
         An image with unreadable documents counts as missing until the next pull.
         """
@@ -104,15 +101,6 @@ class ImageManager:
                 log.warning("the stored image %s must be pulled again: %s", row.id, fault)
             else:
                 await self.run(partial(self.store.add_facts, replace(row, facts=pack_image(found))))
-
-    @property
-    def busy(self) -> bool:
-        """Whether any pull or import runs, or is being cleaned up."""
-        return self.pulls.busy
-
-    async def drain(self) -> None:
-        """Wait until all pulls end, cancelled pulls included."""
-        await self.pulls.drain()
 
     async def pull(
         self,
@@ -142,14 +130,6 @@ class ImageManager:
             if given:
                 self.on_named(names.parse(given))
         return images
-
-    async def take(self, offered: OfferedImage) -> StoredImage:
-        """Take an image over from another store on this host; see Taker.run."""
-        secrets = tuple(offered.credentials(name).fingerprint() for name in offered.names)
-        key = ("take", offered.id, offered.names, secrets)
-        name = str(offered.names[0]) if offered.names else offered.id
-        registry = offered.names[0].host if offered.names else ""
-        return await self.pulls.run(key, name, partial(self._taker.run, offered), registry=registry)
 
     async def verify(self, image: StoredImage) -> Verification:
         """Check an image's stored files against their digests; Missing if the image is gone."""
@@ -229,16 +209,6 @@ class ImageManager:
                 yield piece
         finally:
             await complete(self._threads.run(lambda _: found.close()))
-
-    @asynccontextmanager
-    async def lend(self, image: StoredImage) -> AsyncIterator[LentImage]:
-        """The parts of an image while the block runs; see lending.lent."""
-        lending = lent(self.store, image)
-        out = await complete(self.run(lending.__enter__))
-        try:
-            yield out
-        finally:
-            await complete(self.run(lambda: lending.__exit__(None, None, None)))
 
     async def remove(self, name_or_id: str) -> None:
         """Remove an image with all its names."""

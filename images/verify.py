@@ -115,8 +115,6 @@ def _taken(folder: Path) -> tuple[list[Taken], str]:
 def _file(path: Path, digest: str, size: int, token: CancelToken) -> tuple[str, int]:
     """The fault of a file ("": none), and the number of bytes read."""
     algorithm, _, wanted = digest.partition(":")
-    if not wanted:
-        return "cannot be checked: an earlier version made it, and kept no digest", 0
     running, read = hashlib.new(algorithm), 0
     try:
         for chunk in file_chunks(path, token):

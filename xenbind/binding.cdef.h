@@ -67,7 +67,6 @@ void libxl_dominfo_init(libxl_dominfo *info);
 void libxl_dominfo_dispose(libxl_dominfo *info);
 int libxl_domain_info(libxl_ctx *ctx, libxl_dominfo *info, uint32_t domid);
 char *libxl_domid_to_name(libxl_ctx *ctx, uint32_t domid);
-int libxl_primary_console_get_tty(libxl_ctx *ctx, uint32_t domid, char **path);
 void free(void *pointer);
 
 /* ---- shares of CPUs; libxl keeps the value of a field left at -1 by init ---- */
@@ -195,5 +194,4 @@ int libxenvchan_read(struct libxenvchan *channel, void *data, size_t size);
 int libxenvchan_write(struct libxenvchan *channel, const void *data, size_t size);
 int libxenvchan_wait(struct libxenvchan *channel);
 int libxenvchan_fd_for_select(struct libxenvchan *channel);
-int libxenvchan_is_open(struct libxenvchan *channel);
 void binding_never_block(struct libxenvchan *channel);

@@ -143,16 +143,6 @@ def name(context: Context, domid: int) -> str:
         lib.free(found)
 
 
-def console_tty(context: Context, domid: int) -> str:
-    """Path of xenconsoled's pseudo terminal for the domain's primary console (``/dev/pts/<n>``)."""
-    path = ffi.new("char **")
-    context.call("libxl_primary_console_get_tty", domid, path, subject=f"domain {domid}")
-    try:
-        return text(path[0])
-    finally:
-        lib.free(path[0])
-
-
 def set_memory(context: Context, domid: int, kib: int) -> None:
     """Set the target of the guest's balloon, and limit the domain's memory to the target.
 

@@ -37,11 +37,6 @@ CData = Any
 """A C value of cffi."""
 
 
-def available() -> bool:
-    """Whether the compiled module is loaded; says nothing about Xen."""
-    return not isinstance(lib, _Absent)
-
-
 def text(value: CData) -> str:
     """A C string."""
     return str(ffi.string(value).decode(errors="replace"))

@@ -51,11 +51,6 @@ class VchanClient:
         count = lib.libxenvchan_write(self._channel, ffi.from_buffer(data), len(data))
         return None if count < 0 else int(count)
 
-    @property
-    def open(self) -> bool:
-        """False if the server has closed.  Says nothing about a destroyed guest."""
-        return int(lib.libxenvchan_is_open(self._channel)) == 1
-
     def close(self) -> None:
         """Unmap the guest's pages; may be repeated."""
         channel, self._channel = self._channel, ffi.NULL

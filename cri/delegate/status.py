@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Collection
 from typing import Any, TypeAlias
 
@@ -22,8 +21,6 @@ from daemonkit.rpc.interceptors import clip
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
-log = logging.getLogger(__name__)
 
 CONDITION = "DelegateReady"
 _HANDLERS = 256

@@ -27,8 +27,9 @@ from daemonkit.tasks import complete
 T = TypeVar("T")
 
 VERSION = 4
-# The write-ahead log restarts after this many pages, half of the reserved disk space: the ends of containers
-# must be written even if the disk is full.
+"""Version of the tables (``user_version``).  Migrations, if there are any, count from 0.1.0."""
+# The write-ahead log starts over after this many pages, half of the disk space that is reserved for it: the
+# ends of containers must be written even when the disk is full.
 _LOG_PAGES = 256
 _LOG_BYTES = 2 * 1024 * 1024
 _SCHEMA = """
@@ -46,12 +47,6 @@ CREATE TABLE containers (
   volume_images TEXT NOT NULL DEFAULT '[]'
 ) WITHOUT ROWID;
 """
-_MIGRATIONS = (
-    "ALTER TABLE containers ADD COLUMN volume_images TEXT NOT NULL DEFAULT '[]';",
-    "ALTER TABLE sandboxes ADD COLUMN kernel TEXT NOT NULL DEFAULT '';",
-    "ALTER TABLE sandboxes ADD COLUMN in_zone TEXT NOT NULL DEFAULT '[]';",
-)
-"""Migrations: from version 1 on, each to the next."""
 
 
 class Database:
@@ -128,11 +123,9 @@ def _connect(path: Path) -> sqlite3.Connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
-        elif version in range(1, VERSION):
-            migrations = " ".join(_MIGRATIONS[version - 1 :])
-            connection.executescript(f"BEGIN; {migrations} PRAGMA user_version = {VERSION}; COMMIT;")
         elif version != VERSION:
-            raise Broken("open state", str(path), f"it has version {version}, this daemon knows {VERSION}")
+            cause = f"it has version {version}, this daemon knows {VERSION}"
+            raise Broken("open state", str(path), cause, "use the xenpod-cri that wrote it")
     except sqlite3.Error as error:
         raise Broken("open state", str(path), str(error)) from error
     disk_space.reserve(path, _LOG_BYTES)

@@ -59,30 +59,6 @@ def settle(pid: int) -> None:
         waiting += _children(each)
 
 
-def make_way(pid: int) -> None:
-    """Give a child, with all its threads and later children, lower CPU priority than the daemons.
-
-    A child that has ended is fine; other failures are logged.
-    """
-    niceness = min(os.getpriority(os.PRIO_PROCESS, 0) + NICER, 19)
-    done = set[int]()
-    try:
-        # Niceness is per thread, and a new thread inherits its creator's. Repeat until no thread is new.
-        while waiting := set(map(int, os.listdir(f"/proc/{pid}/task"))) - done:
-            for thread in waiting:
-                _nice(thread, niceness)
-            done |= waiting
-    except OSError as error:
-        if error.errno not in _GONE:
-            log.warning("process %d is as urgent as the daemon: %s", pid, error)
-
-
-def _nice(thread: int, niceness: int) -> None:
-    with suppress(ProcessLookupError):
-        if os.getpriority(os.PRIO_PROCESS, thread) < niceness:
-            os.setpriority(os.PRIO_PROCESS, thread, niceness)
-
-
 def _expose(pid: int) -> None:
     place = Path(f"/proc/{pid}/oom_score_adj")
     if int(_read(place)) < SCORE:

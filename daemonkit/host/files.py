@@ -61,11 +61,6 @@ class HostCalls:
         self._owners: Counter[str] = Counter()
         self._departures = asyncio.Event()
 
-    @property
-    def under_way(self) -> int:
-        """The number of calls that have not returned."""
-        return len(self._under_way)
-
     async def run(
         self,
         key: str,

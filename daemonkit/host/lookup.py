@@ -15,7 +15,6 @@ import errno
 import os
 import signal
 import socket
-import stat
 import struct
 import subprocess
 import sys
@@ -31,7 +30,6 @@ from daemonkit.shares import Shares
 from daemonkit.tasks import complete
 
 _ANSWER = struct.Struct("=II")
-_STATUS = struct.Struct("=IIIIQ")
 READ_MAX = 1 << 20
 """Size limit of a file to read in bytes, as in hostc/lookup."""
 _LONGEST = 4095
@@ -60,16 +58,6 @@ class Place:
         self.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Status of the object at a path: kind and mode, owner; ``size_bytes``: size of its file system."""
-
-    mode: int
-    uid: int
-    gid: int
-    size_bytes: int
-
-
 class Lookup:
     """A lookup process.  One question at a time; the caller bounds the wait.
 
@@ -91,19 +79,13 @@ class Lookup:
         """
         return await self._ask("d" if make else "o", path)
 
-    async def status(self, path: str) -> tuple[Place, Status]:
-        """The object and its status from the file system; does not follow a final symbolic link."""
-        data, descriptors = await self._answer(b"s" + _encoded(path), path, _STATUS)
-        _, mode, uid, gid, size = _STATUS.unpack(data)
-        return Place(descriptors[0], stat.S_IFMT(mode)), Status(mode, uid, gid, size)
-
     async def read(self, path: str) -> bytes:
         """A plain file's bytes, at most READ_MAX plus one; follows symbolic links.
 
         EISDIR, EINVAL: no plain file; the object was not opened.
         """
-        _, (copy,) = await self._answer(b"r" + _encoded(path), path, _STATUS)
-        # A copy in memory: no file server is involved.
+        _, (copy,) = await self._answer(b"r" + _encoded(path), path)
+        # In memory: no file server has a part in it.
         try:
             return os.pread(copy, READ_MAX + 1, 0)
         finally:
@@ -138,13 +120,11 @@ class Lookup:
         data, descriptors = await self._answer(what.encode() + _encoded(path), path)
         return Place(descriptors[0], _ANSWER.unpack(data)[1])
 
-    async def _answer(
-        self, request: bytes, path: str, form: struct.Struct = _ANSWER
-    ) -> tuple[bytes, list[int]]:
+    async def _answer(self, request: bytes, path: str) -> tuple[bytes, list[int]]:
         try:
             self._link.send(request)
             await _readable(self._link)
-            data, descriptors, _, _ = socket.recv_fds(self._link, form.size, 1)
+            data, descriptors, _, _ = socket.recv_fds(self._link, _ANSWER.size, 1)
         except ConnectionError:
             data = b""
         if not data:

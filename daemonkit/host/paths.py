@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from daemonkit.faults import TooLate
-from daemonkit.host.lookup import Lookup, Lookups, Status
+from daemonkit.host.lookup import Lookup, Lookups
 
 T = TypeVar("T")
 
@@ -41,12 +41,6 @@ class HostPaths:
         with await self._ask(owner, path, lambda lookup: lookup.find(path, make=True)) as place:
             if not stat.S_ISDIR(place.mode):
                 raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-
-    async def status(self, owner: str, path: str) -> Status:
-        """The status of the object; does not follow a final symbolic link."""
-        place, status = await self._ask(owner, path, lambda lookup: lookup.status(path))
-        place.close()
-        return status
 
     async def _ask(self, owner: str, path: str, question: Callable[[Lookup], Awaitable[T]]) -> T:
         answers: list[T] = []

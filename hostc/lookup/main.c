@@ -3,19 +3,17 @@
  * A file server that does not answer blocks its callers without end.  Therefore lookup is a separate process that its
  * caller can abandon.  The caller's socket (SOCK_SEQPACKET) is descriptor 0.  A request is
  *
- *   o PATH   open a path: symbolic links are followed, automounts triggered
- *   d PATH   the same; creates a missing directory, with its parents
- *   c        the last found descriptor, in a new copy of the mount namespace
- *   f        the same; the copy follows the host's later mounts and unmounts
- *   s PATH   as o, with the results of fstat() and fstatfs(); a symbolic link at the end is not followed
+ *   o PATH   what is there: symbolic links are followed, automounts made
+ *   d PATH   the same; a directory is made if there is nothing, with those above it
+ *   c        the descriptor that was found last, in a new copy of the mount namespace
+ *   f        the same; the copy follows what the host mounts and unmounts from then on
  *   r PATH   a copy of a plain file, up to one byte more than READ_MAX: symbolic links are followed
  *   u LIST   make mounts of the last copy unbindable: each "<number> <path>", ended by a null character.  A mount
  *            hidden under another mount is skipped; so is a vanished mount, and the answer is then ENOENT
  *
- * without the first blank.  The answer is an errno and the type of a file, both as uint32_t; for s the mode, the owner
- * and the group, also uint32_t, and the size of its file system in bytes as uint64_t.  If the errno is 0, a descriptor
- * follows for all requests but u: O_PATH; for r of a file in memory.  The process ends when the caller closes its end
- * of the socket. */
+ * without the first blank.  The answer is a number of errno and the type of a file, 0 for r and u, both as uint32_t.
+ * If the number is 0 a descriptor comes along, for all but u: O_PATH, for r of a file in memory.  The process ends with
+ * its caller's end of the socket. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -28,20 +26,11 @@
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 struct answer {
 	uint32_t error;
 	uint32_t mode;
-};
-
-struct status {
-	uint32_t error;
-	uint32_t mode;
-	uint32_t user;
-	uint32_t group;
-	uint64_t size; /* of the file system, in bytes */
 };
 
 struct place {
@@ -219,8 +208,6 @@ static int serve(struct place *place, char *request)
 		return go_home(place) < 0 ? -1 : find(path);
 	case 'd':
 		return go_home(place) < 0 ? -1 : find_or_make(path);
-	case 's':
-		return go_home(place) < 0 ? -1 : open_tree(AT_FDCWD, path, OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
 	case 'r':
 		return go_home(place) < 0 ? -1 : read_plain(path);
 	case 'c':
@@ -244,13 +231,13 @@ static int mode_of(int found, uint32_t *mode)
 }
 
 /* descriptor: -1 for none. */
-static int send_with(void *answer, size_t size, int descriptor)
+static int send_answer(struct answer answer, int descriptor)
 {
 	union {
 		char space[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr aligned;
 	} control = { { 0 } };
-	struct iovec data = { answer, size };
+	struct iovec data = { &answer, sizeof(answer) };
 	struct msghdr message = { .msg_iov = &data, .msg_iovlen = 1 };
 
 	if (descriptor >= 0) {
@@ -261,38 +248,16 @@ static int send_with(void *answer, size_t size, int descriptor)
 		message.msg_control = &control;
 		message.msg_controllen = sizeof(control);
 	}
-	return sendmsg(0, &message, MSG_NOSIGNAL) == (ssize_t)size ? 0 : -1;
+	return sendmsg(0, &message, MSG_NOSIGNAL) == (ssize_t)sizeof(answer) ? 0 : -1;
 }
 
-static int send_answer(struct answer answer, int descriptor)
-{
-	return send_with(&answer, sizeof(answer), descriptor);
-}
-
-static int status_of(int found, struct status *status)
-{
-	struct stat seen;
-	struct statfs system;
-
-	if (fstat(found, &seen) < 0 || fstatfs(found, &system) < 0)
-		return -1;
-	status->mode = seen.st_mode;
-	status->user = seen.st_uid;
-	status->group = seen.st_gid;
-	status->size = (uint64_t)system.f_blocks * (uint64_t)system.f_frsize;
-	return 0;
-}
-
-/* For requests that look or read only: keeps no descriptor. */
+/* The file that was read is not kept. */
 static int answer_once(struct place *place, char *request)
 {
-	struct status status = { .error = 0 };
 	int found = serve(place, request);
-	int result;
+	struct answer answer = { found < 0 ? (uint32_t)errno : 0, 0 };
+	int result = send_answer(answer, found);
 
-	if (found < 0 || (*request == 's' && status_of(found, &status) < 0))
-		status.error = (uint32_t)errno;
-	result = send_with(&status, sizeof(status), status.error ? -1 : found);
 	if (found >= 0)
 		close(found);
 	return result;
@@ -336,7 +301,7 @@ int main(void)
 			struct answer answer = { make_all_unbindable(request + 1, request + length), 0 };
 
 			result = send_answer(answer, -1);
-		} else if (*request == 's' || *request == 'r') {
+		} else if (*request == 'r') {
 			result = answer_once(&place, request);
 		} else {
 			result = answer_with(&place, request);

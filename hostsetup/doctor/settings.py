@@ -24,13 +24,7 @@ class CriFolders:
     """The keys of cri.toml that checks read."""
 
     state_dir: Path = Path("/var/lib/xenpod")
-    run_dir: Path = Path("/run/xenpod")
-    socket: Path | None = None
     cni: CniFolders = CniFolders()
-
-    @property
-    def listen(self) -> Path:
-        return self.socket or self.run_dir / "cri.sock"
 
 
 @dataclass(frozen=True, slots=True)

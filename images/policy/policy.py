@@ -40,12 +40,6 @@ class Policy:
         if self._allow and not self._allow.matching(names):
             raise Denied(operation, str(reference), "nothing in images.policy.allow matches it")
 
-    def check_nameless(self, image_id: str) -> None:
-        """Raise Denied for an image without a name, when the policy goes by names or digests of names."""
-        if self._allow or self._deny or self._settings.verifier_dir is not None:
-            cause = "it has no name, and images.policy allows images by their names"
-            raise Denied("take over image", image_id, cause, "pull it by its name")
-
     async def check_content(self, reference: Reference, target: Descriptor, operation: str = "pull") -> None:
         """Ask each verifier about the image; Rejected if a verifier refuses, or fails."""
         directory = self._settings.verifier_dir

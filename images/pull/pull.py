@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Refused
 from daemonkit.observe.steps import step
 from daemonkit.tasks import complete
 from images.concurrency import WorkerThreads, task_group, tenant
@@ -32,13 +31,13 @@ from images.registry.facts import pack_image
 from images.registry.health import HostHealth
 from images.registry.manifests import Descriptor, Platform
 from images.registry.names import Reference
-from images.registry.sources import ImageSource, registry_sources
+from images.registry.sources import registry_sources
 from images.rootfs.stack import Part, parts
 from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
 from images.store.db import ImageRow, now
 from images.store.store import ImageStore
-from images.worker.conversation import RegistryConversation, converse
+from images.worker.conversation import converse
 from images.worker.documents import DocumentReader
 from images.worker.workers import LayerWorkers
 
@@ -83,31 +82,20 @@ class Puller:
     @asynccontextmanager
     async def candidates(
         self,
-        reference: Reference | None,
+        reference: Reference,
         credentials: Credentials,
         progress: Progress,
-        first: ImageSource | None = None,
     ) -> AsyncIterator[Candidates]:
-        """The hosts to ask for a name, in order; first: another source, asked before all hosts.
-
-        With ``first`` the hosts may be missing: reference is None, or no host has the name. The process that
-        talks to the hosts ends with the block.
-        """
-        sources: tuple[ImageSource, ...] = () if first is None else (first,)
-        host = "" if reference is None else reference.host
-        async with AsyncExitStack() as stack:
-            if reference is not None:
-                with nullcontext() if first is None else suppress(Refused):
-                    settings, platform = self._settings, self.resolver.platform
-                    begin = partial(converse, self._workers, reference, credentials, settings, platform)
-                    hosts, conversation = await self._threads.run(lambda _: begin())
-                    stack.push_async_callback(self._end, conversation)
-                    sources += registry_sources(reference, hosts, self._settings, conversation)
-            origin = origin_of(host, credentials.fingerprint(), first and first.name)
-            yield Candidates(sources, host, self._health, progress, origin)
-
-    async def _end(self, conversation: RegistryConversation) -> None:
-        await complete(self._threads.run(lambda _: conversation.close()))
+        """The hosts to ask for a name, in order.  The process that talks to them ends with the block."""
+        settings, platform = self._settings, self.resolver.platform
+        begin = partial(converse, self._workers, reference, credentials, settings, platform)
+        hosts, conversation = await self._threads.run(lambda _: begin())
+        try:
+            sources = registry_sources(reference, hosts, self._settings, conversation)
+            origin = origin_of(reference.host, credentials.fingerprint())
+            yield Candidates(sources, reference.host, self._health, progress, origin)
+        finally:
+            await complete(self._threads.run(lambda _: conversation.close()))
 
     async def keep(
         self,
@@ -133,7 +121,7 @@ class Puller:
         digests = [digest for digest, _ in before.layers] if before is not None else []
         digests += [layer.digest for layer in layers]
         async with self._leasing([*chain_ids, *known], digests, origin):
-            # An earlier release, or layers with other compression, may have split the image into other parts.
+            # Another images.part_size, or layers that are compressed differently, cut it into other parts.
             if known and all(map(has, known)):
                 chain_ids = known
             if whole := all(map(has, chain_ids)):

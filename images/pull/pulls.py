@@ -72,11 +72,6 @@ class Pulls:
             task.cancel()
         await self.drain()
 
-    @property
-    def busy(self) -> bool:
-        """Whether any pull runs, or is being cleaned up after a cancellation."""
-        return bool(self._tasks)
-
     async def drain(self) -> None:
         """Wait until all pulls end, cancelled pulls included."""
         if self._tasks:

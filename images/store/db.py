@@ -29,10 +29,10 @@ _LOG_BYTES = 512 * 1024
 class FilesystemRow:
     """A filesystem image in the store, named by its layers and all layers below.
 
-    bytes: length; digest: of the whole file as built, "" if built by version 1; below: chain_id of the
-    filesystem underneath, possibly added later, "" for the lowest. damaged: the file has changed since the
-    build; new containers must not use it. lost: counts of files by lost attributes, see LossCount.named;
-    None: not counted.
+    bytes: its length; digest: of the whole file as it was built; below: the chain_id of the filesystem that
+    it lies over, "" when it is the lowest. That one may come later.
+    damaged: its file was found to be another than was built, and no new container may have it. lost: how many
+    files lost what, see LossCount.named; None: nobody counted.
     """
 
     chain_id: str
@@ -80,14 +80,13 @@ class ImageDb:
         self._db.execute("PRAGMA foreign_keys = ON")
         self._db.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if not 0 <= version <= schema.VERSION:
-            raise Broken(
-                "open", str(self._file), f"it has version {version}, this program knows {schema.VERSION}"
-            )
-        steps = schema.STEPS.get(version)
-        if steps is not None:
-            self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {schema.VERSION}; COMMIT;")
-        self._db.executescript(schema.ALWAYS)
+        if version == 0:
+            self._db.executescript(f"BEGIN; {schema.SCHEMA} PRAGMA user_version = {schema.VERSION}; COMMIT;")
+        elif version != schema.VERSION:
+            cause = f"it has version {version}, this program knows {schema.VERSION}"
+            hint = "use the program that wrote it, or remove images.state_dir and pull the images again"
+            raise Broken("open index of images", str(self._file), cause, hint)
+        self._db.executescript(schema.FACTS)
 
     def close(self) -> None:
         """Close the file."""

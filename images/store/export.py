@@ -70,7 +70,7 @@ def pieces(store: ImageStore, wanted: Sequence[Wanted]) -> Generator[Piece, None
                 if not matches(data, digest):
                     raise _damaged(row.id, f"its document {digest} no longer has its digest")
             kind, parsed = store.facts(one.image).manifest
-            layers |= kept_layers(store, one.image, parsed)
+            layers |= _kept_layers(store, one.image, parsed)
             manifest = row.manifest
             if kind != manifests.OCI_MANIFEST:
                 manifest = _as_oci(parsed)
@@ -89,19 +89,17 @@ def pieces(store: ImageStore, wanted: Sequence[Wanted]) -> Generator[Piece, None
             yield from _checked(store.files.blob_path(digest), digest, size)
 
 
-def kept_layers(
-    store: ImageStore, image: StoredImage, manifest: Manifest, operation: str = "export"
-) -> Mapping[str, int]:
-    """Layer sizes by digest for a manifest; raises Refused if a layer is not kept."""
+def _kept_layers(store: ImageStore, image: StoredImage, manifest: Manifest) -> Mapping[str, int]:
+    """The layers of a manifest, all of them kept, and their sizes; raises Refused."""
     for layer in manifest.layers:
         path = store.files.blob_path(layer.digest)
         if not path.is_file():
             # Never fetched: an image with other compression had brought the same filesystems.
             cause = f"the layer {layer.digest} is not kept"
             hint = "remove it and the images with the same layers, and pull it again"
-            raise Refused(operation, image.id, cause, hint)
+            raise Refused("export", image.id, cause, hint)
         if path.stat().st_size != layer.size:
-            raise _damaged(image.id, f"the layer {layer.digest} no longer has its length", operation)
+            raise _damaged(image.id, f"the layer {layer.digest} no longer has its length")
     return {layer.digest: layer.size for layer in manifest.layers}
 
 
@@ -168,8 +166,8 @@ def _checked(path: Path, digest: str, size: int) -> Iterator[bytes]:
         raise _damaged(digest, "the layer no longer has its digest") from fault
 
 
-def _damaged(subject: str, cause: str, operation: str = "export") -> Refused:
-    return Refused(operation, subject, cause, "protect image verify --repair mends it")
+def _damaged(subject: str, cause: str) -> Refused:
+    return Refused("export", subject, cause, "protect image verify --repair mends it")
 
 
 def _blob_name(digest: str) -> str:

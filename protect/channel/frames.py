@@ -167,11 +167,6 @@ class FrameDecoder:
         self._at = 0
         self._broken: str | None = None
 
-    @property
-    def held(self) -> int:
-        """Number of bytes kept; after ``take`` returned None: the bytes of an incomplete frame."""
-        return len(self._source) - self._at
-
     def add(self, untrusted_bytes: bytes) -> None:
         """Add bytes from the other side; bytes after a violation are dropped."""
         if self._broken is not None:
@@ -211,14 +206,6 @@ class FrameDecoder:
             self._fail(fault)
         self._at = begin + length
         return frame
-
-    def feed(self, untrusted_bytes: bytes) -> list[Frame]:
-        """Add bytes, and take all complete frames.  ProtocolViolation at the first illegal frame."""
-        self.add(untrusted_bytes)
-        frames: list[Frame] = []
-        while (frame := self.take()) is not None:
-            frames.append(frame)
-        return frames
 
     def _fail(self, cause: str) -> None:
         self._broken = cause

@@ -222,10 +222,6 @@ class Toolstack(HostPort, Resizable, Protocol):
         """Take a PCI function back, and reset the function.  A function outside the domain succeeds."""
         ...
 
-    async def pci_functions(self, domain: DomainId) -> builtins.list[str]:
-        """Addresses of the domain's PCI functions."""
-        ...
-
     async def share(self, domain: DomainId) -> str:
         """Serve the domain's shared directory (``DomainSpec.shared``).  Idempotent.
 

@@ -13,9 +13,6 @@ from typing import Protocol
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 """domain:bus:device.function"""
 
-NODES = "/dev/xenpod"
-"""Directory of named devices in a container.  Device plugins name devices by paths in the directory."""
-
 
 @dataclass(frozen=True, slots=True)
 class Volume:

@@ -132,11 +132,11 @@ class Zone:
     file_volumes: bool = False
     """Whether the agent supports file volumes."""
     host_boot: str = ""
-    """Boot of the host in which the zone was made; "": made by an earlier release."""
+    """The boot of the host that made it."""
     resizes: bool = False
     """Whether the agent can report the zone's size."""
     death_kind: str = ""
-    """The value of the ``DeathKind``; "" if the zone lives, or died under an earlier version."""
+    """The value of its ``DeathKind``; "" if it lives."""
     console: str = ""
     """Of a dead zone: the last lines of its console, as plain text."""
     devices: tuple[ZoneDevice, ...] = ()

@@ -68,16 +68,6 @@ async def move_interface(host_interface: str, netns: str) -> None:
     await _run(work, host_interface)
 
 
-async def unsplice(host_interface: str, netns: str) -> None:
-    """Move the host interface back out of the namespace; either may be gone already."""
-
-    def work() -> None:
-        with _lock_of(host_interface):
-            _unsplice(host_interface, netns)
-
-    await _run(work, host_interface)
-
-
 def _splice(host_interface: str, netns: str, interface: str, spoof_check: bool) -> GuestNetwork:
     with opened(netns) as target:
         enter(target, netns)
@@ -151,17 +141,6 @@ def _decide(there: Netlink, here: int, program: Program) -> None:
         links.add_program(there, here, name, descriptor)
     finally:
         os.close(descriptor)
-
-
-def _unsplice(host_interface: str, netns: str) -> None:
-    with opened(OWN) as own:
-        try:
-            with opened(netns) as target:
-                enter(target, netns)
-        except Missing:
-            return
-        with Netlink() as there:
-            links.move(there, host_interface, own)
 
 
 def _lock_of(interface: str) -> threading.Lock:

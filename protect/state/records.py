@@ -1,7 +1,6 @@
 """Translates zones and workloads to JSON objects of the store, and back.
 
-The fields of a zone's specification are keys of the zone's object.  A key missing from a record of an earlier
-version has its default.
+A zone's specification is written among the zone's own keys.  A missing key has its default.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ def of_workload(workload: Workload) -> Json:
 
 
 def workload(body: Json) -> Workload:
-    """Read a workload.  Broken: the record is no workload."""
-    if "disks" not in body and "vdevs" in body:
-        # A record without files shares its disks with nobody: no file has the id 0, 0.
-        body = {**body, "disks": [[vdev, 0, 0] for vdev in body["vdevs"]]}
+    """Read a workload.  Broken: the record is not a workload's."""
     return _read("workload", Workload, body)
 
 

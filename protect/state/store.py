@@ -28,7 +28,7 @@ from protect.model.zone import Zone
 from protect.state import records
 
 VERSION = 1
-"""Version of the database's schema (``user_version``)."""
+"""Version of the database's schema (``user_version``).  Migrations, if there are any, count from 0.1.0."""
 
 LOG_LIMIT = 4 * 1024 * 1024
 """WAL size in bytes at which the WAL is copied into the database."""
@@ -51,13 +51,8 @@ CREATE TABLE intents (
     data TEXT NOT NULL,
     PRIMARY KEY (kind, object)
 ) WITHOUT ROWID;
+CREATE TABLE reservations (id TEXT PRIMARY KEY, body TEXT NOT NULL);
 """
-
-
-_LATER_TABLES = """
-CREATE TABLE IF NOT EXISTS reservations (id TEXT PRIMARY KEY, body TEXT NOT NULL);
-"""
-"""Tables that earlier releases lack and ignore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +267,6 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
     elif version != VERSION:
         cause = f"its schema is version {version}, this protectd reads version {VERSION}"
         raise Refused("open state", str(path), cause, "use the protectd that wrote it")
-    db.executescript(_LATER_TABLES)
 
 
 @contextmanager

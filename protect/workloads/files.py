@@ -149,7 +149,7 @@ async def give_back(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
     """Write back the returned files of an ended workload.  The host may read the files at once."""
     timeout = manager.config.timeouts.call
     for volume in runtime.workload.files:
-        # A record of an earlier version may have ``return_bytes`` for a read-only volume.
+        # A record of commit bef7f32f may return bytes to a volume that is read-only.
         if not volume.is_returned or not runtime.zone.running:
             continue
         owner, name = key_of(runtime.id, volume)

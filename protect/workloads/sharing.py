@@ -7,7 +7,7 @@ import logging
 from signal import SIGKILL
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Fault, Refused, Unreachable, Unsupported
+from daemonkit.faults import Fault, Refused, Unreachable
 from daemonkit.logs import fields
 from daemonkit.tasks import complete_all, race
 from protect.model.process import ProcessName
@@ -33,17 +33,10 @@ async def reach(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
         session = runtime.session = await manager.toolstack.share(zone.zone.domain_id)
         checkpoint("sharing.served")
         if session:
-            await race(_mount(zone, session), runtime.share_lost.wait())
+            await race(zone.agent.mount_shared(session), runtime.share_lost.wait())
     if runtime.lost_because:
         raise Refused("share", f"volumes of {runtime.id}", runtime.lost_because, "try again")
     checkpoint("sharing.mounted")
-
-
-async def _mount(zone: ZoneRuntime, session: str) -> None:
-    try:
-        await zone.agent.mount_shared(session)
-    except Unsupported:
-        log.debug("zone %s mounted its directory when it started: its agent is an older one", zone.id)
 
 
 async def watch(manager: ZoneManager) -> None:

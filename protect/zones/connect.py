@@ -39,8 +39,7 @@ async def finish(manager: ZoneManager, runtime: ZoneRuntime, intent: Intent) -> 
     """Do the steps after the record; the zone's lock is held."""
     netns, interface = intent.data["netns"], intent.data["interface"]
     host_interface = await manager.toolstack.host_interface(runtime.zone.domain_id, 0)
-    # Intents of an earlier version lack the key; the check is then on.
-    spoof_check = intent.data.get("spoof_check") != "no"
+    spoof_check = intent.data["spoof_check"] != "no"
     with step("network.splice", zone=runtime.id):
         guest = await manager.splice(host_interface, netns, interface, spoof_check=spoof_check)
     checkpoint("zone-connect.spliced")

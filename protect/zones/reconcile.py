@@ -126,8 +126,8 @@ async def _lost(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 def _cause_of_loss(manager: ZoneManager, zone: Zone) -> str:
-    """Why a zone has no domain.  A zone belongs to one boot of its host."""
-    if zone.host_boot and zone.host_boot != manager.host_boot:
+    """Why a zone's domain is not there: a zone belongs to one boot of its host."""
+    if zone.host_boot != manager.host_boot:
         return "the host was rebooted"
     return "its domain was gone when protectd started"
 

@@ -110,7 +110,7 @@ async def test_pci_functions_that_cannot_be(stage: Stage) -> None:
         reasons = "no such function" if address == NO_FUNCTION else "no IOMMU|cannot be reset|is a bridge"
         assert re.search(reasons, str(refused.value)), refused.value
         await stage.toolstack.detach_pci(info.id, address)
-    assert await stage.toolstack.pci_functions(info.id) == []
+    assert await stage.pci_functions(info.id) == []
     await stage.toolstack.destroy(info.id)
     with pytest.raises(DomainGone):
         await stage.toolstack.attach_pci(info.id, NO_FUNCTION)

@@ -28,7 +28,7 @@ async def test_pci_function_has_a_single_domain_also_after_a_restart(stage: Stag
     with pytest.raises(Exists):
         await stage.toolstack.attach_pci(first.id, CARD)
     await stage.restart()
-    assert await stage.toolstack.pci_functions(first.id) == [CARD]
+    assert await stage.pci_functions(first.id) == [CARD]
     with pytest.raises(Refused, match=f"{first.name} has it"):
         await stage.toolstack.attach_pci(second.id, CARD)
     await stage.toolstack.destroy(first.id)
@@ -37,7 +37,7 @@ async def test_pci_function_has_a_single_domain_also_after_a_restart(stage: Stag
     await stage.toolstack.attach_pci(second.id, CARD)
     for _ in range(2):
         await stage.toolstack.detach_pci(second.id, CARD)
-    assert await stage.toolstack.pci_functions(second.id) == []
+    assert await stage.pci_functions(second.id) == []
 
 
 async def test_not_without_an_iommu(stage: Stage) -> None:

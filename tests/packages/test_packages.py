@@ -86,18 +86,17 @@ def test_installed_packages_work_and_purged_packages_leave_no_files(machine: Mac
 def test_the_binding_is_built_for_the_headers_that_are_there(machine: Machine, packages: Path) -> None:
     install(machine, packages, "xenpod", "xenpod-guest", "xenpod-libxl")
     python = "/usr/lib/xenpod/venv/bin/python3"
-    show = "from xenbind import raw, _libxl; print(raw.available(), _libxl.__file__)"
-    available, path = machine.run(python, "-c", show).split()
+    path = machine.run(python, "-c", "from xenbind import _libxl; print(_libxl.__file__)").strip()
     module = machine.root / path.lstrip("/")
-    assert available == "True" and path.startswith("/usr/lib/xenpod/venv/lib/")
+    assert path.startswith("/usr/lib/xenpod/venv/lib/")
     built = module.stat().st_mtime_ns
     # Other headers: dpkg's trigger.
     machine.run("apt-get", "install", "-qy", "--reinstall", "libxen-dev")
     assert module.stat().st_mtime_ns > built
     machine.run("apt-get", "remove", "-qy", "xenpod-libxl")
-    assert not module.exists() and "False" in machine.run(
-        python, "-c", show.replace(", _libxl.__file__", "").replace(", _libxl", "")
-    )
+    assert not module.exists()
+    # Imports work without the binding; its first use says what is missing.
+    machine.run(python, "-c", "import xenbind.domain")
 
 
 def test_pods_outlive_restart_hang_upgrade_and_removal(machine: Machine, packages: Path, later: Path) -> None:

@@ -10,12 +10,11 @@ import grpc
 
 from cri.delegate.config import DelegateConfig
 from cri.delegate.images.memory import PullMemory
+from cri.delegate.images.missing import MissingImages
 from cri.delegate.images.service import IsOurs, MixedImages
 from cri.delegate.images.theirs import DelegateImages
-from cri.delegate.images.transfer import ImageTransfer
 from cri.delegate.link import Delegate
 from cri.delegate.owners import Ensure, Owner
-from daemonkit.rpc.client import channel
 from images.manager import ImageManager
 from images.rpc.service import ImageService
 
@@ -32,14 +31,11 @@ async def mixed_images(
 
     Both may be used while the block runs.
     """
-    # A connection of its own: a layer that is read slowly must not hold up CRI's calls.
-    stores = channel(config.path)
     theirs, memory = DelegateImages(delegate, config.keep), PullMemory()
     manager.on_named = lambda reference: memory.moved(reference, Owner.OURS)
-    transfer = ImageTransfer(manager, theirs, memory, stores)
+    missing = MissingImages(manager, theirs, memory)
     try:
         service = MixedImages(config, handlers, ImageService(manager), theirs, memory, is_ours)
-        yield service.service(), transfer.ensure
+        yield service.service(), missing.ensure
     finally:
-        await transfer.stop()
-        await stores.close(None)
+        await missing.stop()

@@ -120,12 +120,9 @@ class DelegateImages:
             return pull.result()
         finally:
             pull.cancel()
-            self.changed()
-
-    def changed(self) -> None:
-        """Forget the last list: the delegate may have got an image that is not in it."""
-        self._listed = None
-        self._changes += 1
+            # The last list may lack the image.
+            self._listed = None
+            self._changes += 1
 
     async def _read(self, method: str, request: Message, kind: type[M], metadata: Metadata) -> M:
         delegate = self._delegate

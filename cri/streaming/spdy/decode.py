@@ -46,11 +46,6 @@ class SpdyDecoder:
         self._fin = False
         self._broken = ""
 
-    @property
-    def kept(self) -> int:
-        """Number of bytes kept until the rest of their frame comes."""
-        return len(self._kept)
-
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames, and parts of data frames, completed by ``data``; SpdyError."""
         if self._broken:

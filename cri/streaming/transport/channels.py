@@ -17,7 +17,6 @@ from cri.streaming.transport.websocket import MessagePart, WebSocket
 from cri.streaming.transport.wire import ClientGone
 from daemonkit.tasks import race
 
-END = 255
 TEXT_LIMIT = 256 * 1024
 """Maximum bytes of a message that is read whole: in base64, or the end of a channel."""
 MESSAGE = 64 * 1024

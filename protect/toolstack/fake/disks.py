@@ -204,6 +204,3 @@ class FakePciVerbs(Completing):
         if found is not None:
             async with self._changing(found, "detach_pci", f"detach PCI function {address}"):
                 detach_function(found, address)
-
-    async def pci_functions(self, domain: DomainId) -> list[str]:
-        return functions(self._living("list PCI functions", domain))

@@ -66,10 +66,6 @@ class VchanTransport:
         self._ended = True
         self._wake()
 
-    @property
-    def closed(self) -> bool:
-        return self._client is None
-
     async def _change(self) -> None:
         """Wait until the other side acts, the guest ends, or we close.
 

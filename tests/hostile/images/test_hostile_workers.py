@@ -120,8 +120,8 @@ async def _until(true: Callable[[], object]) -> None:
 
 
 async def _goes_on(manager: ImageManager, tmp_path: Path) -> None:
-    """The daemon has no leftovers of the pull, and imports another image."""
-    await manager.drain()
+    """The daemon has nothing left of it, and imports another image."""
+    await manager.pulls.drain()
     assert _workers() == []
     assert list(manager.store.files.ingest.iterdir()) == []
     ((image, _),) = await manager.import_layout(write_layout(tmp_path / "good", GOOD), None)

@@ -139,7 +139,8 @@ async def test_stuck_calls_of_a_pod_do_not_keep_others_out() -> None:
     assert not any("has not come back" in each for each in errors[100:])
     assert await calls.run("b", lambda: 7, owner="b") == 7
     release.set()
-    await until(lambda: not calls.under_way)
+    await asyncio.gather(*(calls.run(f"log {n}", lambda: None) for n in range(100)))
+    await asyncio.gather(*(calls.run(f"a/{n}", lambda: None, owner="a") for n in range(16)))
 
 
 async def test_repeated_call_waits_for_its_cancelled_predecessor(tmp_path: Path) -> None:

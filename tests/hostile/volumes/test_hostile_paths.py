@@ -172,21 +172,15 @@ async def test_files_are_read_up_to_a_limit_and_other_kinds_are_refused(
         await paths.read("o", "/dev/zero")
 
 
-async def test_directories_are_made_and_their_status_is_read(paths: HostPaths, tmp_path: Path) -> None:
+async def test_directories_are_made(paths: HostPaths, tmp_path: Path) -> None:
     await paths.make_directory("o", str(tmp_path / "a/b"))
     await paths.make_directory("o", str(tmp_path / "a/b"))
-    os.chown(tmp_path / "a/b", 3, 4)
-    seen, status = await paths.status("o", str(tmp_path / "a/b")), os.stat(tmp_path / "a/b")
-    disk = os.statvfs(tmp_path)
-    assert (seen.mode, seen.uid, seen.gid) == (status.st_mode, 3, 4)
-    assert seen.size_bytes == disk.f_blocks * disk.f_frsize
+    assert (tmp_path / "a/b").is_dir()
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to("nowhere")
     for path in ("file", "file/below", "dangling"):
         with pytest.raises(OSError):
             await paths.make_directory("o", str(tmp_path / path))
-    with pytest.raises(FileNotFoundError):
-        await paths.status("o", str(tmp_path / "none"))
 
 
 async def test_profiles_and_names_of_the_host(paths: HostPaths, tmp_path: Path) -> None:

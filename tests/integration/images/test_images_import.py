@@ -255,7 +255,7 @@ async def test_an_import_that_is_called_off_leaves_nothing(manager: ImageManager
     importing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await importing
-    await manager.drain()
+    await manager.pulls.drain()
     assert list(manager.store.files.ingest.iterdir()) == []
 
 

@@ -17,7 +17,6 @@ from cri.delegate.owners import Owner
 from daemonkit.faults import Refused, Unreachable
 from images.registry import names
 from images.registry.credentials import ANONYMOUS
-from images.settings import ImageSettings
 from tests.support.images import registry as registries
 from tests.support.images.images import BuiltImage, Layer, build, digest, write_layout
 from tests.support.images.mixed_node import MixedNode, mixed_node
@@ -66,9 +65,6 @@ async def test_what_either_side_has_both_kinds_of_pod_get(
     assert node.here(image.id) is (has is ZONE)
     assert (image.id in node.containerd.images) is (has is HOST)
     pinned = f"{name.rpartition(':')[0]}@{digest(image.manifest)}"
-    # The scripted delegate pulls by tag alone, and gives the name that was asked for.
-    if has is HOST:
-        node.containerd.images[image.id].repo_digests.append(pinned)
     asked = {"tag": name, "digest": pinned, "id": image.id}[ref]
     present = await node.status(asked)
     assert present.id == image.id
@@ -76,8 +72,9 @@ async def test_what_either_side_has_both_kinds_of_pod_get(
     await node.create(pod, present.id, name)
     assert node.here(image.id) is (ZONE in (has, pod))
     assert (image.id in node.containerd.images) is (HOST in (has, pod))
-    # Bytes that are on the host already are not fetched again.
-    assert len(node.containerd.asked("PullImage")) == pulls
+    # The side that lacks the image pulls it by digest, the other side pulls nothing.
+    asked_again = [request.image.image for request in node.containerd.asked("PullImage")[pulls:]]
+    assert asked_again == ([pinned] if (has, pod) == (ZONE, HOST) else [])
     both = await node.status(asked)
     assert both.id == image.id and name in both.repo_tags
     assert [one.id for one in await node.listed()] == [image.id]
@@ -145,7 +142,6 @@ async def test_a_handler_of_ours_is_not_the_delegates(node: MixedNode, registry:
 
 
 async def test_private_images_come_with_the_last_pulls_credentials(tmp_path: Path) -> None:
-    """Of layers that the delegate discarded, and of what it has to pull itself."""
     with TokenService(tmp_path, "kube", "secret") as service:
         with registries.running(tmp_path, auth=service.auth) as private:
             async with mixed_node(tmp_path) as node:
@@ -155,8 +151,6 @@ async def test_private_images_come_with_the_last_pulls_credentials(tmp_path: Pat
                 node.containerd.offers[name] = image
                 auth = cri.AuthConfig(username="kube", password="secret")
                 await node.pull(name, zone=False, auth=auth)
-                for layer in image.layers:
-                    del node.containerd.blobs[digest(layer.data)]
                 await node.create(ZONE, image.id, name)
                 assert node.here(image.id)
 
@@ -167,10 +161,10 @@ async def test_without_credentials_it_says_what_to_do(tmp_path: Path) -> None:
             async with mixed_node(tmp_path) as node:
                 image = _image(7)
                 name = f"{private.netloc}/mixed/private:1"
-                node.containerd.add(image, name, blobs=False)
+                node.containerd.add(image, name)
                 with pytest.raises(Refused, match="only unix:.* has it.*imagePullPolicy: Always") as caught:
                     await node.create(ZONE, image.id, name)
-                assert "answers 401" in str(caught.value) and "does not keep this part" in str(caught.value)
+                assert "answers 401" in str(caught.value)
 
 
 def _push_private(registry: Registry, service: TokenService, repository: str, image: BuiltImage) -> None:
@@ -194,62 +188,78 @@ def _link(path: Path, name: str) -> None:
     path.write_text(name)
 
 
-async def test_the_delegate_pulls_by_digest_what_we_cannot_hand_over(
-    tmp_path: Path, registry: Registry
+async def test_the_delegate_pulls_by_digest_with_the_pod_and_the_credentials(
+    node: MixedNode, registry: Registry
 ) -> None:
-    """A runtime with CRI alone: no content store."""
-    async with mixed_node(tmp_path, stores=False) as node:
-        image = _image(8)
-        name = _pushed(node, registry, image, "mixed/cri-only")
-        auth = cri.AuthConfig(username="kube", password="secret")
-        await node.pull(name, zone=True, auth=auth)
-        await node.create(HOST, image.id, name)
-        (asked,) = node.containerd.asked("PullImage")
-        assert asked.image.image == f"{name.rpartition(':')[0]}@{digest(image.manifest)}"
-        assert (asked.auth, asked.sandbox_config.metadata.uid) == (auth, "host-pod")
-        # And the other way round.
-        other = _image(9)
-        name = _pushed(node, registry, other, "mixed/cri-only-too")
-        await node.pull(name, zone=False)
-        pinned = f"{name.rpartition(':')[0]}@{digest(other.manifest)}"
-        node.containerd.images[other.id].repo_digests.append(pinned)
-        await node.create(ZONE, other.id, name)
-        assert node.here(other.id)
-
-
-async def test_an_import_of_ours_that_nobody_else_has(tmp_path: Path) -> None:
-    async with mixed_node(tmp_path, stores=False) as node:
-        image = _image(10)
-        await _imported(node, tmp_path, image)
-        with pytest.raises(Refused, match="only xenpod has it.*imagePullPolicy: Always"):
-            await node.create(HOST, image.id)
-
-
-async def _imported(node: MixedNode, folder: Path, image: BuiltImage) -> None:
-    (folder / "layout").mkdir()
-    await node.manager.import_layout(write_layout(folder / "layout", image), None)
-
-
-async def test_an_import_of_ours_is_handed_over(node: MixedNode, tmp_path: Path) -> None:
-    image = _image(11)
-    await _imported(node, tmp_path, image)
-    await node.create(HOST, image.id)
-    assert image.id in node.containerd.images
-    assert {digest(layer.data) for layer in image.layers} <= set(node.containerd.blobs)
-    labels = node.containerd.labels[digest(image.manifest)]
-    assert set(labels.values()) == {image.id, *(digest(layer.data) for layer in image.layers)}
-    assert node.containerd.leases == set()
+    image = _image(8)
+    name = _pushed(node, registry, image, "mixed/given-on")
+    auth = cri.AuthConfig(username="kube", password="secret")
+    await node.pull(name, zone=True, auth=auth)
+    await node.create(HOST, image.id, name)
+    (asked,) = node.containerd.asked("PullImage")
+    assert asked.image.image == f"{name.rpartition(':')[0]}@{digest(image.manifest)}"
+    assert (asked.auth, asked.sandbox_config.metadata.uid) == (auth, "host-pod")
     # Another container needs nothing.
     calls = len(node.containerd.calls)
-    await node.create(HOST, image.id)
+    await node.create(HOST, image.id, name)
     assert [method for method, _ in node.containerd.calls[calls:]] == ["ImageStatus"]
 
 
-async def test_images_of_volumes_come_too(node: MixedNode) -> None:
+async def test_an_image_that_was_only_imported_here_is_refused_for_the_delegate(
+    node: MixedNode, tmp_path: Path
+) -> None:
+    image = _image(10)
+    await _imported(node, tmp_path, image)
+    words = "only xenpod has it.*no name with a digest.*ctr -n k8s.io images import"
+    with pytest.raises(Refused, match=words):
+        await node.create(HOST, image.id)
+    assert node.containerd.asked("PullImage") == []
+
+
+async def test_an_import_under_a_name_that_no_registry_has_is_refused(
+    node: MixedNode, tmp_path: Path
+) -> None:
+    image = _image(11)
+    await _imported(node, tmp_path, image, "registry.example/imported:1")
+    with pytest.raises(Refused, match="NOT_FOUND.*ctr -n k8s.io images import"):
+        await node.create(HOST, image.id)
+
+
+async def test_an_image_that_was_only_imported_there_is_refused_for_zones(node: MixedNode) -> None:
+    image = _image(39)
+    node.containerd.images[image.id] = cri.Image(id=image.id, repo_tags=["registry.example/imported:1"])
+    with pytest.raises(Refused, match="only unix:.* has it.*no name with a digest.*protect image import"):
+        await node.create(ZONE, image.id)
+    assert not node.here(image.id)
+
+
+async def test_another_image_than_the_delegate_showed_is_refused(node: MixedNode, registry: Registry) -> None:
+    image, other = _image(40), _image(41)
+    name = _pushed(node, registry, other, "mixed/another")
+    pinned = f"{name.rpartition(':')[0]}@{digest(other.manifest)}"
+    node.containerd.images[image.id] = cri.Image(id=image.id, repo_digests=[pinned])
+    with pytest.raises(Refused, match=f"for this platform it is {other.id}"):
+        await node.create(ZONE, image.id)
+
+
+async def _imported(node: MixedNode, folder: Path, image: BuiltImage, name: str = "") -> None:
+    (folder / "layout").mkdir()
+    given = names.parse(name) if name else None
+    await node.manager.import_layout(write_layout(folder / "layout", image), given)
+
+
+async def _only_theirs(node: MixedNode, registry: Registry, image: BuiltImage, repository: str) -> str:
+    """Pull an image on the delegate's side: its name."""
+    name = _pushed(node, registry, image, repository)
+    await node.pull(name, zone=False)
+    return name
+
+
+async def test_images_of_volumes_come_too(node: MixedNode, registry: Registry) -> None:
     root, volume = _image(12), _image(13)
-    node.containerd.add(root, "registry.example/root:1")
-    node.containerd.add(volume, "registry.example/volume:1")
-    await node.create(ZONE, root.id, "registry.example/root:1", volume.id)
+    name = await _only_theirs(node, registry, root, "mixed/root")
+    await _only_theirs(node, registry, volume, "mixed/volume")
+    await node.create(ZONE, root.id, name, volume.id)
     assert node.here(root.id) and node.here(volume.id)
 
 
@@ -320,22 +330,22 @@ async def test_lists_have_each_image_once(node: MixedNode, registry: Registry) -
     assert await node.listed("mirror.example/nothing:1") == []
 
 
-async def test_removal_takes_the_image_from_both(node: MixedNode) -> None:
+async def test_removal_takes_the_image_from_both(node: MixedNode, registry: Registry) -> None:
     image, other = _image(19), _image(20)
     for one in (image, other):
-        node.containerd.add(one, f"registry.example/{one.id[7:15]}:1")
+        name = await _only_theirs(node, registry, one, f"mixed/{one.id[7:15]}")
         await node.create(ZONE, one.id)
     remove = node.images.RemoveImage
     await remove(cri.RemoveImageRequest(image=cri.ImageSpec(image=image.id)))
     assert not node.here(image.id) and image.id not in node.containerd.images
-    await remove(cri.RemoveImageRequest(image=cri.ImageSpec(image=f"registry.example/{other.id[7:15]}:1")))
+    await remove(cri.RemoveImageRequest(image=cri.ImageSpec(image=name)))
     assert not node.here(other.id) and other.id not in node.containerd.images
     await remove(cri.RemoveImageRequest(image=cri.ImageSpec(image="registry.example/nothing:1")))
 
 
-async def test_an_error_of_its_removal_is_said_after_ours(node: MixedNode) -> None:
+async def test_an_error_of_its_removal_is_said_after_ours(node: MixedNode, registry: Registry) -> None:
     image = _image(21)
-    node.containerd.add(image, "registry.example/stuck:1")
+    await _only_theirs(node, registry, image, "mixed/stuck")
     await node.create(ZONE, image.id)
 
     async def refuse(method: str, context: Any) -> None:
@@ -349,10 +359,10 @@ async def test_an_error_of_its_removal_is_said_after_ours(node: MixedNode) -> No
 
 
 async def test_an_answer_to_its_removal_that_cannot_be_read_is_said_after_ours(
-    node: MixedNode, monkeypatch: pytest.MonkeyPatch
+    node: MixedNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = _image(36)
-    node.containerd.add(image, "registry.example/garbled:1")
+    await _only_theirs(node, registry, image, "mixed/garbled")
     await node.create(ZONE, image.id)
     monkeypatch.setattr(node.containerd, "garbled", "RemoveImage")
     with pytest.raises(grpc.aio.AioRpcError, match="its answer is not CRI's"):
@@ -364,7 +374,7 @@ async def test_while_the_delegate_is_away(node: MixedNode, registry: Registry) -
     mine, both = _image(22), _image(23)
     name = _pushed(node, registry, mine, "mixed/away")
     await node.pull(name, zone=True)
-    node.containerd.add(both, "registry.example/both:1")
+    theirs = await _only_theirs(node, registry, both, "mixed/away-both")
     await node.create(ZONE, both.id)
     before = await node.listed()
     node.delegate.lost("it is being upgraded")
@@ -376,7 +386,7 @@ async def test_while_the_delegate_is_away(node: MixedNode, registry: Registry) -
     await node.create(ZONE, mine.id)
     # Its images are as it last said, and what it may have is not half removed.
     assert {image.id for image in await node.listed()} == {image.id for image in before} | {again.id}
-    assert [image.id for image in await node.listed("registry.example/both:1")] == [both.id]
+    assert [image.id for image in await node.listed(theirs)] == [both.id]
     with pytest.raises(grpc.aio.AioRpcError, match="it is being upgraded"):
         await node.images.RemoveImage(cri.RemoveImageRequest(image=cri.ImageSpec(image=both.id)))
     assert node.here(both.id)
@@ -464,65 +474,34 @@ async def test_a_delegate_that_hangs_holds_no_zone_up(tmp_path: Path, registry: 
         assert len(node.containerd.calls) == calls, "nobody waits for it a second time"
 
 
-async def test_what_a_caller_began_is_there_when_it_comes_back(node: MixedNode) -> None:
+async def test_what_a_caller_began_is_there_when_it_comes_back(node: MixedNode, registry: Registry) -> None:
     """The kubelet gives CreateContainer two minutes, and large images take longer."""
     image = _image(28)
-    node.containerd.add(image, "registry.example/large:1")
-    slow, go_on = digest(image.layers[0].data), asyncio.Event()
-    asked = asyncio.Event()
+    await node.pull(_pushed(node, registry, image, "mixed/large"), zone=True)
+    asked, go_on = asyncio.Event(), asyncio.Event()
 
     async def wait(method: str, context: Any) -> None:
-        asked.set()
-        await go_on.wait()
+        if method == "PullImage":
+            asked.set()
+            await go_on.wait()
 
-    node.containerd.slow = {slow: wait}
-    first = asyncio.create_task(node.create(ZONE, image.id))
+    node.containerd.before = wait
+    first = asyncio.create_task(node.create(HOST, image.id))
     async with asyncio.timeout(60):
         await asked.wait()
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
+        second = asyncio.create_task(node.create(HOST, image.id))
         go_on.set()
-        await node.create(ZONE, image.id)
-    assert node.here(image.id)
-
-
-@pytest.mark.parametrize("how", ["refuses", "breaks off", "is silent"])
-async def test_a_store_that_takes_nothing(tmp_path: Path, how: str) -> None:
-    settings = ImageSettings(tmp_path / "state", tmp_path / "certs.d", stall_seconds=0.5)
-    async with mixed_node(tmp_path, settings=settings) as node:
-        image = _image(29)
-        await _imported(node, tmp_path, image)
-
-        async def fail(method: str, context: Any) -> None:
-            if how == "refuses":
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no space left on device")
-            if how == "is silent":
-                await asyncio.Event().wait()
-
-        node.containerd.slow = {digest(image.layers[0].data): fail}
-        node.containerd.breaks_off = how == "breaks off"
-        words = {"refuses": "no space left", "breaks off": "without an answer", "is silent": "no answer for"}
-        with pytest.raises(Refused, match=f"{words[how]}.*no name with a digest"):
-            await node.create(HOST, image.id)
-        assert node.containerd.leases == set() and node.containerd.images == {}
-
-
-async def test_a_damaged_layer_of_ours_is_not_taken(node: MixedNode, registry: Registry) -> None:
-    image = _image(30)
-    name = _pushed(node, registry, image, "mixed/damaged")
-    await node.pull(name, zone=True)
-    blob = node.manager.store.files.blob_path(digest(image.layers[0].data))
-    blob.write_bytes(blob.read_bytes()[:-1] + b"x")
-    await node.create(HOST, image.id, name)
-    # The delegate pulled it: what was written had another digest.
-    assert len(node.containerd.asked("PullImage")) == 1
-    assert node.containerd.blobs[digest(image.layers[0].data)] == image.layers[0].data
+        await second
+    assert image.id in node.containerd.images
+    assert len(node.containerd.asked("PullImage")) == 1, "two callers share the pull"
 
 
 async def test_ids_without_their_algorithm_stay_the_delegates(tmp_path: Path, registry: Registry) -> None:
     """As CRI-O writes them: the kubelet tells by the id whose container uses an image."""
-    async with mixed_node(tmp_path, stores=False) as node:
+    async with mixed_node(tmp_path) as node:
         image = _image(31)
         name = _pushed(node, registry, image, "mixed/bare")
         pinned = f"{name.rpartition(':')[0]}@{digest(image.manifest)}"
@@ -533,14 +512,3 @@ async def test_ids_without_their_algorithm_stay_the_delegates(tmp_path: Path, re
         assert sorted(one.id for one in await node.listed()) == sorted([bare, image.id])
         await node.images.RemoveImage(cri.RemoveImageRequest(image=cri.ImageSpec(image=bare)))
         assert node.here(image.id) and node.containerd.images == {}
-
-
-async def test_a_container_may_name_its_image_by_tag(node: MixedNode, registry: Registry) -> None:
-    image, other = _image(32), _image(33)
-    name = _pushed(node, registry, image, "mixed/by-tag")
-    await node.pull(name, zone=True)
-    await node.create(HOST, name)
-    assert node.containerd.resolve(name) is not None
-    node.containerd.add(other, "registry.example/by-tag:1")
-    await node.create(ZONE, "registry.example/by-tag:1")
-    assert node.manager.store.resolve("registry.example/by-tag:1").id == other.id

@@ -161,8 +161,8 @@ async def test_a_pull_whose_only_caller_hangs_up_is_called_off(
             pass
         pulling.cancel()
         async with asyncio.timeout(60):
-            while manager.busy:
-                await manager.drain()
+            while manager.pulls._tasks:
+                await manager.pulls.drain()
         never.set()
     assert manager.store.images() == []
 

@@ -184,7 +184,7 @@ async def test_a_caller_that_goes_away_meanwhile(tmp_path: Path) -> None:
             with suppress(asyncio.CancelledError):
                 await pulling
             async with asyncio.timeout(30):
-                await manager.drain()
+                await manager.pulls.drain()
     await _ended(pid)
 
 

@@ -106,8 +106,8 @@ async def test_a_caller_that_hangs_up(calls: grpc.aio.Channel, manager: ImageMan
         call.cancel()
         await waiting
         async with asyncio.timeout(60):
-            while manager.busy:
-                await manager.drain()
+            while manager.pulls._tasks:
+                await manager.pulls.drain()
         root = manager.store.files.root
         assert not [
             p for p in root.rglob("*") if p.is_file() and not p.name.startswith(("images.db", "lock"))

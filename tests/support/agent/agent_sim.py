@@ -15,6 +15,7 @@ from collections.abc import Callable
 from protect.channel import frames
 from protect.channel.frames import WINDOW, Frame, FrameDecoder, Side, Type, encode
 from protect.model.errors import ProtocolViolation
+from tests.support.agent.decoding import feed
 from tests.support.agent.memory_transport import MemoryTransport, transport_pair
 from tests.support.agent.sim_streams import SimInput, SimOutput
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -160,7 +161,7 @@ class SimAgent:
         writer = asyncio.create_task(self._writer(transport, greeted))
         try:
             while data := await transport.read(1 << 18):
-                came = list(decoder.feed(data))
+                came = list(feed(decoder, data))
                 self.delivered += [_operation(frame) for frame in came if frame.type is Type.CALL]
                 await self.reading.wait()
                 for frame in came:

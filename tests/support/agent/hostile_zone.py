@@ -19,6 +19,7 @@ from typing import Any
 
 from protect.channel import frames
 from protect.channel.frames import WINDOW, Frame, FrameDecoder, Side, Type
+from tests.support.agent.decoding import feed
 from tests.support.agent.zone_client import open_directory
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -94,7 +95,7 @@ class Line:
     def from_host(self) -> None:
         decoder = FrameDecoder(Side.HOST)
         while untrusted := self._host.recv(READ):
-            for frame in decoder.feed(untrusted):
+            for frame in feed(decoder, untrusted):
                 if not self._take(frame):
                     self._agent.sendall(frames.encode(frame))
 
@@ -123,7 +124,7 @@ class Line:
     def from_agent(self) -> None:
         decoder = FrameDecoder(Side.AGENT)
         while untrusted := self._agent.recv(READ):
-            for frame in decoder.feed(untrusted):
+            for frame in feed(decoder, untrusted):
                 if frame.type is Type.HELLO and self._zone.attack in GREETINGS:
                     self._zone.attacked.set()
                     self.send(GREETINGS[self._zone.attack])

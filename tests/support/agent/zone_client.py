@@ -15,6 +15,7 @@ from typing import Any
 
 from protect.channel import frames
 from protect.channel.frames import Frame, Side, Type
+from tests.support.agent.decoding import feed
 from tests.support.agent.zone_specs import creation, process_json
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -91,7 +92,7 @@ class Client:
                 raise Closed from reset
             if not data:
                 raise Closed
-            self.inbox.extend(self.decoder.feed(data))
+            self.inbox.extend(feed(self.decoder, data))
         return self.inbox.popleft()
 
     def step(self) -> None:

@@ -81,19 +81,15 @@ async def mixed_node(
     folder: Path,
     *,
     default: Unnamed = Unnamed.DELEGATE,
-    stores: bool = True,
     keep: float = 120,
     timeout: float = 30,
-    settings: ImageSettings | None = None,
-    containerd: ScriptedContainerd | None = None,
 ) -> AsyncIterator[MixedNode]:
-    """stores: whether the delegate has containerd's own API, or CRI alone."""
-    other = containerd or ScriptedContainerd()
+    other = ScriptedContainerd()
     config = DelegateConfig(f"unix://{folder}/c.sock", default, timeout=Seconds(timeout), keep=Seconds(keep))
-    settings = settings or ImageSettings(folder / "state", folder / "certs.d", connect_seconds=30)
+    settings = ImageSettings(folder / "state", folder / "certs.d", connect_seconds=30)
     delegate, zones = Delegate(config), set[str]()
     try:
-        async with serving(other, config.path, stores=stores), running(settings) as manager:
+        async with serving(other, config.path), running(settings) as manager:
             delegate.trouble, delegate.ever_answered = "", True
             parts = mixed_images(config, delegate, manager, HANDLERS, lambda pod: pod.uid in zones)
             async with parts as (service, ensure):

@@ -290,9 +290,6 @@ class MemoryToolstack:
         if domain in self.domains:
             self.domains[domain].functions.discard(address)
 
-    async def pci_functions(self, domain: DomainId) -> builtins.list[str]:
-        return sorted(self._get(domain).functions)
-
     async def share(self, domain: DomainId) -> str:
         await self._step("share")
         self._get(domain).shares += 1

@@ -158,6 +158,10 @@ class Stage(Protocol):
         """The control group that holds the rates of its disks."""
         ...
 
+    async def pci_functions(self, domain: DomainId) -> list[str]:
+        """The addresses of the PCI functions that it has now, read where the host has them."""
+        ...
+
     def spec(self, **more: object) -> DomainSpec: ...
 
     async def create(self, **more: object) -> DomainInfo: ...
@@ -301,6 +305,10 @@ class FakeStage(_Common):
         (group,) = (group for group in groups if can_throttle(group))
         return group
 
+    async def pci_functions(self, domain: DomainId) -> list[str]:
+        uuid = next(info.uuid for info in await self.toolstack.list() if info.id == domain)
+        return sorted(entry.name for entry in (self.run_dir / "domains" / str(uuid) / "pci").glob("*"))
+
     def leftovers(self) -> list[str]:
         found = super().leftovers()
         for uuid in self._mine:
@@ -343,6 +351,13 @@ class LibxlStage(_Common):
 
     def disk_group(self, info: DomainInfo) -> Path:
         return DiskGroups.find().group(str(info.uuid))
+
+    async def pci_functions(self, domain: DomainId) -> list[str]:
+        from xenbind.context import Context
+        from xenbind.disk import functions
+
+        with Context() as context:
+            return functions(context, domain)
 
     def leftovers(self) -> list[str]:
         groups = [DiskGroups.find().group(str(uuid)) for uuid in self._mine]

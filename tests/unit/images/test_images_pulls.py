@@ -42,11 +42,11 @@ async def test_a_caller_during_the_clean_up_of_a_cancelled_pull_begins_anew(pull
     await _step()
     first.cancel()
     await _step()
-    assert pulls.busy and pulls.snapshots() == []
+    assert pulls._tasks and pulls.snapshots() == []
     assert await pulls.run("k", "image", quick) == "done"
     cleaned.set()
     await pulls.drain()
-    assert not pulls.busy
+    assert not pulls._tasks
 
 
 async def test_stopping_ends_pulls_and_tells_their_callers(pulls: Pulls) -> None:
@@ -60,7 +60,7 @@ async def test_stopping_ends_pulls_and_tells_their_callers(pulls: Pulls) -> None
         for caller in callers:
             with pytest.raises(Unreachable, match="called off"):
                 await caller
-    assert not pulls.busy
+    assert not pulls._tasks
 
 
 @pytest.mark.parametrize(("number", "fault"), [(errno.ENOSPC, Exhausted), (errno.EIO, Broken)])

@@ -15,7 +15,6 @@ from protect.model.container import ImageFilesystem, ImageVolume, Stack, Workloa
 from protect.model.errors import ToolstackError
 from protect.model.workload import WorkloadState
 from protect.state.manager import ZoneManager
-from protect.state.records import of_workload, workload
 from protect.workloads import create, delete
 from protect.zones import launch
 from tests.support.agent.agent_sim import SimAgent
@@ -251,7 +250,7 @@ async def test_a_deletion_that_has_to_be_repeated_detaches_once_nobody_holds(
     assert attached(toolstack) == {"xvdc": "one"}
 
 
-async def test_they_are_shared_after_a_restart(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_disks_are_shared_after_a_restart(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, zone_spec())
         await create.create(manager, spec(tmp_path, "w1", "base"))
@@ -261,15 +260,6 @@ async def test_they_are_shared_after_a_restart(tmp_path: Path, toolstack: Memory
         assert attached(toolstack) == {"xvda": "base"}
         await delete.delete(manager, "w2")
         assert not attached(toolstack)
-
-
-async def test_a_record_of_before_is_shared_with_nobody(manager: ZoneManager, tmp_path: Path) -> None:
-    created = await create.create(manager, spec(tmp_path, "w1", "low", "top"))
-    body = of_workload(created)
-    assert workload(body) == created
-    del body["disks"]
-    old = workload(body | {"vdevs": ["xvda", "xvdb"]})
-    assert [(disk.vdev, disk.file) for disk in old.disks] == [("xvda", (0, 0)), ("xvdb", (0, 0))]
 
 
 async def test_a_zone_has_only_so_many(tmp_path: Path, toolstack: MemoryToolstack) -> None:

@@ -92,15 +92,11 @@ def test_a_workload_on_the_disk(workload: Workload, text: str) -> None:
     assert records.workload(json.loads(text)) == workload
 
 
-def test_records_of_earlier_versions() -> None:
+def test_missing_keys_have_defaults() -> None:
     body = json.loads(NEW_ZONE_TEXT)
     for key in ("netns", "id_mapping", "kernel"):
         del body[key]
     assert records.zone(body) == NEW_ZONE
-    body = json.loads(NEW_WORKLOAD_TEXT)
-    del body["disks"]
-    body["vdevs"] = ["xvdb", "xvdc"]
-    assert records.workload(body).disks == (WorkloadDisk("xvdb", (0, 0)), WorkloadDisk("xvdc", (0, 0)))
 
 
 def test_keys_of_a_later_version_are_ignored() -> None:

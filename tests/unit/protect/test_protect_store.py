@@ -90,7 +90,7 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
     SqliteStore(tmp_path / "db").close()
     with sqlite3.connect(tmp_path / "db") as db:
         db.execute("PRAGMA user_version = 99")
-    with pytest.raises(Refused, match="version 99"):
+    with pytest.raises(Refused, match="version 99, .*use the protectd that wrote it"):
         SqliteStore(tmp_path / "db")
 
 

@@ -82,7 +82,6 @@ def test_listed_as_created(context: Context, boot: Boot, spec: MakeSpec) -> None
     found = next(info for info in domain.domains(context) if info.uuid == wanted.uuid)
     assert (found.domid, found.name, found.vcpus) == (domid, wanted.name, 1)
     assert found.memory_kib * 1024 == wanted.memory_bytes
-    assert domain.console_tty(context, domid).startswith("/dev/pts/")
 
 
 def test_errors_have_names_and_causes(context: Context) -> None:
@@ -220,7 +219,6 @@ def test_vchan_carries_bytes(context: Context, create: Create, mode: Mode) -> No
     domid = create("echo", mode)
     domain.unpause(context, domid)
     client = _served(domid, 1)
-    assert client.open
     assert client.read_into(bytearray(10)) == 0
     payload = bytes(range(256)) * 100
     assert client.write(payload) == len(payload)
@@ -242,7 +240,7 @@ def test_vchan_never_blocks_and_keeps_a_zombie(context: Context, create: Create)
     assert sent == 65536  # the ring is full, and nobody reads it
     domain.destroy(context, domid)
     assert domain.info(context, domid).dying
-    assert client.open, "a dead guest does not close its ring"
+    assert client.read_into(bytearray(10)) == 0, "a dead guest does not close its ring"
     client.close()
     while not gone(context, domid):
         pass

@@ -70,18 +70,18 @@ async def test_pci_function_goes_from_zone_to_zone(stage: LibxlStage, image: Pat
     first, second = await booted(stage, image), await stage.create(passthrough=True)
     await stage.toolstack.attach_pci(first.domain, FUNCTION)
     await sees(first, "with", KIND)
-    assert await stage.toolstack.pci_functions(first.domain) == [FUNCTION]
+    assert await stage.pci_functions(first.domain) == [FUNCTION]
     with pytest.raises(Exists):
         await stage.toolstack.attach_pci(first.domain, FUNCTION)
     with pytest.raises(Refused, match="contract.* has it"):
         await stage.toolstack.attach_pci(second.id, FUNCTION)
-    assert await stage.toolstack.pci_functions(second.id) == []
+    assert await stage.pci_functions(second.id) == []
     await stage.toolstack.detach_pci(first.domain, FUNCTION)
     await sees(first, "without")
-    assert await stage.toolstack.pci_functions(first.domain) == []
+    assert await stage.pci_functions(first.domain) == []
     assert pci.driver(FUNCTION) == pci.PCIBACK, "dom0's own driver would trust what the zone left in it"
     await stage.toolstack.attach_pci(second.id, FUNCTION)
-    assert await stage.toolstack.pci_functions(second.id) == [FUNCTION]
+    assert await stage.pci_functions(second.id) == [FUNCTION]
 
 
 async def test_pci_function_is_found_after_a_restart_and_freed_by_the_zones_end(
@@ -91,7 +91,7 @@ async def test_pci_function_is_found_after_a_restart_and_freed_by_the_zones_end(
     domain = agent.domain
     await stage.toolstack.attach_pci(domain, FUNCTION)
     await stage.restart()
-    assert await stage.toolstack.pci_functions(domain) == [FUNCTION]
+    assert await stage.pci_functions(domain) == [FUNCTION]
     await sees(await stage.connect(domain), "again", KIND)
     await stage.toolstack.destroy(domain)
     other = await booted(stage, image)
@@ -113,4 +113,4 @@ async def test_functions_that_cannot_be_given_away(stage: LibxlStage) -> None:
         if address != FUNCTION:
             with pytest.raises(Refused, match="cannot be reset|is a bridge"):
                 await stage.toolstack.attach_pci(info.id, address)
-    assert await stage.toolstack.pci_functions(info.id) == []
+    assert await stage.pci_functions(info.id) == []

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from protect.channel.frames import FrameDecoder, Side
 from protect.model.errors import ProtocolViolation
+from tests.support.agent.decoding import feed
 from tests.support.agent.golden_frames import PATH
 
 GOLDEN = json.loads(PATH.read_text())
@@ -55,7 +56,7 @@ def test_both_codecs_agree(
     frame = struct.pack("<BBHII", *header) + payload
     said = frame_check(sender.value, frame)
     try:
-        whole = len(FrameDecoder(sender).feed(frame)) == 1
+        whole = len(feed(FrameDecoder(sender), frame)) == 1
     except ProtocolViolation:
         assert said.startswith("error ")
     else:

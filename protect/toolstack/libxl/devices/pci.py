@@ -134,9 +134,3 @@ class PciVerbs(Completing):
             with xen_faults("detach PCI function", f"{address} of domain {domain}"):
                 async with known.lock:
                     await self._pci.detach(domain, address)
-
-    @completed
-    async def pci_functions(self, domain: DomainId) -> list[str]:
-        self._living("list PCI functions", domain)
-        with xen_faults("list PCI functions", str(domain)):
-            return await self._pci.list(domain)

@@ -101,7 +101,7 @@ async def _cancelled(directory: Path, netloc: str, silent: Callable[[], object])
             pull.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await pull
-            await manager.drain()
+            await manager.pulls.drain()
         assert list(manager.store.files.ingest.iterdir()) == []
 
 

@@ -233,7 +233,7 @@ async def test_when_the_last_caller_goes_away_nothing_is_left(tmp_path: Path) ->
             second.cancel()
             async with asyncio.timeout(30):  # half of what a stall would take
                 await asyncio.gather(first, second, return_exceptions=True)
-                await manager.drain()
+                await manager.pulls.drain()
             assert _leftovers(manager) == []
             release.set()
             registry.answers[LAYER] = content(DATA)

@@ -222,7 +222,7 @@ async def test_a_stall_in_the_middle_of_a_layer_is_gone_on_from(tmp_path: Path) 
     assert _ranges(registry) == ["", f"bytes={PART}-"]
 
 
-@pytest.mark.parametrize("wait", [lambda m: None, lambda m: m.drain()], ids=["stop", "drain"])
+@pytest.mark.parametrize("wait", [lambda m: None, lambda m: m.pulls.drain()], ids=["stop", "drain"])
 async def test_a_caller_that_goes_away_during_a_pause(
     tmp_path: Path, wait: Callable[[ImageManager], object]
 ) -> None:

@@ -18,7 +18,7 @@ IMAGE = build([Layer().file("f", b"x").tar()], {"User": "1234", "Env": ["A=b"]})
 
 
 @pytest.mark.parametrize("damage", [False, True], ids=["sound", "damaged"])
-async def test_documents_of_an_earlier_version_are_read_at_the_start(tmp_path: Path, damage: bool) -> None:
+async def test_documents_without_stored_facts_are_read_at_the_start(tmp_path: Path, damage: bool) -> None:
     """An image whose documents cannot be read is not listed, since its user is unknown."""
     settings = ImageSettings(tmp_path / "state", tmp_path / "certs.d")
     layout = write_layout(tmp_path / "layout", IMAGE, "a:1")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-import sqlite3
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -261,25 +260,6 @@ async def test_a_list_that_is_of_no_use_is_made_again(tmp_path: Path, harm: str,
         assert lists[2].read_bytes() == sound and await _sound(manager, two)
 
 
-async def test_a_store_that_knows_no_contents_goes_on(tmp_path: Path) -> None:
-    """As the version before wrote it: what it has is used by its chain, and what is new is shared."""
-    async with managing(tmp_path) as manager:
-        one, _ = await _pull(manager, ONE)
-    with closing(sqlite3.connect(tmp_path / "images/images.db")) as db:
-        db.executescript("DROP TABLE contents")
-    for path in (tmp_path / "images/shelves").glob("*.entries"):
-        path.unlink()
-    longer = build([*ONE.layers, Layer().file("more", b"more").tar()])
-    async with managing(tmp_path) as manager:
-        assert manager.store.get(one.id).stack == one.stack and await _sound(manager, one)
-        assert (await _pull(manager, longer))[0].stack[:4] == one.stack
-        two, _ = await _pull(manager, TWO)
-        third, _ = await _pull(manager, build([_bottom(b"4").tar(), *UPPER]))
-        assert not set(_inodes(one)) & set(_inodes(two)) and _inodes(two)[1:] == _inodes(third)[1:]
-        for image in (one, two, third):
-            assert await _sound(manager, image)
-
-
 # While a layer arrives.
 
 
@@ -349,7 +329,7 @@ async def test_a_cancelled_pull_leaves_nothing_of_what_it_began(
             with pytest.raises((asyncio.CancelledError, Fault)):
                 await pull
             release.set()
-            await manager.drain()
+            await manager.pulls.drain()
         assert list(manager.store.files.ingest.iterdir()) == []
         image, _ = await _pull(manager, ONE)
         assert await _sound(manager, image)

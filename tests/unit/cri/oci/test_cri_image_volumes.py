@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +10,7 @@ import grpc
 import pytest
 
 from cri.checks.mounts import is_image
-from cri.state.database import Database
-from daemonkit.faults import Broken, Refused
+from daemonkit.faults import Refused
 from tests.support.cri.cri_node import IMAGE, FakeImages, FakeNetwork, rig
 from tests.support.cri.fake_protect import FakeProtect
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -66,7 +64,7 @@ async def test_image_volumes_reach_protectd_and_show_in_the_status(tmp_path: Pat
         assert node.images.held == {}
 
 
-async def test_they_are_kept_over_a_restart(tmp_path: Path) -> None:
+async def test_image_volumes_are_held_across_a_restart(tmp_path: Path) -> None:
     protect, network, images = FakeProtect(), FakeNetwork(), _images()
     async with rig(tmp_path, protect, network, images) as node:
         container = await node.container(await node.pod(), mounts=[_mount("/m")])
@@ -76,34 +74,11 @@ async def test_they_are_kept_over_a_restart(tmp_path: Path) -> None:
         assert (await node.status(container)).mounts[0].image.image_ref == MODEL.id
 
 
-def test_which_mounts_are_images() -> None:
+def test_mount_with_an_image_name_is_an_image_volume() -> None:
     assert is_image(_mount("/m"))
     assert not is_image(cri.Mount(host_path="/srv", container_path="/m"))
     # A client that fills every field in with nothing.
     assert not is_image(cri.Mount(host_path="/srv", image=cri.ImageSpec()))
-
-
-async def test_the_state_of_an_older_version_is_taken_over(tmp_path: Path) -> None:
-    path = tmp_path / "cri.db"
-    await (await Database.open(path)).close()
-    with sqlite3.connect(path) as db:
-        db.execute("ALTER TABLE containers DROP COLUMN volume_images")
-        db.execute("ALTER TABLE sandboxes DROP COLUMN kernel")
-        db.execute("ALTER TABLE sandboxes DROP COLUMN in_zone")
-        db.execute("INSERT INTO sandboxes VALUES ('s', 'stopped', 1, '', x'', '{}', '')")
-        row = "'c', 's', 'exited', 1, 1, x'', 'i', 'r', '', '{}', 15, 2, 0, 'Completed', ''"
-        db.execute(f"INSERT INTO containers VALUES ({row})")
-        db.execute("PRAGMA user_version = 1")
-    database = await Database.open(path)
-    with sqlite3.connect(path) as db:
-        assert db.execute("SELECT image_id, volume_images FROM containers").fetchall() == [("i", "[]")]
-        assert db.execute("SELECT id, kernel, in_zone FROM sandboxes").fetchall() == [("s", "", "[]")]
-        assert db.execute("PRAGMA user_version").fetchone() == (4,)
-    await database.close()
-    with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 5")
-    with pytest.raises(Broken, match="version 5"):
-        await Database.open(path)
 
 
 async def test_images_are_mended_before_a_container_gets_them(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -41,39 +39,6 @@ def test_settling_an_ended_process_logs_nothing(caplog: pytest.LogCaptureFixture
     child.wait()
     children.settle(child.pid)
     assert not caplog.records
-
-
-def test_make_way_for_an_ended_process_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    child = subprocess.Popen(["true"])
-    child.wait()
-    children.make_way(child.pid)
-    assert not caplog.records
-
-
-_THREADS = """
-import sys, threading
-threads = [threading.Thread(target=sys.stdin.read) for _ in range(8)]
-for thread in threads:
-    thread.start()
-print(flush=True)
-"""
-
-
-def test_all_threads_of_a_child_make_way_and_are_not_asked_twice() -> None:
-    """The niceness of a process is the niceness of its first thread alone."""
-    pipe = subprocess.PIPE
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    with subprocess.Popen([sys.executable, "-c", _THREADS], stdin=pipe, stdout=pipe) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        for _ in range(2):
-            children.make_way(child.pid)
-            threads = [int(thread) for thread in os.listdir(f"/proc/{child.pid}/task")]
-            assert len(threads) == 9
-            assert {os.getpriority(os.PRIO_PROCESS, one) for one in threads} == {
-                min(own + children.NICER, 19)
-            }
-    assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_a_score_that_changes_while_it_is_read() -> None:

@@ -13,13 +13,13 @@ import pytest
 from protect.model.errors import ToolstackError
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
+from tests.support.protect.binding import needs_binding
 from tests.xen.machine import is_dom0
 from xenbind import errors, raw, xenstore
 from xenbind.context import Context
 from xenbind.domain import Shutdown
 from xenbind.xenstore import Xenstore
 
-built = pytest.mark.skipif(not raw.available(), reason="xenbind is not built (make xenbind)")
 no_xen = pytest.mark.skipif(is_dom0(), reason="this machine runs Xen")
 
 _WITHOUT = """
@@ -27,10 +27,8 @@ import sys
 sys.modules["xenbind._libxl"] = None
 import xenbind.disk, xenbind.domain, xenbind.events, xenbind.nic, xenbind.physinfo
 import xenbind.vchan, xenbind.xenstore, protect.toolstack.libxl.toolstack, protect.__main__
-from xenbind import raw
 from xenbind.context import Context
 from xenbind.raw import Unavailable
-assert not raw.available()
 for use in (Context, xenbind.xenstore.Xenstore, lambda: xenbind.vchan.VchanClient(1, "/x", 16)):
     try:
         use()
@@ -46,7 +44,7 @@ def test_without_the_compiled_module() -> None:
     assert "libxen-dev" in done.stdout and "make xenbind" in done.stdout
 
 
-@built
+@needs_binding
 @no_xen
 def test_without_a_hypervisor() -> None:
     with pytest.raises(errors.XenError) as caught:
@@ -69,7 +67,7 @@ async def test_the_toolstack_says_what_is_missing(tmp_path: Path) -> None:
     await toolstack.close()
 
 
-@built
+@needs_binding
 def test_errors_by_code() -> None:
     assert isinstance(errors.of("f", -21), errors.DomainNotFound)
     assert isinstance(errors.of("f", -17), errors.DeviceExists)
@@ -77,7 +75,7 @@ def test_errors_by_code() -> None:
     assert str(errors.of("libxl_f", -999)) == "libxl_f: ERROR_UNKNOWN (-999)"
 
 
-@built
+@needs_binding
 def test_the_compiler_fills_in_the_codes() -> None:
     assert (raw.lib.ERROR_FAIL, raw.lib.ERROR_DOMAIN_NOTFOUND, raw.lib.ERROR_NOTFOUND) == (-3, -21, -23)
     reasons = [Shutdown.of(code) for code in (-1, 0, 1, 2, 3, 4, 5, 77)]
@@ -86,7 +84,7 @@ def test_the_compiler_fills_in_the_codes() -> None:
     assert errors.BY_NAME.keys() <= set(known)
 
 
-@built
+@needs_binding
 def test_every_function_that_is_called_by_name_exists() -> None:
     sources = [file.read_text() for file in Path(errors.__file__).parent.glob("*.py")]
     functions = {name for text in sources for name in re.findall(r'"(libxl_\w+)"', text)}

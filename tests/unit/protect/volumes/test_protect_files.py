@@ -243,7 +243,7 @@ async def test_volumes_beyond_the_zones_room_for_copies_are_shared(
 async def test_returned_bytes_are_bounded_by_the_request(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, writable: bool
 ) -> None:
-    """Nothing comes back of a read-only volume, which a record of an earlier version may ask for."""
+    """Nothing comes back of a read-only volume, which a record of commit bef7f32f may ask for."""
     log = tmp_path / "message"
     log.touch()
     own = volume(log, volume="", keep_current=False, writable=writable, return_bytes=100)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from protect.toolstack.libxl.room import preflight, rings
+from tests.support.protect.binding import needs_binding
 from xenbind import raw, vchan
 from xenbind.errors import RingsTooLarge
 
 ROOT = Path(__file__).parents[5]
-built = pytest.mark.skipif(not raw.available(), reason="xenbind is not built (make xenbind)")
 
 
 class Library:
@@ -36,7 +36,7 @@ class Library:
         self.calls.append("use")
 
 
-@built
+@needs_binding
 @pytest.mark.parametrize("orders", [(17, 16), (16, 17), (20, 20)])
 def test_larger_rings_are_unmapped_at_once(monkeypatch: pytest.MonkeyPatch, orders: tuple[int, int]) -> None:
     library = Library(*orders)
@@ -46,7 +46,7 @@ def test_larger_rings_are_unmapped_at_once(monkeypatch: pytest.MonkeyPatch, orde
     assert library.calls == ["close"]
 
 
-@built
+@needs_binding
 @pytest.mark.parametrize("orders", [(16, 16), (10, 11), (16, 12)])
 def test_rings_up_to_the_limit_are_used(monkeypatch: pytest.MonkeyPatch, orders: tuple[int, int]) -> None:
     library = Library(*orders)
