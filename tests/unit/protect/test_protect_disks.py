@@ -251,7 +251,7 @@ async def test_a_deletion_that_has_to_be_repeated_detaches_once_nobody_holds(
     assert attached(toolstack) == {"xvdc": "one"}
 
 
-async def test_they_are_shared_after_a_restart(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_disks_are_shared_after_a_restart(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, zone_spec())
         await create.create(manager, spec(tmp_path, "w1", "base"))

@@ -147,14 +147,14 @@ async def test_a_restart_counts_on(tmp_path: Path) -> None:
             assert _kept(manager) == [2]
 
 
-async def test_they_go_by_themselves_when_their_time_is_over(tmp_path: Path) -> None:
+async def test_parts_of_an_unfinished_pull_are_removed_after_their_time(tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         async with managing(tmp_path, unfinished_seconds=1.0) as manager:
             await _cancelled_at(manager, registry, 2)
             await until(lambda: not _kept(manager))
 
 
-async def test_their_size_is_bounded_and_counted(tmp_path: Path) -> None:
+async def test_size_of_unfinished_pulls_is_bounded_and_counted(tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         async with managing(tmp_path, unfinished_bytes=int(2.5 * SIZE)) as manager:
             before = (await manager.usage()).bytes

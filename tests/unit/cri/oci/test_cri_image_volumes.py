@@ -66,7 +66,7 @@ async def test_image_volumes_reach_protectd_and_show_in_the_status(tmp_path: Pat
         assert node.images.held == {}
 
 
-async def test_they_are_kept_over_a_restart(tmp_path: Path) -> None:
+async def test_image_volumes_are_held_across_a_restart(tmp_path: Path) -> None:
     protect, network, images = FakeProtect(), FakeNetwork(), _images()
     async with rig(tmp_path, protect, network, images) as node:
         container = await node.container(await node.pod(), mounts=[_mount("/m")])
@@ -76,7 +76,7 @@ async def test_they_are_kept_over_a_restart(tmp_path: Path) -> None:
         assert (await node.status(container)).mounts[0].image.image_ref == MODEL.id
 
 
-def test_which_mounts_are_images() -> None:
+def test_mount_with_an_image_name_is_an_image_volume() -> None:
     assert is_image(_mount("/m"))
     assert not is_image(cri.Mount(host_path="/srv", container_path="/m"))
     # A client that fills every field in with nothing.

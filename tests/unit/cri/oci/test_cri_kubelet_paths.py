@@ -112,7 +112,7 @@ async def test_other_paths_are_not_looked_at() -> None:
     assert await look("s", "1-2-3", ["/nowhere", f"{VOLUMES}/cache/below"], [EMPTY_DIR]) == {}
 
 
-async def test_this_host(tmp_path: Path) -> None:
+async def test_empty_dir_in_the_zone_has_the_mode_and_owner_of_the_hosts(tmp_path: Path) -> None:
     """What the kubelet has made of an emptyDir on disk is what the zone's gets."""
     volume = tmp_path / "pods/u-1/volumes/kubernetes.io~empty-dir/scratch"
     volume.mkdir(parents=True)

@@ -66,7 +66,9 @@ async def test_processes_of_the_zone_are_shown_by_its_own_mount(node: Rig) -> No
 
 
 @pytest.mark.parametrize("options", [NONE, NODE])
-async def test_none(node: Rig, options: cri.NamespaceOption) -> None:
+async def test_pod_without_a_user_namespace_has_no_id_mapping(
+    node: Rig, options: cri.NamespaceOption
+) -> None:
     """Said or not said, it is the same."""
     pod = await node.pod(linux=_pod(options))
     assert not node.protect.zone_requests[pod].HasField("id_mapping")

@@ -70,7 +70,9 @@ def test_the_pid(tmp_path: Path) -> None:
         ("\xff?", ShutdownReason.UNKNOWN),
     ],
 )
-def test_how_it_ended(tmp_path: Path, status: str | None, reason: ShutdownReason) -> None:
+def test_status_file_gives_the_reason_of_the_end(
+    tmp_path: Path, status: str | None, reason: ShutdownReason
+) -> None:
     if status is not None:
         (tmp_path / "status").write_bytes(status.encode("latin-1"))
     domain = Domain(PLAIN, tmp_path, DomainId(1), None, None)
@@ -144,7 +146,7 @@ async def test_a_name_that_looks_like_the_rest_of_the_line() -> None:
 
 
 @pytest.mark.parametrize("shared", [None, Path("/run/shared")])
-def test_how_fakedom_is_started(shared: Path | None) -> None:
+def test_fakedom_is_started_with_folders_groups_and_environment(shared: Path | None) -> None:
     launch = Launch(Path("/g/fakedom"), Path("/g/root"), Path("/d"), 1 << 28, (Path("/c/1"), Path("/c/2")),
                     {"B": "2", "A": "1"}, shared, 9)  # fmt: skip
     options = ["--shared", "/run/shared"] if shared else []

@@ -177,7 +177,7 @@ def test_whether_there_is_flask(libxl: Callable[..., Any]) -> None:
         flask.enforcing(libxl(-errno.EACCES))
 
 
-def test_which_labels_the_policy_has(libxl: Callable[..., Any]) -> None:
+def test_label_is_known_if_the_policy_has_it(libxl: Callable[..., Any]) -> None:
     context = libxl(known=0, unknown=-errno.EINVAL, nothing=-errno.ENOSYS, secret=-errno.EACCES)
     assert [flask.knows(context, label) for label in ("known", "unknown", "nothing")] == [True, False, False]
     with pytest.raises(OSError, match="libxl_flask_context_to_sid secret"):

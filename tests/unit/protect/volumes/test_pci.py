@@ -39,7 +39,7 @@ def test_unused_function_passes_and_is_reset(functions: Path) -> None:
     assert (functions / ADDRESS / "reset").read_text() == "1"
 
 
-def test_none(functions: Path) -> None:
+def test_missing_function_is_refused(functions: Path) -> None:
     with pytest.raises(Missing, match="lspci -D"):
         pci.check("0000:65:00.1", functions)
 

@@ -108,7 +108,9 @@ async def test_several_zones_may_have_a_read_only_device(
         await acquire(node, "z2", "/dev/nvme1n1")
 
 
-async def test_which_zones_may_have_which_device(node: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_device_is_refused_to_zones_of_other_profiles(
+    node: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     with pytest.raises(Denied, match=r"profile default.*host\.devices\.special\.profiles"):
         await acquire(node, "z1", "special")
     with pytest.raises(Missing, match="card, fast, model, special"):

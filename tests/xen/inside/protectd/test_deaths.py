@@ -96,7 +96,7 @@ async def _run(zones: Zones, zone_id: str, *args: str, memory: int = 0) -> None:
     ],
     ids=["panic", "panic-pvh", "destroy"],
 )
-async def test_how_it_died(
+async def test_kind_of_a_zones_death_is_told(
     zones: Zones, command: tuple[str, str], mode: pb.ZoneMode.ValueType, kind: str, cause: str
 ) -> None:
     zone = await zones.create_zone("z1", mode=mode)
