@@ -355,7 +355,7 @@ def messages(seed: int) -> bytes:
 
 
 def test_random_messages_break_nothing(tmp_path: Path) -> None:
-    """On the parser and the handlers as the sanitizers see them."""
+    """The parser and the handlers run under the sanitizers."""
     checker = GUEST / "sharecheck"
     if not checker.exists():
         pytest.skip("needs make -C hostc check-tools")

@@ -1,4 +1,4 @@
-"""How the daemons share the interpreter among their threads."""
+"""The daemons' threads share the interpreter."""
 
 from __future__ import annotations
 

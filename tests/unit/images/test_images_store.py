@@ -1,4 +1,4 @@
-"""The store: names, holds, sweeps, and what a kill leaves."""
+"""The store: names, holds, sweeps, and leftovers of a kill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from images.store.db import FilesystemRow, ImageRow
 from images.store.store import ImageStore
 from tests.support.images.images import facts_of
 
-# What version 3 has beside version 2, taken away again.
+# Removes the additions of version 3 to version 2.
 _BACK_TO_2 = """
 ALTER TABLE filesystems DROP COLUMN below;
 ALTER TABLE accounts RENAME TO accounts_3;
@@ -240,7 +240,7 @@ def test_a_mark_of_damage_lasts_until_the_filesystem_is_built_again(store: Image
 
 
 def test_an_index_without_marks_gets_their_table(store: ImageStore) -> None:
-    """An earlier program made it, or has written it since, and knows nothing of the table."""
+    """An earlier program made the index, or has written it since, and does not know the table."""
     image = _add(store, "one", ["base"], "docker.io/library/a:1")
     store.close()
     with closing(sqlite3.connect(store.files.index)) as db:

@@ -440,7 +440,7 @@ async def test_a_full_disk_keeps_no_domain_alive(
 async def test_a_guest_that_keeps_a_disk_does_not_hold_up_its_end(
     manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
-    """A verb that waits for the guest holds the workload, for which the end of the zone waits."""
+    """A verb that waits for the guest holds the workload, and the zone's end waits for the workload."""
     await launch.launch(manager, zone_spec())
     await create.create(manager, workload_spec(tmp_path))
     domain = toolstack.of_zone("z1")

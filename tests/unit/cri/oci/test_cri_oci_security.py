@@ -1,4 +1,4 @@
-"""Seccomp profiles, namespaces, and what privileged means, in the OCI configuration."""
+"""Seccomp profiles, namespaces, and the meaning of privileged, in the OCI configuration."""
 
 from __future__ import annotations
 

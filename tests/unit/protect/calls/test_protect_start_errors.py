@@ -1,4 +1,4 @@
-"""Workloads whose command cannot be run: created, and ended by their start, as callers of protectd see it."""
+"""Workloads whose command cannot be run: created, and ended by their start, in callers' views."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_a_delegated_group(
 def test_nearest_delegated_group_is_the_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attribute: str, value: bytes, taken: bool
 ) -> None:
-    """The nearest group above the daemon's own that is delegated."""
+    """The nearest delegated group above the daemon's own."""
     root = tmp_path / "cgroup"
 
     def getxattr(path: Path, name: str) -> bytes:

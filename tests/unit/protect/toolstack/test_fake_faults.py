@@ -52,7 +52,7 @@ def test_only_its_operation_and_its_names_are_counted() -> None:
 
 
 def test_the_first_row_that_applies() -> None:
-    """The second has its turn when the first is used up."""
+    """The second row has its turn when the first is used up."""
     rows = (InjectedFault("create", FAIL), InjectedFault("create", FaultKind.HALF, times=0))
     injector = FaultInjector(FaultPlan(rows))
     assert [injector.take("create", "x") for _ in range(3)] == [rows[0], rows[1], rows[1]]

@@ -32,7 +32,7 @@ VERSION = b"6.1.0-9-cloud-amd64 (debian) #1\0"
 
 
 def bz_image(payload: bytes) -> bytes:
-    """A bzImage's setup header as far as it matters (boot.rst), one setup sector, the payload."""
+    """The used part of a bzImage's setup header (boot.rst), a setup sector, the payload."""
     head = bytearray(1024)
     head[0x1F1] = 1
     head[0x202:0x206] = b"HdrS"

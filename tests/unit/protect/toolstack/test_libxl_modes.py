@@ -55,7 +55,7 @@ def test_modes_by_notes(tmp_path: Path, notes: list[elf.Note], modes: set[Mode],
 def test_nothing_in_an_image_is_trusted(
     tmp_path_factory: pytest.TempPathFactory, more: bytes, place: int, nonsense: bytes
 ) -> None:
-    """Sizes and offsets that lead anywhere: an answer all the same."""
+    """Sizes and offsets to any place: an answer in each case."""
     data = bytearray(elf.image(elf.PV) + more)
     data[place : place + len(nonsense)] = nonsense
     path = tmp_path_factory.mktemp("k") / "k"

@@ -13,7 +13,7 @@ _STORAGE = frozenset(
 _NOWHERE = frozenset(
     "anon_inodefs bdev cxl dax devmem drm dmabuf guest_memfd iomem pidfs pipefs secretmem sockfs".split()
 )
-"""The kernel's own: they cannot be mounted."""
+"""File systems of the kernel itself: they cannot be mounted."""
 
 
 def test_each_kind_of_this_kernel_is_known() -> None:
