@@ -85,7 +85,9 @@ async def test_a_containers_life(stage: Stage, shared_pod: Pod) -> None:
     ("script", "code", "reason"),
     [("true", 0, "Completed"), ("exit 7", 7, "Error"), ("kill -TERM $$; sleep 60", 143, "Error")],
 )
-async def test_how_it_ends(stage: Stage, shared_pod: Pod, script: str, code: int, reason: str) -> None:
+async def test_exit_code_is_the_processs_or_128_plus_its_signal(
+    stage: Stage, shared_pod: Pod, script: str, code: int, reason: str
+) -> None:
     """A signal's number is added to 128.  With processes of the pod: signals spare a namespace's first."""
     container = await stage.started(
         shared_pod, script, linux=linux(namespace_options=cri.NamespaceOption(pid=cri.POD))

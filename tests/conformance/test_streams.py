@@ -176,7 +176,7 @@ async def test_a_size_comes_before_what_is_typed_after_it(
 
 
 @both_transports
-async def test_its_process_ends_with_its_client(stage: Stage, shared_pod: Pod, transport: str) -> None:
+async def test_process_of_an_exec_ends_with_its_client(stage: Stage, shared_pod: Pod, transport: str) -> None:
     container = await stage.started(shared_pod)
     client = await streams(
         transport, await exec_url(stage, container, "echo up; exec sleep 1007"), "stdout", "stderr"

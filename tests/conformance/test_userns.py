@@ -35,7 +35,7 @@ def mapped(pid: cri.NamespaceMode.ValueType = cri.CONTAINER, **security: Any) ->
     return linux(namespace_options=options, **security)
 
 
-async def test_they_are_advertised(stage: Stage) -> None:
+async def test_user_namespaces_are_advertised_by_all_handlers(stage: Stage) -> None:
     handlers = (await stage.runtime.Status(cri.StatusRequest())).runtime_handlers
     assert handlers and all(handler.features.user_namespaces for handler in handlers)
 

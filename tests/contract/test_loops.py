@@ -76,7 +76,9 @@ async def test_direct_io(image: Path) -> None:
 
 
 @pytest.mark.parametrize(("readonly", "direct"), [(True, False), (False, False), (True, True)])
-async def test_how_the_kernel_has_it(image: Path, readonly: bool, direct: bool) -> None:
+async def test_attached_loop_device_is_autoclear_and_covers_the_whole_file(
+    image: Path, readonly: bool, direct: bool
+) -> None:
     loop = await attach_loop(image, readonly, direct=direct)
     try:
         block = Path("/sys/block", loop.path.name)
@@ -134,7 +136,9 @@ async def test_fifty_at_once(image: Path) -> None:
     await nobody_has(image)
 
 
-async def test_others_may_be_faster(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_loop_device_taken_by_others_is_replaced_by_a_free_device(
+    image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody else takes the device that the kernel had called free; here many do, at once."""
     monkeypatch.setattr(loops, "_taking", _NoLock())
     taken: list[Loop] = []

@@ -82,7 +82,7 @@ async def test_a_file_of_the_host(stage: Stage, images: tuple[Path, Path], area:
     assert (source / "marker").read_text() == "changed\n"
 
 
-async def test_neither_the_directory_nor_what_is_read_only_can_be_written(
+async def test_shared_directory_and_read_only_volumes_cannot_be_written(
     stage: Stage, images: tuple[Path, Path], area: Area, source: Path
 ) -> None:
     guest = await boot(stage, area, images)
@@ -162,7 +162,9 @@ async def test_shared_directory_is_served_once_and_only_to_domains_with_a_share(
         await stage.toolstack.share(agent.domain)
 
 
-async def test_none_is_wanted(stage: Stage, images: tuple[Path, Path]) -> None:
+async def test_domain_without_a_share_has_no_shared_directory(
+    stage: Stage, images: tuple[Path, Path]
+) -> None:
     agent = await stage.boot()
     await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvda", images[0]))
     volume = busybox.bind("/run/xenpod", "/v", "rbind")

@@ -16,7 +16,7 @@ from protect.state.store import SqliteStore
 
 @pytest.fixture(autouse=True)
 def usual_umask() -> Iterator[None]:
-    """Files are made readable for all, unless their maker says otherwise."""
+    """Files are made readable for all, unless their maker sets a mode."""
     before = os.umask(0o022)
     yield
     os.umask(before)

@@ -1,6 +1,6 @@
-"""In dom0: runs the suites that are named, one after the other; each one's outcome is a file.
+"""In dom0: runs the named suites in order; writes each suite's outcome to a file.
 
-``<results>/<suite>.status`` is pytest's exit code (124: it took too long), ``<suite>.log`` what it said,
+``<results>/<suite>.status`` is pytest's exit code (124: too long), ``<suite>.log`` its output,
 ``<suite>.xml`` its JUnit report.
 """
 

@@ -1,8 +1,7 @@
-"""What runs in dom0, and about how long that takes.
+"""Suites that run in dom0, with their usual durations.
 
-``make test`` is to take at most 20 minutes, so each of the long suites is two: what every change has to pass,
-and the rest, for ``make test-xen``.  One has the tests that its ``-k`` selects, the other those that it does
-not: together they are all.
+``make test`` is to take at most 20 minutes, and each long suite has two parts: tests for every change, and
+the rest, for ``make test-xen``.  The first part has the tests selected by its ``-k``, the second all others.
 """
 
 from __future__ import annotations

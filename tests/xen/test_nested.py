@@ -83,9 +83,9 @@ def _wanted(items: Sequence[pytest.Item]) -> list[Suite]:
 
 
 def shared_out(suites: Sequence[Suite]) -> list[list[Suite]]:
-    """Among as many machines as there are to be, the longest first to whichever has least to do.
+    """Assign suites to machines, the longest first, each to the machine with the least work.
 
-    Those that want another Xen, other hardware or another Xenstore have machines of their own.
+    Suites with another Xen, other hardware or another Xenstore have machines of their own.
     """
     shares: list[list[Suite]] = [[] for _ in range(_MACHINES)]
     own = [[suite] for suite in suites if suite.wants_own_machine]

@@ -1,6 +1,6 @@
-"""Agents that send what no agent sends, answer what is not true, or do not answer: against a real protectd.
+"""Agents that send illegal frames, answer falsely, or do not answer: against a real protectd.
 
-After each of them an honest zone beside it is as it was.
+After each attack an honest zone beside the agent is unchanged.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ async def test_an_agent_that_says_half_of_it_delays_itself_alone(
         assert await honest.exec("/bin/echo", "alive", workload_id="good-w") == (b"alive\n", b"", 0)
         assert [row.zone_id for row in (await honest.clients.zones.ZoneStats(stats)).rows] == ["good"]
     for each in late:
-        with suppress(grpc.aio.AioRpcError):  # of an honest part of it: the agent itself goes on
+        with suppress(grpc.aio.AioRpcError):  # of an honest part of the attack: the agent itself goes on
             await each
     failed = [error for each in late if isinstance(error := each.exception(), grpc.aio.AioRpcError)]
     assert failed and all(error.code() in AWAY for error in failed), failed

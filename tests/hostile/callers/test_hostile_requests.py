@@ -1,6 +1,6 @@
-"""Every field of every request, with values that no caller of good will sends: refused, or done and undone.
+"""Every field of every request, with hostile values: refused, or done and undone.
 
-A status other than a refusal, or a line of an unexpected error in a log, says that something was not checked.
+A status other than a refusal, or an unexpected error in a log, shows a missing check.
 """
 
 from __future__ import annotations

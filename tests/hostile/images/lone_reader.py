@@ -1,6 +1,6 @@
-"""A program that reads one layer with a bound on its CPU time, and tells what came of it.
+"""A program that reads a layer with a bound on its CPU time, and reports the result.
 
-One JSON object comes in as its argument, one goes out: see Task and Reading.
+Its argument and its output are JSON objects: see Task and Reading.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A program that imports images of very many entries at once, and tells what memory that takes of it.
+"""A program that imports images of very many entries at once, and reports its memory.
 
 ``python -m tests.hostile.images.many_entries make FOLDER IMAGES ENTRIES`` makes them; without ``make`` it
 imports them, and prints one JSON object: see Memory. It is the daemon here. Its workers are not counted,

@@ -168,7 +168,7 @@ def test_streams_that_are_made_to_be_slow(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in STREAMS if name.startswith("zstd")])
-def test_their_bytes_come_in_few_pieces(name: str) -> None:
+def test_bytes_of_compressed_streams_come_in_few_pieces(name: str) -> None:
     """Whatever is done for each piece is not done for each byte."""
     pieces = [len(piece) for piece in compression.plain([STREAMS[name]], "layer")]
     assert len(pieces) <= sum(pieces) // (64 << 10) + 1

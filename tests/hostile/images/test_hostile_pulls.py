@@ -1,4 +1,4 @@
-"""Registries and images that hold up, or fail, the pulls of other tenants."""
+"""Registries and images that hold up, or fail, other tenants' pulls."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ async def test_operations_have_a_rate_too(zones: Zones) -> None:
 
 
 async def test_throttled_read_does_not_delay_the_end_of_its_zone(zones: Zones) -> None:
-    """A read of minutes is under way, which no signal ends."""
+    """A read of minutes is under way, and no signal ends the read."""
     hostile = await victim(zones, "hostile", pb.DiskRates(read_bytes=64 * KIB))
     before = hostile.came()
     async with hostile.reading(block=str(SIZE)):

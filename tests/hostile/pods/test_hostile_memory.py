@@ -22,7 +22,7 @@ MIB = 1 << 20
 EACH = 12
 """Concurrent probes in each container: with 16 MiB each they took 400 MiB for a container."""
 BOTH_MOST = 512 * MIB
-"""Both daemons together, whatever tenants do; see MemoryMax of the units."""
+"""Both daemons together, under any load of tenants; see MemoryMax of the units."""
 BACK = 24 * MIB
 """How much larger than before a daemon may stay: caches that grow once."""
 

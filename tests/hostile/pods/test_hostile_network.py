@@ -34,7 +34,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass
 class Wire:
-    """Sockets that see and send all frames: at the zone's interface, and at the other end of the pod's."""
+    """Sockets for all frames: at the zone's interface, and at the other end of the pod's interface."""
 
     zone: socket.socket
     node: socket.socket
@@ -203,7 +203,7 @@ def _behind_extensions(mac: bytes) -> dict[str, tuple[bool, bytes]]:
 
 
 def _from_zone(mac: bytes) -> dict[str, tuple[bool, bytes]]:
-    """Frames of a zone by name, with whether they may pass."""
+    """Frames of a zone by name, with their verdict."""
     every = b"\xff" * 6
     return {
         "IPv4": (True, ether(every, mac, b"\x08\x00", ip(OURS))),

@@ -1,7 +1,7 @@
 """A compromised zone that burns all the time of its vCPUs, or floods the network past its pod's rates.
 
-What it gets of the CPUs is judged by the kernel's own accounts of it and of its neighbour.  What passes of
-its frames is held against the time that it took: on a slow machine less passes.
+The kernel's accounts of the zone and its neighbour give their CPU time. The frames passed are held against
+the elapsed time: a slow machine passes fewer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SECOND = 10**9
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[CriNode]:
-    """Zones have as many vCPUs as they burn, if nothing else bounds them."""
+    """Zones have as many vCPUs as they burn, without another bound."""
     made = CriNode(tmp_path)
     made.configure(handlers={"wide": {"vcpus": BURNERS}})
     await made.start()

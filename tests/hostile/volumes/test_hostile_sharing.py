@@ -311,7 +311,9 @@ def test_requests_of_a_client_that_reads_no_answers_are_not_read(
     client.socket.setblocking(True)
 
 
-def test_its_end_and_the_clients(server: ShareServer, client: NinePClient, volume: int) -> None:
+def test_file_server_ends_with_its_clients_connection(
+    server: ShareServer, client: NinePClient, volume: int
+) -> None:
     client.close()
     assert server.wait_end() == "share: the zone closed the connection"
 
@@ -353,7 +355,7 @@ def messages(seed: int) -> bytes:
 
 
 def test_random_messages_break_nothing(tmp_path: Path) -> None:
-    """On the parser and the handlers as the sanitizers see them."""
+    """The parser and the handlers run under the sanitizers."""
     checker = GUEST / "sharecheck"
     if not checker.exists():
         pytest.skip("needs make -C hostc check-tools")

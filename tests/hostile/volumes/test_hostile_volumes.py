@@ -85,7 +85,7 @@ def later(source: DiskSource) -> Iterator[Path]:
 
 
 async def _seen(zones: Zones, path: str, *, there: bool = True) -> None:
-    """Wait in the zone until a path is there; nothing tells."""
+    """Wait in the zone until a path appears; no event exists."""
     code, said = await _sh(zones, f"while {'!' if there else ''} test -e {path}; do sleep 0.02; done")
     assert code == 0, said
 

@@ -46,7 +46,9 @@ async def _console(zones: Zones, *, lines: int = 0, follow: bool = False) -> byt
         ("destroy", "Destroyed", "its domain was destroyed, and not by protectd"),
     ],
 )
-async def test_how_it_died(zones: Zones, how: str, kind: str, cause: str) -> None:
+async def test_kind_of_a_zones_death_is_told_to_all_callers(
+    zones: Zones, how: str, kind: str, cause: str
+) -> None:
     zone = await zones.create_zone()
     await zones.run("/bin/sleep", "100")
     watching = asyncio.create_task(_seen(zones))

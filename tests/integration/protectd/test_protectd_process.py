@@ -99,7 +99,7 @@ async def test_only_one_for_a_state_directory(zones: Zones) -> None:
     assert await second.daemon.ended() == 1
 
 
-async def test_its_socket_is_its_owners(zones: Zones) -> None:
+async def test_socket_and_run_directory_are_open_to_their_owner_alone(zones: Zones) -> None:
     socket = zones.protectd.daemon.socket
     assert stat.S_IMODE(socket.stat().st_mode) == 0o600
     assert stat.S_IMODE(zones.protectd.run_dir.stat().st_mode) == 0o700

@@ -33,7 +33,9 @@ async def sleeping(zones: Zones, workload: str, *volumes: pb.Volume, start: bool
         await zones.start(workload)
 
 
-async def test_its_end_ends_who_uses_volumes_and_says_why(tmp_path: Path, busybox_image: Path) -> None:
+async def test_end_of_the_file_server_ends_workloads_with_volumes_and_says_why(
+    tmp_path: Path, busybox_image: Path
+) -> None:
     async with serving(tmp_path, busybox_image, faults=dies(2000)) as zones:
         await zones.create_zone()
         volume = pb.Volume(name="0", host_path=str(tmp_path))

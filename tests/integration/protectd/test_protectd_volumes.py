@@ -217,7 +217,7 @@ async def test_a_volume_that_holds_everything(zones: Zones, tmp_path: Path) -> N
         assert await sh(zones, f"ls /v0/{at}/volumes/z1", workload) == (0, "")
 
 
-async def test_they_go_on_while_protectd_is_away(zones: Zones, source: DiskSource) -> None:
+async def test_volumes_work_after_a_crash_of_protectd(zones: Zones, source: DiskSource) -> None:
     (source.path / "a").write_text("1")
     await started(zones, volume(source.path))
     await zones.protectd.daemon.crash()
@@ -229,7 +229,7 @@ async def test_they_go_on_while_protectd_is_away(zones: Zones, source: DiskSourc
     await source.freed()
 
 
-async def test_where_mounts_are_shared(zones: Zones, tmp_path: Path) -> None:
+async def test_area_on_a_host_with_shared_mounts_leaves_no_mount(zones: Zones, tmp_path: Path) -> None:
     """As on a host that systemd has booted: nothing of it comes back to the host, or stays."""
     # Of other places a mount goes with its directory, as other tests remove theirs.
     program = (

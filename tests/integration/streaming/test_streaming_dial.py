@@ -137,7 +137,7 @@ async def test_a_zone_that_ends(stage: Stage) -> None:
             await removing
 
 
-async def test_there_is_a_limit(stage: Stage) -> None:
+async def test_dials_beyond_the_zones_limit_are_refused(stage: Stage) -> None:
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(128):
             await stack.enter_async_context(stage.zones.dial(stage.pod.id, PORT))

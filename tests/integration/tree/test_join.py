@@ -61,7 +61,7 @@ def test_the_doctor_finds_nothing_amiss_in_it(tmp_path: Path) -> None:
     assert len(found) == 4 and {one.verdict for one in found} == {CheckVerdict.OK}, found
 
 
-def test_its_class_is_the_one_that_is_generated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_runtime_class_equals_the_generated_class(capsys: pytest.CaptureFixture[str]) -> None:
     assert example("runtimeclass.yaml") == generated(capsys, "classes")
 
 

@@ -61,7 +61,7 @@ def without(record: dict[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in keys}
 
 
-def test_there_is_a_stored_state() -> None:
+def test_small_stored_states_of_releases_exist() -> None:
     assert ARCHIVES and all(path.stat().st_size < 100_000 for path in ARCHIVES)
 
 

@@ -251,7 +251,7 @@ async def test_exec_trouble(
 
 
 async def test_an_exec_in_a_zone_that_is_silent(node: Rig, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """protectd counts from the process's start, which may never come."""
+    """protectd counts from the process's start, and the start may never come."""
     monkeypatch.setattr(execsync, "_ANSWER", 0.1)
     container = await node.started(pod)
     node.protect.stalls["Exec"] = asyncio.Event()

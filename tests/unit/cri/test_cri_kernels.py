@@ -1,4 +1,4 @@
-"""Pods whose zones boot from kernel images: what protectd is asked for, and how long the image is held."""
+"""Pods whose zones boot from kernel images: requests to protectd, and holds of the image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods over a protect.v1 in memory: what callers see, and what is left after each failure."""
+"""Pods over a protect.v1 in memory: callers' views, and leftovers of each failure."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def _container(security: cri.LinuxContainerSecurityContext) -> cri.LinuxContaine
 async def test_security_context_of_an_ordinary_pod_is_accepted_for_its_sandbox(
     node: Rig, tmp_path: Path
 ) -> None:
-    """It is about a pause container, which is not there; a Localhost profile must exist, as on containerd."""
+    """The context is about a pause container, and zones have none; a Localhost profile must exist."""
     (tmp_path / "p.json").write_text("{}")
     local = cri.SecurityProfile(
         profile_type=cri.SecurityProfile.Localhost, localhost_ref=str(tmp_path / "p.json")
@@ -75,7 +75,7 @@ async def test_labels_are_refused_where_zones_would_need_them(node: Rig) -> None
 
 
 async def test_a_pod_that_was_made_keeps_the_meaning_of_its_namespaces(tmp_path: Path) -> None:
-    """The handler counts when the pod is made, for all of its containers, those of the next daemon too."""
+    """The handler counts when the pod is made, for all of its containers, also under the next daemon."""
     options = cri.NamespaceOption(pid=cri.NODE, ipc=cri.NODE)
     linux = _container(cri.LinuxContainerSecurityContext(namespace_options=options))
     config = node_config(tmp_path)

@@ -188,7 +188,7 @@ async def test_a_host_that_rebooted_has_pods_that_are_not_ready(tmp_path: Path) 
         ended = await node.started(pod, "ended")
         await node.protect.exit(ended, 4, "Error")
         await until(lambda: node.node.containers.get(ended).exit is not None)
-    async with rig(tmp_path, FakeProtect(), network) as node:  # a protectd that knows no zone
+    async with rig(tmp_path, FakeProtect(), network) as node:  # a protectd without zones
         assert (await node.pod_status(pod)).state == cri.SANDBOX_NOTREADY
         assert (await node.status(ended)).exit_code == 4
         status = await node.status(running)

@@ -1,4 +1,4 @@
-"""Exec, Attach and PortForward: what gets no URL."""
+"""Exec, Attach and PortForward: requests that get no URL."""
 
 from __future__ import annotations
 

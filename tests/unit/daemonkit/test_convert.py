@@ -70,7 +70,7 @@ def test_every_kind() -> None:
     )  # fmt: skip
 
 
-def test_none_is_for_what_may_be_absent() -> None:
+def test_none_is_accepted_for_optional_keys() -> None:
     converter = strict_converter(unknown_keys=False)
     assert structure(converter, Tree, {"name": "n", "where": None, "id": None}) == Tree("n")
 

@@ -151,7 +151,7 @@ class Settings:
 
 
 def start(folder: Path, text: str, *arguments: str) -> tuple[int, list[Settings]]:
-    """The daemon's exit status, and the configurations it served with."""
+    """The daemon's exit status, and the configurations of its runs."""
     served: list[Settings] = []
 
     async def serve(config: Settings, stop: asyncio.Event) -> None:

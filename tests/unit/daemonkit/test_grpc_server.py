@@ -251,7 +251,7 @@ async def test_a_client_that_goes_away_cancels_its_call_once(tmp_path: Path) -> 
 
 
 class Tasks(protect_pb2_grpc.ZonesServicer):
-    """Notes the name of the task that each handler runs in."""
+    """Notes the task name of each handler."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

@@ -1,4 +1,4 @@
-"""How the daemons share the interpreter among their threads."""
+"""The daemons' threads share the interpreter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _restored() -> Iterator[None]:
     [(cri.__main__.main, DEFAULT / 10), (protect.__main__.main, DEFAULT)],
     ids=["cri", "protect"],
 )
-def test_how_long_a_thread_keeps_the_interpreter(
+def test_switch_interval_of_a_daemon_is_set(
     main: Callable[[], int], most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Threads of xenpod-cri merge large trees; its loop is not to wait long for each step."""

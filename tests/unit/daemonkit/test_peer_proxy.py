@@ -77,7 +77,7 @@ async def test_bytes_arrive_whole_and_in_order_both_ways(line: Line) -> None:
 
 
 async def test_a_peer_that_does_not_read_stops_the_writer(line: Line) -> None:
-    """What waits in the daemon is one chunk at most; the rest is the kernel's bounded buffers."""
+    """The daemon holds at most a chunk; the rest is in the kernel's bounded buffers."""
     assert 0 < await fill(line.client) < 4 << 20
     waiting = [len(way._unsent) for way in line.connection._directions]
     assert sum(waiting) <= 256 * 1024

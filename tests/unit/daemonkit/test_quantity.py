@@ -62,5 +62,5 @@ def test_invalid_quantity_is_refused(written: object) -> None:
 
 
 @given(st.integers(0, 2**63 - 1))
-def test_there_and_back(size: int) -> None:
+def test_written_quantity_is_read_as_the_same_size(size: int) -> None:
     assert whole(text(size)) == size

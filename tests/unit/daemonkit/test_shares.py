@@ -13,7 +13,7 @@ from daemonkit.shares import FairSlots, Holding, Shares
 
 
 async def _step() -> None:
-    """All that can go on has gone on."""
+    """Let all runnable tasks run."""
     for _ in range(10):
         await asyncio.sleep(0)
 

@@ -250,7 +250,7 @@ async def test_the_loop_rests_while_calls_are_under_way(
         await iterations(100)
         begun = clock.now
         for _ in range(50):
-            await iterations(20)  # nobody goes on during a rest, however long it is
+            await iterations(20)  # nobody goes on during a rest of any length
             await rests.over()
         assert len(rests.lengths) >= 50
         assert clock.now - begun <= 51 * (REST_SLICE + STEP)

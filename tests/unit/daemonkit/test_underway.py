@@ -1,4 +1,4 @@
-"""What counts as a call under way, over a real server."""
+"""Calls that count as under way, over a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bundle has of configuration files only what is known to be harmless: no secret, wherever it stands."""
+"""A bundle has only harmless parts of configuration files: no secret, in any place."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_known_values_stay_and_other_keys_are_counted() -> None:
 
 
 def test_the_details_of_another_runtime_are_left_out() -> None:
-    """containerd's have the passwords of its registries."""
+    """containerd's details have the passwords of its registries."""
     info = {"config": '{"state_dir": "hunter2", "zone": {"cpu_overhead": 7}}', "delegate.config": "hunter2"}
     said = bundle.of_status({"status": {"conditions": []}, "info": info})
     assert said == {

@@ -1,4 +1,4 @@
-"""xenpod-setup on a throw-away tree: what it sets, shows before, does not do twice, and undoes."""
+"""xenpod-setup on a throw-away tree: its changes, its preview, repeated runs, and the undo."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_an_undo_leaves_what_others_have_changed(tree: Path, capsys: pytest.Capt
 def test_interrupted_setup_can_be_undone_and_finished(
     tree: Path, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ended before its n-th write; the first is the record."""
+    """Ended before its n-th write; the first write is the record."""
     before, write, writes = content(tree), Host.write, iter(range(100))
 
     def failing(host: Host, path: str, text: str | None) -> None:

@@ -38,7 +38,7 @@ def threads() -> Iterator[WorkerThreads]:
 
 
 async def _step() -> None:
-    """All that can go on has gone on."""
+    """Let all runnable tasks run."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -113,7 +113,7 @@ async def test_a_failure_is_not_the_waiters_who_then_do_the_work_themselves() ->
     hostile.release.set()
     with pytest.raises(Broken):
         await failing
-    # Side by side: neither waits for the other.
+    # Side by side, without waiting for each other.
     await _step()
     assert honest.runs == 2
     honest.release.set()

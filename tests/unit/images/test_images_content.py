@@ -81,7 +81,7 @@ def test_every_layer_of_a_part_is_in_its_name() -> None:
     changed = Layer().file("y", b"2").tar()
     base = _BASE().tar()
     names = [_planned([base], own)[1] for own in ([one], [two], [one, two], [two, one], [one, changed])]
-    # Which of the two lies above does not matter to what comes out, but to the order of the bytes.
+    # The order of the two does not change the files, but the order of their bytes.
     assert len(set(names)) == 5
 
 
@@ -119,7 +119,7 @@ def _layer(steps: _Steps) -> bytes:
 
 
 def _stream(plan: FilesystemPlan, tars: Sequence[bytes]) -> list[bytes]:
-    """What is to be written, with the bytes of files."""
+    """The stream to be written, with the bytes of files."""
     written = []
     for layer in plan.order:
         for path, node in plan.files[layer]:

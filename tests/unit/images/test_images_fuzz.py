@@ -1,4 +1,4 @@
-"""Whatever a registry may send: read, or refused with a Fault; never another error, never without a bound."""
+"""Any bytes from a registry: read, or refused with a Fault; never another error, never without a bound."""
 
 from __future__ import annotations
 

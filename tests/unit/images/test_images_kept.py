@@ -20,7 +20,7 @@ DATA = b"a layer's bytes"
 
 
 class _Meanwhile(CancelToken):
-    """Has the file removed while it is read."""
+    """Removes the file during its read."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

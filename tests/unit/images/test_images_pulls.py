@@ -20,7 +20,7 @@ def pulls() -> Pulls:
 
 
 async def _step() -> None:
-    """All that can go on has gone on."""
+    """Let all runnable tasks run."""
     for _ in range(20):
         await asyncio.sleep(0)
 

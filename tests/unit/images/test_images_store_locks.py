@@ -1,7 +1,7 @@
-"""Two threads that change the image store at the same moment: one after the other, nothing gets lost.
+"""Two threads that change the image store at the same moment: their changes come in order, and none is lost.
 
-One thread is held in the middle of its change until the other has made its own, or has had the time to.
-Where the change is locked it cannot, and comes after.
+A thread is held in the middle of its change until the other has made its own, or has had the time for it. If
+a lock protects the change, the other change comes after.
 """
 
 from __future__ import annotations

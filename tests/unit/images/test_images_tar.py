@@ -327,7 +327,7 @@ def test_a_limit_names_its_key(key: str, most: int) -> None:
 
 @pytest.mark.parametrize(("kind", "least", "most"), [(b"0", 2900, 3400), (b"5", 1400, 1900)])
 def test_entries_are_bounded_by_their_memory(kind: bytes, least: int, most: int) -> None:
-    """Long before the end of a layer that never ends, and however little its entries say."""
+    """Long before the end of an endless layer, and however short its entries."""
     info = tarfile.TarInfo("d")
     info.type = kind
     blocks = itertools.repeat(info.tobuf(), 10_000)
@@ -346,7 +346,7 @@ def test_too_many_entries() -> None:
 
 
 def _old_sparse(parts: int) -> bytes:
-    """A type S entry of so many empty parts: 4 in its header, 21 in each further block."""
+    """A type S entry of this many empty parts: 4 in its header, 21 in each further block."""
     pair = b"%011o\0" % 0 * 2
     block = bytearray(tarfile.TarInfo("f").tobuf(tarfile.GNU_FORMAT))
     block[156:157] = b"S"
@@ -364,7 +364,7 @@ def _old_sparse(parts: int) -> bytes:
 
 
 def _sparse_parts(form: str, parts: int) -> bytes:
-    """A file of no bytes, mapped by so many empty parts."""
+    """A file of no bytes, mapped by this many empty parts."""
     if form == "old":
         return _old_sparse(parts)
     if form == "0.0":

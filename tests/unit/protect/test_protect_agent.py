@@ -1,4 +1,4 @@
-"""The client of an agent: the zone's end, callers that go away, answers that are no answers."""
+"""The client of an agent: the zone's end, leaving callers, invalid answers."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def test_nobody_calls_before_the_agent_is_up_to_date(monkeypatch: pytest.M
     ],
 )
 def test_streams_that_are_wrong(untrusted: Streams) -> None:
-    """Asked for are stdin and no terminal; stream 9 is another's."""
+    """The request is for stdin without a terminal; stream 9 belongs to another process."""
     replies.check_streams("z1", Streams(1, 2, 3), {9}, tty=False, stdin=True)
     with pytest.raises(ProtocolViolation, match="gave streams"):
         replies.check_streams("z1", untrusted, {9}, tty=False, stdin=True)

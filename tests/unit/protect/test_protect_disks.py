@@ -34,7 +34,7 @@ def spec(folder: Path, workload_id: str, *names: str) -> WorkloadSpec:
 
 
 def attached(toolstack: MemoryToolstack) -> dict[str, str]:
-    """The file's name of each disk there is."""
+    """The file's name of each attached disk."""
     disks = toolstack.of_zone("z1").disks
     assert all(disk.readonly for disk in disks.values())
     return {vdev: disk.path.name for vdev, disk in disks.items()}

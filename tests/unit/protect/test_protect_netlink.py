@@ -49,7 +49,7 @@ def test_after_a_refusal_the_next_answer_is_the_next_requests() -> None:
 
 
 def address(index: int, flags: int = 0) -> bytes:
-    """One part of a dump: an address of an interface."""
+    """A part of a dump: an address of an interface."""
     part = ifaddrmsg()
     part["index"] = index
     part["header"]["type"], part["header"]["flags"] = RTM_NEWADDR, NLM_F_MULTI | flags

@@ -54,7 +54,7 @@ async def first(outputs: AsyncIterator[Output]) -> Output:
 
 
 async def all_that_can_go_on() -> None:
-    """Work that waits for nobody gets far more turns than it needs, however slow the machine is."""
+    """Work that waits for nobody gets far more turns than it needs, on any slow machine."""
     for _ in range(100):
         await asyncio.sleep(0)
 
@@ -81,7 +81,7 @@ async def test_a_start_whose_caller_goes_away_is_known(
 async def test_an_exec_whose_caller_goes_away_before_it_was_asked_for(
     manager: ZoneManager, agent: SimAgent, tmp_path: Path
 ) -> None:
-    """It waits for the streams of a new connection to be listed, and is removed after it was made."""
+    """The exec waits for the list of streams of a new connection, and is removed after its creation."""
     await create.create(manager, workload_spec(tmp_path))
     await start.start(manager, "w1")
 
@@ -173,7 +173,7 @@ async def test_a_launch_ended_twice_leaves_no_domain(tmp_path: Path, toolstack: 
 
 
 async def test_a_client_that_goes_away_leaves_no_zone(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    """Over the real server, which cancels the call again when it stops: the undo is never cut."""
+    """Over the real server: its stop cancels the call again, and the undo is never cut."""
     async with running(tmp_path, toolstack) as manager:
         path = tmp_path / "socket"
         created, create_on = toolstack.gate("create")

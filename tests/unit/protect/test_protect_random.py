@@ -82,7 +82,7 @@ class World:
             case "delete", (str(zone), str(name)):
                 self._begin(delete.delete(manager, f"{zone}-{name}"))
             case "leave", int(number) if number < len(self.background):
-                # The client of a call goes away, and what it asked for is undone or goes on by itself.
+                # The client of a call goes away, and the call's work is undone or goes on by itself.
                 self.background[number].cancel()
             case "fail", str(step):
                 toolstack.failing.add(step)

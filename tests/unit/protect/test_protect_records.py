@@ -1,4 +1,4 @@
-"""Records of zones and workloads: the JSON on the disk is what it has always been."""
+"""Records of zones and workloads: their JSON on the disk never changes."""
 
 from __future__ import annotations
 

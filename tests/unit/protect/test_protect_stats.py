@@ -101,7 +101,7 @@ async def test_a_silent_zone_delays_nobody(
     silent.unanswered.add("get_stats")
     assert list(await stats.gather(manager, manager.zones.values())) == ["z1", "z3"]
     monkeypatch.setattr(stats, "QUIET_TIMEOUT", 600.0)
-    hasten(manager, stats=600.0)  # nobody waits: it is known to be late
+    hasten(manager, stats=600.0)  # nobody waits: its lateness is known
     async with asyncio.timeout(60):
         for _ in range(3):
             assert list(await stats.gather(manager, manager.zones.values())) == ["z1", "z3"]

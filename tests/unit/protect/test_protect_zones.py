@@ -290,7 +290,7 @@ async def test_a_restart_undoes_a_half_launch(tmp_path: Path, toolstack: MemoryT
 
 
 async def test_a_restart_finishes_a_connect(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    intent = Intent(connect.OPERATION, data={"netns": "/run/netns/x", "interface": "eth0"})
+    intent = Intent(connect.OPERATION, data={"netns": "/run/netns/x", "interface": "eth0", "spoof_check": "yes"})
     async with running(tmp_path, toolstack) as first:
         await launch.launch(first, zone_spec(interfaces=1))
         runtime = first.zones["z1"]
@@ -418,7 +418,7 @@ async def test_a_full_disk_keeps_no_domain_alive(
 async def test_a_guest_that_keeps_a_disk_does_not_hold_up_its_end(
     manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
-    """A verb that waits for the guest holds the workload, for which the end of the zone waits."""
+    """A verb that waits for the guest holds the workload, and the zone's end waits for the workload."""
     await launch.launch(manager, zone_spec())
     await create.create(manager, workload_spec(tmp_path))
     domain = toolstack.of_zone("z1")

@@ -1,4 +1,4 @@
-"""What ``protect device`` prints of an answer, and asks for."""
+"""Output of ``protect device``, and its requests."""
 
 from __future__ import annotations
 

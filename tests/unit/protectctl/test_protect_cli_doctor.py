@@ -137,7 +137,7 @@ WANTS = HostWants(zones=512, disks_per_zone=80)
 
 
 def xen_settings(host: ThrowAway) -> dict[str, str]:
-    """Xen's command line as GRUB would have it."""
+    """Xen's command line as in GRUB."""
     script = f'. {host.root}/etc/default/grub.d/xenpod.cfg; echo "$GRUB_CMDLINE_XEN"'
     return preflight.settings(subprocess.check_output(["sh", "-ec", script], text=True))
 
@@ -145,7 +145,7 @@ def xen_settings(host: ThrowAway) -> dict[str, str]:
 def test_fixes_of_the_preflight_satisfy_the_preflight(
     host: ThrowAway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same functions that protectd looks with, before and after."""
+    """protectd's own functions, before and after."""
     dom0, maptrack = preflight.dom0_memory({}, 1024 * MIB), preflight.maptrack({}, WANTS)
     assert dom0 and maptrack
     host.settings = replace(host.settings, notices=(dom0, maptrack))

@@ -413,7 +413,7 @@ async def test_verify_with_repair(image: Command, monkeypatch: pytest.MonkeyPatc
         pb.VerifyRequest(repair=True, username="me", password="secret"),
         pb.VerifyRequest(images=["x"], repair=True),
     ]
-    # A daemon that knows no repair reports the faults alone.
+    # A daemon without repair reports the faults alone.
     image.images.answers["Verify"] = [pb.VerifyEvent(image=BARE, faults=["three"])]
     await image.lines("verify", "--repair", status=1)
     await image.lines("verify", status=1)

@@ -1,4 +1,4 @@
-"""Verbs of ``protect`` over protectd's own services: what they do, and print for people and programs."""
+"""Verbs of ``protect`` over protectd's own services: their effects, and output for people and programs."""
 
 from __future__ import annotations
 

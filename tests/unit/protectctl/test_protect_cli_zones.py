@@ -1,4 +1,4 @@
-"""What ``protect zone``, ``workload``, ``host`` and ``watch`` print of an answer."""
+"""Output of ``protect zone``, ``workload``, ``host`` and ``watch``."""
 
 from __future__ import annotations
 

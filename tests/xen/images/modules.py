@@ -20,6 +20,6 @@ def files(version: str, names: Iterable[str]) -> list[Path]:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a module, unpacked: not every insmod can do that itself."""
+    """Copy a module, unpacked: some insmod programs cannot unpack."""
     data = source.read_bytes()
     target.write_bytes(lzma.decompress(data) if source.suffix == ".xz" else data)

@@ -55,7 +55,9 @@ def received(server: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "0.0.0.0"])
-def test_both_directions_and_both_ends(zone: Zone, client: Client, address: str) -> None:
+def test_dialed_connection_carries_both_directions_and_both_ends(
+    zone: Zone, client: Client, address: str
+) -> None:
     with listen(zone.pid, 8080, address) as listener:
         dialed = dial(client, 8080)
         with accept(listener) as server:
@@ -148,7 +150,7 @@ def test_a_server_that_does_not_read_holds_up_only_its_own_stream(zone: Zone, cl
             client.until(lambda: client.credits[slow.in_stream][2], "the end of the deaf one")
 
 
-def test_there_is_a_limit(zone: Zone, client: Client) -> None:
+def test_dials_beyond_the_limit_are_refused(zone: Zone, client: Client) -> None:
     with listen(zone.pid, 8080) as listener:
         dialed = [dial(client, 8080) for _ in range(MOST)]
         accepted = [accept(listener) for _ in range(MOST)]

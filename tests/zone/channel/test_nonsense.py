@@ -118,7 +118,7 @@ def test_broken_requests(zone: Zone, seed: int) -> None:
             if payload:
                 payload[source.randrange(len(payload))] = source.randrange(256)
         del payload[len(payload) - source.randrange(3) :]
-        # An order to power off can come out of this too.
+        # The nonsense may be an order to power off.
         if _powers_off(bytes(payload)):
             continue
         client = zone.connect()

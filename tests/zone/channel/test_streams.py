@@ -195,7 +195,7 @@ def test_turns(client: Client) -> None:
 
 
 def test_giving_up_an_output(client: Client) -> None:
-    """The process is not blocked by a reader that has gone."""
+    """A departed reader does not block the process."""
     created = client.call(create_container=creation("c1", "sh", "-c", "seq 1 200000; exit 3")).created
     client.send(frames.credit(created.stdout_stream, 0, 0, fin=True))
     client.call(start_container=pb.StartContainer(id="c1"))

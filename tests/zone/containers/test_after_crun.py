@@ -1,6 +1,6 @@
-"""What the agent does once crun has succeeded: a later step may fail, a process may have ended by then.
+"""The agent's work after crun's success: a later step may fail, a process may have ended by then.
 
-crun is held when it has done its work, by a script in its place, so that each case is met every time.
+A script in crun's place holds crun after its work: each case occurs in every run.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def test_malformed_file_volume_is_refused(client: Client, wrong: dict[str, objec
     assert failed.value.code == INVALID
 
 
-def test_its_size(zone: Zone, client: Client) -> None:
+def test_file_volumes_beyond_their_room_are_refused(zone: Zone, client: Client) -> None:
     for _ in range(2):
         with pytest.raises(Failed, match="No space left"):
             put(

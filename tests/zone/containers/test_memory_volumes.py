@@ -54,7 +54,7 @@ def test_memory_volume_outlives_its_containers(zone: Zone, client: Client) -> No
     assert said(client, with_memory("c3", "ls /v", volume="other")) == ""
 
 
-def test_its_size(zone: Zone, client: Client) -> None:
+def test_memory_volume_has_the_requested_size(zone: Zone, client: Client) -> None:
     text = said(client, with_memory("c1", "dd if=/dev/zero of=/v/a bs=1024 count=2000; wc -c < /v/a"))
     assert "No space" in text and "1048576\n" in text
 

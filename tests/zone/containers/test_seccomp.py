@@ -55,7 +55,7 @@ def test_compiled_filter_equals_the_filter_of_crun(
 
 
 def test_arguments_and_errors_are_as_crun_makes_them(zone: Zone, client: Client) -> None:
-    """Of every operator, of two arguments; and names that nobody knows."""
+    """All operators, two arguments, and unknown names."""
     comparisons = [
         {"index": n % 6, "value": 0x1FF, "valueTwo": n % 2 * 0x40, "op": f"SCMP_CMP_{operator}"}
         for n, operator in enumerate(("NE", "LT", "LE", "EQ", "GE", "GT", "MASKED_EQ"))

@@ -54,7 +54,7 @@ def test_a_mount_that_is_handed_over(
         zone.destroy()
 
 
-def test_none(zone: Zone) -> None:
+def test_zone_without_a_shared_directory_refuses_to_mount_it(zone: Zone) -> None:
     assert not Path(f"/proc/{zone.pid}/root/run/xenpod/shared").exists()
     client = zone.connect()
     with pytest.raises(Failed, match="shares no directory") as refused:

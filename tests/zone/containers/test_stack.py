@@ -135,7 +135,7 @@ def test_a_volume_of_several(pod: tuple[Zone, Client, bool]) -> None:
     nothing_is_mounted(zone)
 
 
-def test_as_many_as_may_be(zone: Zone, client: Client, tmp_path: Path) -> None:
+def test_stack_of_the_maximal_depth_is_mounted(zone: Zone, client: Client, tmp_path: Path) -> None:
     """Eight below a volume with the longest of names fit the kernel's options."""
     longest, volume = "c" * 64, "v" * 64
     names = [f"xvd{letter}" for letter in "bcdefgh"]

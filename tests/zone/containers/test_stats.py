@@ -92,7 +92,7 @@ def test_statistics_show_the_usage_of_the_zone(client: Client) -> None:
     assert zone.swap_usage_bytes <= max(zone.swap_total_bytes, 0) or zone.swap_usage_bytes == 0
 
 
-def test_its_files_stay_open(zone: Zone, client: Client) -> None:
+def test_files_of_a_containers_group_stay_open(zone: Zone, client: Client) -> None:
     """Opening the files would take too long; another container with the same name has other files."""
 
     def opened() -> dict[str, str]:

@@ -33,7 +33,7 @@ def test_zone_is_made_stopped(paused_zone: Zone) -> None:
     assert recorded == f"{paused_zone.pid} {stat[19]}\n"
 
 
-def test_its_namespaces_are_its_own(zone: Zone) -> None:
+def test_zone_has_namespaces_of_its_own(zone: Zone) -> None:
     inside, outside = _namespaces(zone.pid), _namespaces("self")
     assert not [kind for kind in inside if inside[kind] == outside[kind]]
 

@@ -57,7 +57,7 @@ def at_work(zone: Zone, deadline: float) -> int:
                 place = os.readlink(f"/proc/{child}/cwd")
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            # A crun that is just being started has the agent's.
+            # A starting crun still has the agent's working directory.
             if "/rootfs" in place:
                 return int(child)
     return 0

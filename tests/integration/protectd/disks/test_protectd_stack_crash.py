@@ -87,7 +87,9 @@ async def test_delete(zones: Zones, layers: list[Path], step: str) -> None:
     await works(zones)
 
 
-async def test_the_one_it_shared_with_goes_first(zones: Zones, layers: list[Path]) -> None:
+async def test_shared_disks_stay_when_the_other_workload_goes_after_a_restart(
+    zones: Zones, layers: list[Path]
+) -> None:
     """After a restart protectd still knows who holds what."""
     await create(zones, layers)
     await zones.protectd.daemon.stop()

@@ -282,7 +282,7 @@ class SlowHost(Host):
 
 
 async def test_two_instances_take_turns_at_a_claim(tmp_path: Path) -> None:
-    """The kubelet gives up a prepare that takes too long, and has the other instance unprepare the claim."""
+    """The kubelet gives up a slow prepare, and has the other instance unprepare the claim."""
     slow, heard, path = SlowHost(), Heard(), tmp_path / "d" / "claims.lock"
     with claim_turns(path) as ours, claim_turns(path) as theirs:
         leaving, coming = (Claims(CONFIG, slow, slow, heard, heard, turns) for turns in (ours, theirs))

@@ -89,7 +89,7 @@ async def node(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Dr
 
 @pytest.fixture
 async def splitting(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[DraNode]:
-    """The same in a cluster where claims cannot share a device."""
+    """A cluster whose claims cannot share a device."""
     async with driven(short_path, toolstack, Cluster(("v1beta1",), consumable=False)) as made:
         yield made
 
@@ -299,7 +299,7 @@ async def test_a_host_that_has_lost_memory(node: DraNode) -> None:
 
 
 def value(node: DraNode) -> str:
-    """Of the taint of the first device; "": it has none."""
+    """The value of the first device's taint; "" without a taint."""
     (taint,) = devices(node.cluster.slice)[0].get("taints") or [{"value": ""}]
     return str(taint["value"])
 

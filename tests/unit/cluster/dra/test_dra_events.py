@@ -1,4 +1,4 @@
-"""Events of refused claims: on the claim and its pods, once, and no more than so many."""
+"""Events of refused claims: on the claim and its pods, once, and bounded in number."""
 
 from __future__ import annotations
 

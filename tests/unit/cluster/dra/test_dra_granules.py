@@ -110,7 +110,7 @@ async def counted(lists: Any, count: int, health: str = "Healthy") -> None:
     raise AssertionError(f"{len(found)} granules, not {count} {health}")
 
 
-async def test_there_are_as_many_as_zones_have_memory_for(node: Node) -> None:
+async def test_granules_cover_the_memory_for_zones_less_reservations(node: Node) -> None:
     """Zones do not change the number, since the kubelet counts them. Reservations of an operator do."""
     async with node.kubelet.serving(), node.kubelet.plugin() as plugin:
         lists = plugin.ListAndWatch(pb.Empty())
@@ -145,7 +145,7 @@ async def test_each_kubelet_is_told_anew(node: Node) -> None:
             lists.cancel()
 
 
-async def test_none_are_given_out_while_protectd_is_away(
+async def test_granules_are_unhealthy_while_protectd_is_away(
     short_path: Path, toolstack: MemoryToolstack
 ) -> None:
     async with offering(short_path) as kubelet, kubelet.serving(), kubelet.plugin() as plugin:

@@ -200,7 +200,7 @@ class Node:
             case "unprepare" if what in self.held or what in self.due:
                 await self._unprepare(what)
             case "prepare in vain" if what not in self.held and self._may_prepare(what):
-                # The answer is lost: who asked is gone, and protectd may have done it or not.
+                # The answer is lost: its caller is gone, and protectd may or may not have done the work.
                 self.due[what] = True
                 asking = asyncio.create_task(self._ask(what))
                 await asyncio.sleep(0)
@@ -225,7 +225,7 @@ class Node:
         return name in self.api.claims and self.due.get(name, True)
 
     async def _unprepare(self, name: str) -> None:
-        """The pod's end first: a kubelet unprepares nothing that runs."""
+        """The pod's end first: a kubelet unprepares no running pod."""
         if self.protectd is not None:
             await self._end(f"pod-{name}")
             self.due[name] = False
@@ -235,7 +235,7 @@ class Node:
         return str(self.api.claims[name]["metadata"]["uid"])
 
     async def _allocate(self, name: str, size: int) -> None:
-        """As the scheduler does: only what the slice has left."""
+        """As the scheduler does: within the slice's remaining capacity."""
         if name in self.api.claims or not (device := self.api.place(size)):
             return
         self.count += 1
@@ -244,7 +244,7 @@ class Node:
         self.api.claims[name], self.sizes[name] = made, size
 
     async def _ask(self, name: str) -> None:
-        """Prepare or unprepare, as is due; stays due when the driver is away or says that it cannot."""
+        """Prepare or unprepare, as due; stays due if the driver is away or fails."""
         uid = self.uid(name)
         if self.claims is None:
             return
@@ -283,7 +283,7 @@ class Node:
             await self.start(daemon)
 
     async def settle(self) -> None:
-        """Both are there, zones without claims have ended, and the kubelet asks until it has succeeded."""
+        """Both daemons run, zones without claims have ended, and the kubelet asks until it succeeds."""
         await self.start("protectd")
         await self.start("driver")
         for zone_id in ("y", "z"):

@@ -60,7 +60,7 @@ async def running(keeper: SliceKeeper) -> AsyncIterator[None]:
 
 
 async def until(what: Callable[[], bool]) -> None:
-    """The server answers in threads, which tell nobody."""
+    """The server answers in threads, without an event."""
     async with asyncio.timeout(60):
         while not what():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -195,7 +195,7 @@ async def test_slice_removed_by_the_kubelet_returns_after_registration(
 async def test_while_protectd_is_away_the_device_takes_no_new_claims(tmp_path: Path) -> None:
     cluster = Cluster()
     with keeping(cluster, tmp_path) as (keeper, told):
-        keeper.show(None, {})  # before it has ever answered nothing is published
+        keeper.show(None, {})  # before its first answer nothing is published
         async with running(keeper):
             keeper.show(memory(4 * GIB), {})
             await until(lambda: bool(cluster.slices))
@@ -212,7 +212,7 @@ async def test_while_protectd_is_away_the_device_takes_no_new_claims(tmp_path: P
 
 
 async def test_fields_dropped_by_the_cluster_are_not_written_again(tmp_path: Path) -> None:
-    """Device taints, which it need not have: protectd is away, and each try to reach it shows that again."""
+    """Device taints, an optional field: protectd is away, and each failed attempt shows them again."""
     cluster = Cluster(taints=False)
     with keeping(cluster, tmp_path) as (keeper, _told):
         keeper.show(memory(4 * GIB), {})

@@ -1,4 +1,4 @@
-"""Labels on a Node object, through an API server that a test can make fail; and when they are tried again."""
+"""Labels on a Node object, through an API server with faults; and the times of new tries."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_outside_of_a_pod_there_is_no_service_account(monkeypatch: pytest.
 
 
 class Sink:
-    """Fails as often as it is told, then takes labels, and stops the keeper after some of them."""
+    """Fails as often as told, then takes labels, and stops the keeper after some of them."""
 
     def __init__(self, stop: asyncio.Event, failures: int, takes: int) -> None:
         self.stop = stop

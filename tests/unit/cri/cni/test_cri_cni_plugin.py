@@ -14,7 +14,7 @@ from daemonkit.faults import Broken, Exhausted, Fault, Invalid, Refused, TooLate
 
 
 class Plugin:
-    """A plugin ``p`` that is a shell script."""
+    """A shell script as plugin ``p``."""
 
     def __init__(self, folder: Path, script: str, timeout: float = 60) -> None:
         self.folder, self.path = folder, folder / "p"
@@ -41,7 +41,7 @@ async def test_environment_and_input(tmp_path: Path) -> None:
 
 
 async def test_a_plugin_that_says_its_last_word_early(tmp_path: Path) -> None:
-    """It is given the time to end by itself."""
+    """The plugin gets time to end by itself."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     plugin = Plugin(

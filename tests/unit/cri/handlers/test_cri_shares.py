@@ -1,4 +1,4 @@
-"""The share of the host's CPUs that a pod's zone gets, and when protectd is told of it."""
+"""The CPU share of a pod's zone, and the times when protectd is told."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_quota_becomes_a_cap(quota: int, period: int, expected: int) -> None:
 
 
 def limited(quota: int, shares: int = 2) -> Resources:
-    """As the kubelet has it: a period in any case."""
+    """As the kubelet sets limits: always with a period."""
     return Resources(cpu_shares=shares, cpu_quota=quota, cpu_period=100_000)
 
 
@@ -93,7 +93,7 @@ def share(resources: pb.ZoneResources) -> tuple[int, int]:
 
 
 def told(node: Rig) -> list[tuple[int, int]]:
-    """What protectd was asked for since the pod was made."""
+    """Requests to protectd since the pod was made."""
     return [share(request.resources) for request in node.protect.resizes]
 
 

@@ -28,7 +28,7 @@ def test_malformed_storage_annotation_is_refused(key: str, text: str) -> None:
         storage.check_storage({key: text})
 
 
-def test_their_number_is_bounded() -> None:
+def test_number_of_empty_dir_limits_is_bounded() -> None:
     most = ",".join(f"v{number}=1Mi" for number in range(256))
     assert len(storage.empty_dirs({EMPTY_DIRS: most})) == 256
     with pytest.raises(Invalid, match="more than 256"):

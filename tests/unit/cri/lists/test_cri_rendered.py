@@ -13,7 +13,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 @dataclass(frozen=True)
 class Line:
-    """A record of which only the name is shown."""
+    """A record that shows its name alone."""
 
     id: str
     name: str

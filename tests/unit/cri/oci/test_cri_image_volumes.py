@@ -77,7 +77,7 @@ async def test_image_volumes_are_held_across_a_restart(tmp_path: Path) -> None:
 def test_mount_with_an_image_name_is_an_image_volume() -> None:
     assert is_image(_mount("/m"))
     assert not is_image(cri.Mount(host_path="/srv", container_path="/m"))
-    # A client that fills every field in with nothing.
+    # A client that fills every field with an empty value.
     assert not is_image(cri.Mount(host_path="/srv", image=cri.ImageSpec()))
 
 

@@ -112,8 +112,8 @@ async def test_other_paths_are_not_looked_at() -> None:
     assert await look("s", "1-2-3", ["/nowhere", f"{VOLUMES}/cache/below"], [EMPTY_DIR]) == {}
 
 
-async def test_this_host(tmp_path: Path) -> None:
-    """What the kubelet has made of an emptyDir on disk is what the zone's gets."""
+async def test_empty_dir_in_the_zone_has_the_mode_and_owner_of_the_hosts(tmp_path: Path) -> None:
+    """The zone's emptyDir gets the mode and owner that the kubelet gave the emptyDir on disk."""
     volume = tmp_path / "pods/u-1/volumes/kubernetes.io~empty-dir/scratch"
     volume.mkdir(parents=True)
     volume.chmod(0o2770)
@@ -134,7 +134,7 @@ async def test_this_host(tmp_path: Path) -> None:
 
 
 def test_empty_dirs_in_the_zone_have_sizes_modes_and_sub_paths() -> None:
-    """In memory of the size that the kubelet gave it; on disk of the handler's."""
+    """In memory: the kubelet's size. On disk: the handler's size."""
     asked = [
         cri.Mount(container_path="/a", host_path=f"{VOLUMES}/cache"),
         cri.Mount(container_path="/b", host_path=f"{PARTS}/disk/web/0"),

@@ -1,4 +1,4 @@
-"""Seccomp profiles, namespaces, and what privileged means, in the OCI configuration."""
+"""Seccomp profiles, namespaces, and the meaning of privileged, in the OCI configuration."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_profiles_of_the_host() -> None:
     assert local_profile(Security(seccomp=Profile())) == local_profile(Security()) == ""
 
 
-def test_when_there_is_no_filter() -> None:
+def test_unconfined_and_privileged_containers_have_no_seccomp_filter() -> None:
     for security in (
         Security(),
         Security(seccomp=Profile(profile_type=Profile.Unconfined)),

@@ -1,4 +1,4 @@
-"""User namespaces, from what CRI asks for to what protectd and the OCI runtime are told."""
+"""User namespaces, from CRI's request to protectd and the OCI runtime."""
 
 from __future__ import annotations
 
@@ -66,8 +66,10 @@ async def test_processes_of_the_zone_are_shown_by_its_own_mount(node: Rig) -> No
 
 
 @pytest.mark.parametrize("options", [NONE, NODE])
-async def test_none(node: Rig, options: cri.NamespaceOption) -> None:
-    """Said or not said, it is the same."""
+async def test_pod_without_a_user_namespace_has_no_id_mapping(
+    node: Rig, options: cri.NamespaceOption
+) -> None:
+    """The same with and without the option."""
     pod = await node.pod(linux=_pod(options))
     assert not node.protect.zone_requests[pod].HasField("id_mapping")
     container = await node.container(pod, linux=_container(NODE if options is NONE else NONE))
@@ -100,7 +102,7 @@ async def test_volumes_are_mapped_when_they_are_to_be(node: Rig) -> None:
 
 
 async def test_a_kernel_without_any(node: Rig) -> None:
-    """It is not advertised, and refused before anything is done."""
+    """User namespaces are not advertised, and refused before any work."""
     status = await node.cri.Status(cri.StatusRequest())
     assert all(handler.features.user_namespaces for handler in status.runtime_handlers)
     node.protect.user_namespaces = False

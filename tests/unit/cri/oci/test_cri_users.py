@@ -1,4 +1,4 @@
-"""The user of a container: ids and names, and what an image's files have to do with them."""
+"""The user of a container: ids and names, and the part of an image's files."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_group_by_number_is_that_number(files: tuple[str, str], image_user: st
 def test_an_image_and_its_process_show_the_same_uid(files: tuple[str, str], image_user: str) -> None:
     shown = _shown(image_user)
     image = replace(IMAGE, passwd=files[0], group=files[1], user=image_user)
-    asked = [Security()]  # and as the kubelet asks, with what the image shows
+    asked = [Security()]  # and as the kubelet asks, with the image's user
     if shown.HasField("uid"):
         asked.append(Security(run_as_user=_number(shown.uid.value)))
     elif shown.username:

@@ -36,7 +36,7 @@ def _metadata(name: str, namespace: str) -> cri.PodSandboxMetadata:
 async def test_exec_output_takes_its_namespaces_share_of_memory_and_gives_it_back(
     node: Rig, pod: str
 ) -> None:
-    """All 20 MiB have come, and no end: what is held shows."""
+    """All 20 MiB have come, without an end: the held bytes show."""
     container = await node.started(pod)
     other = await node.started(await node.pod(metadata=_metadata("other", "elsewhere")))
     chunk, free = b"x" * (1 << 20), node.node.memory.free
@@ -52,7 +52,7 @@ async def test_exec_output_takes_its_namespaces_share_of_memory_and_gives_it_bac
     assert node.node.memory.free >= 0 and node.node.memory.held("default") <= free // 2
     end.set()
     replies = await asyncio.gather(*calls)
-    # Cut off, none failed, and each has what a probe needs.
+    # Cut off, but none failed, and each has enough for a probe.
     assert [reply.exit_code for reply in replies] == [3, 3, 3]
     kept = sum(len(reply.stdout) for reply in replies)
     assert kept * execsync.COPIES <= free + len(replies) * execsync.COPIES * execsync.OUTPUT_FLOOR

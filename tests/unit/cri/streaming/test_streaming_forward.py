@@ -20,7 +20,7 @@ PROTOCOL = "portforward.k8s.io"
 
 
 async def pair(client: Spdy, number: int, port: int = 80) -> tuple[int, int]:
-    """The error stream and the data stream of one connection."""
+    """The error stream and the data stream of a connection."""
     head = {"port": str(port), "requestid": str(number)}
     error = await client.open(streamtype="error", **head)
     return error, await client.open(streamtype="data", **head)
@@ -142,7 +142,7 @@ async def test_too_many_streams_of_one_client() -> None:
 
 
 def certificate(folder: Path, name: str, issuer: str = "") -> None:
-    """A key and a certificate for 127.0.0.1 of this name; an authority's, unless ``issuer`` signs it."""
+    """A key and a certificate for 127.0.0.1 with this name; an authority's, unless ``issuer`` signs it."""
     key_file, pem = folder / f"{name}.key", folder / f"{name}.crt"
     command = [
         "openssl",

@@ -208,14 +208,14 @@ async def test_messages_that_break_a_rule(protocol: str, parts: list[MessagePart
 
 
 async def port_streams(client: Spdy, number: int, port: str = "80") -> tuple[int, int]:
-    """The error and the data stream of one connection."""
+    """The error and the data stream of a connection."""
     error = await client.open(streamtype="error", port=port, requestid=str(number))
     return error, await client.open(streamtype="data", port=port, requestid=str(number))
 
 
 @pytest.mark.parametrize("protocol", ["SPDY/3.1+portforward.k8s.io", "v2.portforward.k8s.io"])
 async def test_spdy_in_a_tunnel(protocol: str) -> None:
-    """As client-go's port-forward does it over WebSocket."""
+    """As in client-go's port-forward over WebSocket."""
     async with streaming_server() as streaming:
         echoes = Echo()
         tunnel = await websocket(streaming.base, streaming.url(forwarding(echoes)), protocol)

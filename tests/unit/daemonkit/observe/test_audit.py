@@ -215,7 +215,7 @@ def filled(kind: Any, depth: int = 5) -> Message:
 
 
 def requests() -> list[Any]:
-    """The requests of all services that the daemons serve."""
+    """The requests of all services of the daemons."""
     services = (
         "runtime.v1.RuntimeService", "runtime.v1.ImageService",
         "protect.v1.Zones", "protect.v1.Workloads", "protect.v1.Devices", "protect.v1.Host",
@@ -326,7 +326,7 @@ def test_damage_to_an_audit_log_is_found(tmp_path: Path, damage: Any, says: str,
     (tmp_path / "audit.log").write_bytes(b"".join(damage(whole)))
     assert main(["audit", "verify", str(tmp_path)]) == 1
     assert says in capsys.readouterr().out
-    # Nor does it heal when the daemon goes on.
+    # The damage stays when the daemon goes on.
     wrote(tmp_path, 6).close()
     assert verify_folder(tmp_path).wrong
 

@@ -1,4 +1,4 @@
-"""Archives of images: how many members one may have."""
+"""Archives of images: the bound on members."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _open(path: Path, work: Path, **limits: int) -> ImageLayout:
 
 
 def _archive(path: Path, files: int, links: int) -> Path:
-    """Empty files, then links, under names of their own."""
+    """Empty files, then links, with different names."""
     with path.open("wb") as out:
         for number in range(files + links):
             member = tarfile.TarInfo(f"member-{number}")

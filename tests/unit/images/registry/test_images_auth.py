@@ -47,7 +47,7 @@ class _Raw(io.BytesIO):
 def _answered(
     service: _TokenService, credentials: Credentials, realm: str, scheme: str = "https"
 ) -> tuple[dict[str, str], bool]:
-    """What an authority makes of a challenge of the registry."""
+    """The answer of an authority to a challenge of the registry."""
     authority = Authority(service, credentials, RegistryHost(scheme, REGISTRY))  # type: ignore[arg-type]
     challenged = requests.Response()
     challenged.status_code, challenged.url = 401, f"{scheme}://{REGISTRY}/v2/app/manifests/1"

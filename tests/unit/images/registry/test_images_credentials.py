@@ -54,7 +54,7 @@ def test_no_text_shows_a_secret() -> None:
     assert not any(secret in text for secret in ("p4ss", "idt0ken", "regt0ken"))
 
 
-def test_which_registries_they_are_for() -> None:
+def test_credentials_serve_their_own_registry_alone() -> None:
     free, bound = Credentials("u", "p"), Credentials("u", "p", server="docker.io")
     assert free.serve("docker.io", "mirror.example")
     assert bound.serve("docker.io", "registry-1.docker.io")

@@ -1,4 +1,4 @@
-"""Answers of workers that may have been taken over."""
+"""Answers of workers under hostile control."""
 
 from __future__ import annotations
 

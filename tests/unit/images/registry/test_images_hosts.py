@@ -1,4 +1,4 @@
-"""containerd's hosts.toml: order, defaults, and files that are wrong."""
+"""containerd's hosts.toml: order, defaults, and wrong files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often, and after how long, one host is asked again."""
+"""Retries at a host: their number and their delays."""
 
 from __future__ import annotations
 

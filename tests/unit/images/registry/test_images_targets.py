@@ -81,7 +81,7 @@ def test_addresses_have_the_reach_that_iana_gives_them(address: str, reach: Reac
         (["127.0.0.1"], "127.0.0.2", False),
         (["169.254.1.1"], "169.254.169.254", False),
         (["169.254.1.1"], "169.254.1.1", True),
-        # A name server that gives the registry a private address once, and its own the next time.
+        # A name server that gives the registry a private address once, and the real address the next time.
         (["10.0.0.1", "8.8.8.8"], "10.0.0.1", False),
         (["127.0.0.1", "8.8.8.8"], "127.0.0.1", False),
     ],

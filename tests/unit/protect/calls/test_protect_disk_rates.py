@@ -58,7 +58,7 @@ async def test_the_lower_one_of_request_and_configuration(
         assert info.capabilities.disk_rates and not any("limits.disk" in one for one in info.notices)
 
 
-async def test_they_change_while_the_zone_runs(short_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_disk_rates_change_while_the_zone_runs(short_path: Path, toolstack: MemoryToolstack) -> None:
     toolstack.can = CAN
     async with serving(short_path, toolstack, LIMITS) as (_, zones):
         await zones.CreateZone(pb.CreateZoneRequest(id="z1"), timeout=60)

@@ -82,7 +82,7 @@ def end(agent: SimAgent, process: channel_pb2.Process, code: int, *, output: boo
 
 
 def sizes(agent: SimAgent) -> list[tuple[str, int, int]]:
-    """The sizes of terminals that the agent was told."""
+    """The terminal sizes told to the agent."""
     asked = [one.resize_terminal for one in agent.requests if one.HasField("resize_terminal")]
     return [("exec" if one.process.exec_id else "main", one.rows, one.columns) for one in asked]
 

@@ -1,4 +1,4 @@
-"""The ledger: what is left for zones, out of promises and of what the hypervisor says."""
+"""The ledger: room left for zones, from promises and the hypervisor's figures."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ BOUNDS = Bounds(128 * MIB, 1024 * MIB)
         (256, 31, 0, 304, 0),
         (256, 0, 3, 336, 0),
         (512, 10, 0, 656, 0),
-        # as far as its most, and then no further
+        # as far as its most, and no further
         (900, 0, 0, 1024, 0),
         (1024, 0, 0, 1024, 0),
         # too large, but not for long enough
@@ -60,7 +60,7 @@ def test_cases(memory: int, available: int, idle: int, expected: int, idle_after
 
 @pytest.mark.parametrize("seed", range(20))
 def test_size_settles_within_its_bounds_at_any_use(seed: int) -> None:
-    """And a use that stays leads to a size that stays: no going up and down."""
+    """And a steady use leads to a steady size: no going up and down."""
     chance = random.Random(seed)
     verdict = SizeVerdict(256 * MIB)
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""What callers see of the host's settings, of its room for zones, and of a zone's for disks."""
+"""Callers' views of the host's settings, of its room for zones, and of a zone's room for disks."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tests.support.protect.protect_node import MIB, running, until, zone_spec
 
 
 def end_silently(toolstack: MemoryToolstack) -> None:
-    """The domain vanishes, and no event tells of it."""
+    """The domain vanishes without an event."""
     del toolstack.domains[toolstack.of_zone("z1").id]
 
 
@@ -174,7 +174,7 @@ def test_a_mark_says_what_the_zone_was_and_nothing_of_the_host(manager: ZoneMana
 
 
 async def lost(tmp_path: Path, toolstack: MemoryToolstack) -> UUID:
-    """A domain whose zone is not recorded any more."""
+    """A domain without a record of its zone."""
     async with running(tmp_path / "before", toolstack) as manager:
         return (await launch.launch(manager, zone_spec())).uuid
 

@@ -217,7 +217,7 @@ async def test_a_workload_that_is_refused(node: Served, what: str) -> None:
 
 
 THERE = pb.Filesystem(path="/etc/passwd", type="erofs")
-"""Nobody looks into an image here, but it is to exist."""
+"""Nobody looks into an image here, but the image must exist."""
 
 LIMITS: dict[str, dict[str, Any]] = {
     "configuration": {"oci_config": padded(512 * KIB)},

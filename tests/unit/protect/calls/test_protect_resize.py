@@ -209,7 +209,7 @@ async def test_resize_refused_by_the_hypervisor_is_undone(
         toolstack.failing.add(step)
         with pytest.raises(Fault, match=step):
             await resize(manager, "z1", ZoneSize(memory_bytes=300 * MIB, vcpus=3, weight=1))
-        # It could not even be put back: the next start does that, and until then the memory counts.
+        # The old size could not even be restored: the next start does that, and until then the memory counts.
         assert recorded(manager)[1] == Intent("zone.resize", data={"memory_bytes": str(300 * MIB)})
         assert manager.zones["z1"].zone.spec == SPEC
         assert manager.ledger.reserved_bytes == 300 * MIB

@@ -30,7 +30,7 @@ async def node(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Se
 
 
 def asked(agent: SimAgent, operation: str) -> int:
-    """How often the agent was asked for it."""
+    """The number of these requests to the agent."""
     return sum(request.WhichOneof("op") == operation for request in agent.requests)
 
 
@@ -211,7 +211,7 @@ async def test_agent_that_tells_an_impossible_exit_code_of_an_exec_is_cut_off(no
 
 
 async def test_agent_that_lists_an_impossible_exit_code_is_cut_off(node: Served) -> None:
-    """After a reconnect the same is told in another way."""
+    """After a reconnect the agent tells the exit code in another way."""
     await node.create_zone()
     await node.create()
     await node.start()

@@ -1,4 +1,4 @@
-"""Workloads whose command cannot be run: created, and ended by their start, as callers of protectd see it."""
+"""Workloads whose command cannot be run: created, and ended by their start, in callers' views."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_the_start_fails_and_says_why(node: Served) -> None:
         await node.start()
 
 
-async def test_the_same_when_only_the_start_finds_out(node: Served) -> None:
+async def test_command_found_missing_at_the_start_ends_the_workload(node: Served) -> None:
     """As when the agent answers a creation before crun has ended."""
     agent = node.agent()
     agent.errors = {"start_container": agent.errors["create_container"]}

@@ -1,4 +1,4 @@
-"""What an agent may send that has no effect, and how much a reply may hold."""
+"""An agent's frames without effect, and the bound on a reply."""
 
 from __future__ import annotations
 

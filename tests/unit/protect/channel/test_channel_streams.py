@@ -19,7 +19,7 @@ def pattern(at: int, size: int) -> bytes:
 
 
 class Stream(RuleBasedStateMachine):
-    """One stream from a Sender to a Receiver, over connections that break with frames under way."""
+    """A stream from a Sender to a Receiver, over connections that break with frames under way."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ async def collector() -> AsyncIterator[Collector]:
 
 
 async def spans(collector: Collector, agent: SimAgent, sampling: float = 1.0) -> list[trace_pb2.Span]:
-    """All spans of a zone that greets, and is asked once."""
+    """All spans of a zone with a greeting and a question."""
     link = Link("z1", agent.dial, Owner())
     async with tracing(TracesConfig(collector.endpoint, sampling=sampling), "p"):
         with step("zone.boot", zone="z1"):

@@ -29,7 +29,7 @@ class Reader:
 
 
 async def test_a_write_that_waits_keeps_its_turn() -> None:
-    """A second one comes just when the first could go on."""
+    """A second write comes just when the first could go on."""
     reader = Reader()
     reader.allow()
     first = asyncio.create_task(reader.stream.write(b"a" * (2 * WINDOW)))

@@ -16,7 +16,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 
 def left() -> set[str]:
-    """Names of tasks of a link that still run."""
+    """Names of a link's running tasks."""
     return {t.get_name() for t in asyncio.all_tasks() if t.get_name().startswith(("link ", "output "))}
 
 
@@ -69,7 +69,7 @@ async def test_a_set_up_that_is_cancelled_from_inside_is_tried_again() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_close_at_any_moment_while_connections_break(seed: int) -> None:
-    """Closing must never be forgotten, whatever fails at the same moment."""
+    """Closing must never be forgotten, whatever else fails at the same moment."""
     rng = random.Random(seed)
     agent, owner = SimAgent(chunk=lambda: rng.choice([1, 5, 100_000])), Owner()
     link = Link("z1", agent.dial, owner)

@@ -20,7 +20,7 @@ SIZE = 1_000_000
 
 
 class Host:
-    """What protectd does with one container: a link, a log, and both again after a restart."""
+    """protectd's work for a container: a link, a log, and both again after a restart."""
 
     def __init__(self, agent: SimAgent, directory: Path) -> None:
         self._agent = agent

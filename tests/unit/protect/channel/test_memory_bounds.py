@@ -1,4 +1,4 @@
-"""What a zone and a caller who does not read can make protectd hold: bytes, not objects."""
+"""protectd's memory for a zone and a caller that does not read: bytes, not objects."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ async def manager(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Z
         yield manager
 
 
-async def test_its_agent_is_asked_nothing_until_it_is_resumed(
+async def test_agent_of_a_paused_zone_is_asked_nothing_until_resumed(
     manager: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
     watch = manager.hub.watch()

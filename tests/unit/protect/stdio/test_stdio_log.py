@@ -144,7 +144,7 @@ async def test_a_known_log_whose_directory_is_gone_waits_for_it(tmp_path: Path) 
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing of ours runs after it (mappings and files stay as they are)."""
+    """Stands for SIGKILL: no code of ours runs after it (mappings and files stay)."""
 
 
 def _torn(path: Path, journal: Path, rng: random.Random) -> None:

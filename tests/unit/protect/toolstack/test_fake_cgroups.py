@@ -58,7 +58,7 @@ def test_v2_beside_v1_without_memory(tmp_path: Path) -> None:
     assert [tree.base for tree in find_hierarchies(proc(tmp_path / "self", mounts))] == [Path("/v2")]
 
 
-def test_none_that_can_limit_memory(tmp_path: Path) -> None:
+def test_host_without_a_memory_controller_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="memory"):
         find_hierarchies(proc(tmp_path / "self", V1.format(n=1, root="/x", name="cpu", options="cpu")))
 
@@ -96,10 +96,10 @@ def test_a_delegated_group(
     ("attribute", "value", "taken"),
     [("trusted.delegate", b"1", True), ("user.delegate", b"1", True), ("user.delegate", b"0", False)],
 )
-def test_how_a_manager_delegates(
+def test_nearest_delegated_group_is_the_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attribute: str, value: bytes, taken: bool
 ) -> None:
-    """The nearest group above the daemon's own that is delegated."""
+    """The nearest delegated group above the daemon's own."""
     root = tmp_path / "cgroup"
 
     def getxattr(path: Path, name: str) -> bytes:

@@ -31,7 +31,9 @@ def happened(injector: FaultInjector, tries: int, at: str = "create", name: str 
         (3, 0, [False, False, False, True, True]),
     ],
 )
-def test_how_often_a_fault_happens(skip: int, times: int, expected: list[bool]) -> None:
+def test_fault_happens_after_its_skips_and_as_often_as_said(
+    skip: int, times: int, expected: list[bool]
+) -> None:
     injector = FaultInjector(FaultPlan((InjectedFault("create", FAIL, skip=skip, times=times),)))
     assert happened(injector, 5) == expected
 
@@ -50,7 +52,7 @@ def test_only_its_operation_and_its_names_are_counted() -> None:
 
 
 def test_the_first_row_that_applies() -> None:
-    """The second has its turn when the first is used up."""
+    """The second row has its turn when the first is used up."""
     rows = (InjectedFault("create", FAIL), InjectedFault("create", FaultKind.HALF, times=0))
     injector = FaultInjector(FaultPlan(rows))
     assert [injector.take("create", "x") for _ in range(3)] == [rows[0], rows[1], rows[1]]
@@ -78,7 +80,7 @@ def test_rows_of_the_file_come_after_those_given(tmp_path: Path) -> None:
         ("exhausted", "create"),
     ],
 )
-def test_which_fault_happens_where(tmp_path: Path, kind: str, legal: str) -> None:
+def test_fault_at_an_unsuitable_operation_is_invalid(tmp_path: Path, kind: str, legal: str) -> None:
     file = tmp_path / "faults.toml"
     injector = FaultInjector(FaultPlan(), file)
     operations = "create unpause destroy attach_disk detach_disk host_interface open_channel list"

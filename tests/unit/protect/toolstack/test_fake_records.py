@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -42,6 +43,16 @@ async def test_a_specification_survives_the_daemon(tmp_path: Path, spec: DomainS
     assert os.listdir(tmp_path) == ["spec.json"]
 
 
+async def test_a_specification_of_an_earlier_version(tmp_path: Path) -> None:
+    """An earlier version had no namespaces to share."""
+    write_spec(tmp_path, FULL)
+    values = json.loads((tmp_path / "spec.json").read_text())
+    del values["netns"], values["shared"]
+    (tmp_path / "spec.json").write_text(json.dumps(values))
+    found = await read_spec(tmp_path)
+    assert found is not None and (found.netns, found.shared, found.vcpus) == ("", None, 3)
+
+
 def test_the_pid(tmp_path: Path) -> None:
     assert read_pid(tmp_path) is None
     (tmp_path / "pid").write_text("12 3456\n")
@@ -59,7 +70,9 @@ def test_the_pid(tmp_path: Path) -> None:
         ("\xff?", ShutdownReason.UNKNOWN),
     ],
 )
-def test_status_file_gives_the_reason_of_the_end(tmp_path: Path, status: str | None, reason: ShutdownReason) -> None:
+def test_status_file_gives_the_reason_of_the_end(
+    tmp_path: Path, status: str | None, reason: ShutdownReason
+) -> None:
     if status is not None:
         (tmp_path / "status").write_bytes(status.encode("latin-1"))
     domain = Domain(PLAIN, tmp_path, DomainId(1), None, None)

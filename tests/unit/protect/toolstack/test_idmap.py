@@ -16,7 +16,7 @@ from protect.toolstack.libxl.kernel import has_user_namespaces
     [
         (ZoneIdMapping(65536, 65536), ["0 65536 65536", "4294967294 0 1"]),
         (ZoneIdMapping(1, 2**32 - 2), ["0 1 4294967294", "4294967294 0 1"]),
-        # The host's root has a name in there already.
+        # The host's root already has a name in the namespace.
         (ZoneIdMapping(0, 1000), ["0 0 1000"]),
     ],
 )

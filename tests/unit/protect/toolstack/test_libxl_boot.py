@@ -32,7 +32,7 @@ VERSION = b"6.1.0-9-cloud-amd64 (debian) #1\0"
 
 
 def bz_image(payload: bytes) -> bytes:
-    """A bzImage's setup header as far as it matters (boot.rst), one setup sector, the payload."""
+    """The used part of a bzImage's setup header (boot.rst), a setup sector, the payload."""
     head = bytearray(1024)
     head[0x1F1] = 1
     head[0x202:0x206] = b"HdrS"
@@ -183,7 +183,7 @@ def test_environment_that_a_command_line_cannot_carry_is_refused(environment: di
         domain_config(replace(SPEC, environment=environment), boot.Boot(Path("/k"), Path("/i"), 0), "")
 
 
-def test_how_long_a_command_line_may_be() -> None:
+def test_command_line_may_have_1023_characters() -> None:
     """1024 bytes with their NUL (MAX_GUEST_CMDLINE of Xen's xen.h)."""
     longest = {**{f"B{n}": "x" * 251 for n in range(3)}, "A": ""}
     missing = 1023 - len(boot.command_line("", longest))

@@ -1,4 +1,4 @@
-"""How a domain loses a disk, over a xenstore and a libxl in memory: whom its guest can hold up."""
+"""Loss of a domain's disk, over a xenstore and a libxl in memory: callers that its guest can hold up."""
 
 from __future__ import annotations
 

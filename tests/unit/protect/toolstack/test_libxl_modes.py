@@ -55,7 +55,7 @@ def test_modes_by_notes(tmp_path: Path, notes: list[elf.Note], modes: set[Mode],
 def test_nothing_in_an_image_is_trusted(
     tmp_path_factory: pytest.TempPathFactory, more: bytes, place: int, nonsense: bytes
 ) -> None:
-    """Sizes and offsets that lead anywhere: an answer all the same."""
+    """Sizes and offsets to any place: an answer in each case."""
     data = bytearray(elf.image(elf.PV) + more)
     data[place : place + len(nonsense)] = nonsense
     path = tmp_path_factory.mktemp("k") / "k"
@@ -177,7 +177,7 @@ def test_whether_there_is_flask(libxl: Callable[..., Any]) -> None:
         flask.enforcing(libxl(-errno.EACCES))
 
 
-def test_which_labels_the_policy_has(libxl: Callable[..., Any]) -> None:
+def test_label_is_known_if_the_policy_has_it(libxl: Callable[..., Any]) -> None:
     context = libxl(known=0, unknown=-errno.EINVAL, nothing=-errno.ENOSYS, secret=-errno.EACCES)
     assert [flask.knows(context, label) for label in ("known", "unknown", "nothing")] == [True, False, False]
     with pytest.raises(OSError, match="libxl_flask_context_to_sid secret"):

@@ -91,7 +91,9 @@ async def test_file_server_is_started_once_and_ends_with_its_domain(
     assert [end async for end in ends] == [], "that was no news"
 
 
-async def test_its_end_is_told_and_the_next_one_is_another(sharing: Sharing, namespace: Path) -> None:
+async def test_end_of_a_file_server_is_told_and_the_next_has_a_new_session(
+    sharing: Sharing, namespace: Path
+) -> None:
     uuid = uuid4()
     sharing.enter(uuid, "d", namespace)
     session = await sharing.serve(uuid, 7)

@@ -97,7 +97,7 @@ def test_every_function_that_is_called_by_name_exists() -> None:
 
 
 def test_a_socket_that_nobody_serves_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else libxenstore would wait for a dead daemon for ever."""
+    """Else libxenstore would wait for ever for a dead daemon."""
     path = tmp_path / "socket"
     monkeypatch.setattr(xenstore, "_SOCKETS", (path,))
     xenstore.check_served()

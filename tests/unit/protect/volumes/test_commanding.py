@@ -13,7 +13,7 @@ _STORAGE = frozenset(
 _NOWHERE = frozenset(
     "anon_inodefs bdev cxl dax devmem drm dmabuf guest_memfd iomem pidfs pipefs secretmem sockfs".split()
 )
-"""The kernel's own: they cannot be mounted."""
+"""File systems of the kernel itself: they cannot be mounted."""
 
 
 def test_each_kind_of_this_kernel_is_known() -> None:
@@ -22,6 +22,6 @@ def test_each_kind_of_this_kernel_is_known() -> None:
     assert without_device - COMMANDING - _STORAGE - _NOWHERE == set()
 
 
-def test_none_is_both() -> None:
+def test_commanding_file_systems_are_neither_storage_nor_unmountable() -> None:
     assert not COMMANDING & (_STORAGE | _NOWHERE)
     assert {"resctrl", "cpuset", "smackfs", "binder", "functionfs"} <= COMMANDING

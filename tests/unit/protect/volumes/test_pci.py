@@ -1,4 +1,4 @@
-"""Which PCI functions of a host can be given away, by a sysfs that the test makes."""
+"""PCI functions of a host that can be given away, by a sysfs of the test."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_unused_function_passes_and_is_reset(functions: Path) -> None:
     assert (functions / ADDRESS / "reset").read_text() == "1"
 
 
-def test_none(functions: Path) -> None:
+def test_missing_function_is_refused(functions: Path) -> None:
     with pytest.raises(Missing, match="lspci -D"):
         pci.check("0000:65:00.1", functions)
 
@@ -48,7 +48,7 @@ def test_function_with_an_interface_that_is_up_is_refused(functions: Path) -> No
     (functions / ADDRESS / "net/eth0/flags").write_text("0x1003\n")
     with pytest.raises(Refused, match="the interface eth0 is up"):
         pci.check(ADDRESS, functions)
-    # What pciback has shows no interface of the host's.
+    # A function of pciback shows no interface of the host.
     driver(functions / ADDRESS, pci.PCIBACK)
     pci.check(ADDRESS, functions)
 

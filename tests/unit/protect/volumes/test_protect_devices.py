@@ -72,7 +72,7 @@ def has(toolstack: MemoryToolstack, zone_id: str = "z1") -> list[str]:
 
 
 def told(domain: MemoryDomain) -> dict[str, object]:
-    """The OCI configuration that the agent got last."""
+    """The last OCI configuration for the agent."""
     asked = [one.create_container for one in domain.agent.requests if one.HasField("create_container")]
     made: dict[str, object] = json.loads(asked[-1].config_json)
     return made
@@ -81,7 +81,7 @@ def told(domain: MemoryDomain) -> dict[str, object]:
 async def test_device_has_a_single_zone_until_the_zone_is_dead(
     node: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
-    """By whatever name; a dead zone has nothing any more."""
+    """Under any name; a dead zone has no device any more."""
     await acquire(node, "z1", "fast")
     assert has(toolstack) == ["/dev/nvme0n1"]
     for name in ("fast", "/dev/nvme0n1"):
@@ -108,7 +108,9 @@ async def test_several_zones_may_have_a_read_only_device(
         await acquire(node, "z2", "/dev/nvme1n1")
 
 
-async def test_which_zones_may_have_which_device(node: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_device_is_refused_to_zones_of_other_profiles(
+    node: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     with pytest.raises(Denied, match=r"profile default.*host\.devices\.special\.profiles"):
         await acquire(node, "z1", "special")
     with pytest.raises(Missing, match="card, fast, model, special"):

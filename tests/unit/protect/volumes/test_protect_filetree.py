@@ -64,7 +64,9 @@ def test_a_version(files: AtomicFiles) -> None:
         contents(again)
 
 
-def test_the_one_that_is_in_force(files: AtomicFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_that_comes_during_the_read_is_read(
+    files: AtomicFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If a new version comes during the read, the new version is read."""
     real, swaps = filetree._Walk.tree, iter([{"a": "two"}, {"a": "three"}])
 

@@ -147,7 +147,7 @@ async def test_volumes_of_forgotten_zones_are_removed_at_start(
 
 
 def program(folder: Path, does: str) -> Path:
-    """A program in place of hostc/lookup, whose socket is descriptor 0."""
+    """A program in place of hostc/lookup; its socket is descriptor 0."""
     made = folder / "lookup"
     made.write_text(f"#!/bin/sh\n{does}\n")
     made.chmod(0o755)

@@ -96,7 +96,7 @@ async def _run(zones: Zones, zone_id: str, *args: str, memory: int = 0) -> None:
     ],
     ids=["panic", "panic-pvh", "destroy"],
 )
-async def test_how_it_died(
+async def test_kind_of_a_zones_death_is_told(
     zones: Zones, command: tuple[str, str], mode: pb.ZoneMode.ValueType, kind: str, cause: str
 ) -> None:
     zone = await zones.create_zone("z1", mode=mode)
@@ -169,7 +169,7 @@ async def test_a_zone_whose_agent_cannot_be_reached(tmp_path: Path, zones: Zones
 
 
 async def test_memory_that_the_host_is_short_of(zones: Zones) -> None:
-    """The refusal has both figures, and says who has the memory."""
+    """The refusal has both figures, and names the holders of the memory."""
     memory = (await zones.clients.host.Info(pb.InfoRequest(), timeout=PATIENCE)).memory
     async with failing(grpc.StatusCode.RESOURCE_EXHAUSTED) as said:
         await zones.create_zone("z2", resources=pb.ZoneResources(memory_bytes=memory.total_bytes))

@@ -1,6 +1,6 @@
-"""SIGKILL of protectd while a running zone changes: its size, and the devices that it has.
+"""SIGKILL of protectd while a running zone changes: its size, and its devices.
 
-One zone for all: whatever a test leaves, the next one begins with it.
+All tests share a zone: the next test begins with the state that a test leaves.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ async def ring() -> AsyncIterator[Ring]:
 
 
 async def settled() -> None:
-    """All that can go on without anything new has gone on; a process that stood still has slept long, too."""
+    """All work without new input is done; a stalled process has slept long, too."""
     for _ in range(100):
         await asyncio.sleep(0)
 
@@ -138,7 +138,7 @@ async def test_a_cancelled_read_loses_nothing(ring: Ring) -> None:
 
 
 async def test_a_guest_that_notifies_again_and_again_is_heard_once_a_turn(ring: Ring) -> None:
-    """Its zone's turn may come late, and until then the loop has nothing to do for it."""
+    """Its zone's turn may come late, and until then the loop has no work for the guest."""
     transport = VchanTransport(ring)  # type: ignore[arg-type]
     reading = transport.read(10)
     woken = reading.send(None)
@@ -329,7 +329,7 @@ async def test_a_guest_that_offers_no_ring_is_asked_less_and_less(
 async def test_larger_rings_are_a_violation_and_cut_the_guest_off_for_good(
     channels: VchanChannels, store: MemoryStore, guest: Guest, used: bool
 ) -> None:
-    """Also in an epoch that a killed daemon had claimed."""
+    """Also in an epoch claimed by a killed daemon."""
     guest.larger.add("/local/domain/7/data/agent/1")
     store.set("agent-epoch", b"1")
     store.set("agent-used", b"1" if used else b"0")

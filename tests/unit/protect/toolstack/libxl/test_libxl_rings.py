@@ -1,4 +1,4 @@
-"""Rings of a vchan: their sizes are the guest's choice, and preflight counts the largest that are allowed."""
+"""Rings of a vchan: the guest chooses their sizes, and preflight counts the largest permitted rings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads for libxl: a context serves one call at a time, whatever becomes of the caller."""
+"""Threads for libxl: a context serves a single call at a time, whatever becomes of the caller."""
 
 from __future__ import annotations
 
