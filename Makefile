@@ -12,7 +12,7 @@ PACKAGES := tests/packages
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen test-packages install deb lock demo demo-xen run folder bench soak proto manifests reference docs clean
+.PHONY: help setup parts debian debian-all zone xenbind compiled quick check test test-unit test-fake test-xen test-packages install deb lock demo demo-xen run folder bench soak proto manifests reference docs clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -24,7 +24,7 @@ root-%:
 setup: debian-all parts  ## install what is missing: Debian packages (as root), .venv, the C parts
 
 # What the daemons need, without what only tests and nested Xen do.
-parts: $(BIN)/.installed zone xenbind compiled
+parts: debian $(BIN)/.installed zone xenbind compiled
 
 debian:
 	@packaging/install-debian-packages run
@@ -32,9 +32,9 @@ debian:
 debian-all:
 	@packaging/install-debian-packages run test xen
 
-$(BIN)/.installed: pyproject.toml | debian
+$(BIN)/.installed: pyproject.toml
 	@echo "installing the Python packages into .venv"
-	@test -x $(PY) || $(PYTHON) -m venv .venv
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
 	@touch $@
 
@@ -44,13 +44,16 @@ zone: debian  ## build the C: the agent and its root tree, the file server, the 
 
 xenbind: $(BIN)/.xenbind  ## build the libxl binding
 
-$(BIN)/.xenbind: $(BIN)/.installed $(filter-out xenbind/_libxl%,$(wildcard xenbind/*.c xenbind/*.h)) xenbind/build.py
+$(BIN)/.xenbind: $(BIN)/.installed $(filter-out xenbind/_libxl%,$(wildcard xenbind/*.c xenbind/*.h)) xenbind/build.py | debian
 	@$(PY) -m xenbind.build
 	@touch $@
 
 # Daemons start in half the time; in an environment where Python writes no bytecode itself, too.
 compiled: $(BIN)/.installed
 	@$(PY) -m compileall -q cri images protect protectctl hostsetup cluster daemonkit xenbind tools proto
+
+quick: $(BIN)/.installed  ## a minute, needs only Python: checks and unit tests of what changed, or of DIR=<folder>
+	@$(PY) -m tools.quick $(DIR)
 
 check: parts  ## linters, types, import rules, the order of the C, stub drift, sizes: all of them tests
 	$(PYTEST) -q tests/checks
