@@ -55,14 +55,14 @@ compiled: $(BIN)/.installed
 quick: $(BIN)/.installed  ## a minute, needs only Python: checks and unit tests of what changed, or of DIR=<folder>
 	@$(PY) -m tools.quick $(DIR)
 
-check: parts  ## linters, types, import rules, the order of the C, stub drift, sizes: all of them tests
+check: $(BIN)/.installed  ## needs only Python: linters, types, import rules, the order of the C, stub drift, sizes
 	$(PYTEST) -q tests/checks
 
 test: root-test setup  ## every tier; of nested Xen what is not slow (all of it: test-xen)
-	$(PYTEST_AGAIN) $(TWO) tests/integration tests/hostile tests/zone tests/contract tests/conformance tests/cluster tests/unit
+	$(PYTEST_AGAIN) $(TWO) tests/integration tests/hostile tests/zone tests/contract tests/conformance tests/cluster tests/unit tests/checks
 	$(PYTEST_AGAIN) --xen=quick tests/xen
 
-test-unit: $(BIN)/.installed  ## needs no more than a C compiler: pure logic, checks
+test-unit: $(BIN)/.installed  ## needs no more than a C compiler: pure logic, codecs, state tables
 	@$(MAKE) --silent -C hostc ../zone/build/lookup
 	$(PYTEST) tests/unit
 

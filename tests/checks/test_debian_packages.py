@@ -121,6 +121,16 @@ def test_targets_that_need_root_ask_first() -> None:
     assert asking == set(targets)
 
 
+@pytest.mark.parametrize("target", ["quick", "check", "test-unit"])
+def test_a_target_that_needs_little_installs_no_debian_packages(target: str) -> None:
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run(
+        ["make", "--dry-run", "--always-make", target], cwd=PACKAGING.parent, capture_output=True, text=True,
+        check=True, env=own,
+    )  # fmt: skip
+    assert "pip install" in done.stdout and "install-debian-packages" not in done.stdout
+
+
 @pytest.mark.parametrize("target", ["demo", "run", "test", "test-fake", "test-xen", "demo-xen", "bench"])
 def test_make_without_root_says_so_and_does_nothing_else(tmp_path: Path, target: str) -> None:
     (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
