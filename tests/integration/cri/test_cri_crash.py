@@ -18,6 +18,7 @@ import pytest_asyncio
 from cri.cni import netns
 from tests.support.cri.cri_daemons import CriNode, container_status, in_step, needs_node, pulled
 from tests.support.protect.daemons import ROOT, Daemon
+from tests.support.waiting import until
 from tools.localnode.client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2
@@ -267,12 +268,8 @@ async def _in_step(bench: Bench) -> None:
 
 async def _nothing_left(bench: Bench) -> None:
     """The daemons tidy up in the background once they are in step."""
-    async with asyncio.timeout(_SETTLE):
-        while left := bench.node.leftovers():
-            try:
-                await asyncio.sleep(0.05)
-            except asyncio.CancelledError:
-                pytest.fail(f"left over: {left}\n{bench.node.daemon.tail(3000)}")
+    left = bench.node.leftovers
+    await until(lambda: not left(), _SETTLE, lambda: f"{left()}\n{bench.node.daemon.tail(3000)}")
 
 
 async def test_a_pod_without_trouble_leaves_nothing(bench: Bench) -> None:

@@ -21,7 +21,8 @@ from protect.host.disk_rates.throttle import can_throttle
 from tests.support.protect import leftovers
 from tests.support.protect.crashes import armed, connected, killed, once_undone, steps, workloads
 from tests.support.protect.disk_counts import limits
-from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, stack, until
+from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, stack
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_protectd]
@@ -99,9 +100,7 @@ async def _only_the_witness(zones: Zones) -> None:
             len([one for one in leftovers.processes(run_dir) if one.endswith(" init")]),
         )
 
-    with suppress(TimeoutError):
-        await until(lambda: seen() == (1, 1, ["other"], 1, 1))
-    assert seen() == (1, 1, ["other"], 1, 1)
+    await until(lambda: seen() == (1, 1, ["other"], 1, 1), what=seen)
 
 
 @pytest.mark.parametrize("step", steps("zone-connect"))
@@ -207,9 +206,10 @@ async def test_destroy_zone(zones: Zones, step: str) -> None:
 
 
 async def until_ids(zones: Zones, ids: list[str]) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        while await zone_ids(zones) != ids:  # noqa: ASYNC110 - asked of the daemon
-            await asyncio.sleep(0.02)
+    async def listed() -> bool:
+        return await zone_ids(zones) == ids
+
+    await until(listed)
 
 
 @pytest.mark.parametrize("step", ["reconcile.loaded", "reconcile.shared", "reconcile.adopted"])

@@ -14,7 +14,8 @@ import pytest
 from tests.support.cri.kubelet_files import AtomicFiles, PodFiles, pod_files
 from tests.support.images import busybox
 from tests.support.protect.crashes import armed, connected, killed, workloads
-from tests.support.protect.zones import Zones, failing, needs_protectd, serving, until
+from tests.support.protect.zones import Zones, failing, needs_protectd, serving
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, needs_protectd]

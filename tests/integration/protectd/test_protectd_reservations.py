@@ -14,7 +14,8 @@ import pytest
 import protect.__main__  # noqa: F401 - imports every step
 from tests.support.observe.messages import next_message
 from tests.support.protect.crashes import armed, connected, killed, once_undone, steps
-from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, until
+from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2 as rpb
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import pytest
 
 from tests.support.protect import leftovers
 from tests.support.protect.crashes import armed, connected, killed, steps
-from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, until
+from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_protectd]
@@ -132,9 +132,10 @@ async def _until_settled(zones: Zones, expected: Shown) -> None:
     """The zone is adopted in the background, and its agent told last."""
     found: tuple[object, ...] = ()
     wanted = (expected, held_for(expected), expected[:2])
-    with suppress(TimeoutError):
-        async with asyncio.timeout(TIMEOUT):
-            while found != wanted:
-                found = (await shown(zones), limits(zones), await seen_inside(zones))
-                await asyncio.sleep(0.02)
-    assert found == wanted
+
+    async def settled() -> bool:
+        nonlocal found
+        found = (await shown(zones), limits(zones), await seen_inside(zones))
+        return found == wanted
+
+    await until(settled, what=lambda: f"{found}, not {wanted}")

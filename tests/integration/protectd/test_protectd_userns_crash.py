@@ -12,7 +12,8 @@ import pytest
 from tests.support.images import busybox
 from tests.support.images.volume_image import volume_squashfs
 from tests.support.protect.crashes import armed, connected, killed, workloads
-from tests.support.protect.zones import Zones, needs_protectd, serving, stack, until
+from tests.support.protect.zones import Zones, needs_protectd, serving, stack
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_protectd]

@@ -25,7 +25,8 @@ from protect.state.store import Intent
 from protect.workloads import create, delete, start
 from protect.zones import connect, destroy, inspect, launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import MIB, hasten, running, served, until, workload_spec, zone_spec
+from tests.support.protect.protect_node import MIB, hasten, running, served, workload_spec, zone_spec
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2
 from xenpod_proto.protect.v1 import protect_pb2
 

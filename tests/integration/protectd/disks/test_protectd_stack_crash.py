@@ -10,7 +10,8 @@ import pytest
 from tests.support.images import layered_image
 from tests.support.protect import leftovers
 from tests.support.protect.crashes import armed, connected, killed, once_undone, steps, workloads
-from tests.support.protect.zones import Zones, needs_protectd, serving, stack, until
+from tests.support.protect.zones import Zones, needs_protectd, serving, stack
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_protectd]
 DISKS = 3

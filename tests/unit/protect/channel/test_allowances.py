@@ -13,7 +13,8 @@ from protect.channel.frames import WINDOW, Frame, FrameDecoder, Side, Type
 from protect.channel.link import Link
 from protect.model.errors import ProtocolViolation
 from tests.support.agent.agent_sim import SimAgent
-from tests.support.agent.link_owner import LIST, Owner, create, until
+from tests.support.agent.link_owner import LIST, Owner, create
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 
