@@ -89,7 +89,7 @@ async def test_the_real_process_is_scraped(short_path: Path, address: str) -> No
         path = short_path / "dra.toml"
         path.write_text(toml(settings))
         config = load(DraConfig, path)
-        daemon = Daemon("dra", path, config.plugin_socket, short_path / "dra.log")
+        daemon = Daemon("cluster.dra", path, config.plugin_socket, short_path / "dra.log")
         async with served(short_path, MemoryToolstack()):
             starting = asyncio.create_task(daemon.start())
             try:

@@ -39,7 +39,7 @@ async def node(tmp_path: Path) -> AsyncIterator[CriNode]:
 def command(node: CriNode, *more: str) -> tuple[str, ...]:
     to, *rest = more
     common = ("--cri-socket", str(node.daemon.socket), "--interval", "1s")
-    return (sys.executable, "-m", "labeller", to, *common, *rest)
+    return (sys.executable, "-m", "cluster.labeller", to, *common, *rest)
 
 
 async def run(node: CriNode, *more: str) -> tuple[int, str]:
