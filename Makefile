@@ -12,7 +12,7 @@ PACKAGES := tests/packages
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen test-packages install deb lock demo demo-xen run folder bench soak proto reference docs clean
+.PHONY: help setup parts debian debian-all zone xenbind compiled quick check test test-rest test-all test-unit test-fake test-xen test-packages install deb lock demo demo-xen run folder bench soak proto reference docs clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -24,7 +24,7 @@ root-%:
 setup: debian-all parts  ## install what is missing: Debian packages (as root), .venv, the C parts
 
 # The daemons' requirements, without the requirements of tests and nested Xen.
-parts: $(BIN)/.installed zone xenbind compiled
+parts: debian $(BIN)/.installed zone xenbind compiled
 
 debian:
 	@packaging/install-debian-packages run
@@ -32,9 +32,9 @@ debian:
 debian-all:
 	@packaging/install-debian-packages run test xen
 
-$(BIN)/.installed: pyproject.toml | debian
+$(BIN)/.installed: pyproject.toml
 	@echo "installing the Python packages into .venv"
-	@test -x $(PY) || $(PYTHON) -m venv .venv
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
 	@touch $@
 
@@ -44,7 +44,7 @@ zone: debian  ## build the C: the agent and its root tree, the file server, the 
 
 xenbind: $(BIN)/.xenbind  ## build the libxl binding
 
-$(BIN)/.xenbind: $(BIN)/.installed $(filter-out xenbind/_libxl%,$(wildcard xenbind/*.c xenbind/*.h)) xenbind/build.py
+$(BIN)/.xenbind: $(BIN)/.installed $(filter-out xenbind/_libxl%,$(wildcard xenbind/*.c xenbind/*.h)) xenbind/build.py | debian
 	@$(PY) -m xenbind.build
 	@touch $@
 
@@ -52,14 +52,22 @@ $(BIN)/.xenbind: $(BIN)/.installed $(filter-out xenbind/_libxl%,$(wildcard xenbi
 compiled: $(BIN)/.installed
 	@$(PY) -m compileall -q cri images protect protectctl hostsetup cluster daemonkit xenbind tools proto
 
-check: parts  ## linters, types, import rules, the order of the C, stub drift, sizes: all of them tests
+quick: $(BIN)/.installed  ## a minute, needs only Python: checks and unit tests of what changed, or of DIR=<folder>
+	@$(PY) -m tools.quick $(DIR)
+
+check: $(BIN)/.installed  ## needs only Python: linters, types, import rules, the order of the C, stub drift, sizes
 	$(PYTEST) -q tests/checks
 
-test: root-test setup  ## every tier; of nested Xen what is not slow (all of it: test-xen)
-	$(PYTEST_AGAIN) $(TWO) tests/integration tests/hostile tests/zone tests/contract tests/conformance tests/cluster tests/unit
+test: root-test setup  ## needs root: every tier; of the kill tests and nested Xen a part (see test-all, test-xen)
+	$(PYTEST_AGAIN) $(TWO) --checkpoints=one tests/integration tests/hostile tests/zone tests/contract tests/conformance tests/cluster tests/unit tests/checks
 	$(PYTEST_AGAIN) --xen=quick tests/xen
 
-test-unit: $(BIN)/.installed  ## needs no more than a C compiler: pure logic, checks
+test-rest: root-test-rest setup  ## needs root: the kill tests that make test leaves out
+	$(PYTEST_AGAIN) $(TWO) --checkpoints=rest tests/integration
+
+test-all: root-test-all test test-rest  ## needs root: make test, and the kill tests that it leaves out
+
+test-unit: $(BIN)/.installed  ## needs no more than a C compiler: pure logic, codecs, state tables
 	@$(MAKE) --silent -C hostc ../zone/build/lookup
 	$(PYTEST) tests/unit
 

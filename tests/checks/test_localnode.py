@@ -78,6 +78,7 @@ def test_a_routed_subnet_is_stepped_over(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not network.bridge_for("/a").subnet.overlaps(first)
 
 
+@pytest.mark.skipif(not layers.BUSYBOX.exists(), reason="needs busybox (make setup)")
 def test_the_image_is_whole_and_the_same_each_time() -> None:
     made = layers.busybox()
     assert made == layers.busybox()

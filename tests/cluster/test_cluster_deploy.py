@@ -26,6 +26,7 @@ from tests.support.manifests.sources import (
     needs_helm,
     read,
 )
+from tests.support.waiting import until
 
 pytestmark = [needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
 
@@ -56,9 +57,8 @@ async def serving(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
 async def labeller(serving: Serving) -> Api:
     """A client with the token of a pod of the DaemonSet, which runs on ``HERE``."""
     client = await _of_pod(serving, defaults())
-    async with asyncio.timeout(PATIENCE):  # RBAC and policies act a moment after they are there
-        while not await _bounded(client):  # noqa: ASYNC110 - the API has no event of it
-            await asyncio.sleep(0.1)
+    # RBAC and policies act a moment after they are created.
+    await until(lambda: _bounded(client), PATIENCE)
     return client
 
 

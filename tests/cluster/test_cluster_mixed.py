@@ -25,6 +25,7 @@ from tests.support.cluster.programs import free_ports, needs_kubernetes
 from tests.support.cri.cri_daemons import IMAGE, needs_node
 from tests.support.delegate.containerd import needs_containerd
 from tests.support.delegate.mixed import ZONE
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.root,
@@ -254,13 +255,15 @@ async def generated(cluster: Cluster, folder: Path) -> dict[str, str]:
 async def until_assigned(cluster: Cluster) -> None:
     """Wait until a policy acts, which takes a moment."""
     asked = pod("asked", "true", hostNetwork=True)
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                await cluster.api.post(f"{PODS}?dryRun=All", asked)
-            except ApiRefused:
-                return
-            await asyncio.sleep(0.1)
+
+    async def refused() -> bool:
+        try:
+            await cluster.api.post(f"{PODS}?dryRun=All", asked)
+        except ApiRefused:
+            return True
+        return False
+
+    await until(refused, PATIENCE)
 
 
 async def test_a_full_disk_takes_unused_images_and_then_pods_of_both(mixed: MixedCluster) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tests.support.cluster.api import PATIENCE, Api, ApiRefused, Object
 from tests.support.cluster.cluster import pod
 from tests.support.cluster.control_plane import api_server
 from tests.support.cluster.programs import needs_kubernetes
+from tests.support.waiting import until
 
 pytestmark = [needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
 
@@ -87,14 +88,16 @@ async def api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
 async def _in_effect(api: Api) -> None:
     """Wait until policies act, which takes a moment and has no event in the API."""
 
-    async def until(true: Callable[[Object | str], bool], namespace: str, **spec: Any) -> None:
-        while not true(await asked(api, namespace, **spec)):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+    async def assigned() -> bool:
+        found = await asked(api, TENANT)
+        return isinstance(found, dict) and "runtimeClassName" in found
 
-    async with asyncio.timeout(PATIENCE):
-        await until(lambda found: isinstance(found, dict) and "runtimeClassName" in found, TENANT)
-        await until(lambda found: isinstance(found, str), PLAIN, runtimeClassName="small-metal", hostPID=True)
-        await until(lambda found: isinstance(found, str), PLAIN, tolerations=EVERYWHERE)
+    async def refused(**spec: Any) -> bool:
+        return isinstance(await asked(api, PLAIN, **spec), str)
+
+    await until(assigned, PATIENCE)
+    await until(partial(refused, runtimeClassName="small-metal", hostPID=True), PATIENCE)
+    await until(partial(refused, tolerations=EVERYWHERE), PATIENCE)
 
 
 async def asked(api: Api, namespace: str, **spec: Any) -> Object | str:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from protect.host import mounts as host
-from tests.support.cri.conformance import PATIENCE, Stage, refused, until
+from tests.support.cri.conformance import PATIENCE, Stage, refused
 from tests.support.cri.cri_daemons import needs_node
+from tests.support.waiting import until
 from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -182,7 +183,7 @@ async def test_the_host_gets_back_what_it_shared(stage: Stage, shared_pod: Pod, 
         below.rmdir()
         await stop(stage, container)
         places = stage.node.protectd.run_dir / "volumes" / shared_pod.id / "places"
-        await until(lambda: not (places / container).exists())
+        await until(lambda: not (places / container).exists(), PATIENCE)
 
 
 async def test_an_empty_dir_in_memory(stage: Stage, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.support.cri.conformance import PATIENCE, Stage, refused, until
+from tests.support.cri.conformance import PATIENCE, Stage, refused
 from tests.support.cri.cri_daemons import needs_node
+from tests.support.waiting import until
 from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -72,7 +73,7 @@ async def test_more_than_memory_and_back(stage: Stage, pod: Pod) -> None:
     container = await stage.started(pod)
     await stage.output(container, "dd if=/dev/zero of=/big bs=1M count=150 conv=fsync")
     file = disk(stage, pod)
-    await until(lambda: file.stat().st_blocks * 512 >= 150 * MIB)
+    await until(lambda: file.stat().st_blocks * 512 >= 150 * MIB, PATIENCE)
     assert file.stat().st_size == 256 * MIB
 
     async with asyncio.timeout(PATIENCE):
@@ -80,7 +81,7 @@ async def test_more_than_memory_and_back(stage: Stage, pod: Pod) -> None:
             await asyncio.sleep(0.1)
     assert await fill(stage, container, "/more") < 106 * MIB
     await stage.output(container, "rm /more /big && echo fine > /a && cat /a")
-    await until(lambda: file.stat().st_blocks * 512 < 64 * MIB)
+    await until(lambda: file.stat().st_blocks * 512 < 64 * MIB, PATIENCE)
 
 
 async def test_annotations(stage: Stage) -> None:

@@ -16,6 +16,7 @@ import pytest
 from daemonkit.faults import Broken, Invalid, Missing
 from protect.host import loops
 from protect.host.loops import Loop, adopt_loop, attach_loop, backing_file, take_loop
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -41,9 +42,7 @@ def attached(image: Path) -> list[str]:
 
 async def nobody_has(image: Path) -> None:
     """Wait until nobody has the device: others who look for a free one may open it for a moment."""
-    async with asyncio.timeout(60):
-        while attached(image):  # noqa: ASYNC110 - the kernel's own time
-            await asyncio.sleep(0.01)
+    await until(lambda: not attached(image))
 
 
 async def test_the_device_is_the_file_and_lives_as_long_as_it_is_open(image: Path) -> None:

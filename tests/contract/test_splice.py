@@ -30,6 +30,7 @@ from protect.network.namespace import in_namespace
 from protect.network.netlink import Netlink
 from protect.network.splice import move_interface, splice
 from tests.support.protect.pod_network import MTU, PodNetwork, run
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -222,9 +223,7 @@ async def test_a_redirect_to_something_gone_is_replaced(pod_network: PodNetwork,
 
 
 async def _gone(network: PodNetwork, name: str) -> None:
-    async with asyncio.timeout(60):
-        while name in network.interfaces():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(lambda: name not in network.interfaces())
 
 
 async def test_an_interface_is_brought_early(pod_network: PodNetwork, guest: Guest) -> None:
@@ -275,9 +274,7 @@ async def test_no_thread_is_left_in_another_namespace(pod_network: PodNetwork, g
     seen = await in_namespace(pod_network.path, lambda netlink: os.readlink("/proc/thread-self/ns/net"))
     assert seen != own
     # Python forgets a thread a moment before the kernel does.
-    async with asyncio.timeout(60):
-        while _in_threads() or _namespaces() != {own}:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not _in_threads() and _namespaces() == {own})
 
 
 def _in_threads() -> bool:

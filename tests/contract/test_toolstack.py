@@ -27,7 +27,8 @@ from protect.model.toolstack import (
 from protect.network.splice import splice
 from protect.state.death import CONSOLE_BYTES, DeathKind, judge
 from tests.support.protect.pod_network import MTU, PodNetwork
-from tests.support.protect.stage import PATIENCE, Stage, soon, until
+from tests.support.protect.stage import PATIENCE, Stage, soon
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -454,7 +455,10 @@ async def test_a_spliced_interface_is_the_pods_end(stage: Stage, pod_network: Po
     }
     assert not pod_network.ping("10.77.0.5", 1, patience=1), "the namespace's own stack answers for the guest"
     await agent.configure(0, guest)
-    await until(lambda: all(pod_network.ping(address, 1, patience=1) for address in ("10.77.0.5", "fd77::5")))
+    await until(
+        lambda: all(pod_network.ping(address, 1, patience=1) for address in ("10.77.0.5", "fd77::5")),
+        PATIENCE,
+    )
     assert await splice(name, pod_network.path, "eth0") == guest
     assert pod_network.ping("10.77.0.5") and pod_network.ping("fd77::5")
     stats = (await agent.call(get_stats=pb.GetStats())).stats.zone.interfaces
@@ -464,12 +468,12 @@ async def test_a_spliced_interface_is_the_pods_end(stage: Stage, pod_network: Po
 async def test_an_interface_is_born_where_it_is_wanted(stage: Stage, pod_network: PodNetwork) -> None:
     agent = await stage.boot(interfaces=1, netns=pod_network.path)
     name = await stage.toolstack.host_interface(agent.domain, 0)
-    await until(lambda: name in pod_network.interfaces())
+    await until(lambda: name in pod_network.interfaces(), PATIENCE)
     assert name not in os.listdir("/sys/class/net")
     await agent.configure(0, await splice(name, pod_network.path, "eth0"))
-    await until(lambda: pod_network.ping("10.77.0.5", 1, patience=1))
+    await until(lambda: pod_network.ping("10.77.0.5", 1, patience=1), PATIENCE)
     await stage.toolstack.destroy(agent.domain)
-    await until(lambda: name not in pod_network.interfaces())
+    await until(lambda: name not in pod_network.interfaces(), PATIENCE)
 
 
 async def test_an_interface_wanted_nowhere(stage: Stage) -> None:
@@ -488,7 +492,7 @@ async def test_interfaces_there_are_and_are_not(stage: Stage) -> None:
         with pytest.raises(Invalid):
             await stage.toolstack.host_interface(info.id, index)
     await stage.toolstack.destroy(info.id)
-    await until(lambda: not set(names) & set(os.listdir("/sys/class/net")))
+    await until(lambda: not set(names) & set(os.listdir("/sys/class/net")), PATIENCE)
 
 
 async def test_a_splice_to_nothing(stage: Stage, pod_network: PodNetwork) -> None:

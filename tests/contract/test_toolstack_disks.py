@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from protect.model.toolstack import DiskSpec
-from tests.support.protect.stage import MIB, Agent, Stage, until
+from tests.support.protect.stage import MIB, PATIENCE, Agent, Stage
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -30,9 +31,9 @@ async def test_a_disk_that_the_guest_writes_comes_and_goes_on_the_host(
     await stage.toolstack.attach_disk(info.id, DiskSpec("xvda", images[0]))
     write = "dd if=/dev/zero of=/a bs=1M count=16 conv=fsync; exec sleep 1000"
     await agent.begin("c1", "xvda", "sh", "-c", write)
-    await until(lambda: file.stat().st_blocks * 512 >= 16 * MIB)
+    await until(lambda: file.stat().st_blocks * 512 >= 16 * MIB, PATIENCE)
     await agent.call(delete_container=pb.DeleteContainer(id="c1"))
-    await until(lambda: file.stat().st_blocks * 512 < 8 * MIB)
+    await until(lambda: file.stat().st_blocks * 512 < 8 * MIB, PATIENCE)
     await stage.toolstack.destroy(info.id)
 
 

@@ -24,7 +24,8 @@ from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultKind, Fault
 from protect.toolstack.fake.domain import write_spec
 from protect.toolstack.fake.toolstack import NOTICE
 from tests.support.protect.pod_network import PodNetwork
-from tests.support.protect.stage import GUEST, Agent, FakeStage, soon, until
+from tests.support.protect.stage import GUEST, PATIENCE, Agent, FakeStage, soon
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = [
@@ -137,7 +138,7 @@ async def test_a_create_that_fails_leaves_nothing(stage: FakeStage, kind: str) -
     wanted = stage.spec(interfaces=1)
     with pytest.raises(ToolstackError, match="injected fault"):
         await stage.toolstack.create(wanted)
-    await until(lambda: not stage.leftovers(), stage.leftovers)
+    await until(lambda: not stage.leftovers(), PATIENCE, stage.leftovers)
     assert await stage.toolstack.create(wanted) > 0, "the next try, of the same name, succeeds"
 
 
@@ -363,7 +364,7 @@ async def test_killed_at_every_step(stage: FakeStage, step: str, there: DomainSt
     found = await stage.info(wanted.uuid)
     assert (found.state if found else None) is there
     if found is None:
-        await until(lambda: not stage.leftovers(), stage.leftovers)
+        await until(lambda: not stage.leftovers(), PATIENCE, stage.leftovers)
     await stage.create(name="killed") if found is None else await stage.toolstack.destroy(found.id)
 
 
@@ -397,7 +398,7 @@ async def test_a_pid_that_came_to_mean_another_process(stage: FakeStage) -> None
     assert sleeper.returncode is None, "another process was killed"
     sleeper.kill()
     await sleeper.wait()
-    await until(lambda: not Path("/proc", pid).exists())
+    await until(lambda: not Path("/proc", pid).exists(), PATIENCE)
 
 
 async def test_a_launcher_that_outlived_its_daemon_and_hangs(stage: FakeStage) -> None:
@@ -413,7 +414,7 @@ async def test_a_launcher_that_outlived_its_daemon_and_hangs(stage: FakeStage) -
         await stage.open()
     (stage.run_dir / "domains/readme").unlink()
     assert await stage.info(wanted.uuid) is None
-    await until(lambda: not stage.leftovers(), stage.leftovers)
+    await until(lambda: not stage.leftovers(), PATIENCE, stage.leftovers)
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -426,7 +427,7 @@ async def test_a_zone_whose_monitor_was_killed(stage: FakeStage, restart: bool) 
     monitor = int(parent.split()[1])
     assert b"fakedom" in Path(f"/proc/{monitor}/cmdline").read_bytes()
     os.kill(monitor, signal.SIGKILL)
-    await until(lambda: parent not in status.read_text().splitlines())
+    await until(lambda: parent not in status.read_text().splitlines(), PATIENCE)
     if restart:
         await stage.restart()
         agent = await stage.connect(info.id)
@@ -444,7 +445,7 @@ async def test_a_veth_goes_with_the_pods_namespace(stage: FakeStage) -> None:
     name = await stage.toolstack.host_interface(info.id, 0)
     with PodNetwork() as network:
         await splice(name, network.path, "eth0")
-    await until(lambda: name not in os.listdir("/sys/class/net"))
+    await until(lambda: name not in os.listdir("/sys/class/net"), PATIENCE)
     with PodNetwork() as network, pytest.raises(Exception, match="no such interface"):
         await splice(name, network.path, "eth0")
     await stage.toolstack.destroy(info.id)
@@ -453,6 +454,6 @@ async def test_a_veth_goes_with_the_pods_namespace(stage: FakeStage) -> None:
 async def test_unpause_of_the_dead(stage: FakeStage) -> None:
     info = await stage.create()
     os.kill(info.id, signal.SIGKILL)
-    await until(lambda: not Path("/proc", str(info.id)).exists())
+    await until(lambda: not Path("/proc", str(info.id)).exists(), PATIENCE)
     with pytest.raises(DomainGone):
         await stage.toolstack.unpause(info.id)

@@ -10,7 +10,8 @@ from daemonkit.faults import Exhausted, Invalid, Missing, Refused
 from protect.model.domain.shares import CpuShares
 from protect.model.errors import DomainGone
 from protect.model.toolstack import DiskSpec, DomainId, DomainInfo
-from tests.support.protect.stage import MIB, Agent, Stage, eventually
+from tests.support.protect.stage import MIB, PATIENCE, Agent, Stage
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -41,7 +42,7 @@ async def test_memory_grows_and_shrinks(stage: Stage) -> None:
             info = await info_of(stage, agent)
             return abs(seen - first - more) <= MIB and info.held_bytes <= begin + more == info.memory_bytes
 
-        await eventually(reached, agent.domain)
+        await until(reached, PATIENCE, agent.domain)
 
 
 async def test_memory_beyond_its_maximum_or_the_hosts(stage: Stage) -> None:
@@ -82,7 +83,7 @@ async def test_vcpus_come_and_go(stage: Stage) -> None:
             seen = (await size_of(agent, count)).cpus
             return seen == count == (await info_of(stage, agent)).vcpus_online
 
-        await eventually(reached, agent.domain)
+        await until(reached, PATIENCE, agent.domain)
         assert (await agent.call(get_facts=pb.GetFacts())).facts.cpus == count
     for wrong in (0, 4):
         with pytest.raises(Invalid, match="are not 1 to 3"):
@@ -137,7 +138,7 @@ async def test_a_container_sees_it(stage: Stage, images: tuple[Path, Path]) -> N
         size = await size_of(agent, 2)
         return size.cpus == 2 and size.memory_total_bytes >= memory + 63 * MIB
 
-    await eventually(reached, agent.domain)
+    await until(reached, PATIENCE, agent.domain)
     cpus, grown = await seen("after")
     assert cpus == 2 and abs(grown - memory - 64 * MIB) <= MIB
 
@@ -150,7 +151,7 @@ async def test_memory_in_use_is_not_given_back(stage: Stage, images: tuple[Path,
     free = (await size_of(agent)).memory_available_bytes
     fill = f"dd if=/dev/zero of=/kept bs=1M count={free // MIB // 2}; echo done; sleep 1000"
     output = await agent.begin("w", "xvda", "/bin/sh", "-c", fill)
-    await eventually(lambda: _said(output.data, b"done"), fill)
+    await until(lambda: _said(output.data, b"done"), PATIENCE, fill)
     wanted = before.memory_bytes - free // MIB * MIB * 3 // 4
     try:
         await stage.toolstack.set_memory(agent.domain, wanted)

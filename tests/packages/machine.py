@@ -8,9 +8,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tests.packages import trees
+from tests.support.waiting import block_until
 
 _BOOT = Path(__file__).parent / "boot.sh"
 _DEADLINE = 120.0
@@ -73,12 +75,12 @@ class Machine:
 
     def until(self, script: str, what: str, seconds: float = _DEADLINE) -> None:
         """Wait until a shell script succeeds."""
-        end = time.monotonic() + seconds
-        while subprocess.run(
-            [*self._enter(), "sh", "-c", script], capture_output=True, check=False
-        ).returncode:
-            assert time.monotonic() < end, f"{what} did not come: {self.run('journalctl', '-n', '80')}"
-            time.sleep(_PERIOD)
+
+        def succeeds() -> bool:
+            command = [*self._enter(), "sh", "-c", script]
+            return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+        block_until(succeeds, seconds, lambda: f"{what}; {self.run('journalctl', '-n', '80')}")
 
     def write(self, path: str, text: str) -> None:
         """Write a file in it."""
@@ -107,10 +109,10 @@ class Machine:
 
 def _remove_group(folder: Path) -> None:
     """Remove a control group, whose processes have been killed and may take a moment."""
-    end = time.monotonic() + 10
-    while folder.exists():
-        try:
+
+    def gone() -> bool:
+        with suppress(OSError):
             folder.rmdir()
-        except OSError:
-            assert time.monotonic() < end, f"{folder} is not empty"
-            time.sleep(_PERIOD)
+        return not folder.exists()
+
+    block_until(gone, 10, f"{folder} is empty")

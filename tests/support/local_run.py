@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.waiting import until
 from tools.localnode import network
 from tools.localnode.client import Client, connect
 from tools.localnode.processes import Output, background
@@ -71,9 +72,7 @@ def leftovers(folder: Path) -> list[str]:
 async def nothing_left(folder: Path) -> None:
     """Wait until nothing is left; the kernel takes its time."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(60):
-            while leftovers(folder):  # noqa: ASYNC110 - see above
-                await asyncio.sleep(0.02)
+        await until(lambda: not leftovers(folder))
     assert leftovers(folder) == []
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.agent.hostile_zone import LEGAL, HostileZone, directory_of
-from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, until
+from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, needs_protectd]

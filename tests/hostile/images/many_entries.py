@@ -11,7 +11,7 @@ import asyncio
 import gzip
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from pathlib import Path
 from images.manager import ImageManager
 from images.settings import ImageSettings
 from tests.support.images.images import Blob, Layer, build, digest, write_layout
+from tests.support.waiting import until
 
 _TOGETHER = 1000
 # Freed memory of an idle process that is no trace of an image.
@@ -54,12 +55,6 @@ def _status(key: str) -> int:
     return int(Path("/proc/self/status").read_text().partition(key)[2].split()[0]) * 1024
 
 
-async def _until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not true():  # noqa: ASYNC110 - memory goes without a word to us
-            await asyncio.sleep(0.1)
-
-
 def _layouts(folder: Path, images: int, entries: int) -> Iterator[Path]:
     for number in range(images):
         yield write_layout(folder / f"layout{number}", build([hostile_image(number, entries)]))
@@ -78,7 +73,7 @@ async def main(folder: Path, images: int, entries: int) -> Memory:
     await asyncio.gather(*(manager.import_layout(layout, None) for layout in layouts))
     peak = _status("VmHWM:")
     with suppress(TimeoutError):
-        await _until(lambda: _status("VmRSS:") < idle + _SLACK)
+        await until(lambda: _status("VmRSS:") < idle + _SLACK, 120)
     after = _status("VmRSS:")
     await manager.stop()
     return Memory(idle, peak, after)

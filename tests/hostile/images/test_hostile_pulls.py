@@ -25,6 +25,7 @@ from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed
 from tests.support.images.registry import Answer, LyingRegistry, content, status
+from tests.support.waiting import until
 from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -154,8 +155,7 @@ async def test_the_failure_of_another_repository_is_not_shared(tmp_path: Path, h
             bad = _pull(manager, registry, "evil")
             await held.until_asked()
             good = _pull(manager, registry)
-            while sum(len(pull.layers) for pull in manager.pulls.snapshots()) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda: sum(len(pull.layers) for pull in manager.pulls.snapshots()) >= 2)
             held.release()
             with pytest.raises(Missing):
                 await bad

@@ -22,6 +22,7 @@ from tests.support.cri.cri_daemons import needs_node
 from tests.support.cri.cri_watch import Watched, watched
 from tests.support.images.images import Blob, Layer, build, digest
 from tests.support.images.registry import Answer, LyingRegistry, content, status
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]
@@ -175,7 +176,7 @@ async def test_a_layer_that_comes_byte_by_byte_takes_the_time_of_its_worker(stag
         parents = [one for one in _children(daemon) if b"images.worker" in _cmdline(one)]
         workers = {one: _ticks(one) for parent in parents for one in _children(parent)}
         before = _ticks(daemon)
-        await _until(lambda: max(_ticks(one) - at for one, at in workers.items()) > 100)
+        await until(lambda: max(_ticks(one) - at for one, at in workers.items()) > 100, SECONDS)
         assert _ticks(daemon) - before < max(_ticks(one) - at for one, at in workers.items())
         await _served(stage)
         assert not pull.done()
@@ -186,12 +187,6 @@ async def test_a_layer_that_comes_byte_by_byte_takes_the_time_of_its_worker(stag
 
 def _cmdline(pid: int) -> bytes:
     return _read(Path(f"/proc/{pid}/cmdline"))
-
-
-async def _until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not true():  # noqa: ASYNC110 - nobody tells of another process's CPU time
-            await asyncio.sleep(0.05)
 
 
 class _Metadata:

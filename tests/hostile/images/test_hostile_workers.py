@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from images.settings import ImageSettings
 from tests.hostile.images.confined import assert_apart, assert_without_rights
 from tests.support.images.image_manager import running
 from tests.support.images.images import Blob, Layer, build, digest, write_layout
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("tar2sqfs") is None, reason="tar2sqfs is not installed")
 MIB = 1 << 20
@@ -113,12 +114,6 @@ def _alive(pids: list[int]) -> list[int]:
     return found
 
 
-async def _until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not true():  # noqa: ASYNC110 - processes of others come and go without a word to us
-            await asyncio.sleep(0.02)
-
-
 async def _goes_on(manager: ImageManager, tmp_path: Path) -> None:
     """The daemon has nothing left of it, and imports another image."""
     await manager.pulls.drain()
@@ -155,7 +150,7 @@ async def test_a_cancelled_pull_kills_its_workers(tmp_path: Path) -> None:
     layout = write_layout(tmp_path / "layout", ENDLESS)
     async with running(_settings(tmp_path / "state")) as manager:
         pull = asyncio.create_task(manager.import_layout(layout, None))
-        await _until(_reading)
+        await until(_reading)
         workers = _workers()
         # The worker may ignore all other signals.
         for pid in workers:
@@ -182,7 +177,7 @@ async def test_killed_process_fails_its_own_pull_alone(
     layout = write_layout(tmp_path / "layout", ENDLESS)
     async with running(_settings(tmp_path / "state")) as manager:
         pull = asyncio.create_task(manager.import_layout(layout, None))
-        await _until(_reading)
+        await until(_reading)
         workers = _workers()
         for pid in workers if whom == "worker" else _parents():
             os.kill(pid, number)
@@ -190,14 +185,14 @@ async def test_killed_process_fails_its_own_pull_alone(
             await pull
         await _goes_on(manager, tmp_path)
         # Workers end with their parent.
-        await _until(lambda: not _alive(workers))
+        await until(lambda: not _alive(workers))
 
 
 async def test_workers_are_ended_before_daemons_when_memory_is_short(tmp_path: Path) -> None:
     layout = write_layout(tmp_path / "layout", ENDLESS)
     async with running(_settings(tmp_path / "state")) as manager:
         pull = asyncio.create_task(manager.import_layout(layout, None))
-        await _until(lambda: _workers() and _converters())
+        await until(lambda: _workers() and _converters())
         forked = (*_workers(), *_converters(), *_parents())
         scores = {Path(f"/proc/{pid}/oom_score_adj").read_text() for pid in forked}
         assert scores == {"500\n"}
@@ -219,15 +214,15 @@ async def test_workers_and_the_converter_have_no_rights(tmp_path: Path) -> None:
     layout = write_layout(tmp_path / "layout", ENDLESS)
     async with running(_settings(tmp_path / "state")) as manager:
         pull = asyncio.create_task(manager.import_layout(layout, None))
-        await _until(lambda: _workers() and _converters())
+        await until(lambda: _workers() and _converters())
         forked = [*_workers(), *_converters()]
         # Both are confined first thing.
-        await _until(lambda: all("Seccomp:\t2" in Path(f"/proc/{pid}/status").read_text() for pid in forked))
+        await until(lambda: all("Seccomp:\t2" in Path(f"/proc/{pid}/status").read_text() for pid in forked))
         for pid in forked:
             assert_without_rights(pid)
             assert_apart(pid)
         (converter,) = _converters()
-        await _until(lambda: "tar2sqfs" in Path(f"/proc/{converter}/cmdline").read_text())
+        await until(lambda: "tar2sqfs" in Path(f"/proc/{converter}/cmdline").read_text())
         top = Path(f"/proc/{converter}/root")
         files = {path.name for path in top.rglob("*") if path.is_file()}
         assert {"out", "tar2sqfs"} < files
@@ -261,12 +256,12 @@ async def test_workers_make_way_for_the_daemons_and_long_ones_for_short_ones(tmp
     own = _niceness([os.getpid()])
     async with running(_settings(tmp_path / "state")) as manager:
         pull = asyncio.create_task(manager.import_layout(layout, None))
-        await _until(lambda: _workers() and _converters())
+        await until(lambda: _workers() and _converters())
         forked = [*_workers(), *_converters()]
-        await _until(lambda: min(_niceness(forked)) >= min(min(own) + NICER, 19))
+        await until(lambda: min(_niceness(forked)) >= min(min(own) + NICER, 19))
         assert _niceness([os.getpid(), *_parents()]) == own, "the daemon does not, nor what only forks"
         # An endless layer takes more time than a small image needs.
-        await _until(lambda: set(map(os.sched_getscheduler, _workers())) == {os.SCHED_IDLE})
+        await until(lambda: set(map(os.sched_getscheduler, _workers())) == {os.SCHED_IDLE})
         pull.cancel()
         with pytest.raises(asyncio.CancelledError):
             await pull
@@ -286,14 +281,14 @@ async def test_nothing_outlives_a_killed_daemon(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     daemon = subprocess.Popen([sys.executable, "-c", DAEMON, str(tmp_path / "state"), str(layout)])
     try:
-        await _until(lambda: _workers(daemon.pid))
+        await until(lambda: _workers(daemon.pid))
         left = [*_parents(daemon.pid), *_workers(daemon.pid)]
         # Not even a worker that cannot see the end of its pipes.
         os.kill(left[-1], signal.SIGSTOP)
     finally:
         daemon.kill()
         daemon.wait()
-    await _until(lambda: not _alive(left))
+    await until(lambda: not _alive(left))
 
 
 async def test_the_parent_stays_for_the_next_pull(tmp_path: Path) -> None:

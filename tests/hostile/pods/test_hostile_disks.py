@@ -20,7 +20,8 @@ import pytest
 from protect.host.disk_rates.throttle import can_throttle
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.protect import leftovers
-from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, stack, until
+from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, stack
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as protect

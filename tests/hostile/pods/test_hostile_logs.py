@@ -13,7 +13,8 @@ import pytest
 
 from daemonkit.host.files import HostCalls, open_plain
 from tests.support.protect.disk_source import DiskSource
-from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd, until
+from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.root, needs_protectd]
 REFUSED = grpc.StatusCode.FAILED_PRECONDITION

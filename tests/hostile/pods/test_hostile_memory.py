@@ -13,6 +13,7 @@ from cri.runtime import MEMORY_BUDGET
 from daemonkit.rpc.client import channel
 from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
 from tests.support.protect.daemons import Daemon
+from tests.support.waiting import until
 from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1.runtime_pb2_grpc import RuntimeServiceStub
@@ -74,10 +75,8 @@ async def test_probes_that_write_much_take_their_share_of_memory_and_it_comes_ba
         peaks = [_memory(daemon, "VmHWM") for daemon in both]
         assert peaks[0] - before[0] <= MEMORY_BUDGET + 32 * MIB
         assert sum(peaks) < BOTH_MOST
-        async with asyncio.timeout(120):
-            for daemon, size in zip(both, before, strict=True):
-                while _memory(daemon, "VmRSS") > size + BACK:  # noqa: ASYNC110 - no event says so
-                    await asyncio.sleep(0.2)
+        sizes = list(zip(both, before, strict=True))
+        await until(lambda: all(_memory(one, "VmRSS") <= size + BACK for one, size in sizes), 120)
 
 
 async def test_a_pod_that_has_all_its_execs_leaves_the_others_theirs(node: CriNode, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from daemonkit.host import children
 from tests.support.cri.cri_daemons import CNI_BIN, CriNode, needs_node, pulled
 from tests.support.protect.silent_server import SilentServer
-from tests.support.protect.zones import until
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]

@@ -20,6 +20,7 @@ from daemonkit.host.paths import HostPaths
 from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
 from tests.support.protect.daemons import GUEST
 from tests.support.protect.silent_server import SilentServer
+from tests.support.waiting import until
 from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -89,9 +90,7 @@ async def test_a_silent_file_server_holds_up_its_own_pods_alone(
             _create(client, mine.id, mine.config, f"{silent.path}/p", image),
         ]
         waiting = [asyncio.create_task(each) for each in stuck]
-        async with asyncio.timeout(60):
-            while not silent.asked:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: silent.asked)
         pod = await client.run_pod("honest")
         container = await client.create(pod, image, ["/bin/sh", "-c", "echo hello"])
         await client.start(container)

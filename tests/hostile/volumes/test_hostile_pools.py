@@ -16,7 +16,8 @@ from protect.volumes.host import HostVolumes
 from tests.support.images import busybox
 from tests.support.protect.daemons import GUEST
 from tests.support.protect.silent_server import SilentServer
-from tests.support.protect.zones import Zones, failing, needs_protectd, serving, until
+from tests.support.protect.zones import Zones, failing, needs_protectd, serving
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, needs_protectd]

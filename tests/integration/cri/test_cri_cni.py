@@ -21,7 +21,8 @@ from cri.cni.plugin import Plugins
 from cri.state.attachment import Attachment
 from cri.state.names import new_id
 from daemonkit.faults import Broken, Exhausted, Fault, Refused, TooLate
-from tests.support.cri.cri_node import pod_config, until
+from tests.support.cri.cri_node import pod_config
+from tests.support.waiting import until
 from tools.localnode import network as bridges
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -272,9 +273,7 @@ async def test_detach_waits_for_plugins_that_a_dead_daemon_left(place: Place) ->
         "-c",
         f"echo >{place.folder}/held; sleep 0.5; echo >{place.folder}/done",
     )
-    async with asyncio.timeout(60):
-        while not (place.folder / "held").exists():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: (place.folder / "held").exists())
     await place.network.detach(plan)
     assert (place.folder / "done").exists()
     await orphan.wait()

@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.cri.cri_daemons import CriNode, container_status, needs_node, pulled
+from tests.support.waiting import until
 from tools.localnode.client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -291,9 +292,7 @@ async def test_a_pod_without_network_configuration(stage: Stage) -> None:
 
 
 async def _log_says(log: Path, word: str) -> None:
-    async with asyncio.timeout(60):
-        while not log.exists() or word not in log.read_text():  # noqa: ASYNC110, ASYNC240
-            await asyncio.sleep(0.01)
+    await until(lambda: log.exists() and word in log.read_text())
 
 
 def _get(address: str, port: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from tests.support.labels.api_server import NAME, kubeconfig
 from tests.support.protect.daemons import Daemon, toml
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import served
+from tests.support.waiting import until
 
 MIB = 1 << 20
 Figures = dict[tuple[str, ...], float]
@@ -52,18 +54,17 @@ async def scrape(address: str) -> Figures:
     return parsed(await asyncio.to_thread(_page, address))
 
 
-async def until(address: str, what: Callable[[Figures], bool]) -> Figures:
-    """Scrape until the figures are so, as a scraper does: nothing tells when."""
+async def scraped(address: str, what: Callable[[Figures], bool]) -> Figures:
+    """Scrape until the figures satisfy the condition: the figures."""
     found: Figures = {}
-    try:
-        async with asyncio.timeout(60):
-            while not what(found):
-                try:
-                    found = await scrape(address)
-                except OSError:
-                    await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"the figures are {found}") from None
+
+    async def satisfied() -> bool:
+        nonlocal found
+        with suppress(OSError):
+            found = await scrape(address)
+        return what(found)
+
+    await until(satisfied, what=lambda: found)
     return found
 
 
@@ -88,7 +89,7 @@ async def test_the_real_process_is_scraped(short_path: Path, address: str) -> No
         path = short_path / "dra.toml"
         path.write_text(toml(settings))
         config = load(DraConfig, path)
-        daemon = Daemon("dra", path, config.plugin_socket, short_path / "dra.log")
+        daemon = Daemon("cluster.dra", path, config.plugin_socket, short_path / "dra.log")
         async with served(short_path, MemoryToolstack()):
             starting = asyncio.create_task(daemon.start())
             try:
@@ -102,7 +103,7 @@ async def test_the_real_process_is_scraped(short_path: Path, address: str) -> No
 
 
 async def _watched(cluster: Cluster, asked: DraKubelet, address: str) -> None:
-    before = await until(address, lambda found: found.get(("slice_writes_total",)) == 1)
+    before = await scraped(address, lambda found: found.get(("slice_writes_total",)) == 1)
     assert before[("protectd_up",)] == 1 and before[("claims",)] == 0
     assert before[("capacity_bytes",)] == before[("free_bytes",)] == 4096 * MIB
     assert before[("call_seconds_count", "prepare")] == 0
@@ -111,7 +112,7 @@ async def _watched(cluster: Cluster, asked: DraKubelet, address: str) -> None:
     for (name, uid), size in ((good, "512Mi"), (bad, "64Gi")):
         cluster.claims[f"default/{name}"] = allocated(name, uid, size, device=device["name"])
     await asked.prepare(good, bad, ("gone", "uid-gone"))
-    found = await until(address, lambda found: found.get(("claims",)) == 1)
+    found = await scraped(address, lambda found: found.get(("claims",)) == 1)
     assert found[("claimed_bytes",)] == found[("reserved_bytes",)] == 512 * MIB
     assert found[("free_bytes",)] == 3584 * MIB
     assert found[("call_seconds_count", "prepare")] == 3
@@ -121,7 +122,7 @@ async def _watched(cluster: Cluster, asked: DraKubelet, address: str) -> None:
     assert found[("errors_total", "read claim", "missing")] == 1
     assert found[("api_requests_total", "read claim")] == 3
     await asked.unprepare(good)
-    after = await until(address, lambda found: found.get(("claims",)) == 0)
+    after = await scraped(address, lambda found: found.get(("claims",)) == 0)
     assert after[("call_seconds_count", "unprepare")] == 1
     assert after[("slice_writes_total",)] == 1, "claims write nothing"
     assert after[("process_resident_memory_bytes",)] > 0
@@ -129,13 +130,13 @@ async def _watched(cluster: Cluster, asked: DraKubelet, address: str) -> None:
 
 async def test_names_of_claims_make_no_series(address: str) -> None:
     async with serving_metrics(MetricsConfig(address), "xenpod-dra"):
-        before = errors(await until(address, bool))
+        before = errors(await scraped(address, bool))
         for name in ("a", "b"):
             with pytest.raises(Exhausted), metrics.call("prepare"):
                 raise Exhausted("prepare claim", name, f"no room for {name}")
             with pytest.raises(ZeroDivisionError), metrics.call("unprepare"):
                 raise ZeroDivisionError(name)
-        after = errors(await until(address, bool))
+        after = errors(await scraped(address, bool))
     new = {key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key, 0)}
     assert new == {("prepare claim", "exhausted"): 2, ("unprepare claim", "bug"): 2}
 
@@ -148,6 +149,6 @@ async def test_protectds_last_word_stays_while_it_is_away(address: str) -> None:
     async with serving_metrics(MetricsConfig(address), "xenpod-dra"):
         metrics.host(ZoneMemory(8, 8, 5, 3, 4, 2))
         metrics.host(None)
-        found = await until(address, bool)
+        found = await scraped(address, bool)
     names = ("protectd_up", "claims", "capacity_bytes", "reserved_bytes", "claimed_bytes", "free_bytes")
     assert [found[(name,)] for name in names] == [0, 2, 8, 5, 4, 3]

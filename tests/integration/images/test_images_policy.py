@@ -26,6 +26,7 @@ from images.settings import ImageSettings, PolicySettings
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest, index_of, packed
 from tests.support.images.registry import INDEX, LyingRegistry, content
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc
 
 IMAGE = build([packed(Layer().file("f", b"x" * 5000).tar(), "")])
@@ -190,9 +191,7 @@ async def test_a_caller_that_goes_away_meanwhile(tmp_path: Path) -> None:
 
 async def _ended(pid: int) -> None:
     """Wait until a killed process has gone."""
-    async with asyncio.timeout(60):
-        while _runs(pid):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not _runs(pid))
 
 
 def _runs(pid: int) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.labels.api_server import NAME, OneNode, kubeconfig, serving
 from tests.support.protect.daemons import ROOT
+from tests.support.waiting import until
 from tools.localnode.processes import Output, background
 
 pytestmark = [pytest.mark.root, needs_node]
@@ -39,7 +39,7 @@ async def node(tmp_path: Path) -> AsyncIterator[CriNode]:
 def command(node: CriNode, *more: str) -> tuple[str, ...]:
     to, *rest = more
     common = ("--cri-socket", str(node.daemon.socket), "--interval", "1s")
-    return (sys.executable, "-m", "labeller", to, *common, *rest)
+    return (sys.executable, "-m", "cluster.labeller", to, *common, *rest)
 
 
 async def run(node: CriNode, *more: str) -> tuple[int, str]:
@@ -58,17 +58,6 @@ def read(path: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
 
 
-async def until(
-    get: Callable[[], dict[str, str]], what: Callable[[dict[str, str]], bool], output: Output
-) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(PATIENCE):
-            while not what(get()):  # noqa: ASYNC110 - the file and the server have no event for us
-                await asyncio.sleep(0.05)
-            return
-    raise AssertionError(f"still {get()}; it said: {output.tail()}")
-
-
 def known(labels: dict[str, str]) -> dict[str, str]:
     """Whether this kernel has them is not the test's matter."""
     return {key: value for key, value in labels.items() if key != "xenpod.dev/user-namespaces"}
@@ -79,7 +68,7 @@ async def test_a_file_of_features_follows_what_the_node_can(node: CriNode, tmp_p
     path = folder / "xenpod"
 
     async def becomes(wanted: dict[str, str]) -> None:
-        await until(lambda: read(path), lambda labels: known(labels) == wanted, output)
+        await until(lambda: known(read(path)) == wanted, PATIENCE, lambda: (read(path), output.tail()))
 
     started = background(*command(node, "nfd", "--directory", str(folder)), output=output, folder=ROOT)
     async with started as process:

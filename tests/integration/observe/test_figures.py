@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -17,6 +18,7 @@ from ruamel.yaml import YAML
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.cri.cri_watch import Watched, watched
 from tests.support.observe.prometheus import metrics_address, needs_prometheus, prometheus
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, needs_prometheus]
@@ -117,17 +119,15 @@ async def test_removed_zone_leaves_no_series_in_the_metrics(stage: Watched) -> N
 async def test_metrics_show_whether_protectd_is_up(stage: Watched) -> None:
     address = addresses(stage.node)["xenpod-cri"]
 
-    async def until(line: str) -> None:
-        async with asyncio.timeout(60):
-            while f"\n{line}\n" not in await text(address):  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.1)
+    async def shows(line: str) -> bool:
+        return f"\n{line}\n" in await text(address)
 
-    await until("xenpod_protectd_up 1.0")
+    await until(partial(shows, "xenpod_protectd_up 1.0"))
     assert "\nxenpod_network_ready 1.0\n" in await text(address)
     await stage.node.protectd.daemon.stop()
-    await until("xenpod_protectd_up 0.0")
+    await until(partial(shows, "xenpod_protectd_up 0.0"))
     await stage.node.protectd.daemon.start()
-    await until("xenpod_protectd_up 1.0")
+    await until(partial(shows, "xenpod_protectd_up 1.0"))
 
 
 # By alert, series that make it fire: name and labels, values minute by minute (in promtool's words).

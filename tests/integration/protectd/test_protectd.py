@@ -15,16 +15,8 @@ import pytest
 
 from tests.support.images import busybox
 from tests.support.protect import leftovers
-from tests.support.protect.zones import (
-    TIMEOUT,
-    Zones,
-    collected,
-    failing,
-    needs_protectd,
-    serving,
-    stack,
-    until,
-)
+from tests.support.protect.zones import TIMEOUT, Zones, collected, failing, needs_protectd, serving, stack
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, needs_protectd]

@@ -17,7 +17,9 @@ import pytest
 from tests.support.protect import leftovers
 from tests.support.protect.crashes import armed, connected, killed, steps
 from tests.support.protect.daemons import ROOT
-from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd, until
+from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd
+from tests.support.session.checkpoints import killed_at
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, needs_protectd]
@@ -98,7 +100,7 @@ async def test_a_lost_zone_is_removed(zones: Zones) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", steps("zone-adopt"))
+@killed_at(steps("zone-adopt"))
 async def test_killed_while_it_adopts(zones: Zones, step: str) -> None:
     await zones.create_zone()
     await zones.run("/bin/sleep", "1000")
@@ -117,7 +119,7 @@ async def test_killed_while_it_adopts(zones: Zones, step: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", steps("stranger-remove"))
+@killed_at(steps("stranger-remove"))
 async def test_killed_while_it_removes(zones: Zones, step: str) -> None:
     await zones.create_zone()
     await lose_records(zones, kill_at=step)
@@ -132,7 +134,7 @@ async def test_the_host_shuts_down(zones: Zones) -> None:
     for zone_id, script in (("ends", TRAPS), ("deaf", DEAF)):
         await zones.create_zone(zone_id)
         await zones.run("/bin/sh", "-c", script, workload_id=zone_id, zone_id=zone_id)
-        await until(lambda name=zone_id: zones.lines(name) == ["stdout F up"])  # type: ignore[misc]
+        await until(lambda name=zone_id: zones.lines(name) == ["stdout F up"])
     await command(zones, "zone", "shutdown", "--deadline", "9")
     assert await states(zones) == {"ends": pb.ZONE_STATE_DEAD, "deaf": pb.ZONE_STATE_DEAD}
     ended, deaf = await zones.get("ends"), await zones.get("deaf")
@@ -161,7 +163,7 @@ async def test_a_restart_of_the_daemon_ends_no_zone(zones: Zones) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", steps("zone-shutdown"))
+@killed_at(steps("zone-shutdown"))
 async def test_killed_while_the_host_shuts_down(zones: Zones, step: str) -> None:
     await zones.create_zone()
     await zones.run("/bin/sh", "-c", TRAPS)
@@ -174,9 +176,7 @@ async def test_killed_while_the_host_shuts_down(zones: Zones, step: str) -> None
 
 
 async def _noticed(zones: Zones, true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        while not await true():  # noqa: ASYNC110 - asked of the daemon
-            await asyncio.sleep(0.05)
+    await until(lambda: true(), TIMEOUT)
 
 
 async def test_a_reboot_is_told_from_a_restart(zones: Zones) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +10,9 @@ import pytest
 
 from tests.support.protect import leftovers
 from tests.support.protect.crashes import armed, connected, killed, steps
-from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, until
+from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd
+from tests.support.session.checkpoints import killed_at
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_protectd]
@@ -96,7 +97,7 @@ def _direction(step: str) -> pb.ZoneResources:
     return LESS if step.endswith("-taken") else MORE
 
 
-@pytest.mark.parametrize("step", steps("zone-resize"))
+@killed_at(steps("zone-resize"))
 async def test_killed_while_it_resizes(zones: Zones, step: str) -> None:
     """All of it, or nothing; and what is recorded is what is held and what the zone says."""
     await zones.create_zone(resources=BEGIN)
@@ -111,7 +112,7 @@ async def test_killed_while_it_resizes(zones: Zones, step: str) -> None:
     assert await seen_inside(zones) == numbers(LESS)[:2]
 
 
-@pytest.mark.parametrize("step", steps("zone-restore"))
+@killed_at(steps("zone-restore"))
 async def test_killed_while_it_puts_back(zones: Zones, step: str) -> None:
     await zones.create_zone(resources=BEGIN)
     await armed(zones, "zone-resize.cpus-given")
@@ -132,9 +133,10 @@ async def _until_settled(zones: Zones, expected: Shown) -> None:
     """The zone is adopted in the background, and its agent told last."""
     found: tuple[object, ...] = ()
     wanted = (expected, held_for(expected), expected[:2])
-    with suppress(TimeoutError):
-        async with asyncio.timeout(TIMEOUT):
-            while found != wanted:
-                found = (await shown(zones), limits(zones), await seen_inside(zones))
-                await asyncio.sleep(0.02)
-    assert found == wanted
+
+    async def settled() -> bool:
+        nonlocal found
+        found = (await shown(zones), limits(zones), await seen_inside(zones))
+        return found == wanted
+
+    await until(settled, what=lambda: f"{found}, not {wanted}")

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.session import leaving
+from tests.support.waiting import block_until
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = (sys.executable, "-m", "tests.bench.neighbours", "--neighbours", "2", "--only", "statistics")
@@ -63,12 +63,12 @@ def test_benchmark_ended_by_a_signal_leaves_no_process(folder: Path, number: sig
     command = [*COMMAND, "--seconds", "3600"]
     with subprocess.Popen(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(folder)}) as bench:
         try:
-            _until(lambda: _named(folder, "hostile_zone"), 180)
+            block_until(lambda: _named(folder, "hostile_zone"), 180)
             assert _named(folder, "protect") and _named(folder, "cri") and _named(folder, "fakedom")
         finally:
             bench.send_signal(number)
         bench.wait(120)
-    _until(lambda: not leaving.started_for(folder), 120)
+    block_until(lambda: not leaving.started_for(folder), 120)
 
 
 def _named(folder: Path, program: str) -> bool:
@@ -80,10 +80,3 @@ def _named(folder: Path, program: str) -> bool:
         except (FileNotFoundError, ProcessLookupError):
             continue
     return False
-
-
-def _until(true: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -19,6 +19,7 @@ from google.protobuf.json_format import MessageToDict
 from tests.support.cri import stored_state as stored
 from tests.support.cri.cri_daemons import CriNode, container_status, needs_node
 from tests.support.protect.daemons import ROOT
+from tests.support.waiting import until
 from tools.localnode import images, registry
 from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -185,9 +186,7 @@ async def test_pods_run_on_when_the_daemons_are_replaced(
         assert states == {ends: cri.CONTAINER_RUNNING, waits: cri.CONTAINER_CREATED}
         await client.start(waits)
         assert (await client.exec(waits, "echo", "here")).stdout == b"here\n"
-        async with asyncio.timeout(60):
-            while len(client.log(pod, "ends").read_text().splitlines()) <= lines:  # noqa: ASYNC110 - a file
-                await asyncio.sleep(0.02)
+        await until(lambda: len(client.log(pod, "ends").read_text().splitlines()) > lines)
         await client.exec(ends, "touch", "/end")
         assert (await stored.exited(client, ends)).exit_code == 7
         said = [line.split(" ", 3)[3] for line in client.log(pod, "ends").read_text().splitlines()]

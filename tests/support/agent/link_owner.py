@@ -63,9 +63,3 @@ class Collector:
             while len(self.data) < size:
                 self.changed.clear()
                 await self.changed.wait()
-
-
-async def until(condition: Callable[[], bool], timeout: float = 60.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not condition():  # noqa: ASYNC110 - a condition of the other side has no event here
-            await asyncio.sleep(0.001)

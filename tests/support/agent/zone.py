@@ -7,13 +7,13 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.agent.zone_client import DEADLINE, Client
 from tests.support.agent.zone_specs import creation
+from tests.support.waiting import block_until
 
 __all__ = ["BUILD", "ZONE", "Zone", "attached", "creation", "writable_loop"]
 
@@ -118,8 +118,5 @@ class Zone:
 
     def wait_status(self) -> str:
         """Wait for the monitor to report the end of the zone: its status."""
-        deadline = time.monotonic() + DEADLINE
-        while not (self.directory / "status").exists():
-            assert time.monotonic() < deadline, "the zone does not end"
-            time.sleep(0.01)
+        block_until((self.directory / "status").exists, DEADLINE, "the zone ends")
         return (self.directory / "status").read_text().strip()

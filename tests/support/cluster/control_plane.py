@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.support.cluster.api import PATIENCE, Api, ApiRefused
 from tests.support.cluster.programs import etcd, free_ports, program
+from tests.support.waiting import until
 from tools.localnode.processes import Output, ProgramFailed, background
 
 
@@ -55,14 +56,14 @@ async def api_server(folder: Path, *flags: str, authorization: str = "AlwaysAllo
     async with contextlib.AsyncExitStack() as running:
         serving = Serving(api, kubeconfig, key, folder, running)
         started = await serving.run("etcd", *etcd(folder / "etcd", clients, peers))
-        await _until(lambda: _listens(clients), *started)
+        await _until_ready(lambda: _listens(clients), *started)
         command = (
             *_apiserver(folder, clients, port, key, tokens),
             f"--authorization-mode={authorization}",
             *flags,
         )
         started = await serving.run("kube-apiserver", *command)
-        await _until(lambda: _ready(api), *started)
+        await _until_ready(lambda: _ready(api), *started)
         yield serving
 
 
@@ -113,15 +114,17 @@ def _kubeconfig(api: Api) -> dict[str, object]:
     }
 
 
-async def _until(condition: Callable[[], Awaitable[bool]], process: Process, output: Output) -> None:
-    """Poll until it is ready.  ProgramFailed: the process ends first, or takes too long."""
+async def _until_ready(condition: Callable[[], Awaitable[bool]], process: Process, output: Output) -> None:
+    """Wait for the condition.  ProgramFailed: the process ends first, or takes too long."""
     name = output.path.stem
+
+    async def holds() -> bool:
+        if process.returncode is not None:
+            raise ProgramFailed(f"{name} ended with {process.returncode}:\n{output.tail()}")
+        return await condition()
+
     try:
-        async with asyncio.timeout(PATIENCE):
-            while not await condition():
-                if process.returncode is not None:
-                    raise ProgramFailed(f"{name} ended with {process.returncode}:\n{output.tail()}")
-                await asyncio.sleep(0.1)
+        await until(holds, PATIENCE)
     except TimeoutError:
         raise ProgramFailed(f"{name} is not ready after {PATIENCE:.0f} s:\n{output.tail()}") from None
 

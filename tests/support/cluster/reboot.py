@@ -14,6 +14,7 @@ from protect.host import mounts
 from tests.support.cluster.api import PATIENCE
 from tests.support.cluster.claims import Driver
 from tests.support.protect.daemons import Daemon
+from tests.support.waiting import until
 
 EVERY = ("kubelet", "driver", "protectd", "cri")
 
@@ -62,9 +63,7 @@ async def reboot(driver: Driver) -> None:
         await killed(driver, name)
     for zone in zones:
         os.kill(zone.domain_id, signal.SIGKILL)
-    async with asyncio.timeout(PATIENCE):
-        while any(Path(f"/proc/{zone.domain_id}").exists() for zone in zones):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await until(lambda: not any(Path(f"/proc/{zone.domain_id}").exists() for zone in zones), PATIENCE)
     for namespace in list(node.netns_dir.iterdir()):
         mounts.unmount(namespace)
         namespace.unlink()

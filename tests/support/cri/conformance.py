@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +19,7 @@ from tests.support.cri.cri_daemons import IMAGE, CriNode
 from tests.support.observe import audited
 from tests.support.observe.call_record import PLANTED, PULLED_AS
 from tests.support.protect.agent_crash import crash_agent
+from tests.support.waiting import until
 from tools.localnode import images, layers, registry
 from tools.localnode.client import Client, Pod
 from tools.localnode.images import PushedImage
@@ -159,7 +160,7 @@ class Stage:
             # A line that is being written may be seen in part.
             return seen.endswith("\n") and any(text in line for line in seen.splitlines())
 
-        await until(there, lambda: seen or "no log")
+        await until(there, PATIENCE, lambda: seen or "no log")
         return [line.split(" ", 1)[1] for line in seen.splitlines()]
 
     async def tidy(self) -> None:
@@ -210,16 +211,6 @@ def refused(code: str, *words: str) -> Iterator[None]:
     assert all(word in text for word in words), text
 
 
-async def until(true: Callable[[], bool], why: Callable[[], object] = lambda: "") -> None:
-    """Poll for a condition that has no event, such as one about files."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not true():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"did not come true within {PATIENCE} s: {why()}") from None
-
-
 @contextlib.asynccontextmanager
 async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
     """Start both daemons; everything is removed at the end, and nothing may be left.
@@ -257,7 +248,7 @@ async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
             await audited.node_agrees(node, PLANTED, PULLED_AS)
     finally:
         await node.close()
-    await until(lambda: not node.leftovers(), node.leftovers)
+    await until(lambda: not node.leftovers(), PATIENCE, node.leftovers)
 
 
 async def _pull(client: Client) -> str:

@@ -17,6 +17,7 @@ import pytest
 
 from protect.host import mounts
 from tests.support.protect.daemons import GUEST, ROOT, Daemon, Protectd, toml
+from tests.support.waiting import until
 from tools.localnode import images, network, registry
 from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -123,13 +124,7 @@ class CriNode:
 
     async def nothing_left(self) -> None:
         """Wait until nothing is left; the kernel takes its time."""
-        async with asyncio.timeout(60) as patience:
-            try:
-                while self.leftovers():  # noqa: ASYNC110 - see above
-                    await asyncio.sleep(0.02)
-            except asyncio.CancelledError:
-                assert not patience.expired(), f"left: {self.leftovers()}"
-                raise
+        await until(lambda: not self.leftovers(), what=self.leftovers)
 
     def _ports(self) -> list[str]:
         ports = Path("/sys/class/net") / self.bridge.name / "brif"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -226,10 +225,3 @@ async def rig(
         await stack.enter_async_context(serve_unix(config.listen, add, name="cri", grace=0.1))
         link = await stack.enter_async_context(channel(config.listen))
         yield Rig(config, protect, network, images, node, rpc.RuntimeServiceStub(link))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Poll for what a background task of the daemon does, since there is no event outside."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)

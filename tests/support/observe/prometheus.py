@@ -16,6 +16,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.support.waiting import until
+
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None or shutil.which("promtool") is None,
     reason="needs Prometheus (make setup)",
@@ -52,9 +54,13 @@ class Prometheus:
 
     async def until_any(self, expression: str) -> list[Any]:
         """The series of an expression, once there are any that are numbers."""
-        async with asyncio.timeout(60):
-            while not (found := _numbers(await self.result(expression))):  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0.5)
+        found: list[Any] = []
+
+        async def any_found() -> bool:
+            found[:] = _numbers(await self.result(expression))
+            return bool(found)
+
+        await until(any_found)
         return found
 
 

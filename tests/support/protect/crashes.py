@@ -11,6 +11,7 @@ import grpc.aio
 import protect.__main__  # noqa: F401 - imports every step
 from daemonkit import checkpoints
 from tests.support.protect.zones import TIMEOUT, Zones
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 T = TypeVar("T")
@@ -48,13 +49,13 @@ async def killed(zones: Zones, work: Awaitable[object]) -> None:
 
 async def connected(zones: Zones) -> None:
     """Every zone that runs has been adopted, and none is half made."""
-    async with asyncio.timeout(TIMEOUT):
-        while True:
-            answer = await zones.clients.zones.ListZones(pb.ListZonesRequest(), wait_for_ready=True)
-            states = {(zone.state, zone.channel_connected) for zone in answer.zones}
-            if states <= {(pb.ZONE_STATE_RUNNING, True), (pb.ZONE_STATE_DEAD, False)}:
-                return
-            await asyncio.sleep(0.02)
+
+    async def settled() -> bool:
+        answer = await zones.clients.zones.ListZones(pb.ListZonesRequest(), wait_for_ready=True)
+        states = {(zone.state, zone.channel_connected) for zone in answer.zones}
+        return states <= {(pb.ZONE_STATE_RUNNING, True), (pb.ZONE_STATE_DEAD, False)}
+
+    await until(settled)
 
 
 async def once_undone(create: Callable[[], Awaitable[T]]) -> T:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 from pathlib import Path
 
 from protect.host import mounts
 from tests.support.protect import leftovers
+from tests.support.waiting import until
 
 
 class DiskSource:
@@ -31,9 +31,7 @@ class DiskSource:
         while mounts.unmount(self.path):
             pass
         try:
-            async with asyncio.timeout(60):
-                while self._held():  # noqa: ASYNC110 - the kernel's own time
-                    await asyncio.sleep(0.02)
+            await until(lambda: not self._held())
         except TimeoutError:
             raise AssertionError("somebody still has the disk mounted") from None
 

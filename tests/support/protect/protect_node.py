@@ -201,11 +201,3 @@ def hasten(manager: ZoneManager, **seconds: float) -> None:
     manager.config = replace(manager.config, timeouts=timeouts)
     for zone in manager.zones.values():
         zone.client.call_timeout = timeouts.call
-
-
-async def until(condition: object, timeout: float = 60.0) -> None:
-    """Wait for a condition that has no event."""
-    assert callable(condition)
-    async with asyncio.timeout(timeout):
-        while not condition():  # noqa: ASYNC110 - see above
-            await asyncio.sleep(0.002)

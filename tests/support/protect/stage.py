@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID, uuid4
@@ -24,6 +24,7 @@ from protect.toolstack.fake.home import Home
 from tests.support.images import busybox
 from tests.support.protect import leftovers
 from tests.support.protect.agent_crash import crash_agent
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 MIB = 1 << 20
@@ -203,7 +204,7 @@ class _Common:
         await asyncio.gather(*(self.toolstack.destroy(info.id) for info in mine))
         assert not {info.uuid for info in await self.toolstack.list()} & set(self._mine)
         await self.toolstack.close()
-        await until(lambda: not self.leftovers(), self.leftovers)
+        await until(lambda: not self.leftovers(), PATIENCE, self.leftovers)
 
     async def restart(self) -> None:
         """Another toolstack object on the same host, as after a restart of the daemon."""
@@ -378,28 +379,6 @@ def _command_lines() -> list[str]:
     return found
 
 
-async def until(
-    true: Callable[[], bool], why: Callable[[], object] = lambda: "", seconds: float = PATIENCE
-) -> None:
-    """Look again and again: for what the kernel does in its own time, telling nobody."""
-    try:
-        async with asyncio.timeout(seconds):
-            while not true():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"did not come true within {seconds} s: {why()}") from None
-
-
 async def soon(work: Awaitable[object]) -> object:
     """``work`` within the suite's patience."""
     return await asyncio.wait_for(work, PATIENCE)
-
-
-async def eventually(true: Callable[[], Awaitable[bool]], why: object) -> None:
-    """Ask again and again: for what a guest does in its own time."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not await true():  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-    except TimeoutError:
-        raise AssertionError(f"did not come true within {PATIENCE} s: {why}") from None

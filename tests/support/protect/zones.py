@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 from tests.support.images import busybox
 from tests.support.protect import leftovers
 from tests.support.protect.daemons import GUEST, Clients, Protectd
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 needs_protectd = pytest.mark.skipif(
@@ -125,17 +126,7 @@ class Zones:
 
     async def nothing_left(self) -> None:
         """No domain, loop, mount, group, process, file; waits a little for the kernel."""
-        try:
-            await until(lambda: not self.left())
-        except TimeoutError:
-            raise AssertionError(f"left behind: {self.left()}") from None
-
-
-async def until(condition: Callable[[], bool], timeout: float = TIMEOUT) -> None:
-    """Wait for something of the kernel, or a file, that has no event."""
-    async with asyncio.timeout(timeout):
-        while not condition():  # noqa: ASYNC110 - see above
-            await asyncio.sleep(0.02)
+        await until(lambda: not self.left(), what=self.left)
 
 
 async def collected(call: AsyncIterable[pb.ExecOutput]) -> Output:

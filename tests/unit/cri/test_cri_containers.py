@@ -16,7 +16,8 @@ import pytest
 from cri.container import execsync
 from cri.sandbox import reconcile
 from daemonkit.faults import Broken, Fault, TooLate, Unreachable
-from tests.support.cri.cri_node import Rig, container_config, rig, until
+from tests.support.cri.cri_node import Rig, container_config, rig
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

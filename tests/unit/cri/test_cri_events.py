@@ -16,7 +16,8 @@ from cri.state import events as events_module
 from cri.state.events import Feed
 from daemonkit.faults import Exhausted
 from daemonkit.rpc import server as rpc_server
-from tests.support.cri.cri_node import Rig, rig, until
+from tests.support.cri.cri_node import Rig, rig
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 CREATED, STARTED = cri.CONTAINER_CREATED_EVENT, cri.CONTAINER_STARTED_EVENT

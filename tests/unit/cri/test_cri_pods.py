@@ -18,7 +18,8 @@ from cri.rpc.runtime import RuntimeService
 from cri.sandbox import reconcile
 from cri.state.sandbox import SandboxPhase
 from daemonkit.faults import Broken, Exhausted, Fault, Refused, Unreachable
-from tests.support.cri.cri_node import Rig, node_config, pod_config, rig, until
+from tests.support.cri.cri_node import Rig, node_config, pod_config, rig
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 from xenpod_proto.protect.v1 import protect_pb2 as pb

@@ -22,16 +22,9 @@ from cri.state.sandbox import NEXT as SANDBOX_NEXT
 from cri.state.sandbox import Sandbox, SandboxPhase
 from daemonkit.faults import Broken, Exhausted
 from daemonkit.host import disk_space
-from tests.support.cri.cri_node import (
-    FakeImages,
-    FakeNetwork,
-    container_config,
-    node_config,
-    pod_config,
-    rig,
-    until,
-)
+from tests.support.cri.cri_node import FakeImages, FakeNetwork, container_config, node_config, pod_config, rig
 from tests.support.cri.fake_protect import FakeProtect, serving
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

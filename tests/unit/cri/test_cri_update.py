@@ -16,7 +16,8 @@ from cri.cni import template
 from cri.cni.conf import ConfDir
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Invalid, Refused
-from tests.support.cri.cri_node import CHAIN, Rig, rig, until
+from tests.support.cri.cri_node import CHAIN, Rig, rig
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 MIB = 1 << 20

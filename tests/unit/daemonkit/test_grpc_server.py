@@ -23,6 +23,7 @@ from daemonkit.rpc.interceptors import CODES, TEXT_LIMIT, fault_of, read_only
 from daemonkit.rpc.server import serve_unix
 from daemonkit.tasks import Background
 from tests.support.session.open_files import descriptors
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
 
 
@@ -423,6 +424,4 @@ async def test_connections_that_end_leave_nothing(tmp_path: Path) -> None:
                 writer.transport.abort()
             writer.close()
         await get(path, "still")
-        async with asyncio.timeout(60):
-            while len(descriptors()) > before:  # noqa: ASYNC110  # the proxy tells nobody, by design
-                await asyncio.sleep(0.01)
+        await until(lambda: len(descriptors()) <= before)

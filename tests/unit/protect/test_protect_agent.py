@@ -20,7 +20,7 @@ from protect.model.statistics import InterfaceStats, Pressure, StatsKind, Worklo
 from protect.server import statistics
 from protect.state.manager import ZoneManager
 from tests.support.agent.agent_sim import SimAgent
-from tests.support.protect.protect_node import until
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2 as outward
 

@@ -19,7 +19,8 @@ from protect.workloads import create, delete
 from protect.zones import launch
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import MemoryVolumes, running, until, workload_spec, zone_spec
+from tests.support.protect.protect_node import MemoryVolumes, running, workload_spec, zone_spec
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 

@@ -36,10 +36,10 @@ from tests.support.protect.protect_node import (
     hasten,
     running,
     served,
-    until,
     workload_spec,
     zone_spec,
 )
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
 

@@ -20,7 +20,8 @@ from protect.state.manager import ZoneManager
 from protect.workloads import create, delete, start
 from protect.zones import destroy, launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import CALL, running, served, until, workload_spec, zone_spec
+from tests.support.protect.protect_node import CALL, running, served, workload_spec, zone_spec
+from tests.support.waiting import until
 
 ZONES = ("a", "b")
 WORKLOADS = ("u", "v", "w")

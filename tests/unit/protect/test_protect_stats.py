@@ -20,7 +20,8 @@ from protect.zones import launch, stats
 from protect.zones.size.resize import ZoneSize, resize
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import MIB, hasten, running, until, workload_spec, zone_spec
+from tests.support.protect.protect_node import MIB, hasten, running, workload_spec, zone_spec
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 ZONES = ("z1", "z2", "z3")

@@ -33,7 +33,8 @@ from protect.workloads.terminal import Command, Resize, Stdin, StdinEnd
 from protect.zones import destroy, launch
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import hasten, running, served, until, workload_spec, zone_spec
+from tests.support.protect.protect_node import hasten, running, served, workload_spec, zone_spec
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 

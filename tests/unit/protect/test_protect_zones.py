@@ -24,7 +24,8 @@ from protect.state.store import Intent
 from protect.workloads import create, delete, start
 from protect.zones import admission, connect, destroy, inspect, launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import MIB, hasten, running, served, until, workload_spec, zone_spec
+from tests.support.protect.protect_node import MIB, hasten, running, served, workload_spec, zone_spec
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2
 from xenpod_proto.protect.v1 import protect_pb2
 
@@ -290,7 +291,9 @@ async def test_a_restart_undoes_a_half_launch(tmp_path: Path, toolstack: MemoryT
 
 
 async def test_a_restart_finishes_a_connect(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    intent = Intent(connect.OPERATION, data={"netns": "/run/netns/x", "interface": "eth0", "spoof_check": "yes"})
+    intent = Intent(
+        connect.OPERATION, data={"netns": "/run/netns/x", "interface": "eth0", "spoof_check": "yes"}
+    )
     async with running(tmp_path, toolstack) as first:
         await launch.launch(first, zone_spec(interfaces=1))
         runtime = first.zones["z1"]

@@ -25,7 +25,8 @@ from protect.zones import launch
 from protectctl.__main__ import main
 from protectctl.usage.arguments import parser
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import running, until, workload_spec, zone_spec
+from tests.support.protect.protect_node import running, workload_spec, zone_spec
+from tests.support.waiting import until
 from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
 
 ROOT = Path(__file__).parents[3]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import queue
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,6 +19,7 @@ from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.kernel import unpacked_kernel
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
+from tests.support.waiting import until
 from tests.xen import machine
 from xenbind import domain, errors
 from xenbind.context import Context
@@ -117,13 +117,6 @@ async def until_console(toolstack: LibxlToolstack, domid: int, text: bytes, seco
 
     await until(said, seconds)
     return seen
-
-
-async def until(true: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
-    """Look again and again: the kernel and xenconsoled act in their own time, and tell nobody."""
-    async with asyncio.timeout(seconds):
-        while not await true():  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
 
 
 def gone(context: Context, domid: int) -> bool:

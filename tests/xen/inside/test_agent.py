@@ -26,6 +26,7 @@ from tests.support.agent.link_owner import LIST, Collector, Owner
 from tests.support.agent.zone import BUILD
 from tests.support.agent.zone_image import busybox_squashfs
 from tests.support.agent.zone_specs import creation, process_json
+from tests.support.waiting import until
 from tests.xen import machine
 from tests.xen.inside.conftest import MIB
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -154,9 +155,7 @@ async def _check_files(link: Link) -> None:
         await link.call(pb.Request(put_files=put), PATIENCE)
         if not number:
             collector = await _begin(link, request)
-            async with asyncio.timeout(PATIENCE):
-                while bytes(collector.data) != b"one":  # noqa: ASYNC110 - there is no event of bytes
-                    await asyncio.sleep(0.05)
+            await until(lambda collector=collector: bytes(collector.data) == b"one", PATIENCE)
     assert await _finished(collector) == b"onetwo"
 
 

@@ -26,8 +26,9 @@ from protect.zones import launch
 from protect.zones.upkeep import clock
 from tests.support.agent.zone import BUILD
 from tests.support.protect.protect_node import hasten, running, zone_spec
+from tests.support.waiting import until
 from tests.xen import machine
-from tests.xen.inside.conftest import MIB, until, until_console
+from tests.xen.inside.conftest import MIB, until_console
 from xenbind.xenstore import Xenstore
 
 PATIENCE = 300.0

@@ -14,7 +14,8 @@ from protect.model.toolstack import DiskSpec, DomainDeath, DomainInfo, ShutdownR
 from tests.contract.conftest import images, stage
 from tests.contract.test_toolstack_rates import in_devices
 from tests.support.images import busybox
-from tests.support.protect.stage import Agent, Stage, soon, until
+from tests.support.protect.stage import PATIENCE, Agent, Stage, soon
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -90,7 +91,7 @@ async def test_a_guest_that_connects_its_disk_anew_is_held_and_ended(
     await read(agent, "honest")
     first = threads(info, "xvdb")
     assert first
-    await until(lambda: first <= held(stage, info))
+    await until(lambda: first <= held(stage, info), PATIENCE)
     deaths = stage.toolstack.deaths()
     mounts = [SYSFS, busybox.bind("/dev", "/zone", "bind", "rw")]
     await agent.begin("hostile", "xvda", "sh", "-c", CONNECT_ANEW, mounts=mounts, devices=True)
@@ -112,9 +113,9 @@ async def test_reattach_and_power_off_of_a_guest_are_no_violation(
         await read(agent, f"c{number}")
         mine = threads(info, "xvdb")
         assert mine
-        await until(lambda mine=mine: mine <= held(stage, info))  # type: ignore[misc]
+        await until(lambda mine=mine: mine <= held(stage, info), PATIENCE)
         await stage.toolstack.detach_disk(agent.domain, "xvdb")
-        await until(lambda mine=mine: not mine & held(stage, info))  # type: ignore[misc]
+        await until(lambda mine=mine: not mine & held(stage, info), PATIENCE)
         await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvdb", disk, readonly=False))
     await agent.call(power_off=pb.PowerOff())
     assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.POWEROFF)
@@ -127,7 +128,7 @@ async def test_after_a_restart_threads_are_held_again(
     agent, info = await booted(stage, images, disk)
     await read(agent, "before")
     group, mine = stage.disk_group(info), threads(info, "xvdb")
-    await until(lambda: mine <= held(stage, info))
+    await until(lambda: mine <= held(stage, info), PATIENCE)
     root = group.parent.parent / "cgroup.procs"
     for pid in mine:
         root.write_text(str(pid))

@@ -27,6 +27,7 @@ from protect.toolstack.libxl.room import rings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.support.agent.hostile_zone import ATTACKS
 from tests.support.agent.link_owner import Owner
+from tests.support.waiting import until
 from tests.xen.inside.conftest import MakeSpec, grants
 from tests.xen.machine import CHECKOUT
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -148,10 +149,8 @@ async def test_every_broken_rule_cuts_the_guest_off(
             try:
                 await link.open(PATIENCE)
             except ProtocolViolation:
-                pass  # seen before the link is up
-            async with asyncio.timeout(PATIENCE):
-                while not owner.violations:  # noqa: ASYNC110 - the ring is what tells
-                    await asyncio.sleep(0.02)
+                pass  # it can be seen before the link is up
+            await until(lambda owner=owner: owner.violations, PATIENCE)
             assert not link.connected, name
             await link.close()
             await honest.answers()
@@ -204,9 +203,7 @@ async def test_a_guest_that_breaks_no_rule_takes_nobody_s_turn(
         dial = Dialled(toolstack, bad)
         link = Link("bad", dial, owner, Turns(underway))
         opening = asyncio.create_task(link.open(PATIENCE))
-        async with asyncio.timeout(PATIENCE):
-            while dial.times < 3 if then == HANG_UP else not owner.hellos:  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.02)
+        await until(lambda: not dial.times < 3 if then == HANG_UP else not owner.hellos, PATIENCE)
         with underway.call():
             for _ in range(50):
                 await honest.answers()

@@ -17,8 +17,9 @@ from protect.toolstack.libxl.room import rings
 from protect.volumes.area import Area
 from tests.contract.conftest import images, stage
 from tests.support.images import busybox
-from tests.support.protect.stage import Agent, Stage, soon, until
+from tests.support.protect.stage import PATIENCE, Agent, Stage, soon
 from tests.support.share.volumes import area, shown, source
+from tests.support.waiting import until
 from tests.xen.inside.conftest import grants
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -62,7 +63,7 @@ async def test_a_killed_server_is_missed_by_all(stage: Stage, agent: Agent, sour
     session = await stage.toolstack.share(agent.domain)
     ends = stage.toolstack.share_ends()
     running = asyncio.ensure_future(agent.run("reader", "xvda", "sh", "-c", LOOP, mounts=VOLUME))
-    await until((source / "began").exists)
+    await until((source / "began").exists, PATIENCE)
     os.kill(await server_of(stage, agent), signal.SIGKILL)
     await soon(running)
     code, _ = running.result()
@@ -76,7 +77,7 @@ async def test_a_killed_server_is_missed_by_all(stage: Stage, agent: Agent, sour
 
 async def test_a_session_outlives_the_daemon(stage: Stage, agent: Agent, source: Path) -> None:
     await agent.begin("reader", "xvda", "sh", "-c", LOOP, mounts=VOLUME)
-    await until((source / "began").exists)
+    await until((source / "began").exists, PATIENCE)
     pid = await server_of(stage, agent)
     await stage.restart()
     again = await stage.connect(agent.domain)

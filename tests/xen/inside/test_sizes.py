@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from tests.support.protect.crashes import steps
 from tests.support.protect.daemons import Clients, Protectd
-from tests.xen.inside.conftest import until
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

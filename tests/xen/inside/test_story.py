@@ -16,8 +16,8 @@ import pytest_asyncio
 
 from tests.support.cri.cri_daemons import CriNode, broken, container_status, pulled
 from tests.support.protect.daemons import Daemon
+from tests.support.waiting import until
 from tests.xen import machine
-from tests.xen.inside.conftest import until
 from tools.localnode.client import Client, Pod
 from xenbind import domain
 from xenbind.context import Context

@@ -27,7 +27,8 @@ from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
-from tests.xen.inside.conftest import MIB, MakeSpec, until, until_console
+from tests.support.waiting import until
+from tests.xen.inside.conftest import MIB, MakeSpec, until_console
 from xenbind import disk as vbd
 from xenbind import domain
 from xenbind.context import Context

@@ -19,9 +19,10 @@ from protect.model.transport import Transport
 from protect.stdio.log import WorkloadLog
 from protect.toolstack.fake.channel import connect
 from tests.support.agent.link_host import LogHost
-from tests.support.agent.link_owner import LIST, Collector, Owner, until
+from tests.support.agent.link_owner import LIST, Collector, Owner
 from tests.support.agent.zone import Zone, creation
 from tests.support.logs.log_reader import read_log
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -151,7 +152,7 @@ async def test_stdin_is_whole_through_cuts(zone: Zone) -> None:
 
     async def cut() -> None:
         for count in range(1, 6):
-            await until(lambda count=count: len(owner.hellos) == count)  # type: ignore[misc]
+            await until(lambda count=count: len(owner.hellos) == count)
             await asyncio.sleep(rng.random() * 0.01)
             await dialled.cut()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import time
 
 import pytest
 
@@ -13,6 +12,7 @@ from protect.channel import frames
 from tests.support.agent.zone import Zone
 from tests.support.agent.zone_client import DEADLINE, Client, Stream
 from tests.support.agent.zone_specs import creation
+from tests.support.waiting import block_until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -84,10 +84,7 @@ def test_exits_while_nobody_is_connected(zone: Zone) -> None:
     client = zone.connect()
     created = client.start("c1", "sh", "-c", "sleep 0.2; echo bye; exit 9")
     client.close()
-    deadline = time.monotonic() + DEADLINE
-    while left := zone.children():
-        assert time.monotonic() < deadline, left
-        time.sleep(0.01)
+    block_until(lambda: not zone.children(), DEADLINE, zone.children)
     client = zone.connect()
     (process,) = client.call(list_processes=pb.ListProcesses()).processes.processes
     assert process.exited.exit_code == 9 and process.created == created

@@ -12,7 +12,6 @@ import select
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ import pytest
 from tests.support.agent.zone import Zone
 from tests.support.agent.zone_client import DEADLINE, Client, Failed
 from tests.support.agent.zone_specs import creation, process_json
+from tests.support.waiting import block_until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -119,11 +119,15 @@ def children_of(zone: Zone) -> dict[str, int]:
 
 
 def children_are(zone: Zone, *expected: str) -> dict[str, int]:
-    """Wait until these are the agent's children: the host gets no event for them."""
-    deadline = time.monotonic() + DEADLINE
-    while (found := children_of(zone)).keys() != set(expected):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.01)
+    """Wait until these are the agent's children: out here there is no event for that."""
+    found: dict[str, int] = {}
+
+    def arrived() -> bool:
+        nonlocal found
+        found = children_of(zone)
+        return found.keys() == set(expected)
+
+    block_until(arrived, DEADLINE, lambda: found)
     return found
 
 

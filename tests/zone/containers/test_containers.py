@@ -16,6 +16,7 @@ from protect.channel import frames
 from tests.support.agent.zone import Zone
 from tests.support.agent.zone_client import DEADLINE, Client, Failed
 from tests.support.agent.zone_specs import creation
+from tests.support.waiting import block_until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -276,15 +277,10 @@ def test_nothing_outlives_the_first_process(zone: Zone, client: Client, cgroups:
     script = "(busybox setsid sleep 1000 <&- >&- 2>&- &); echo up; read -r go"
     created = client.start("c1", "sh", "-c", script, stdin=True, shared_pids=True)
     client.until(lambda: created.stdout_stream in client.streams, "output")
-    deadline = time.monotonic() + DEADLINE
-    while "sleep 1000" not in (left := zone.children()):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.01)
+    block_until(lambda: "sleep 1000" in zone.children(), DEADLINE, zone.children)
     client.write(created.stdin_stream, b"\n")
     assert client.exited("c1").exit_code == 0
-    while left := zone.children():
-        assert time.monotonic() < deadline, left
-        time.sleep(0.01)
+    block_until(lambda: not zone.children(), DEADLINE, zone.children)
     # The container may have been frozen for the kill, but not for good.
     states = [group / "workloads/c1/freezer.state" for group in cgroups]
     assert {state.read_text() for state in states if state.exists()} <= {"THAWED\n"}
@@ -312,10 +308,7 @@ def test_orphans_are_reaped(zone: Zone, client: Client) -> None:
     call = client.execute("c1", "e1", "sh", "-c", "for n in 1 2 3 4 5; do (sleep 0.0$n &) ; done")
     client.output(call.stdout_stream)
     client.exited("c1", "e1")
-    deadline = time.monotonic() + DEADLINE
-    while (left := zone.children()) != ["sleep 100"]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.01)
+    block_until(lambda: zone.children() == ["sleep 100"], DEADLINE, zone.children)
 
 
 def test_the_root_looks_like_the_image(client: Client) -> None:

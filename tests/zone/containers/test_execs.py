@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
 from tests.support.agent.zone import Zone
 from tests.support.agent.zone_client import DEADLINE, Client, Failed
 from tests.support.agent.zone_specs import process_json
+from tests.support.waiting import block_until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -76,10 +76,7 @@ def test_a_deleted_exec_ends_with_its_group(zone: Zone, client: Client) -> None:
     created = client.execute("c1", "e1", "sh", "-c", "trap '' HUP; sleep 1000 & echo up; wait", tty=True)
     client.until(lambda: created.stdout_stream in client.streams, "output")
     client.call(delete_exec=pb.DeleteExec(process=pb.ProcessRef(container_id="c1", exec_id="e1")))
-    deadline = time.monotonic() + DEADLINE
-    while (left := zone.children()) != ["sleep 100"]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.01)
+    block_until(lambda: zone.children() == ["sleep 100"], DEADLINE, zone.children)
 
 
 def test_a_terminal(client: Client) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tests.support.agent.zone import Zone, writable_loop
 from tests.support.agent.zone_client import DEADLINE, Client, Failed
 from tests.support.agent.zone_specs import creation
+from tests.support.waiting import block_until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -40,13 +40,6 @@ def scratch(client: Client, file: Path) -> Path:
 
 def allocated(path: Path) -> int:
     return path.stat().st_blocks * 512
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def tree(zone: Zone, path: str) -> Path:
@@ -80,10 +73,10 @@ def test_written_bytes_are_on_the_disk_until_the_container_is_deleted(
     assert said(client, creation("c1", "sh", "-c", script), delete=False).endswith("done\n")
     assert allocated(scratch) - before >= 40 * MIB
     client.delete("c1")
-    until(lambda: not os.listdir(tree(zone, "trash")), "the trash stays")
+    block_until(lambda: not os.listdir(tree(zone, "trash")), DEADLINE, "the trash stays")
     assert os.listdir(tree(zone, "layer")) == []
     subprocess.run(["sync", "-f", tree(zone, "")], check=True)
-    until(lambda: allocated(scratch) - before < 4 * MIB, "the host does not get it back")
+    block_until(lambda: allocated(scratch) - before < 4 * MIB, DEADLINE, "the host does not get it back")
 
 
 def test_the_disk_is_the_hard_size(client: Client, scratch: Path) -> None:
@@ -172,7 +165,7 @@ def test_statistics_of_a_shared_disk(client: Client, scratch: Path) -> None:
             for one in stats
         }
 
-    until(lambda: seen()["c1"][0] >= 5 * MIB, "it is not counted")
+    block_until(lambda: seen()["c1"][0] >= 5 * MIB, DEADLINE, "it is not counted")
     used = seen()
     assert 5 * MIB <= used["c1"][0] < 5.2 * MIB and 0 < used["c2"][0] < 0.1 * MIB
     assert used["c1"][1] == used["c2"][1] + 2
@@ -191,7 +184,7 @@ def test_a_tree_of_any_depth_is_removed(zone: Zone, client: Client, scratch: Pat
         fd = below
     os.close(fd)
     client.delete("c1")
-    until(lambda: not os.listdir(tree(zone, "trash")), "the trash stays")
+    block_until(lambda: not os.listdir(tree(zone, "trash")), DEADLINE, "the trash stays")
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "x" * 40])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from protect.host import mounts
 from protect.volumes.area import Area
 from tests.support.agent.zone import Zone
 from tests.support.agent.zone_client import DEADLINE, Failed
+from tests.support.waiting import block_until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -108,9 +108,6 @@ def test_unusable_shared_directory_ends_the_zone(
     zone.unpause()
     try:
         assert zone.wait_status() == "crash"
-        deadline = time.monotonic() + DEADLINE
-        while said not in zone.console():
-            assert time.monotonic() < deadline, zone.console()
-            time.sleep(0.01)
+        block_until(lambda: said in zone.console(), DEADLINE, zone.console)
     finally:
         zone.destroy()

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.agent.zone import ZONE
 from tests.support.agent.zone_client import Client, Closed, Failed
+from tests.support.waiting import block_until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
@@ -77,14 +78,12 @@ class Guest:
                 *(word for disk in disks for word in ("-drive", f"file={disk},{_DRIVE}")),
             ]
         )
-        self._until_up()
+        block_until(self._is_up, PATIENCE, self.console)
         self.client = Client(port, patience=PATIENCE)
 
-    def _until_up(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while "zone z1 is up" not in self.console():
-            assert self.machine.poll() is None and time.monotonic() < deadline, self.console()
-            time.sleep(0.1)
+    def _is_up(self) -> bool:
+        assert self.machine.poll() is None, self.console()
+        return "zone z1 is up" in self.console()
 
     def console(self) -> str:
         return self.log.read_text(errors="replace")
@@ -153,13 +152,11 @@ def _ahead(client: Client) -> tuple[float, float]:
 
 
 def _until_ahead(client: Client, wanted: float, tolerance: float) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while True:
+    def arrived() -> bool:
         seen, error = _ahead(client)
-        if error < tolerance and abs(seen - wanted) < tolerance:
-            return
-        assert time.monotonic() < deadline, (seen - wanted, error)
-        time.sleep(0.1)
+        return error < tolerance and abs(seen - wanted) < tolerance
+
+    block_until(arrived, PATIENCE, lambda: (wanted, _ahead(client)))
 
 
 def test_a_clock_of_its_own_is_stepped(guest: Guest) -> None:

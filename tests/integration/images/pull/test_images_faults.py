@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from http.server import BaseHTTPRequestHandler
@@ -33,6 +32,7 @@ from images.store.catalogue import StoredImage
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest, packed
 from tests.support.images.registry import Answer, LyingRegistry, content, stalling, status
+from tests.support.waiting import until
 
 IMAGE = build([packed(Layer().dir("etc").file("etc/passwd", b"x" * 3_000_000).tar(), "")])
 LAYER = f"/v2/app/blobs/{digest(IMAGE.layers[0].data)}"
@@ -213,10 +213,7 @@ async def test_a_pull_that_takes_too_long(tmp_path: Path) -> None:
 
 
 async def _asked_for(registry: LyingRegistry, path: str) -> None:
-    deadline = time.monotonic() + 60
-    while path not in registry.paths():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    await until(lambda: path in registry.paths())
 
 
 async def test_when_the_last_caller_goes_away_nothing_is_left(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ from images.registry.credentials import ANONYMOUS
 from images.rpc.service import add_image_services
 from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
-from tests.support.cri.cri_node import until
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed
 from tests.support.images.registry import Answer, LyingRegistry, content, stalling, status
+from tests.support.waiting import until
 from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
 
 pytestmark = pytest.mark.skipif(shutil.which("tar2sqfs") is None, reason="tar2sqfs is not installed")

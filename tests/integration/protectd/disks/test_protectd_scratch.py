@@ -13,7 +13,8 @@ import grpc
 import pytest
 
 from tests.support.images import busybox
-from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd, serving, until
+from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd, serving
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, needs_protectd]

@@ -12,7 +12,8 @@ from grpc import StatusCode as Code
 
 from tests.support.images import busybox, layered_image
 from tests.support.protect import leftovers
-from tests.support.protect.zones import Zones, failing, needs_protectd, serving, stack, until
+from tests.support.protect.zones import Zones, failing, needs_protectd, serving, stack
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, needs_protectd]

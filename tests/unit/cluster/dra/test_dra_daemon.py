@@ -24,6 +24,7 @@ from tests.support.dra.kubelet import HEALTHS, TIMEOUT, DraKubelet, kubelet
 from tests.support.labels.api_server import NAME, kubeconfig
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import Served, served
+from tests.support.waiting import until
 from xenpod_proto.kubelet import health_v1_pb2
 from xenpod_proto.protect.v1 import protect_pb2
 from xenpod_proto.protect.v1 import reservations_pb2 as rpb
@@ -114,9 +115,7 @@ async def driven(
 
 
 async def published(node: DraNode, size: int) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        while not node.cluster.slices or memory_of(node) != size:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: node.cluster.slices and memory_of(node) == size, TIMEOUT)
 
 
 def memory_of(node: DraNode) -> int:
@@ -253,9 +252,7 @@ async def test_a_claim_of_a_device_gives_its_pod_a_cdi_name_and_its_zone_the_dev
 async def test_refusals_are_events(node: DraNode) -> None:
     claim = node.claim("64Gi", "pod-1")
     error = (await node.kubelet.prepare(claim))[claim[1]].error
-    async with asyncio.timeout(TIMEOUT):
-        while len(node.cluster.events) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: len(node.cluster.events) >= 2, TIMEOUT)
     assert {one["regarding"]["kind"] for one in node.cluster.events} == {"ResourceClaim", "Pod"}
     assert {one["note"] for one in node.cluster.events} == {error}
 
@@ -292,8 +289,7 @@ async def test_a_host_that_has_lost_memory(node: DraNode) -> None:
             async for said in watch:
                 if [one.health for one in said.devices] == [health]:
                     break
-            while value(node) != taint:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda taint=taint: value(node) == taint)
         assert (said.devices[0].message, await node.reserved()) == (taint, {claim[1]: 4096 * MIB})
     watch.cancel()
 

@@ -13,6 +13,7 @@ from cluster.dra.config import ClaimSizes
 from cluster.dra.kube.events import RefusalEvents
 from tests.support.dra.api_server import Cluster, serving
 from tests.support.labels.api_server import NAME, kubeconfig
+from tests.support.waiting import until
 
 DRIVER = "zones.xenpod.dev"
 WANTED = WantedClaim("default", "zone", "uid-1", DRIVER, NAME, ClaimSizes())
@@ -23,9 +24,7 @@ async def written(cluster: Cluster, events: RefusalEvents, count: int) -> None:
     """Have ``count`` events written, until none waits."""
     task = asyncio.ensure_future(events.run())
     try:
-        async with asyncio.timeout(60):
-            while len(cluster.events) < count or not events._queue.empty():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: len(cluster.events) >= count and events._queue.empty())
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -65,13 +64,9 @@ async def test_an_event_that_is_refused_is_logged(tmp_path: Path, caplog: pytest
         events = RefusalEvents(kubeconfig(tmp_path / "kubeconfig", url), DRIVER, NAME)
         events.tell(WANTED, [], "first")
         task = asyncio.ensure_future(events.run())
-        async with asyncio.timeout(60):
-            while "the right to create events" not in caplog.text:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: "the right to create events" in caplog.text)
         cluster.refusal = None
         events.tell(WANTED, [], "second")
-        async with asyncio.timeout(60):
-            while not cluster.events:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: cluster.events)
         task.cancel()
     assert [one["note"] for one in cluster.events] == ["second"]

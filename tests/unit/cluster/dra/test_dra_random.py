@@ -29,6 +29,7 @@ from tests.support.dra.claims import allocated
 from tests.support.labels.api_server import NAME
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import TIMEOUT, Served, served
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2 as rpb
 
@@ -307,9 +308,7 @@ class Node:
         }
         memory = (await self.protectd.clients.host.Info(pb.InfoRequest(), timeout=TIMEOUT)).memory
         assert memory.free_bytes == memory.total_bytes - sum(found.values())
-        async with asyncio.timeout(TIMEOUT):  # the slice follows the ledger in its own time
-            while not self._published(memory.total_bytes):  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: self._published(memory.total_bytes), TIMEOUT)
 
     def _published(self, total: int) -> bool:
         """Whether the slice has all memory, and in the split mode each claim its device."""
@@ -328,9 +327,7 @@ async def _play(folder: Path, shared: bool, script: list[tuple[str, Any]]) -> No
     try:
         await node.start("protectd")
         await node.start("driver")
-        async with asyncio.timeout(TIMEOUT):
-            while not node.api.devices:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: node.api.devices, TIMEOUT)
         for verb, what in script:
             await node.do(verb, what)
         await node.settle()

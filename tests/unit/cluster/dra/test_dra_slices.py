@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from daemonkit.quantity import whole
 from tests.support.dra.api_server import NODE_UID, Cluster, serving
 from tests.support.dra.host import HeldHost
 from tests.support.labels.api_server import NAME, kubeconfig
+from tests.support.waiting import until
 
 DRIVER = "zones.xenpod.dev"
 GIB = 1 << 30
@@ -57,13 +58,6 @@ async def running(keeper: SliceKeeper) -> AsyncIterator[None]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-
-
-async def until(what: Callable[[], bool]) -> None:
-    """The server answers in threads, without an event."""
-    async with asyncio.timeout(60):
-        while not what():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def memory(claimable: int, total: int = 16 * GIB) -> ZoneMemory:

@@ -11,6 +11,7 @@ import pytest
 
 from cri.cni.plugin import Call, Plugins
 from daemonkit.faults import Broken, Exhausted, Fault, Invalid, Refused, TooLate, Unreachable
+from tests.support.waiting import until
 
 
 class Plugin:
@@ -49,9 +50,7 @@ async def test_a_plugin_that_says_its_last_word_early(tmp_path: Path) -> None:
     )
     calling = asyncio.create_task(plugin.call())
     with open(os.open(fifo, os.O_RDWR), "w") as writer:
-        async with asyncio.timeout(60):
-            while not (tmp_path / "out").exists():  # noqa: ASYNC110 - another process makes it
-                await asyncio.sleep(0.001)
+        await until(lambda: (tmp_path / "out").exists())
         for _ in range(100):
             await asyncio.sleep(0)
         writer.write("done\n")
@@ -112,10 +111,8 @@ async def test_a_plugin_that_hangs_is_killed_with_its_children(tmp_path: Path) -
     plugin = Plugin(tmp_path, 'sleep 1000 & echo $! $$ > "$OUT"; wait', timeout=1)
     with pytest.raises(TooLate, match="p ADD: no answer in 1 s"):
         await plugin.call()
-    async with asyncio.timeout(60):
-        for pid in (tmp_path / "out").read_text().split():
-            while Path("/proc", pid).exists() and "Z" not in _state(pid):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+    pids = (tmp_path / "out").read_text().split()
+    await until(lambda: not any(Path("/proc", pid).exists() and "Z" not in _state(pid) for pid in pids))
 
 
 def _state(pid: str) -> str:

@@ -12,7 +12,8 @@ import pytest
 
 from cri.container.shares import ZoneShares, cap, weight, zone_shares
 from daemonkit.faults import Unreachable
-from tests.support.cri.cri_node import Rig, pod_config, rig, until
+from tests.support.cri.cri_node import Rig, pod_config, rig
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

@@ -15,7 +15,8 @@ from cri.stats import sampler
 from cri.stats.rates import Rates
 from cri.stats.values import LARGEST
 from daemonkit.faults import Unreachable
-from tests.support.cri.cri_node import Rig, rig, until
+from tests.support.cri.cri_node import Rig, rig
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

@@ -11,7 +11,8 @@ import grpc.aio
 import pytest
 
 from cri.container import execsync
-from tests.support.cri.cri_node import Rig, rig, until
+from tests.support.cri.cri_node import Rig, rig
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

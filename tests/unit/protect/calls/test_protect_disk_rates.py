@@ -22,8 +22,9 @@ from protect.model.zone import ZoneState
 from protect.server import services
 from protect.zones import deaths, launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import running, until, zone_spec
+from tests.support.protect.protect_node import running, zone_spec
 from tests.support.protect.zones import failing
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
 

@@ -9,9 +9,9 @@ import grpc
 from protect.model.room.host import DiskLimit, HostNotice, ZoneRoom
 from tests.support.observe.messages import next_message
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import until
 from tests.support.protect.served import TIMEOUT, served
 from tests.support.protect.zones import failing
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 NOTICE = HostNotice("dom0_mem", "Xen's command line", "", "2048M,max:2048M", "its balloon can take memory")

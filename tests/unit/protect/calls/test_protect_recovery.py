@@ -20,7 +20,8 @@ from protect.zones import destroy, launch, reconcile
 from protect.zones.recovery import mark, shutdown, strangers
 from protect.zones.recovery.patrol import Patrol
 from tests.support.protect.memory_toolstack import MemoryDomain, MemoryToolstack
-from tests.support.protect.protect_node import MIB, running, until, zone_spec
+from tests.support.protect.protect_node import MIB, running, zone_spec
+from tests.support.waiting import until
 
 
 def end_silently(toolstack: MemoryToolstack) -> None:

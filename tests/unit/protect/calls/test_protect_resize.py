@@ -17,7 +17,8 @@ from protect.state.store import Intent
 from protect.zones import launch
 from protect.zones.size.resize import ZoneSize, resize
 from tests.support.protect.memory_toolstack import MemoryDomain, MemoryToolstack
-from tests.support.protect.protect_node import running, until, zone_spec
+from tests.support.protect.protect_node import running, zone_spec
+from tests.support.waiting import until
 
 MIB = 1 << 20
 SPEC = replace(

@@ -17,9 +17,10 @@ from protect.model.zone import ZoneSpec
 from protect.zones import launch
 from protect.zones.size.resize import ZoneSize, resize
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import running, until, zone_spec
+from tests.support.protect.protect_node import running, zone_spec
 from tests.support.protect.served import TIMEOUT, Served, served
 from tests.support.protect.zones import failing
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 SHARES = CpuShares(512, 60)

@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import until
 from tests.support.protect.served import TIMEOUT, Served, served
 from tests.support.protect.zones import failing
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

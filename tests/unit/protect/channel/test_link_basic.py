@@ -18,7 +18,8 @@ from protect.channel.link import Link
 from protect.model.errors import DomainGone, LinkDown
 from protect.model.process import AgentHello
 from tests.support.agent.agent_sim import SimAgent
-from tests.support.agent.link_owner import LIST, Collector, Owner, create, until
+from tests.support.agent.link_owner import LIST, Collector, Owner, create
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 STATS = pb.Request(get_stats=pb.GetStats())

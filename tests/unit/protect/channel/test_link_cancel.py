@@ -11,7 +11,8 @@ from daemonkit.faults import Missing, TooLate
 from protect.channel.link import Link
 from protect.model.errors import LinkDown
 from tests.support.agent.agent_sim import SimAgent
-from tests.support.agent.link_owner import LIST, Collector, Owner, create, until
+from tests.support.agent.link_owner import LIST, Collector, Owner, create
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 
@@ -112,7 +113,7 @@ async def test_a_call_cancelled_after_any_step(steps: int) -> None:
         if call.cancelled():
             # Nobody was told of the streams, and nobody will ask for them.
             made = (process.created.stdout_stream, process.created.stderr_stream)
-            await until(lambda made=made: all(agent.outputs[number].given_up for number in made))  # type: ignore[misc]
+            await until(lambda made=made: all(agent.outputs[number].given_up for number in made))
             continue
         sink = Collector()
         link.output(process.created.stdout_stream, sink)
@@ -153,7 +154,7 @@ async def test_an_answer_that_comes_too_late_leaves_no_stream() -> None:
     await until(lambda: ("c1", "") in agent.processes)
     created = agent.processes["c1", ""].created
     for number in (created.stdout_stream, created.stderr_stream):
-        await until(lambda number=number: agent.outputs[number].given_up)  # type: ignore[misc]
+        await until(lambda number=number: agent.outputs[number].given_up)
     with pytest.raises(Missing):
         link.input(created.stdin_stream)
     assert owner.violations == [] and agent.faults == []

@@ -16,7 +16,8 @@ from protect.channel.messages import BURST
 from protect.channel.table import MOST_STREAMS
 from protect.model.errors import LinkDown, ProtocolViolation
 from tests.support.agent.agent_sim import SimAgent
-from tests.support.agent.link_owner import LIST, Collector, Owner, create, until
+from tests.support.agent.link_owner import LIST, Collector, Owner, create
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 

@@ -11,9 +11,10 @@ import pytest
 from protect.channel.link import Link
 from protect.stdio.log import WorkloadLog
 from tests.support.agent.agent_sim import SimAgent
-from tests.support.agent.link_owner import LIST, Owner, create, until
+from tests.support.agent.link_owner import LIST, Owner, create
 from tests.support.logs.log_reader import read_log
 from tests.support.logs.log_writer import content
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 SIZE = 1_000_000

@@ -16,7 +16,8 @@ from protect.zones import launch
 from protect.zones.upkeep import clock
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import hasten, running, until, zone_spec
+from tests.support.protect.protect_node import hasten, running, zone_spec
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 MS = 1_000_000

@@ -16,7 +16,8 @@ from protect.zones import destroy, inspect, launch
 from protect.zones.recovery.patrol import Patrol
 from protect.zones.upkeep import pause
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import hasten, running, until, zone_spec
+from tests.support.protect.protect_node import hasten, running, zone_spec
+from tests.support.waiting import until
 
 
 @pytest.fixture

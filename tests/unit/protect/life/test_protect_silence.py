@@ -15,7 +15,8 @@ from protect.state.manager import ZoneManager
 from protect.zones import launch
 from protect.zones.upkeep import silence
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import hasten, running, until, zone_spec
+from tests.support.protect.protect_node import hasten, running, zone_spec
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from protect.host.disk_rates.groups import DiskGroups
 from protect.host.disk_rates.threads import BackendThread, BackendThreads
 from protect.host.disk_rates.throttle import can_throttle, lift, throttle, whole_disk
 from protect.model.domain.shares import DiskRates
-from tests.support.protect.stage import until
+from tests.support.protect.stage import PATIENCE
+from tests.support.waiting import until
 
 RATES = DiskRates(1000, 0, 0, 20)
 LOOP = os.makedev(7, 3)
@@ -203,9 +204,9 @@ async def test_threads_come_into_the_group_of_their_domain(kernel: Kernel) -> No
     await kernel.rates.hold(7, "seven", RATES, [LOOP])
     assert (kernel.base / "xenpod-disks/seven/io.max").read_text().startswith("7:3 rbps=1000")
     kernel.set({5: "7.xvda-0", 6: "8.xvda-0"})
-    await until(lambda: kernel.placed("seven") == [5])
+    await until(lambda: kernel.placed("seven") == [5], PATIENCE)
     kernel.set({5: "7.xvda-0", 6: "8.xvda-0", 7: "7.xvda-1"})
-    await until(lambda: kernel.placed("seven") == [5, 7])
+    await until(lambda: kernel.placed("seven") == [5, 7], PATIENCE)
     assert not kernel.reconnected, "a ring's thread may begin later than another's"
     await kernel.rates.attaching(7, os.makedev(7, 4))
     assert (kernel.base / "xenpod-disks/seven/io.max").read_text().startswith("7:4 rbps=1000")
@@ -216,23 +217,23 @@ async def test_threads_come_into_the_group_of_their_domain(kernel: Kernel) -> No
 async def test_a_disk_that_is_connected_anew_is_held_and_told(kernel: Kernel) -> None:
     await kernel.rates.hold(7, "seven", RATES, [])
     kernel.set({5: "7.xvda-0", 6: "7.xvdb-0"})
-    await until(lambda: kernel.placed("seven") == [5, 6])
+    await until(lambda: kernel.placed("seven") == [5, 6], PATIENCE)
     kernel.set({5: "7.xvda-0"})
     await kernel.rates.look()
     assert not kernel.reconnected, "a guest that lets go of its disks may be about to end"
     kernel.set({5: "7.xvda-0", 9: "7.xvdb-0"})
-    await until(lambda: bool(kernel.reconnected))
+    await until(lambda: bool(kernel.reconnected), PATIENCE)
     assert kernel.reconnected == [(7, "xvdb")] and kernel.placed("seven") == [5, 6, 9]
 
 
 async def test_another_disk_of_the_same_name_is_no_violation(kernel: Kernel) -> None:
     await kernel.rates.hold(7, "seven", RATES, [])
     kernel.set({5: "7.xvda-0"})
-    await until(lambda: kernel.placed("seven") == [5])
+    await until(lambda: kernel.placed("seven") == [5], PATIENCE)
     kernel.set({})
     await kernel.rates.detached(7, "xvda")
     kernel.set({6: "7.xvda-0"})
-    await until(lambda: kernel.placed("seven") == [5, 6])
+    await until(lambda: kernel.placed("seven") == [5, 6], PATIENCE)
     assert not kernel.reconnected
 
 

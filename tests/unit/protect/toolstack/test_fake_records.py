@@ -17,8 +17,8 @@ from protect.model.toolstack import DomainId, DomainSpec, DomainState, Mode, Shu
 from protect.toolstack.fake.domain import Domain, read_pid, read_spec, write_spec
 from protect.toolstack.fake.launcher import Launch
 from protect.toolstack.process import PidfdProcess, read_stat
-from tests.support.protect.protect_node import until
 from tests.support.session.open_files import descriptors, opened_since
+from tests.support.waiting import until
 
 ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
 PLAIN = DomainSpec(uuid=ID, name="web", memory_bytes=64 << 20)

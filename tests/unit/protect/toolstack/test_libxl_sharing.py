@@ -14,7 +14,8 @@ import pytest
 from daemonkit.faults import Broken, Exists, Missing, Refused
 from protect.toolstack.libxl.room.rings import SHARING_ORDER
 from protect.toolstack.libxl.sharing import Sharing
-from tests.support.protect.stage import until
+from tests.support.protect.stage import PATIENCE
+from tests.support.waiting import until
 
 MIB = 1 << 20
 LAUNCHER = """#!/bin/sh
@@ -121,7 +122,7 @@ async def test_another_daemon_finds_them(sharing: Sharing, launcher: Path, names
     bare = uuid4()
     sharing.enter(bare, "d", namespace)
     (sharing.folder / str(alive) / "log").write_text("")
-    await until(lambda: not runs(pids[dead]))
+    await until(lambda: not runs(pids[dead]), PATIENCE)
     later = Sharing(launcher, sharing.folder, 64 * MIB)
     await later.adopt({alive, dead, bare})
     assert not runs(pids[gone]) and not (sharing.folder / str(gone)).exists()

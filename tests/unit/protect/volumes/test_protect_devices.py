@@ -22,7 +22,8 @@ from protect.workloads import create, delete
 from protect.workloads.devices import attach, find
 from protect.zones import destroy, launch
 from tests.support.protect.memory_toolstack import MemoryDomain, MemoryToolstack
-from tests.support.protect.protect_node import running, until, workload_spec, zone_spec
+from tests.support.protect.protect_node import running, workload_spec, zone_spec
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 HOST = HostConfig(

@@ -24,7 +24,8 @@ from protect.zones import destroy, launch
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.cri.kubelet_files import AtomicFiles
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import hasten, running, until, workload_spec, zone_spec
+from tests.support.protect.protect_node import hasten, running, workload_spec, zone_spec
+from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 

@@ -21,8 +21,9 @@ from protect.workloads import control, create, delete, start
 from protect.zones import destroy, launch
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import MemoryVolumes, running, until, workload_spec, zone_spec
+from tests.support.protect.protect_node import MemoryVolumes, running, workload_spec, zone_spec
 from tests.support.session.open_files import descriptors, opened_since
+from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 VOLUMES = (Volume("0", "/srv"), Volume("1", "/etc/hosts"))

@@ -23,8 +23,9 @@ from tests.support.agent.zone import BUILD
 from tests.support.images import busybox
 from tests.support.protect import zones as support
 from tests.support.protect.zones import Zones, failing
+from tests.support.waiting import until
 from tests.xen import machine
-from tests.xen.inside.conftest import MIB, until
+from tests.xen.inside.conftest import MIB
 from xenbind.xenstore import Xenstore
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.images import busybox
 from tests.support.protect.zones import Zones
+from tests.support.waiting import until
 from tests.xen import machine
 from tests.xen.inside.protectd.zones import (
     MEMORY,
@@ -85,9 +86,7 @@ def _program(name: str) -> str:
 
 async def _ended(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    async with asyncio.timeout(PATIENCE):
-        while os.path.exists(f"/proc/{pid}"):  # noqa: ASYNC110 - another's child
-            await asyncio.sleep(0.05)
+    await until(lambda: not os.path.exists(f"/proc/{pid}"), PATIENCE)
 
 
 async def test_records_that_are_lost(zones: Zones) -> None:
@@ -122,9 +121,7 @@ async def test_xenconsoled_is_restarted(zones: Zones) -> None:
     await _ended(_pid("xenconsoled"))
     run(_program("xenconsoled"), "--log=guest", "--log-dir=/var/log/xen/console")
     run("xl", "sysrq", str(zone.domain_id), "h")
-    async with asyncio.timeout(PATIENCE):
-        while b"sysrq" not in log.read_bytes()[len(before) :].lower():  # noqa: ASYNC110 - a file
-            await asyncio.sleep(0.2)
+    await until(lambda: b"sysrq" in log.read_bytes()[len(before) :].lower(), PATIENCE)
     assert log.read_bytes().startswith(before)
     await create(zones, "z2")
     for zone_id in ("z1", "z2"):
@@ -136,9 +133,7 @@ async def test_zones_end_in_order_with_their_host(zones: Zones) -> None:
     """A workload that ends on request keeps its exit code; no domain is left, and records stay."""
     await create(zones, "z1")
     await zones.run("/bin/sh", "-c", "trap 'exit 3' TERM; echo up; while :; do sleep 0.2; done")
-    async with asyncio.timeout(PATIENCE):
-        while not zones.log().exists() or zones.lines() != ["stdout F up"]:  # noqa: ASYNC110 - a file
-            await asyncio.sleep(0.2)
+    await until(lambda: zones.log().exists() and zones.lines() == ["stdout F up"], PATIENCE)
     request = pb.ShutdownZonesRequest(deadline_ns=240 * 10**9)
     answer = await zones.clients.zones.ShutdownZones(request, timeout=PATIENCE)
     assert list(answer.left) == []

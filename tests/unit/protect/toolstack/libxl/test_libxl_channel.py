@@ -20,6 +20,7 @@ from protect.toolstack.libxl.channel import VchanChannels
 from protect.toolstack.libxl.room.rings import CHANNEL_ORDER
 from protect.toolstack.libxl.transport import VchanTransport
 from tests.support.agent.link_owner import Owner
+from tests.support.waiting import until
 from xenbind.errors import RingsTooLarge
 
 
@@ -285,9 +286,7 @@ async def test_a_claimed_epoch_that_nobody_has_is_knocked_at(
     store.set("agent-epoch", b"1")
     store.set("agent-used", b"1")
     connecting = asyncio.create_task(channels.connect(7))
-    async with asyncio.timeout(60):
-        while not abandoned.closed:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: abandoned.closed)
     guest.serve(2)
     store.set("agent-epoch", b"2")
     await connecting

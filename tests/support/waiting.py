@@ -1,0 +1,58 @@
+"""Waiting for a condition that has no event: a file, another process, the kernel.
+
+If there is an event, await the event.
+"""
+
+from __future__ import annotations
+
+import time
+from asyncio import sleep, timeout
+from collections.abc import Awaitable, Callable, Iterator
+from inspect import isawaitable
+from itertools import repeat
+
+Condition = Callable[[], object] | Callable[[], Awaitable[object]]
+"""True or not by its result; it may be asynchronous."""
+PATIENCE = 60.0
+_PAUSES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
+"""Seconds between two looks; the last pause repeats."""
+
+
+async def until(condition: Condition, seconds: float = PATIENCE, what: object = "") -> None:
+    """Look again and again.  TimeoutError: the condition is false after ``seconds``.
+
+    The error shows ``what`` the wait was for, or the result of ``what()`` at that time.
+    """
+    pauses, deadline = _pauses(), timeout(seconds)
+    try:
+        async with deadline:
+            while not await _holds(condition):  # noqa: ASYNC110 - there is no event
+                await sleep(next(pauses))
+    except TimeoutError:
+        if not deadline.expired():  # the condition raised it
+            raise
+        raise _too_late(seconds, what) from None
+
+
+def block_until(condition: Callable[[], object], seconds: float = PATIENCE, what: object = "") -> None:
+    """``until`` for a thread without an event loop."""
+    pauses, end = _pauses(), time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise _too_late(seconds, what)
+        time.sleep(next(pauses))
+
+
+async def _holds(condition: Condition) -> object:
+    result = condition()
+    return await result if isawaitable(result) else result
+
+
+def _pauses() -> Iterator[float]:
+    yield from _PAUSES
+    yield from repeat(_PAUSES[-1])
+
+
+def _too_late(seconds: float, what: object) -> TimeoutError:
+    shown = what() if callable(what) else what
+    return TimeoutError(f"not within {seconds:g} s" + (f": {shown}" if shown != "" else ""))
