@@ -19,8 +19,8 @@ from cri.stats.sampler import sampling
 from cri.streaming.ends import end_with_pods
 from cri.streaming.server import serving
 from daemonkit import daemon, lifecycle
-from daemonkit.loop.turns import Turns
-from daemonkit.loop.underway import Underway
+from daemonkit.loop.fair_scheduler import FairScheduler
+from daemonkit.loop.in_flight import InFlight
 from daemonkit.observe.audit.log import auditing
 from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.traces import tracing
@@ -59,9 +59,9 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
         check_kernels(config, stored)
         runtime = await stack.enter_async_context(running(config, stored, cni(config)))
         await check_profiles(runtime)
-        underway = Underway()
-        turns = Turns(underway)
-        streaming = await stack.enter_async_context(serving(config.streaming, turns=turns))
+        in_flight = InFlight()
+        scheduler = FairScheduler(in_flight)
+        streaming = await stack.enter_async_context(serving(config.streaming, scheduler=scheduler))
         end_with_pods(runtime.sandboxes, streaming.pods)
         rates = await stack.enter_async_context(sampling(runtime))
 
@@ -81,7 +81,7 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
         audit = await stack.enter_async_context(auditing(config.audit, "xenpod-cri", config.state_dir))
         if audit is not None:
             audit.pod_of = runtime.pod_of
-        serve = serve_unix(config.listen, add_services, name="xenpod-cri", underway=underway, audit=audit)
+        serve = serve_unix(config.listen, add_services, name="xenpod-cri", in_flight=in_flight, audit=audit)
         await stack.enter_async_context(serve)
         lifecycle.ready(f"serving with {len(runtime.sandboxes.visible())} pods")
         await stop.wait()

@@ -26,7 +26,7 @@ from cri.state.container import NEXT as CONTAINER_NEXT
 from cri.state.container import Container
 from cri.state.database import Database
 from cri.state.events import Events
-from cri.state.list_room import ListRoom
+from cri.state.list_capacity import ListCapacity
 from cri.state.names import Names, container_name, sandbox_name
 from cri.state.records import Records
 from cri.state.sandbox import NEXT as SANDBOX_NEXT
@@ -145,7 +145,7 @@ async def delegation(
         runtime.sandboxes,
         runtime.containers,
         config.state_dir,
-        runtime.room,
+        runtime.capacity,
     )
     async with delegating(both):
         yield both
@@ -197,7 +197,7 @@ async def _runtime(
         host=HostInfo(zones, follower, [handler.seclabel for handler in config.handlers.values()]),
         unfinished=unfinished,
         paths=paths,
-        room=ListRoom(sandboxes, containers),
+        capacity=ListCapacity(sandboxes, containers),
     )
     await _adopt(runtime, store)
     return runtime

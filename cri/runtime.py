@@ -15,7 +15,7 @@ from cri.state.attachment import Attachment, BandwidthLimits, Chain
 from cri.state.changes import StateChanges
 from cri.state.container import Container
 from cri.state.events import Events
-from cri.state.list_room import ListRoom
+from cri.state.list_capacity import ListCapacity
 from cri.state.names import Locks, Names
 from cri.state.records import Records
 from cri.state.sandbox import Sandbox
@@ -127,7 +127,7 @@ class Runtime:
     events: Events
     host: HostInfo
     paths: HostPaths
-    room: ListRoom
+    capacity: ListCapacity
     kubelet: KubeletConfig = field(default_factory=KubeletConfig)
     locks: Locks = field(default_factory=Locks)
     shares: dict[str, tuple[int, int]] = field(default_factory=dict)

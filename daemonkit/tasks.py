@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from daemonkit.faults import Fault
-from daemonkit.loop import turns
+from daemonkit.loop import fair_scheduler
 
 log = logging.getLogger(__name__)
 
@@ -141,14 +141,14 @@ class Background:
                     task.exception()
 
     def _own(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(turns.paid(work), name=name)
+        task = asyncio.get_running_loop().create_task(fair_scheduler.paid(work), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
 
 def _begun(work: Awaitable[T]) -> asyncio.Future[T]:
-    return asyncio.ensure_future(turns.paid(work) if asyncio.iscoroutine(work) else work)
+    return asyncio.ensure_future(fair_scheduler.paid(work) if asyncio.iscoroutine(work) else work)
 
 
 async def _end(*tasks: asyncio.Future[Any]) -> None:

@@ -14,15 +14,15 @@ from daemonkit import daemon, lifecycle
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Refused
 from daemonkit.host.lookup import Lookups
-from daemonkit.loop.turns import Turns
-from daemonkit.loop.underway import Underway
+from daemonkit.loop.fair_scheduler import FairScheduler
+from daemonkit.loop.in_flight import InFlight
 from daemonkit.observe.audit.log import auditing
 from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.traces import tracing
 from daemonkit.rpc.server import serve_unix
 from protect.channel.link import Link
 from protect.config import ProtectdConfig, ToolstackKind
-from protect.model.room.modes import choose, kernel_lacks
+from protect.model.capacity.modes import choose, kernel_lacks
 from protect.model.toolstack import Capabilities, Toolstack
 from protect.network.splice import splice
 from protect.server import services
@@ -38,8 +38,8 @@ from protect.volumes.host import HostVolumes
 from protect.volumes.scratch import ScratchFiles
 from protect.workloads import sharing
 from protect.zones import deaths, reconcile
-from protect.zones.recovery.patrol import Patrol
-from protect.zones.room import capacity, preflight
+from protect.zones.capacity import host_memory, preflight
+from protect.zones.recovery.periodic import PeriodicReconcile
 from protect.zones.size.follow import MemoryFollower
 from protect.zones.upkeep import clock
 
@@ -72,8 +72,8 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         toolstack = build_toolstack(config)
         stack.push_async_callback(toolstack.close)
         await toolstack.start()
-        underway = Underway()
-        manager = await _manager(config, store, toolstack, underway)
+        in_flight = InFlight()
+        manager = await _manager(config, store, toolstack, in_flight)
         stack.push_async_callback(manager.close)
         await preflight.check(manager)
         recorded = await reconcile.load(manager)
@@ -82,13 +82,13 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         stack.callback(watching.cancel)
         shares = asyncio.ensure_future(sharing.watch(manager))
         stack.callback(shares.cancel)
-        patrol = asyncio.ensure_future(Patrol(manager).run())
-        stack.callback(patrol.cancel)
+        periodic = asyncio.ensure_future(PeriodicReconcile(manager).run())
+        stack.callback(periodic.cancel)
         sizing = asyncio.ensure_future(MemoryFollower(manager).run())
         stack.callback(sizing.cancel)
         clocks = asyncio.ensure_future(clock.keep(manager))
         stack.callback(clocks.cancel)
-        following = asyncio.ensure_future(capacity.follow(manager))
+        following = asyncio.ensure_future(host_memory.follow(manager))
         stack.callback(following.cancel)
         copying = asyncio.ensure_future(_checkpoint_store(store))
         stack.callback(copying.cancel)
@@ -102,7 +102,7 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         if audit is not None:
             audit.pod_of = manager.pod_of
         serving = serve_unix(
-            config.socket_path, add, name="protectd", tasks=manager.tasks, underway=underway, audit=audit
+            config.socket_path, add, name="protectd", tasks=manager.tasks, in_flight=in_flight, audit=audit
         )
         async with serving:
             lifecycle.ready(f"serving with {len(manager.zones)} zones")
@@ -124,7 +124,7 @@ def build_toolstack(config: ProtectdConfig) -> Toolstack:
 
 
 async def _manager(
-    config: ProtectdConfig, store: SqliteStore, toolstack: Toolstack, underway: Underway
+    config: ProtectdConfig, store: SqliteStore, toolstack: Toolstack, in_flight: InFlight
 ) -> ZoneManager:
     total = (await toolstack.physical_info()).total_memory_bytes
     if not config.memory.total and total <= config.memory.reserve:
@@ -142,7 +142,7 @@ async def _manager(
         config=config,
         toolstack=toolstack,
         store=store,
-        links=functools.partial(Link, turns=Turns(underway)),
+        links=functools.partial(Link, scheduler=FairScheduler(in_flight)),
         logs=lambda path, journal: WorkloadLog.open(path, journal),
         splice=splice,
         ledger=Ledger(config.memory.total, config.memory.reserve),

@@ -25,8 +25,8 @@ from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
 from daemonkit.observe.settings import AuditConfig, MetricsConfig, TracesConfig
 from protect.host.devices import is_place
+from protect.model.capacity.modes import WantedMode
 from protect.model.domain.shares import MOST_DISK_RATE, DiskRates
-from protect.model.room.modes import WantedMode
 from protect.toolstack.fake.faultplan import FaultPlan
 from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.libxl.settings import LibxlSettings

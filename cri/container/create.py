@@ -95,7 +95,7 @@ async def _make(runtime: Runtime, plan: ContainerPlan) -> None:
     name = container_name(container.config.metadata, container.sandbox_id)
     await finish_leftover(runtime, name)
     namespace = runtime.sandboxes.get(container.sandbox_id).config.metadata.namespace
-    runtime.room.check_container(CREATE, namespace, container.config)
+    runtime.capacity.check_container(CREATE, namespace, container.config)
     async with AsyncExitStack() as steps:
         steps.push_async_callback(settle_or_log, runtime, container.sandbox_id)
         runtime.container_names.reserve(name, container.id)

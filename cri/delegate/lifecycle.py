@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from cri.delegate.cached_list import CachedList
 from cri.delegate.config import DelegateConfig
 from cri.delegate.kinds import METHODS, parsed, response_type
-from cri.delegate.last_word import LastWord
 from cri.delegate.link import RUNTIME, Delegate, passed_on, remaining
 from cri.delegate.owners import Ensure, Owner, Owners, check_namespace, pod_owner
 from cri.delegate.routes import Answer, ById
-from cri.state.list_room import ListEntry, ListRoom, container_entry, entry_of, pod_entry
+from cri.state.list_capacity import ListCapacity, ListEntry, container_entry, entry_of, pod_entry
 from daemonkit.faults import Broken
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -30,7 +30,7 @@ class RunPod:
 
     def __init__(
         self, config: DelegateConfig, handlers: Collection[str], delegate: Delegate, servicer: Any,
-        pods: Owners, last: LastWord, room: ListRoom,
+        pods: Owners, last: CachedList, capacity: ListCapacity,
     ) -> None:  # fmt: skip
         self._config = config
         self._handlers = handlers
@@ -38,7 +38,7 @@ class RunPod:
         self._ours = servicer.RunPodSandbox
         self._pods = pods
         self._last = last
-        self._room = room
+        self._capacity = capacity
 
     async def call(self, raw: bytes, context: _Context) -> Answer:
         """Run the pod on its side.  Denied: its namespace may not use the delegate."""
@@ -50,7 +50,7 @@ class RunPod:
             request.runtime_handler = ""  # the delegate does not know ours
             raw = request.SerializeToString()
         name = request.config.metadata.name
-        with self._room.making("RunPodSandbox", name, pod_entry(request.config)):
+        with self._capacity.making("RunPodSandbox", name, pod_entry(request.config)):
             return await self._run(request, raw, context)
 
     async def _run(self, request: Any, raw: bytes, context: _Context) -> bytes:
@@ -78,21 +78,21 @@ class CreateContainer(ById):
     """CreateContainer: brings the image to the pod's side first."""
 
     def __init__(
-        self, pods: Owners, delegate: Delegate, servicer: Any, containers: Owners, last: LastWord,
-        last_pods: LastWord, room: ListRoom, ensure: Ensure | None,
+        self, pods: Owners, delegate: Delegate, servicer: Any, containers: Owners, last: CachedList,
+        last_pods: CachedList, capacity: ListCapacity, ensure: Ensure | None,
     ) -> None:  # fmt: skip
         super().__init__("CreateContainer", pods, delegate, servicer)
         self._containers = containers
         self._last = last
         self._last_pods = last_pods
-        self._room = room
+        self._capacity = capacity
         self._ensure = ensure
 
     async def theirs(self, raw: bytes, context: _Context) -> bytes:
         request = parsed(self.method, cri.CreateContainerRequest, raw)
         pod = self._last_pods.items().get(request.pod_sandbox_id)
         entry = container_entry(pod.metadata.namespace if pod else "", request.config)
-        with self._room.making(self.method, request.config.metadata.name, entry):
+        with self._capacity.making(self.method, request.config.metadata.name, entry):
             return await super().theirs(raw, context)
 
     async def before(self, owner: Owner, request: Any) -> None:
@@ -146,7 +146,7 @@ def created_id(method: str, untrusted: bytes, delegate: Delegate, owners: Owners
     return found
 
 
-def listed_entries(pods: LastWord, containers: LastWord) -> list[ListEntry]:
+def listed_entries(pods: CachedList, containers: CachedList) -> list[ListEntry]:
     """The delegate's part of the lists, as last known."""
     known = pods.items()
     found = [entry_of(pod.metadata.namespace, pod) for pod in known.values()]

@@ -11,8 +11,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from cri.delegate.cached_list import CachedList, encoded_items
 from cri.delegate.kinds import ListKind, parsed, request_type
-from cri.delegate.last_word import LastWord, encoded_items
 from cri.delegate.link import (
     RUNTIME,
     CallerLeft,
@@ -49,7 +49,7 @@ class MergedList:
 
     def __init__(
         self, kind: ListKind, delegate: Delegate, ours: _Ours, pods: Owners, containers: Owners,
-        last: LastWord | None,
+        last: CachedList | None,
     ) -> None:  # fmt: skip
         self.kind = kind
         self.last = last
@@ -116,7 +116,7 @@ class MergedList:
         """The delegate's part of the answer while the delegate does not answer itself."""
         return self.last.recall(about) if self.last is not None else b""
 
-    async def _theirs(self, pending: PendingCall | None, about: Any, begun: float, room: int) -> bytes:
+    async def _theirs(self, pending: PendingCall | None, about: Any, begun: float, capacity: int) -> bytes:
         if pending is None:
             return self.recall(about)
         try:
@@ -124,7 +124,7 @@ class MergedList:
             found = list(items.values())
             if (fitting := await self.adapt(found)) is not found:
                 data = encoded_items(self.kind.method, self.kind.field, fitting)
-            if len(data) > room:
+            if len(data) > capacity:
                 cause = f"its list and ours together are larger than {MESSAGE_LIMIT >> 20} MiB"
                 raise TooLarge(self.kind.method, self._delegate.endpoint, cause)
         except (grpc.aio.AioRpcError, Fault) as error:

@@ -13,10 +13,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from cri.delegate.cached_list import CachedList
 from cri.delegate.config import DelegateConfig
 from cri.delegate.follow import DelegateFollower
 from cri.delegate.kinds import CONTAINERS, LISTS, METHODS, POD_METRICS, PODS, ListKind, parsed
-from cri.delegate.last_word import LastWord
 from cri.delegate.lifecycle import Change, CreateContainer, RunPod, listed_entries
 from cri.delegate.link import Delegate, error_text
 from cri.delegate.lists import MergedList
@@ -37,7 +37,7 @@ from cri.delegate.stored import DelegateFacts
 from cri.delegate.streams.events import MergedEvents
 from cri.delegate.streams.lists import MergedListStream
 from cri.delegate.streams.missed import MissedEvents
-from cri.state.list_room import ListRoom
+from cri.state.list_capacity import ListCapacity
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
@@ -66,20 +66,20 @@ class Delegation:
         sandboxes: OwnRecords,
         containers: OwnRecords,
         state_dir: Path,
-        room: ListRoom,
+        capacity: ListCapacity,
     ) -> None:
         self.delegate = Delegate(config)
         self._config = config
         self._servicer = servicer
         self._handlers = handlers
         self._stored = DelegateFacts(state_dir, self.delegate)
-        self._room = room
-        self._last = {kind: LastWord(kind, self.delegate, config.keep) for kind in (PODS, CONTAINERS)}
+        self._capacity = capacity
+        self._last = {kind: CachedList(kind, self.delegate, config.keep) for kind in (PODS, CONTAINERS)}
         self.pods = Owners("pod sandbox", sandboxes, self._last[PODS].knows, self._begins(PODS))
         self.containers = Owners(
             "container", containers, self._last[CONTAINERS].knows, self._begins(CONTAINERS)
         )
-        room.others = partial(listed_entries, self._last[PODS], self._last[CONTAINERS])
+        capacity.others = partial(listed_entries, self._last[PODS], self._last[CONTAINERS])
         self.ensure: Ensure | None = None
         """Set before ``service`` is called."""
         self._lists = {kind: self._list(kind) for kind in LISTS}
@@ -102,7 +102,7 @@ class Delegation:
                 self._servicer,
                 self.pods,
                 self._last[PODS],
-                self._room,
+                self._capacity,
             ).call,
             "Status": status.status,
             "RuntimeConfig": status.runtime_config,
@@ -138,7 +138,7 @@ class Delegation:
                     self.containers,
                     last,
                     self._last[PODS],
-                    self._room,
+                    self._capacity,
                     self.ensure,
                 )
             case "StartContainer":

@@ -47,7 +47,7 @@ async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
         await _check_requirements(runtime, sandbox)
         async with runtime.locks.hold(pod_key(sandbox.config.metadata)):
             await finish_other_attempts(runtime, sandbox.config.metadata)
-            runtime.room.check_pod(RUN, sandbox.config)
+            runtime.capacity.check_pod(RUN, sandbox.config)
             runtime.sandbox_names.reserve(name, sandbox.id)
             steps.push_async_callback(undo, runtime, sandbox.id)
             await runtime.sandboxes.add(sandbox)

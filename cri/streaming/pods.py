@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from cri.streaming.transport.quota import POD_LIMIT, PodQuota, StreamMemory
-from daemonkit.loop.turns import Share, Turns
+from daemonkit.loop.fair_scheduler import FairScheduler, Share
 from daemonkit.shares import Shares
 
 
@@ -27,8 +27,8 @@ class PodStreams:
 class Pods:
     """The pods with streams; a pod is forgotten after its last connection."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, scheduler: FairScheduler) -> None:
+        self._scheduler = scheduler
         self._memory = StreamMemory()
         self._pods: WeakValueDictionary[str, PodStreams] = WeakValueDictionary()
 
@@ -39,7 +39,7 @@ class Pods:
             # No unused time at the start: otherwise a client with many new connections would overtake others.
             found = self._pods[pod] = PodStreams(
                 pod,
-                self._turns.share(carried=0.0),
+                self._scheduler.share(carried=0.0),
                 PodQuota(POD_LIMIT, self._memory, namespace),
                 asyncio.Event(),
             )

@@ -24,7 +24,7 @@ from cri.streaming.transport.wire import LINGER, READ_SIZE, ClientGone, Pulled, 
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Exhausted
 from daemonkit.logs import fields
-from daemonkit.loop.turns import CARRIED, Turns
+from daemonkit.loop.fair_scheduler import CARRIED, FairScheduler
 from daemonkit.tasks import Background, race
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,11 @@ class Server:
     """The streaming server; ``serving`` makes one."""
 
     def __init__(
-        self, config: StreamingConfig, listener: socket.socket, tls: ssl.SSLContext | None, turns: Turns
+        self,
+        config: StreamingConfig,
+        listener: socket.socket,
+        tls: ssl.SSLContext | None,
+        scheduler: FairScheduler,
     ) -> None:
         self._config = config
         self._listener = listener
@@ -67,9 +71,9 @@ class Server:
         self._tasks = Background()
         self._pending: OrderedDict[asyncio.Task[None], None] = OrderedDict()
         self._stopping = asyncio.Event()
-        self.pods = Pods(turns)
+        self.pods = Pods(scheduler)
         """The pods with streams."""
-        self._strangers = turns.share(weight=_STRANGERS)
+        self._strangers = scheduler.share(weight=_STRANGERS)
         """The share of all connections without a token yet."""
         limits = ("streaming.connections", "streaming.connections_per_pod")
         self._streams = Slots(config.connections, config.connections_per_pod, "streams", limits)
@@ -231,12 +235,12 @@ async def _outlived(ended: asyncio.Event) -> str:
 
 @contextlib.asynccontextmanager
 async def serving(
-    config: StreamingConfig, goodbye: float = GOODBYE, turns: Turns | None = None
+    config: StreamingConfig, goodbye: float = GOODBYE, scheduler: FairScheduler | None = None
 ) -> AsyncIterator[Server]:
     """Run a server while the block does.  ``turns``: of all users of the event loop that take turns."""
     listener = _listen(config)
     with listener:
-        server = Server(config, listener, _context(config.tls), turns or Turns())
+        server = Server(config, listener, _context(config.tls), scheduler or FairScheduler())
         server.start()
         log.info("streaming", extra=fields(url=server.base))
         try:

@@ -11,7 +11,7 @@ import grpc.aio
 
 from cri.zones.process import MESSAGE, START
 from daemonkit.faults import Broken
-from daemonkit.loop.turns import charge
+from daemonkit.loop.fair_scheduler import charge
 from daemonkit.rpc.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

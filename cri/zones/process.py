@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import grpc.aio
 
 from daemonkit.faults import Broken
-from daemonkit.loop.turns import charge
+from daemonkit.loop.fair_scheduler import charge
 from daemonkit.rpc.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

@@ -16,7 +16,7 @@ import grpc.aio
 
 from daemonkit import faults
 from daemonkit.logs import fields
-from daemonkit.loop.underway import Underway
+from daemonkit.loop.in_flight import InFlight
 from daemonkit.observe.calls import CallObserver, ObservedCall, ObservedMethod
 from daemonkit.tasks import Background
 
@@ -97,12 +97,12 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         self,
         server: str,
         tasks: Background,
-        underway: Underway | None = None,
+        in_flight: InFlight | None = None,
         observer: CallObserver | None = None,
     ) -> None:
         self._server = server
         self._tasks = tasks
-        self._underway = underway or Underway()
+        self._in_flight = in_flight or InFlight()
         self._observer = observer or CallObserver()
         self._subscriptions: set[_Subscription] = set()
         self._stopping = False
@@ -155,7 +155,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             observed = method.begin(request, context)
             try:
-                with self._underway.call(), observed.span(context):
+                with self._in_flight.call(), observed.span(context):
                     work = inner(request, context)
                     reply = await (work if reads else self._tasks.run(work, method.name))
             except BaseException as error:
@@ -171,7 +171,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
             observed = method.begin(request, context)
             if method.audit is not None and isinstance(request, AsyncIterable):
                 request = observed.first(request)
-            self._underway.stream()
+            self._in_flight.stream()
             try:
                 replies = inner(request, context)
                 if inspect.isawaitable(replies):

@@ -15,7 +15,7 @@ import grpc.aio
 
 from daemonkit.faults import Broken
 from daemonkit.logs import fields
-from daemonkit.loop.underway import Underway
+from daemonkit.loop.in_flight import InFlight
 from daemonkit.observe.audit.log import AuditLog
 from daemonkit.observe.calls import CallObserver
 from daemonkit.rpc.client import MESSAGE_LIMIT
@@ -48,7 +48,7 @@ async def serve_unix(
     name: str,
     grace: float = _GRACE,
     tasks: Background | None = None,
-    underway: Underway | None = None,
+    in_flight: InFlight | None = None,
     audit: AuditLog | None = None,
 ) -> AsyncIterator[None]:
     """Serve gRPC on the unix socket ``path`` (mode 0600) while the block runs.
@@ -63,7 +63,7 @@ async def serve_unix(
     with own_lock(path):
         owner = tasks or Background()
         observer = CallObserver(audit)
-        guard = CallGuard(name, owner, underway, observer)
+        guard = CallGuard(name, owner, in_flight, observer)
         server = grpc.aio.server(
             interceptors=[guard], options=_SERVER_OPTIONS, maximum_concurrent_rpcs=_CALLS
         )

@@ -9,9 +9,9 @@ from hostsetup.doctor.machine import Check, CheckedMachine, CheckResult, CheckVe
 from hostsetup.doctor.settings import DoctorSettings
 from protect.config import ProtectdConfig, ToolstackKind
 from protect.host.devices import is_pci
-from protect.model.room.host import HostNotice, HostWants
-from protect.toolstack.libxl.room import preflight
-from protect.toolstack.libxl.room.preflight import HostFacts
+from protect.model.capacity.host import HostNotice, HostWants
+from protect.toolstack.libxl.capacity import preflight
+from protect.toolstack.libxl.capacity.preflight import HostFacts
 
 Checks = Sequence[Callable[[CheckedMachine, DoctorSettings], Check]]
 

@@ -6,7 +6,7 @@ import shlex
 
 from hostsetup.doctor.machine import Check, CheckedMachine, failed, ok, unknown, warning
 from hostsetup.doctor.settings import DoctorSettings
-from protect.model.room.host import HostNotice
+from protect.model.capacity.host import HostNotice
 
 _MODULES = ("xen_gntdev", "xen_evtchn", "xen_blkback", "xen_netback")
 _OLDEST = (4, 17)

@@ -27,9 +27,9 @@ from images.bounds.cancel import CancelToken
 from images.concurrency import SingleFlight, WorkerThreads, tenant
 from images.layer import losses
 from images.layer.layers import Cost
-from images.pull.early import SLOTS, EarlyBuild
-from images.pull.kept import ListedLayer, check_kept
+from images.pull.eager import SLOTS, EagerBuild
 from images.pull.progress import Meters
+from images.pull.stored_layers import ListedLayer, check_kept
 from images.registry.manifests import Descriptor
 from images.rootfs.stack import Part
 from images.settings import ImageSettings
@@ -166,13 +166,13 @@ class FilesystemBuilder:
     @asynccontextmanager
     async def early(
         self, image: LayeredImage, parts: Sequence[Part]
-    ) -> AsyncIterator[Mapping[int, EarlyBuild]]:
+    ) -> AsyncIterator[Mapping[int, EagerBuild]]:
         """Places for the filesystems of parts, by the numbers of their topmost layers."""
         places, files, settings, workers = {}, self._store.files, self._settings, self._workers
         for part in parts:
             # An image may have no layer at all.
             size = sum(layer.size for layer in image.layers[part.end - 1 : part.end])
-            places[part.end - 1] = EarlyBuild(files, part.chain_id, size, settings, self._slots, workers)
+            places[part.end - 1] = EagerBuild(files, part.chain_id, size, settings, self._slots, workers)
 
         def close(_: CancelToken) -> None:
             for place in places.values():
@@ -183,7 +183,7 @@ class FilesystemBuilder:
         finally:
             await complete(self._threads.run(close))
 
-    async def build(self, image: LayeredImage, planned: Planned, early: EarlyBuild) -> None:
+    async def build(self, image: LayeredImage, planned: Planned, early: EagerBuild) -> None:
         """Build a filesystem and its tree cache, unless stored. Pulls of one tenant share the build."""
 
         def work() -> Coroutine[Any, Any, None]:
@@ -196,7 +196,7 @@ class FilesystemBuilder:
                 await self._filesystems.run((planned.part.chain_id, tenant()), work)
         await self._threads.run(lambda _: early.close())
 
-    async def _build(self, image: LayeredImage, planned: Planned, early: EarlyBuild) -> None:
+    async def _build(self, image: LayeredImage, planned: Planned, early: EagerBuild) -> None:
         chain_id, plan = planned.part.chain_id, planned.plan
         if not self._store.has_filesystem(chain_id):
             meter = self._meters.of(chain_id, 0, tenant())
@@ -248,7 +248,7 @@ class FilesystemBuilder:
         self,
         image: LayeredImage,
         planned: Planned,
-        early: EarlyBuild,
+        early: EagerBuild,
         blobs: Mapping[int, Path],
         moved: Callable[[int], None],
         token: CancelToken,

@@ -30,14 +30,14 @@ from images.registry.facts import IndexFacts, ManifestFacts
 from images.registry.manifests import Descriptor, ImageConfig
 from images.registry.names import Reference
 from images.registry.sources import ImageSource
-from images.rootfs.begun import BegunFilesystem
+from images.rootfs.eager import EagerFilesystem
 from images.worker.documents import DocumentReader
 from images.worker.layers import read_layer
 from images.worker.workers import LayerWorkers
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Reading = Callable[[], AbstractContextManager[BegunFilesystem | None]]
+Reading = Callable[[], AbstractContextManager[EagerFilesystem | None]]
 # Faults of the image itself or of this host; another source would not help.
 _FINAL = (Unpackable, Oversized, DiskFull)
 

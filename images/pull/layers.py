@@ -19,11 +19,11 @@ from images.bounds.cancel import CancelToken
 from images.concurrency import SingleFlight, WorkerThreads
 from images.errors import NotKept
 from images.pull.candidates import Candidates
-from images.pull.early import EarlyBuild
+from images.pull.eager import EagerBuild
 from images.pull.failures import is_resumable
 from images.pull.fetch import download_layer, read_first
-from images.pull.kept import ListedLayer, listing, read_kept
 from images.pull.progress import Meter
+from images.pull.stored_layers import ListedLayer, listing, read_kept
 from images.registry.manifests import Descriptor
 from images.registry.sources import ImageSource
 from images.settings import ImageSettings
@@ -42,7 +42,7 @@ class WantedLayer(NamedTuple):
     diff_id: str
     meter: Meter
     candidates: Candidates | None
-    early: EarlyBuild | None = None
+    early: EagerBuild | None = None
     read: bool = False
 
 

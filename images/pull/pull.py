@@ -20,12 +20,12 @@ from images.layer.layers import LayerBudget
 from images.policy.policy import Policy
 from images.pull.build import FilesystemBuilder, LayeredImage
 from images.pull.candidates import Candidates, origin_of
-from images.pull.early import EarlyBuild
+from images.pull.eager import EagerBuild
 from images.pull.failures import is_disk_full
-from images.pull.kept import ListedLayer
 from images.pull.layers import LayerFetcher, WantedLayer
 from images.pull.progress import Meter, Meters, Progress, Stage
 from images.pull.resolve import ResolvedImage, Resolver
+from images.pull.stored_layers import ListedLayer
 from images.registry.credentials import Credentials
 from images.registry.facts import pack_image
 from images.registry.health import HostHealth
@@ -199,7 +199,7 @@ class Puller:
         image: LayeredImage,
         meters: Sequence[Meter],
         candidates: Candidates | None,
-        early: Mapping[int, EarlyBuild],
+        early: Mapping[int, EagerBuild],
     ) -> list[WantedLayer]:
         """The layers of an image to get."""
         return [

@@ -24,7 +24,7 @@ from images.rootfs.paths import cleaned
 WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"
 MAX_SYMLINKS = 255
-# Allowance for an ordinary entry in limits.path_steps, generous. Without a limit, a few entries deep behind
+# TokenBucket for an ordinary entry in limits.path_steps, generous. Without a limit, a few entries deep behind
 # symlinks would take hours.
 STEPS_PER_ENTRY = 32
 

@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 from images.bounds.cancel import CancelToken
 from images.bounds.fields import FieldReader
 from images.layer.layers import Cost, file_chunks
-from images.rootfs.begun import BegunFilesystem
+from images.rootfs.eager import EagerFilesystem
 from images.rootfs.filewriter import Written
 from images.rootfs.squash import Squashfs
 from images.rootfs.stream import ACCOUNT_FILES
@@ -41,7 +41,7 @@ def read_layer(
     diff_id: str,
     listed: BinaryIO,
     token: CancelToken,
-    begun: BegunFilesystem | None = None,
+    begun: EagerFilesystem | None = None,
 ) -> Cost:
     """Read a layer in a worker, as layer.layers.read_layer(); returns the layer's cost.
 
@@ -85,7 +85,7 @@ def convert(
 
 
 def convert_rest(
-    begun: BegunFilesystem,
+    begun: EagerFilesystem,
     blobs: Mapping[int, Path],
     plan: StoredPlan,
     workers: LayerWorkers,

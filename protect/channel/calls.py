@@ -15,9 +15,9 @@ from protect.channel.messages import printable
 from protect.model.errors import CannotStart
 from xenpod_proto.channel.v1 import channel_pb2
 
-MOST_QUESTIONS = 4
+MAX_QUERIES = 4
 """One question for each kind of statistics, and one for the clock."""
-MOST_OPEN = 64 - MOST_QUESTIONS
+MOST_OPEN = 64 - MAX_QUERIES
 """Maximum of other open calls; the agent accepts 64 calls of all kinds."""
 LONGEST_MESSAGE = 4096
 
@@ -119,8 +119,8 @@ class CallTable:
         """Open a question at once; returns its id and the call.  Exhausted: too many questions are open."""
         if self._failure is not None:
             raise self._failure
-        if sum(call.question for call in self._open.values()) >= MOST_QUESTIONS:
-            raise faults.Exhausted(operation, "in a zone", f"{MOST_QUESTIONS} questions are open")
+        if sum(call.question for call in self._open.values()) >= MAX_QUERIES:
+            raise faults.Exhausted(operation, "in a zone", f"{MAX_QUERIES} questions are open")
         return self._add(OpenCall(operation, asyncio.get_running_loop().create_future(), question=True))
 
     def _add(self, call: OpenCall) -> tuple[int, OpenCall]:

@@ -14,7 +14,7 @@ from contextvars import Context, ContextVar
 
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, TooLate
-from daemonkit.loop.turns import Turns
+from daemonkit.loop.fair_scheduler import FairScheduler
 from daemonkit.observe.steps import step
 from protect.channel import counts, guest_steps
 from protect.channel.connection import AgentConnection
@@ -44,13 +44,13 @@ class Link:
         zone_id: str,
         dial: Callable[[], Awaitable[Transport]],
         events: LinkEvents,
-        turns: Turns | None = None,
+        scheduler: FairScheduler | None = None,
     ) -> None:
         """``turns``: the turns of all links in this process; None: this link is the only one."""
         self._zone_id = zone_id
         self._dial = dial
         self._events = events
-        self._share = (turns or Turns()).share()
+        self._share = (scheduler or FairScheduler()).share()
         self._streams = StreamTable(self._share)
         self._boot: bytes | None = None
         self._runner: asyncio.Task[None] | None = None

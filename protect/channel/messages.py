@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-from daemonkit.loop.allowance import Allowance
+from daemonkit.loop.token_bucket import TokenBucket
 from protect.channel import guest_steps
 from protect.channel.frames import VERSION, Frame, Type, encode, violation
 from protect.model.process import AgentHello, ProcessExited, ProcessName
@@ -59,11 +59,11 @@ class EventGate:
     """Limits the rate of events; an honest zone stays below the limit."""
 
     def __init__(self) -> None:
-        self._allowance = Allowance(BURST, PER_SECOND)
+        self._bucket = TokenBucket(BURST, PER_SECOND)
 
     def exited(self, frame: Frame) -> ProcessExited:
         """Check an event.  ProtocolViolation: malformed, or above the rate."""
-        if not self._allowance.take():
+        if not self._bucket.take():
             raise violation(f"more than {PER_SECOND:.0f} events a second")
         try:
             untrusted = channel_pb2.Event.FromString(frame.payload)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from daemonkit.loop.turns import Share
+from daemonkit.loop.fair_scheduler import Share
 from protect.channel.streams import Credit, Receiver
 from protect.model.ports import Sink
 

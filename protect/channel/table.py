@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from daemonkit.faults import Missing
-from daemonkit.loop.turns import Share
+from daemonkit.loop.fair_scheduler import Share
 from protect.channel import counts
-from protect.channel.allowance import IgnoredFrames
 from protect.channel.frames import Frame, credit_values, data_offset, violation
+from protect.channel.ignored_frames import IgnoredFrames
 from protect.channel.inputs import InputStream
 from protect.channel.outputs import OutputStream
 from protect.channel.streams import Credit

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from daemonkit.loop.turns import Share
+from daemonkit.loop.fair_scheduler import Share
 from protect.channel import counts
 from protect.channel.frames import DATA_TURN, Frame, FrameDecoder, Side, credit, data, encode
 from protect.channel.messages import agent_hello, host_hello

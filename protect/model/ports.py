@@ -166,7 +166,7 @@ class ZoneVolumes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ScratchRoom:
+class ScratchCapacity:
     """Bytes promised to zones, bytes written of the promises, and bytes left for another disk."""
 
     promised_bytes: int
@@ -200,7 +200,7 @@ class ScratchDisks(Protocol):
         """Zones with a scratch disk."""
         ...
 
-    def room(self) -> ScratchRoom: ...
+    def capacity(self) -> ScratchCapacity: ...
 
 
 class HostFiles(Protocol):

@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
+from protect.model.capacity.host import Capabilities as Capabilities
+from protect.model.capacity.host import HostPort
+from protect.model.capacity.host import Mode as Mode
+from protect.model.capacity.host import PhysicalInfo as PhysicalInfo
 from protect.model.domain.boot import DomainKernel as DomainKernel
 from protect.model.domain.resizing import DomainId as DomainId
 from protect.model.domain.resizing import Resizable
@@ -22,10 +26,6 @@ from protect.model.domain.shares import DiskRates
 from protect.model.lifetime import DomainDeath as DomainDeath
 from protect.model.lifetime import ShareEnd as ShareEnd
 from protect.model.lifetime import ShutdownReason as ShutdownReason
-from protect.model.room.host import Capabilities as Capabilities
-from protect.model.room.host import HostPort
-from protect.model.room.host import Mode as Mode
-from protect.model.room.host import PhysicalInfo as PhysicalInfo
 from protect.model.transport import Transport
 
 MARK_LIMIT = 2048

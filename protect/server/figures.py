@@ -17,15 +17,15 @@ from protect.model.toolstack import DomainInfo
 from protect.model.workload import WorkloadState
 from protect.model.zone import ZoneState
 from protect.state.manager import ZoneManager
+from protect.zones.capacity import host_memory
 from protect.zones.recovery.strangers import unknown
-from protect.zones.room import capacity
 
 _ZONE = ("zone", "name")
 
 
 async def figures(manager: ZoneManager) -> list[Metric]:
     """All figures of one moment.  Two calls to the hypervisor, for any number of zones."""
-    await capacity.refresh(manager)
+    await host_memory.refresh(manager)
     domains = await manager.toolstack.list()
     return [
         *_ledger(manager),
@@ -95,8 +95,12 @@ def _zones(manager: ZoneManager, domains: dict[str, DomainInfo]) -> Iterable[Met
 
 
 async def _scratch(manager: ZoneManager) -> Metric:
-    room = await asyncio.to_thread(manager.scratch.room)
-    values = {"promised": room.promised_bytes, "written": room.written_bytes, "free": room.free_bytes}
+    capacity = await asyncio.to_thread(manager.scratch.capacity)
+    values = {
+        "promised": capacity.promised_bytes,
+        "written": capacity.written_bytes,
+        "free": capacity.free_bytes,
+    }
     return _gauges(
         "xenpod_scratch_bytes", "Disk of zones' scratch disks; free is what is left.", "kind", values
     )

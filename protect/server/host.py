@@ -15,12 +15,12 @@ from daemonkit.rpc.interceptors import read_only
 from protect.config import HostConfig, ProtectdConfig
 from protect.host import devices
 from protect.model import checks
-from protect.model.room.modes import WantedMode, pvh_lacks
+from protect.model.capacity.modes import WantedMode, pvh_lacks
 from protect.model.toolstack import Capabilities, Mode
 from protect.server import translate
 from protect.state.manager import ZoneManager
+from protect.zones.capacity import host_memory, preflight
 from protect.zones.recovery.strangers import unknown
-from protect.zones.room import capacity, preflight
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -39,9 +39,9 @@ class HostServicer(protect_pb2_grpc.HostServicer):
     async def Info(self, request: pb.InfoRequest, context: Context) -> pb.InfoResponse:
         manager = self._manager
         lacking = await self._unknown_labels(request.seclabels)
-        await capacity.refresh(manager)
+        await host_memory.refresh(manager)
         await preflight.check(manager)
-        room = manager.toolstack.room(manager.config.limits.disks_per_zone)
+        capacity = manager.toolstack.capacity(manager.config.limits.disks_per_zone)
         physical = await manager.toolstack.physical_info()
         strangers = unknown(manager, await manager.toolstack.list())
         memory, can = manager.ledger.capacity(), manager.toolstack.capabilities()
@@ -56,8 +56,8 @@ class HostServicer(protect_pb2_grpc.HostServicer):
                 *rate_notices(manager.config, can),
             ],
             preflight=[translate.host_notice(notice) for notice in manager.preflight],
-            zones_most=room.domains,
-            zones_bound=room.bound,
+            zones_most=capacity.domains,
+            zones_bound=capacity.bound,
             memory=pb.MemoryLedger(
                 total_bytes=memory.total,
                 reserved_bytes=memory.promised,
@@ -121,7 +121,7 @@ def mode_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str
 
 async def _scratch(manager: ZoneManager) -> pb.ScratchLedger:
     """Current disk space for scratch disks."""
-    now = await asyncio.to_thread(manager.scratch.room)
+    now = await asyncio.to_thread(manager.scratch.capacity)
     return pb.ScratchLedger(
         promised_bytes=now.promised_bytes,
         written_bytes=now.written_bytes,

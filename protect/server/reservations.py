@@ -12,10 +12,10 @@ import grpc.aio
 from daemonkit.faults import Invalid
 from daemonkit.rpc.interceptors import read_only
 from protect.model import checks
-from protect.model.room.reservation import Capacity, Reservation
+from protect.model.capacity.reservation import Capacity, Reservation
 from protect.server import device_requests
 from protect.state.manager import ZoneManager
-from protect.zones.room import capacity, reservations
+from protect.zones.capacity import host_memory, reservations
 from xenpod_proto.protect.v1 import reservations_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2_grpc
 
@@ -59,7 +59,7 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
     async def WatchCapacity(
         self, request: pb.WatchCapacityRequest, context: Context
     ) -> AsyncIterator[pb.Capacity]:
-        await capacity.refresh(self._manager)
+        await host_memory.refresh(self._manager)
         async with aclosing(self._manager.ledger.watch()) as changes:
             async for change in changes:
                 yield shown_capacity(change)
@@ -97,7 +97,7 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
         return size
 
     def _shown(self, one: Reservation) -> pb.Reservation:
-        promise = capacity.reservation_promise(self._manager.toolstack, one.memory_bytes, one.vcpus)
+        promise = host_memory.reservation_promise(self._manager.toolstack, one.memory_bytes, one.vcpus)
         return pb.Reservation(
             id=one.id,
             memory_bytes=one.memory_bytes,

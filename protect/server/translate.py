@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from protect.model import events
-from protect.model.room.host import HostNotice
-from protect.model.room.modes import WantedMode
+from protect.model.capacity.host import HostNotice
+from protect.model.capacity.modes import WantedMode
 from protect.model.toolstack import DomainState, Mode
 from protect.model.volume import DeviceKind, ZoneDevice
 from protect.model.workload import Workload, WorkloadState

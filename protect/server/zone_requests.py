@@ -7,8 +7,8 @@ from uuid import UUID
 
 from daemonkit.faults import Invalid
 from protect.model import checks
+from protect.model.capacity.modes import WantedMode
 from protect.model.domain.shares import CPU_PERCENT, CPU_WEIGHT, MOST_DISK_RATE, WEIGHTS, CpuShares, DiskRates
-from protect.model.room.modes import WantedMode
 from protect.model.toolstack import DomainKernel
 from protect.model.zone import MemoryPolicy, ZoneIdMapping
 from protect.server import translate

@@ -94,8 +94,8 @@ def with_console(text: str, console: str) -> str:
     if not console:
         return text
     head = f"{text}\nits console's last lines:\n"
-    room = max(0, MESSAGE_LIMIT - len(head.encode()))
-    tail = console.encode()[-room:].decode(errors="ignore") if room else ""
+    capacity = max(0, MESSAGE_LIMIT - len(head.encode()))
+    tail = console.encode()[-capacity:].decode(errors="ignore") if capacity else ""
     if len(tail) < len(console):
         tail = tail.partition("\n")[2] or tail
     return head + tail

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 
 from daemonkit.faults import Exhausted
-from protect.model.room.reservation import Capacity
+from protect.model.capacity.reservation import Capacity
 
 _MIB = 1 << 20
 _RESERVE = "reserve memory"

@@ -17,11 +17,11 @@ from daemonkit.shares import Holding, Shares
 from daemonkit.tasks import Background
 from protect.agent.link import LinkFactory
 from protect.config import ProtectdConfig
+from protect.model.capacity.host import HostNotice
+from protect.model.capacity.reservation import Reservation
 from protect.model.events import Change, NoticeSeen, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
 from protect.model.lifetime import End
 from protect.model.ports import HostFiles, LogFactory, ScratchDisks, Splice, ZoneVolumes
-from protect.model.room.host import HostNotice
-from protect.model.room.reservation import Reservation
 from protect.model.toolstack import Toolstack
 from protect.model.volume import HostDevices
 from protect.model.workload import Workload, WorkloadState

@@ -14,9 +14,9 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from daemonkit.convert import expect, strict_converter, structure, wrong
 from daemonkit.faults import Broken
+from protect.model.capacity.reservation import Reservation
 from protect.model.domain.shares import CpuShares, DiskRates
 from protect.model.process import Streams
-from protect.model.room.reservation import Reservation
 from protect.model.toolstack import DomainKernel
 from protect.model.workload import Reason, Workload, WorkloadDisk
 from protect.model.zone import Zone, ZoneIdMapping, ZoneSpec

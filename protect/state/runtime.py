@@ -19,7 +19,7 @@ from protect.state.outputs import Outputs
 
 
 @dataclass(slots=True)
-class StatsQuestion:
+class StatsQuery:
     """An open call for statistics; ``overdue`` once nobody waits for the answer any more."""
 
     answer: asyncio.Future[ZoneStats]
@@ -30,7 +30,7 @@ class StatsQuestion:
 class StatsAnswers:
     """Open calls and last answers of one zone, by kind; times of the event loop."""
 
-    open: dict[StatsKind, StatsQuestion] = field(default_factory=dict)
+    open: dict[StatsKind, StatsQuery] = field(default_factory=dict)
     last: dict[StatsKind, tuple[float, ZoneStats]] = field(default_factory=dict)
 
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from daemonkit.faults import Broken, Exhausted, Refused
 from daemonkit.host import disk_space
 from daemonkit.lifecycle import private_database
-from protect.model.room.reservation import Reservation
+from protect.model.capacity.reservation import Reservation
 from protect.model.workload import Workload
 from protect.model.zone import Zone
 from protect.state import records

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Exhausted, Fault
-from protect.model.ports import ScratchRoom
+from protect.model.ports import ScratchCapacity
 from protect.model.toolstack import DiskSpec
 from protect.model.zone import SCRATCH_VDEV
 
@@ -35,14 +35,14 @@ class ScratchFiles:
     def admit(self, zone_id: str, size_bytes: int) -> None:
         if not size_bytes:
             return
-        room = self.room()
-        if size_bytes > room.free_bytes and not self._overcommit:
+        capacity = self.capacity()
+        if size_bytes > capacity.free_bytes and not self._overcommit:
             raise Exhausted(
                 "reserve scratch disk",
                 f"zone {zone_id}",
-                f"it needs {_mib(size_bytes)}, free are {_mib(room.free_bytes)} of {self._directory}"
-                f" ({len(self._promised)} zones were promised {_mib(room.promised_bytes)}, and have written"
-                f" {_mib(room.written_bytes)}; scratch.reserve keeps {_mib(self._reserve)})",
+                f"it needs {_mib(size_bytes)}, free are {_mib(capacity.free_bytes)} of {self._directory}"
+                f" ({len(self._promised)} zones were promised {_mib(capacity.promised_bytes)}, and have written"
+                f" {_mib(capacity.written_bytes)}; scratch.reserve keeps {_mib(self._reserve)})",
                 "destroy zones, give them smaller disks, or set scratch.overcommit",
             )
         self._promised[zone_id] = size_bytes
@@ -79,11 +79,11 @@ class ScratchFiles:
             return []
         return [path.stem for path in self._directory.iterdir() if path.suffix == ".img"]
 
-    def room(self) -> ScratchRoom:
+    def capacity(self) -> ScratchCapacity:
         written = {zone: min(size, self._written(zone)) for zone, size in self._promised.items()}
         promised, used = sum(self._promised.values()), sum(written.values())
         free = self._free() - self._reserve - (promised - used)
-        return ScratchRoom(promised, used, max(0, free))
+        return ScratchCapacity(promised, used, max(0, free))
 
     def _path(self, zone_id: str) -> Path:
         return self._directory / f"{zone_id}.img"

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from daemonkit.faults import Exhausted, Invalid
+from protect.model.capacity.host import DiskLimit
 from protect.model.container import DiskFilesystem, DiskVolume, ImageVolume, Stack
 from protect.model.files import FileId
-from protect.model.room.host import DiskLimit
 from protect.model.toolstack import DiskSpec
 from protect.model.workload import WorkloadDisk, WorkloadState
 from protect.state import disk_names

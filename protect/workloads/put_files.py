@@ -52,20 +52,20 @@ async def put(manager: ZoneManager, zone: ZoneRuntime, copy: FileCopy, tree: Fil
 def divided(tree: FileTree) -> Iterator[Sequence[FileChunk]]:
     """The entries of a tree, in parts.  All links are in the last part."""
     part: list[FileChunk] = []
-    room = PART
+    capacity = PART
     for entry in tree.entries:
         if entry.kind is FileKind.SYMLINK:
             continue
         offset = 0
         while True:
-            count = min(room, entry.size - offset)
+            count = min(capacity, entry.size - offset)
             more = offset + count < entry.size
             part.append(FileChunk(entry, offset, count, more))
             offset += count
-            room -= count + _OVERHEAD
-            if room <= 0:
+            capacity -= count + _OVERHEAD
+            if capacity <= 0:
                 yield part
-                part, room = [], PART
+                part, capacity = [], PART
             if not more:
                 break
     links = [FileChunk(entry) for entry in tree.entries if entry.kind is FileKind.SYMLINK]

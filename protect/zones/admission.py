@@ -13,10 +13,10 @@ from daemonkit.faults import Exhausted, Exists, Invalid, Refused
 from daemonkit.observe.steps import step
 from protect.config import DEFAULT_PROFILE, SCRATCH_LEAST, Memory, Profile, ProtectdConfig
 from protect.model import checks
+from protect.model.capacity.host import HostMemory
+from protect.model.capacity.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
+from protect.model.capacity.reservation import Reservation
 from protect.model.domain.shares import CpuShares, DiskRates
-from protect.model.room.host import HostMemory
-from protect.model.room.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
-from protect.model.room.reservation import Reservation
 from protect.model.toolstack import Capabilities, DomainKernel, Mode
 from protect.model.zone import MemoryPolicy, Zone, ZoneIdMapping, ZoneSpec, ZoneState
 from protect.state.manager import ZoneManager, now_ns
@@ -24,7 +24,7 @@ from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
 from protect.workloads.devices import find
 from protect.zones import disk_rates, kernel
-from protect.zones.room import capacity
+from protect.zones.capacity import host_memory
 
 INTENT = Intent("zone.create")
 
@@ -234,8 +234,8 @@ async def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
     if spec.kernel:
         await asyncio.to_thread(kernel.check, spec.id, spec.kernel)
     with step("zone.admit", zone=spec.id):
-        promise = capacity.zone_promise(manager.toolstack, spec)
-        memory = await capacity.refresh(manager)
+        promise = host_memory.zone_promise(manager.toolstack, spec)
+        memory = await host_memory.refresh(manager)
         # Nothing is awaited from here on: two zones at once cannot both count on the same memory.
         _check_room(manager, spec.id, memory)
         return _record(manager, spec, promise)
@@ -257,12 +257,12 @@ def _check_domains(manager: ZoneManager, zone_id: str, memory: HostMemory) -> No
 
     Domains that are being created count, and domains of others.
     """
-    room = manager.toolstack.room(manager.config.limits.disks_per_zone)
-    if not room.domains:
+    capacity = manager.toolstack.capacity(manager.config.limits.disks_per_zone)
+    if not capacity.domains:
         return
     ours = {one.zone.uuid for one in manager.zones.values() if one.zone.state is not ZoneState.DEAD}
-    if (count := len(ours | memory.domains.keys())) >= room.domains:
-        cause = f"there are {count} domains, as many as the hypervisor has room for: {room.bound}"
+    if (count := len(ours | memory.domains.keys())) >= capacity.domains:
+        cause = f"there are {count} domains, as many as the hypervisor has room for: {capacity.bound}"
         raise Exhausted(_CREATE, zone_id, cause, "protect host says which setting to raise")
 
 

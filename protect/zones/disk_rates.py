@@ -9,8 +9,8 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
+from protect.model.capacity.modes import refuse_impossible_rates
 from protect.model.domain.shares import DiskRates
-from protect.model.room.modes import refuse_impossible_rates
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 

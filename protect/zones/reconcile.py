@@ -28,11 +28,11 @@ from protect.state.store import Intent, Saved
 from protect.workloads import exits
 from protect.workloads.devices.attach import settle
 from protect.zones import connect, deaths, disk_rates
+from protect.zones.capacity.host_memory import refresh, reservation_promise, zone_promise
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import new_link
 from protect.zones.recovery import mark, resync, strangers
 from protect.zones.recovery.strangers import unknown
-from protect.zones.room.capacity import refresh, reservation_promise, zone_promise
 from protect.zones.size import sizing
 from protect.zones.upkeep import pause, silence
 

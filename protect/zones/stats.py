@@ -10,12 +10,12 @@ from functools import partial
 
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
-from protect.agent import questions
+from protect.agent import queries
 from protect.model.statistics import StatsKind, WorkloadStats, ZoneStats
 from protect.model.toolstack import DomainInfo
 from protect.model.workload import WorkloadState
 from protect.state.manager import ZoneManager
-from protect.state.runtime import StatsQuestion, WorkloadRuntime, ZoneRuntime
+from protect.state.runtime import StatsQuery, WorkloadRuntime, ZoneRuntime
 
 log = logging.getLogger(__name__)
 
@@ -62,16 +62,16 @@ def _lives(runtime: WorkloadRuntime) -> bool:
     return runtime.workload.state in (WorkloadState.CREATED, WorkloadState.RUNNING)
 
 
-def _ask(zone: ZoneRuntime, kind: StatsKind) -> StatsQuestion | None:
+def _ask(zone: ZoneRuntime, kind: StatsKind) -> StatsQuery | None:
     """Join the open question, or ask a new question; None: the zone cannot be asked."""
     question = zone.stats.open.get(kind)
     if question is None:
         try:
-            answer = questions.stats(zone.agent, kind, zone.workloads.__contains__)
+            answer = queries.stats(zone.agent, kind, zone.workloads.__contains__)
         except Fault as fault:
             _log_failure(zone, fault)
             return None
-        question = zone.stats.open[kind] = StatsQuestion(answer)
+        question = zone.stats.open[kind] = StatsQuery(answer)
         answer.add_done_callback(partial(_keep, zone, kind))
     return question
 
@@ -88,9 +88,9 @@ def _log_failure(zone: ZoneRuntime, fault: BaseException) -> None:
     log.warning("zone gives no stats: %s", fault, extra=fields(zone=zone.id))
 
 
-async def _some(questions: list[StatsQuestion], longest: float) -> None:
+async def _some(queries: list[StatsQuery], longest: float) -> None:
     """Wait for all answers, at most ``QUIET_TIMEOUT`` without any, or ``longest`` for a single question."""
-    pending = {question.answer for question in questions if not question.answer.done()}
+    pending = {question.answer for question in queries if not question.answer.done()}
     if not pending:
         return
     loop = asyncio.get_running_loop()
@@ -116,7 +116,7 @@ async def _some(questions: list[StatsQuestion], longest: float) -> None:
             answer.remove_done_callback(answered)
 
 
-def _answer(zone: ZoneRuntime, question: StatsQuestion, kind: StatsKind) -> ZoneStats | None:
+def _answer(zone: ZoneRuntime, question: StatsQuery, kind: StatsKind) -> ZoneStats | None:
     if question.answer.done():
         return None if question.answer.exception() else question.answer.result()
     if not question.overdue:

@@ -25,7 +25,7 @@ from xenpod_proto.protect.v1 import reservations_pb2 as reservations
 if TYPE_CHECKING:
     from hostsetup.doctor.machine import CheckedMachine, CheckResult
     from hostsetup.doctor.settings import DoctorSettings
-    from protect.model.room.host import HostNotice
+    from protect.model.capacity.host import HostNotice
 
 _TIMEOUT = 10.0
 _CONSOLE_LINES = 500
@@ -92,7 +92,7 @@ async def _settings(options: argparse.Namespace, machine: CheckedMachine) -> Doc
 
 async def _notices(options: argparse.Namespace) -> Sequence[HostNotice] | None:
     """protectd's own preflight; None: protectd does not answer."""
-    from protect.model.room.host import HostNotice
+    from protect.model.capacity.host import HostNotice
 
     try:
         async with daemons.host(options) as service:

@@ -233,9 +233,9 @@ def _taint(word: str) -> Object:
 
 async def _node(api: Api, name: str, labels: Object, taints: list[Object]) -> None:
     """Make a node that is Ready, without a kubelet, and remove the taint of new nodes."""
-    room = {"cpu": "4", "memory": "4Gi", "pods": "10"}
+    capacity = {"cpu": "4", "memory": "4Gi", "pods": "10"}
     ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
-    status = {"capacity": room, "allocatable": room, "conditions": [ready]}
+    status = {"capacity": capacity, "allocatable": capacity, "conditions": [ready]}
     made = await api.post("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}, "status": status})
     made["spec"]["taints"] = taints
     await api.call("PUT", f"/api/v1/nodes/{name}", made)

@@ -29,8 +29,8 @@ from cri.streaming.spdy.frames import Data, Frame, GoAway, MoreHeaders, Ping, Re
 from cri.streaming.transport.channels import PROTOCOLS, SubProtocol
 from cri.streaming.transport.quota import BufferQuota, PodQuota
 from cri.streaming.transport.wire import ClientGone
-from daemonkit.loop.allowance import Allowance
-from daemonkit.loop.turns import Turns
+from daemonkit.loop.fair_scheduler import FairScheduler
+from daemonkit.loop.token_bucket import TokenBucket
 from tests.support.cri.stream_jobs import ALL, TTY, Echo, Play, echo, forwarding
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -48,7 +48,7 @@ class Script:
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._pieces = list(pieces)
         self.pod = PodQuota(limit=4 * LIMIT)
-        self.quota = BufferQuota(LIMIT, self.pod, Allowance(1e9, 1e9))
+        self.quota = BufferQuota(LIMIT, self.pod, TokenBucket(1e9, 1e9))
         self.sent = 0
         self.highest = 0
 
@@ -120,7 +120,7 @@ def serve(session: Session) -> None:
         work = session.job().serve(wire, session.chosen, 0.05, asyncio.Event())
         async with asyncio.timeout(_PATIENCE):
             with contextlib.suppress(ClientGone):
-                await Turns().share().pay(lambda: work)
+                await FairScheduler().share().pay(lambda: work)
         assert wire.highest <= LIMIT + _PER_CHUNK * max(map(len, session.pieces), default=0)
         assert wire.sent <= 64 * size + 4096, "answers are longer than what was asked"
         wire.quota.close()

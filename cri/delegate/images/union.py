@@ -70,11 +70,11 @@ class Disk(NamedTuple):
 def disk_of(path: str) -> Disk | None:
     """The filesystem of a path, ``used`` by what is fuller; None if it cannot be read.  Blocks."""
     try:
-        room, device = os.statvfs(path), os.stat(path).st_dev
+        capacity, device = os.statvfs(path), os.stat(path).st_dev
     except (OSError, ValueError):
         return None
-    space = 1 - room.f_bavail / room.f_blocks if room.f_blocks else 0.0
-    inodes = 1 - room.f_favail / room.f_files if room.f_files else 0.0
+    space = 1 - capacity.f_bavail / capacity.f_blocks if capacity.f_blocks else 0.0
+    inodes = 1 - capacity.f_favail / capacity.f_files if capacity.f_files else 0.0
     return Disk(device, max(space, inodes))
 
 

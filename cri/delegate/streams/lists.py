@@ -11,8 +11,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from cri.delegate.cached_list import encoded_items
 from cri.delegate.kinds import parsed, request_type
-from cri.delegate.last_word import encoded_items
 from cri.delegate.link import RUNTIME, Delegate, PendingStream, passed_on, remaining
 from cri.delegate.lists import MergedList, lacks
 from daemonkit.faults import Fault

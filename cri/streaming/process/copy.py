@@ -12,7 +12,7 @@ from cri.streaming.process.command import Command
 from cri.streaming.transport.inbox import InOrder
 from cri.streaming.transport.wire import ClientGone
 from cri.zones.process import Message, ProcessStreams
-from daemonkit.loop.turns import pause
+from daemonkit.loop.fair_scheduler import pause
 from daemonkit.tasks import race
 
 _KEPT = 4096

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from daemonkit.loop.allowance import Allowance
+from daemonkit.loop.token_bucket import TokenBucket
 
 LIMIT = 1024 * 1024
 """Bytes that may wait before nothing more is read from the connection.
@@ -123,10 +123,10 @@ class BufferQuota:
     """Counts the waiting bytes in one connection's inboxes, and all chunks so far."""
 
     def __init__(
-        self, limit: int = LIMIT, pod: PodQuota | None = None, ignored: Allowance | None = None
+        self, limit: int = LIMIT, pod: PodQuota | None = None, ignored: TokenBucket | None = None
     ) -> None:
         self._limit = limit
-        self._ignored = ignored or Allowance(IGNORED, IGNORED_PER_SECOND)
+        self._ignored = ignored or TokenBucket(IGNORED, IGNORED_PER_SECOND)
         self._pod = pod or PodQuota()
         self._news: set[Reader] | None = None
         self._held = 0

@@ -23,7 +23,7 @@ from cri.streaming.spdy.frames import (
 from cri.streaming.transport.inbox import Inbox
 from cri.streaming.transport.quota import STREAM
 from cri.streaming.transport.wire import ClientGone, ClientWire, without_effect
-from daemonkit.loop.turns import pause
+from daemonkit.loop.fair_scheduler import pause
 from daemonkit.tasks import race
 
 MANY = 1024

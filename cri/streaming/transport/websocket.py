@@ -14,7 +14,7 @@ from wsproto.utilities import LocalProtocolError
 
 from cri.streaming.transport.quota import BufferQuota
 from cri.streaming.transport.wire import ClientGone, ClientWire, without_effect
-from daemonkit.loop.turns import pause
+from daemonkit.loop.fair_scheduler import pause
 
 log = logging.getLogger(__name__)
 

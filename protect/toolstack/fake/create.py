@@ -12,8 +12,8 @@ from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Invalid, Missing, Refused
+from protect.model.capacity.modes import refuse_impossible_label, refuse_impossible_mode
 from protect.model.errors import ToolstackError
-from protect.model.room.modes import refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import DomainId, DomainSpec
 from protect.toolstack.fake import faultplan, interfaces
 from protect.toolstack.fake.domain import Domain, read_pid, write_spec

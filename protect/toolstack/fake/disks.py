@@ -25,9 +25,9 @@ from uuid import UUID
 
 from daemonkit.faults import Exists, Missing, Refused
 from protect.host.loops import Loop, adopt_loop, attach_device, backing_file, keep
+from protect.model.capacity.modes import refuse_impossible_rates
 from protect.model.domain.shares import DiskRates
 from protect.model.errors import DomainGone, ToolstackError
-from protect.model.room.modes import refuse_impossible_rates
 from protect.model.toolstack import DiskSpec, DomainId
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.disks import VDEV, check_name, open_disk

@@ -12,8 +12,8 @@ from uuid import UUID
 from daemonkit.config import Bytes, at_least, longer_than_nothing
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
+from protect.model.capacity.host import DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneCapacity
 from protect.model.checks import seclabel
-from protect.model.room.host import DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneRoom
 from protect.model.toolstack import Capabilities, DomainSpec, PhysicalInfo
 from protect.model.volume import PCI_ADDRESS
 from protect.toolstack.fake.faultplan import FaultInjector
@@ -128,9 +128,9 @@ class SaysRoom:
         effect = f"{most} zones fit, limits.zones of protectd.toml is {wants.zones}"
         return (HostNotice("fake.domains_most", "protectd.toml", str(most), str(wants.zones), effect),)
 
-    def room(self, disks_per_zone: int) -> ZoneRoom:
+    def capacity(self, disks_per_zone: int) -> ZoneCapacity:
         most = self._settings.domains_most
-        return ZoneRoom(most, f"fake.domains_most is {most}") if most else ZoneRoom()
+        return ZoneCapacity(most, f"fake.domains_most is {most}") if most else ZoneCapacity()
 
     def disk_limit(self, memory_bytes: int, vcpus: int) -> DiskLimit:
         if not (each := self._settings.disk_memory):

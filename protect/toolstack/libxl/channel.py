@@ -9,7 +9,7 @@ import re
 from daemonkit.backoff import Backoff
 from daemonkit.tasks import join
 from protect.model.errors import ProtocolViolation
-from protect.toolstack.libxl.room.rings import CHANNEL_ORDER
+from protect.toolstack.libxl.capacity.rings import CHANNEL_ORDER
 from protect.toolstack.libxl.transport import VchanTransport
 from protect.toolstack.libxl.xenstore.store import AsyncStore
 from xenbind.errors import RingsTooLarge

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, DomainState, Mode, ShutdownReason
 from protect.toolstack.libxl.boot import Boot, command_line
+from protect.toolstack.libxl.capacity.blkfront import BlockFrontend
 from protect.toolstack.libxl.deaths import REASONS
 from protect.toolstack.libxl.kernels import ADDONS
-from protect.toolstack.libxl.room.blkfront import BlockFrontend
 from protect.toolstack.libxl.sharing import ENVIRONMENT
 from xenbind import domain as xen
 

@@ -27,7 +27,7 @@ from protect.model.checks import printable
 from protect.model.errors import ToolstackError
 from protect.model.toolstack import ShareEnd
 from protect.toolstack.deaths import Listeners
-from protect.toolstack.libxl.room.rings import SHARING_ORDER
+from protect.toolstack.libxl.capacity.rings import SHARING_ORDER
 from protect.toolstack.process import PidfdProcess
 
 log = logging.getLogger(__name__)

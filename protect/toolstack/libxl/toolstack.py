@@ -29,6 +29,8 @@ from protect.network.splice import move_interface
 from protect.toolstack.completion import completed
 from protect.toolstack.console import Consoles
 from protect.toolstack.libxl import boot as booting
+from protect.toolstack.libxl.capacity.admit import Admission, capabilities
+from protect.toolstack.libxl.capacity.host import AsksHost, XenHost
 from protect.toolstack.libxl.channel import VchanChannels
 from protect.toolstack.libxl.config import domain_config, first_vcpus
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
@@ -38,8 +40,6 @@ from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.resizing.scheduling import Scheduling
 from protect.toolstack.libxl.resizing.sizes import DomainSizes, LibxlResizing
-from protect.toolstack.libxl.room.admit import Admission, capabilities
-from protect.toolstack.libxl.room.host import AsksHost, XenHost
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.transport import VchanTransport

@@ -16,8 +16,8 @@ from protect.model.toolstack import DomainInfo, DomainState
 from protect.model.zone import Zone
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
+from protect.zones.capacity.host_memory import zone_promise
 from protect.zones.recovery import mark
-from protect.zones.room.capacity import zone_promise
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from protect.model.zone import Zone, ZoneSpec
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
-from protect.zones.room import capacity
+from protect.zones.capacity import host_memory
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +44,9 @@ async def change(manager: ZoneManager, runtime: ZoneRuntime, after: ZoneSpec) ->
     stop its CPUs.  Must not be cancelled.
     """
     before = runtime.zone
-    await capacity.refresh(manager)
+    await host_memory.refresh(manager)
     larger = max(before.spec, after, key=lambda spec: spec.memory_bytes)
-    manager.ledger.change(runtime.id, capacity.zone_promise(manager.toolstack, larger))
+    manager.ledger.change(runtime.id, host_memory.zone_promise(manager.toolstack, larger))
     try:
         manager.put_zone(runtime, before, Intent(OPERATION, data={_MEMORY: str(after.memory_bytes)}))
         checkpoint("zone-resize.recorded")
@@ -58,7 +58,7 @@ async def change(manager: ZoneManager, runtime: ZoneRuntime, after: ZoneSpec) ->
             await restore(manager, runtime)
         raise
     checkpoint("zone-resize.done")
-    manager.ledger.change(runtime.id, capacity.zone_promise(manager.toolstack, after))
+    manager.ledger.change(runtime.id, host_memory.zone_promise(manager.toolstack, after))
     memory, vcpus, shares = after.memory_bytes, after.vcpus, after.shares
     told = fields(zone=runtime.id, memory=memory, vcpus=vcpus, weight=shares.weight, cap=shares.cap)
     log.info("zone is resized", extra=told)
@@ -90,7 +90,7 @@ async def restore(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     if zone.resizes and runtime.connected:
         await start_cpus(manager, runtime)
     manager.note_zone(runtime, runtime.zone)
-    manager.ledger.change(runtime.id, capacity.zone_promise(manager.toolstack, zone.spec))
+    manager.ledger.change(runtime.id, host_memory.zone_promise(manager.toolstack, zone.spec))
 
 
 async def restore_shares(manager: ZoneManager, runtime: ZoneRuntime) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from daemonkit.faults import Exhausted, Refused, Unreachable, Unsupported
 from daemonkit.logs import fields
 from daemonkit.tasks import race
-from protect.agent import questions
+from protect.agent import queries
 from protect.host.clockset import clock_set
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
@@ -132,7 +132,7 @@ async def _measure(runtime: ZoneRuntime) -> Reading:
 async def _ask(runtime: ZoneRuntime, add_ns: int = 0, *, step: bool = False) -> Reading:
     """Correct and read the zone's clock.  The only deadline is the end of the connection."""
     before = time.monotonic_ns()
-    untrusted_ns = await questions.clock(runtime.client, add_ns, step=step)
+    untrusted_ns = await queries.clock(runtime.client, add_ns, step=step)
     # The monotonic clock gives durations: time_ns may be set in between.
     after, now = time.monotonic_ns(), time.time_ns()
     half = (after - before) // 2

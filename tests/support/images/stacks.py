@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from images.bounds.cancel import CancelToken
-from images.rootfs.begun import BegunFilesystem
+from images.rootfs.eager import EagerFilesystem
 from images.settings import ImageSettings
 from images.worker.layers import BuiltFilesystem, convert, read_layer
 from images.worker.planning import ImagePlanning, StoredPlan
@@ -68,7 +68,7 @@ class Shelf:
         assert len(planning.begin(caches, below, CancelToken())) == len(below)
         return planning
 
-    def apply(self, planning: ImagePlanning, blob: Blob, begun: BegunFilesystem | None = None) -> None:
+    def apply(self, planning: ImagePlanning, blob: Blob, begun: EagerFilesystem | None = None) -> None:
         """Read the next layer and apply it."""
         self.blobs.append(self._directory / f"layer{len(self.blobs)}")
         self.blobs[-1].write_bytes(blob.data)

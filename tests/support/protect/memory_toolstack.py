@@ -11,9 +11,9 @@ from uuid import UUID
 
 from daemonkit.faults import Exists
 from daemonkit.tasks import complete
+from protect.model.capacity.host import DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneCapacity
 from protect.model.domain.shares import CpuShares, DiskRates
 from protect.model.errors import DomainGone, ToolstackError
-from protect.model.room.host import DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneRoom
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -115,7 +115,7 @@ class MemoryToolstack:
         """Of this, what domains have that are not ours."""
         self.overhead = 0
         self.host_notices: builtins.list[HostNotice] = []
-        self.zone_room = ZoneRoom()
+        self.zone_room = ZoneCapacity()
         self.disks_most = DiskLimit(676, "")
         self._last_id = 0
         self._deaths: asyncio.Queue[DomainDeath] = asyncio.Queue()
@@ -143,7 +143,7 @@ class MemoryToolstack:
     async def preflight(self, wants: HostWants) -> tuple[HostNotice, ...]:
         return tuple(self.host_notices)
 
-    def room(self, disks_per_zone: int) -> ZoneRoom:
+    def capacity(self, disks_per_zone: int) -> ZoneCapacity:
         return self.zone_room
 
     def disk_limit(self, memory_bytes: int, vcpus: int) -> DiskLimit:

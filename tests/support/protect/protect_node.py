@@ -26,7 +26,7 @@ from protect.state.store import SqliteStore
 from protect.stdio.log import WorkloadLog
 from protect.volumes.scratch import ScratchFiles
 from protect.zones import deaths, reconcile
-from protect.zones.room import capacity
+from protect.zones.capacity import host_memory
 from tests.support.protect.memory_toolstack import MemoryToolstack
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ async def running(
     )
     recorded = await reconcile.load(manager)
     watching = asyncio.create_task(deaths.watch(manager))
-    following = asyncio.create_task(capacity.follow(manager))
+    following = asyncio.create_task(host_memory.follow(manager))
     for zone in recorded:
         manager.tasks.spawn(reconcile.reconcile(manager, zone), f"reconcile {zone.runtime.id}")
     try:

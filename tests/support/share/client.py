@@ -171,14 +171,14 @@ class NinePClient:
     def unlink(self, fid: int, name: str, *, directory: bool = False) -> None:
         self.call(Type.UNLINKAT, struct.pack("<I", fid) + text(name) + struct.pack("<I", 0x200 * directory))
 
-    def readdir(self, fid: int, room: int = 8192) -> list[str]:
+    def readdir(self, fid: int, capacity: int = 8192) -> list[str]:
         """All of an open directory."""
         names: list[str] = []
         offset = 0
         while True:
-            rest = self.call(Type.READDIR, struct.pack("<IQI", fid, offset, room))
+            rest = self.call(Type.READDIR, struct.pack("<IQI", fid, offset, capacity))
             (size,) = struct.unpack("<I", rest[:4])
-            assert size == len(rest) - 4 <= room
+            assert size == len(rest) - 4 <= capacity
             if not size:
                 return names
             at = 4

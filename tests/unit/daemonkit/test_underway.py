@@ -9,8 +9,8 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from daemonkit.loop import underway
-from daemonkit.loop.underway import AFTER, LATELY, LONGEST, Underway
+from daemonkit.loop import in_flight
+from daemonkit.loop.in_flight import AFTER, LATELY, LONGEST, InFlight
 from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -32,7 +32,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
-    monkeypatch.setattr(underway, "time", clock)
+    monkeypatch.setattr(in_flight, "time", clock)
     yield clock
 
 
@@ -59,38 +59,38 @@ class Host(rpc.HostServicer):
 class Served:
     """A server that counts its calls."""
 
-    def __init__(self, counted: Underway, zones: Zones, link: grpc.aio.Channel) -> None:
-        self.underway, self.zones = counted, zones
+    def __init__(self, counted: InFlight, zones: Zones, link: grpc.aio.Channel) -> None:
+        self.in_flight, self.zones = counted, zones
         self.zones_stub, self.host_stub = rpc.ZonesStub(link), rpc.HostStub(link)
 
 
 @pytest.fixture
 async def served(tmp_path: Path, clock: Clock) -> AsyncIterator[Served]:
-    zones, counted = Zones(), Underway()
+    zones, counted = Zones(), InFlight()
 
     def add(server: grpc.aio.Server) -> None:
         rpc.add_ZonesServicer_to_server(zones, server)
         rpc.add_HostServicer_to_server(Host(), server)
 
     path = tmp_path / "s"
-    async with serve_unix(path, add, name="test", grace=0.1, underway=counted), channel(path) as link:
+    async with serve_unix(path, add, name="test", grace=0.1, in_flight=counted), channel(path) as link:
         yield Served(counted, zones, link)
 
 
 async def test_a_call_with_one_reply_counts_until_it_ends_and_a_little_longer(
     served: Served, clock: Clock
 ) -> None:
-    assert not served.underway.any()
+    assert not served.in_flight.any()
     call = served.zones_stub.GetZone(pb.GetZoneRequest(id="z1"), timeout=TIMEOUT)
     await asyncio.wait_for(served.zones.begun.wait(), TIMEOUT)
     clock.now += 5 * AFTER
-    assert served.underway.any()
+    assert served.in_flight.any()
     served.zones.go_on.set()
     await call
     clock.now += 0.9 * AFTER
-    assert served.underway.any(), "the next call of the same pod's start follows"
+    assert served.in_flight.any(), "the next call of the same pod's start follows"
     clock.now += 0.2 * AFTER
-    assert not served.underway.any()
+    assert not served.in_flight.any()
 
 
 async def test_a_call_whose_client_has_gone_counts_no_longer(served: Served, clock: Clock) -> None:
@@ -100,7 +100,7 @@ async def test_a_call_whose_client_has_gone_counts_no_longer(served: Served, clo
     served.zones.go_on.set()
     # The server's end comes after the client's.
     async with asyncio.timeout(TIMEOUT):
-        while served.underway.any():
+        while served.in_flight.any():
             clock.now += 2 * AFTER
             await asyncio.sleep(0.01)
     assert clock.now < 1000 + LONGEST
@@ -111,14 +111,14 @@ async def test_the_beginning_of_a_stream_counts_and_the_rest_of_it_does_not(
 ) -> None:
     stream = served.host_stub.Watch(pb.WatchRequest(), timeout=TIMEOUT)
     await stream.read()
-    assert served.underway.any()
+    assert served.in_flight.any()
     clock.now += 1.1 * LATELY
-    assert not served.underway.any()
+    assert not served.in_flight.any()
     stream.cancel()
 
 
 def test_a_call_that_waits_for_a_container_does_not_count_for_ever(clock: Clock) -> None:
-    counted = Underway()
+    counted = InFlight()
     with counted.call():
         clock.now += LONGEST - 1
         assert counted.any()

@@ -10,7 +10,7 @@ import pytest
 from images.bounds.cancel import CancelToken
 from images.bounds.limits import ImageLimits
 from images.errors import Damaged
-from images.pull.kept import check_kept, read_kept
+from images.pull.stored_layers import check_kept, read_kept
 from images.registry.manifests import Descriptor
 from images.store.files import StoreFiles
 from images.worker.workers import LayerWorkers

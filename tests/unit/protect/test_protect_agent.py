@@ -9,7 +9,7 @@ import pytest
 
 from daemonkit.faults import Fault, Refused, TooLate, Unreachable
 from protect.agent import client as clients
-from protect.agent import questions, replies
+from protect.agent import queries, replies
 from protect.agent.client import AgentClient
 from protect.channel.frames import Frame
 from protect.model.container import ContainerSpec
@@ -42,7 +42,7 @@ CALLS: dict[str, Call] = {
     "signal_process": lambda client: client.signal_process(PROCESS, 9, every=True),
     "resize_terminal": lambda client: client.resize_terminal(PROCESS, 24, 80),
     "dial": lambda client: client.dial(80),
-    "get_stats": lambda client: questions.stats(client, StatsKind.ZONE, lambda name: True),
+    "get_stats": lambda client: queries.stats(client, StatsKind.ZONE, lambda name: True),
     "get_facts": lambda client: client.facts("1.0"),
     "list_processes": lambda client: client.list_processes(),
 }

@@ -16,8 +16,8 @@ import pytest
 from hostsetup.doctor import bundle, checks, hypervisor
 from hostsetup.doctor.machine import CheckVerdict
 from protect.config import ToolstackKind
-from protect.model.room.host import HostNotice, HostWants
-from protect.toolstack.libxl.room import preflight
+from protect.model.capacity.host import HostNotice, HostWants
+from protect.toolstack.libxl.capacity import preflight
 from tests.support.protect.throw_away import KUBELET, ThrowAway, healthy_host
 
 MIB = 1 << 20

@@ -11,8 +11,8 @@ import pytest
 
 from protect.model.toolstack import Mode
 from protect.toolstack.libxl.boot import Boot
+from protect.toolstack.libxl.capacity.rings import CHANNEL_ORDER
 from protect.toolstack.libxl.config import NO_SCRIPT, domain_config
-from protect.toolstack.libxl.room.rings import CHANNEL_ORDER
 from tests.xen.inside.conftest import MakeSpec, gone
 from xenbind import disk, domain, errors, nic, physinfo, vchan
 from xenbind.context import Context

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from protect.agent import questions
+from protect.agent import queries
 from protect.model.toolstack import DomainSpec, Mode
 from protect.model.zone import domain_name
 from protect.state.manager import ZoneManager
@@ -149,11 +149,11 @@ def _busy(runtime: ZoneRuntime) -> Callable[[], Awaitable[bool]]:
 
 async def _when_the_zones_is_set(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     """As by a privileged container; a small error, to be slewed."""
-    await questions.clock(runtime.client, 7_200_000 * MS, step=True)
+    await queries.clock(runtime.client, 7_200_000 * MS, step=True)
     assert abs(await _offset(runtime)) > 7_000_000 * MS
     clock.begin(manager, runtime)
     await _right(runtime)
-    await questions.clock(runtime.client, 15 * MS, step=True)
+    await queries.clock(runtime.client, 15 * MS, step=True)
     # 15 ms at 500 parts in a million take half a minute. On a busy machine even the best reading of a check
     # may be wrong by as much, and its correction as well: the next check finds the rest.
     for is_last in (False, False, True):

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from daemonkit.loop.turns import Turns
-from daemonkit.loop.underway import Underway
+from daemonkit.loop.fair_scheduler import FairScheduler
+from daemonkit.loop.in_flight import InFlight
 from protect.channel import frames
 from protect.channel.frames import Frame, Type
 from protect.channel.link import Link
 from protect.model.errors import ProtocolViolation
 from protect.model.toolstack import DiskSpec, DomainId
 from protect.model.transport import Transport
-from protect.toolstack.libxl.room import rings
+from protect.toolstack.libxl.capacity import rings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.support.agent.hostile_zone import ATTACKS
 from tests.support.agent.link_owner import Owner
@@ -195,16 +195,16 @@ async def test_a_guest_that_breaks_no_rule_takes_nobody_s_turn(
     toolstack: LibxlToolstack, spec: MakeSpec, tmp_path: Path, honest: Honest, then: int
 ) -> None:
     """It sends half a frame, hangs up whenever somebody connects, or notifies us without any bytes."""
-    underway, owner = Underway(), Owner()
+    in_flight, owner = InFlight(), Owner()
     half = HELLO + frames.encode(Frame(Type.EVENT, 0, bytes(64)))[:20]
     async with hostile(
         toolstack, spec, tmp_path, [Script(half if then == STAY else HELLO, then=then)]
     ) as bad:
         dial = Dialled(toolstack, bad)
-        link = Link("bad", dial, owner, Turns(underway))
+        link = Link("bad", dial, owner, FairScheduler(in_flight))
         opening = asyncio.create_task(link.open(PATIENCE))
         await until(lambda: not dial.times < 3 if then == HANG_UP else not owner.hellos, PATIENCE)
-        with underway.call():
+        with in_flight.call():
             for _ in range(50):
                 await honest.answers()
         await link.close()

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from protect.model.toolstack import DiskSpec, ShareEnd
-from protect.toolstack.libxl.room import rings
+from protect.toolstack.libxl.capacity import rings
 from protect.volumes.area import Area
 from tests.contract.conftest import images, stage
 from tests.support.images import busybox

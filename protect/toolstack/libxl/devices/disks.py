@@ -22,8 +22,8 @@ from protect.host.disk_rates.backends import BackendRates
 from protect.host.disk_rates.groups import DiskGroups
 from protect.host.disk_rates.threads import BackendThreads
 from protect.host.loops import Loop
+from protect.model.capacity.modes import refuse_impossible_rates
 from protect.model.domain.shares import DiskRates
-from protect.model.room.modes import refuse_impossible_rates
 from protect.model.toolstack import DiskSpec
 from protect.toolstack.disks import check_name, open_disk
 from protect.toolstack.libxl.config import NO_SCRIPT

@@ -21,7 +21,7 @@ from images.bounds.cancel import CancelToken
 from images.errors import Corrupt
 from images.layer.layers import file_chunks
 from images.manager import ImageManager
-from images.pull import kept
+from images.pull import stored_layers
 from images.pull.repair import Outcome, Repair
 from images.registry import names
 from images.registry.credentials import ANONYMOUS, Credentials
@@ -362,7 +362,7 @@ async def test_a_layer_that_the_disk_cannot_read(tmp_path: Path, monkeypatch: py
                 yield from real(path, token)
 
             inode = bad.stat().st_ino
-            monkeypatch.setattr(kept, "file_chunks", failing)
+            monkeypatch.setattr(stored_layers, "file_chunks", failing)
             with pytest.raises(Broken, match="Too many open files"):
                 await _pull(manager, second)
             assert bad.is_file()

@@ -17,11 +17,11 @@ from daemonkit.faults import Fault
 from images.bounds.cancel import CancelToken
 from images.manager import ImageManager
 from images.pull import build as building
-from images.pull.kept import NewList, check_kept
 from images.pull.progress import State
+from images.pull.stored_layers import NewList, check_kept
 from images.registry import names
 from images.registry.credentials import ANONYMOUS
-from images.rootfs.begun import BegunFilesystem
+from images.rootfs.eager import EagerFilesystem
 from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
 from images.worker import jobs
@@ -355,7 +355,7 @@ def test_early_begun_filesystem_equals_a_filesystem_built_afterwards(tmp_path: P
     diff_ids = [layer.diff_id for layer in layers]
     settings = ImageSettings(tmp_path)
     workers = LayerWorkers(settings.limits)
-    begun = BegunFilesystem(tmp_path / "early", 0, settings, workers)
+    begun = EagerFilesystem(tmp_path / "early", 0, settings, workers)
     with closing(workers), closing(begun):
         shelf = Shelf(tmp_path, workers)
         with closing(shelf.planning([])) as planning:

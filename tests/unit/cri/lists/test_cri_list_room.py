@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.state.list_room import LARGE, ORDINARY, SHARE, TOTAL, ListEntry, check_entry
+from cri.state.list_capacity import LARGE, ORDINARY, SHARE, TOTAL, ListEntry, check_entry
 from daemonkit.faults import Exhausted
 from tests.support.cri.cri_node import Rig, rig
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

@@ -24,8 +24,8 @@ from cri.streaming.transport.quota import IGNORED, LIMIT, POD_LIMIT, BufferQuota
 from cri.streaming.transport.session import SpdySession, SpdyStream
 from cri.streaming.transport.wire import ClientGone
 from daemonkit.faults import Exhausted
-from daemonkit.loop.allowance import Allowance
-from daemonkit.loop.turns import CARRIED, Turns
+from daemonkit.loop.fair_scheduler import CARRIED, FairScheduler
+from daemonkit.loop.token_bucket import TokenBucket
 from tests.support.cri.hostile_streams import control
 from tests.support.cri.stream_client import WEBSOCKET, Answer, connect, key, path_of, websocket
 from tests.support.cri.stream_jobs import Play, echo, forever, streaming_server
@@ -98,22 +98,22 @@ def test_a_pool_of_one_is_of_use() -> None:
 
 
 def test_a_pod_that_comes_again_has_no_time_ahead_of_others() -> None:
-    turns = Turns()
-    busy = turns.share()
+    scheduler = FairScheduler()
+    busy = scheduler.share()
     busy.used = 5.0
-    assert turns.free(busy), "the clock is at its time now"
-    pods = Pods(turns)
+    assert scheduler.free(busy), "the clock is at its time now"
+    pods = Pods(scheduler)
     part = pods.part("p", "n")
     assert part is pods.part("p", "n")
     assert part.share.used == 5.0
 
 
 async def test_a_new_stream_opens_ahead_of_open_streams() -> None:
-    turns = Turns()
-    async with serving(StreamingConfig(), turns=turns) as streaming:
-        busy = turns.share()
+    scheduler = FairScheduler()
+    async with serving(StreamingConfig(), scheduler=scheduler) as streaming:
+        busy = scheduler.share()
         busy.used = 5.0
-        assert turns.free(busy), "the clock is at its time now"
+        assert scheduler.free(busy), "the clock is at its time now"
         ahead: list[float] = []
 
         async def look(_: Command) -> ExitStatus:
@@ -225,7 +225,7 @@ async def test_streams_are_refused_when_their_pod_has_too_many() -> None:
 
 
 async def test_frames_without_effect_slow_down_their_client_and_end_nothing() -> None:
-    ignored = Allowance(IGNORED, 1000.0, lambda: 0.0)
+    ignored = TokenBucket(IGNORED, 1000.0, lambda: 0.0)
     ping = SpdyEncoder().encode(Ping(1))
     frames = ping + control(FrameType.SETTINGS, bytes(4)) + struct.pack(">II", 9, 0)
     wire = Wire(frames * 420)
@@ -238,7 +238,7 @@ async def test_frames_without_effect_slow_down_their_client_and_end_nothing() ->
 
 async def test_a_client_that_is_slowed_down_may_hang_up() -> None:
     wire = Wire(SpdyEncoder().encode(Ping(1)) * 2000)
-    wire.quota = BufferQuota(ignored=Allowance(1.0, 1e-9))
+    wire.quota = BufferQuota(ignored=TokenBucket(1.0, 1e-9))
     wire.gone.set()
     async with asyncio.timeout(60):
         with pytest.raises(ClientGone, match="hung up"):
@@ -280,7 +280,7 @@ async def test_one_byte_frames_of_a_read_are_joined_into_a_message() -> None:
         return True
 
     session = SpdySession(wire, accept)
-    share = Turns().share()
+    share = FairScheduler().share()
     process: Any = Recorder()
 
     async def serve() -> None:

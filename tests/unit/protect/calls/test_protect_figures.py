@@ -145,7 +145,7 @@ async def test_a_connection_goes_on_over_a_link_that_breaks(node: Served) -> Non
     into, out = streams(agent)
     agent.cut()
     await until(lambda: sum(one.HasField("list_processes") for one in agent.requests) == 1)
-    await node.turns()
+    await node.scheduler()
     agent.write(out, b"from the port")
     assert (await dialed.next()).data == b"from the port"
     dialed.inputs.put_nowait(pb.DialInput(data=b"to the port"))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemonkit.faults import Exhausted
-from protect.model.room.reservation import Capacity
+from protect.model.capacity.reservation import Capacity
 from protect.state import ledger as ledgers
 from protect.state.ledger import Ledger, MemorySample
 

@@ -18,7 +18,7 @@ from protect.server import zone_requests
 from protect.state.manager import ZoneManager
 from protect.zones import destroy, launch, reconcile
 from protect.zones.recovery import mark, shutdown, strangers
-from protect.zones.recovery.patrol import Patrol
+from protect.zones.recovery.periodic import PeriodicReconcile
 from tests.support.protect.memory_toolstack import MemoryDomain, MemoryToolstack
 from tests.support.protect.protect_node import MIB, running, zone_spec
 from tests.support.waiting import until
@@ -42,7 +42,7 @@ async def test_a_domain_that_vanished_untold_is_noticed(
     manager: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
     end_silently(toolstack)
-    await Patrol(manager).look()
+    await PeriodicReconcile(manager).look()
     await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
     assert manager.zones["z1"].zone.death_reason.startswith("Destroyed: ")
     await until(lambda: manager.ledger.reserved_bytes == 0)
@@ -53,7 +53,7 @@ async def test_a_domain_that_ended_untold_is_noticed(
 ) -> None:
     domain = toolstack.of_zone("z1")
     domain.state, domain.reason = DomainState.SHUTDOWN, ShutdownReason.CRASH
-    await Patrol(manager).look()
+    await PeriodicReconcile(manager).look()
     await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
     assert manager.zones["z1"].zone.death_reason.startswith("Crashed: ")
     await until(lambda: not toolstack.domains)
@@ -65,14 +65,14 @@ async def test_nothing_is_concluded_from_a_hypervisor_that_does_not_answer(
     end_silently(toolstack)
     toolstack.failing.add("list")
     with pytest.raises(ToolstackError):
-        await Patrol(manager).look()
+        await PeriodicReconcile(manager).look()
     assert manager.zones["z1"].zone.state is ZoneState.RUNNING
 
 
 async def test_a_zone_that_runs_is_left_alone(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     before = manager.zones["z1"].zone
     for _ in range(3):
-        await Patrol(manager).look()
+        await PeriodicReconcile(manager).look()
     await manager.tasks.close(10.0)
     assert manager.zones["z1"].zone == before and manager.zones["z1"].connected
     assert toolstack.destroyed == []
@@ -81,7 +81,7 @@ async def test_a_zone_that_runs_is_left_alone(manager: ZoneManager, toolstack: M
 async def test_a_lost_mark_is_given_again(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     before = toolstack.of_zone("z1").spec
     lose_marks(toolstack)
-    await Patrol(manager).look()
+    await PeriodicReconcile(manager).look()
     after = toolstack.of_zone("z1").spec
     assert after.name == before.name
     assert json.loads(after.mark)["id"] == json.loads(before.mark)["id"] == "z1"
@@ -93,7 +93,7 @@ async def test_a_destroy_that_failed_is_tried_again(manager: ZoneManager, toolst
     with pytest.raises(ToolstackError):
         await destroy.destroy(manager, "z1")
     toolstack.failing.clear()
-    await Patrol(manager).look()
+    await PeriodicReconcile(manager).look()
     await until(lambda: not manager.zones and not toolstack.domains)
 
 
@@ -105,7 +105,7 @@ async def test_patrol_removes_the_domain_of_a_dead_zone(
     await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
     await until(lambda: not manager.zones["z1"].lock.locked())
     toolstack.failing.clear()
-    await Patrol(manager).look()
+    await PeriodicReconcile(manager).look()
     await until(lambda: not toolstack.domains and manager.ledger.reserved_bytes == 0)
     assert manager.zones["z1"].zone.state is ZoneState.DEAD
 
@@ -156,7 +156,7 @@ async def test_a_mark_that_cannot_be_given_costs_no_zone(
 ) -> None:
     lose_marks(toolstack)
     toolstack.failing.add("claim")
-    await Patrol(manager).look()
+    await PeriodicReconcile(manager).look()
     assert manager.zones["z1"].running
     with pytest.raises(ToolstackError):
         await destroy.destroy(manager, "z1")

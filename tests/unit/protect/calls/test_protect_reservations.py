@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from protect.config import HostConfig, NamedDevice
-from protect.zones.room import capacity
+from protect.zones.capacity import host_memory
 from tests.support.observe.messages import next_message
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import TIMEOUT, Served, served
@@ -213,7 +213,7 @@ async def test_the_capacity_is_watched(
     tmp_path: Path, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also memory taken by foreign domains, which tell nobody."""
-    monkeypatch.setattr(capacity, "PERIOD", 0.05)
+    monkeypatch.setattr(host_memory, "PERIOD", 0.05)
     toolstack.overhead = OVERHEAD
     async with served(tmp_path, toolstack) as node:
         await _watched(node, toolstack)

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from daemonkit import faults
-from daemonkit.loop import turns
-from daemonkit.loop.turns import Turns
-from daemonkit.loop.underway import Underway
-from protect.channel.calls import MOST_OPEN, MOST_QUESTIONS
+from daemonkit.loop import fair_scheduler
+from daemonkit.loop.fair_scheduler import FairScheduler
+from daemonkit.loop.in_flight import InFlight
+from protect.channel.calls import MAX_QUERIES, MOST_OPEN
 from protect.channel.frames import Frame, Type
 from protect.channel.link import Link
 from protect.model.errors import DomainGone, LinkDown
@@ -60,21 +60,21 @@ async def test_calls_go_on_while_another_zone_has_used_up_the_loop(
     agent: SimAgent, events: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While calls are under way the loop rests from such a zone, here for a minute."""
-    monkeypatch.setattr(turns, "REST", 60.0)
-    underway = Underway()
-    all_turns = Turns(underway)
-    hog = all_turns.share()
+    monkeypatch.setattr(fair_scheduler, "REST", 60.0)
+    in_flight = InFlight()
+    scheduler = FairScheduler(in_flight)
+    hog = scheduler.share()
 
     async def work() -> None:
         while True:
             begun = time.thread_time()
-            while time.thread_time() - begun < turns.CARRIED:
+            while time.thread_time() - begun < fair_scheduler.CARRIED:
                 pass
             await asyncio.sleep(0)
 
-    link = Link("z1", agent.dial, events, turns=all_turns)
+    link = Link("z1", agent.dial, events, scheduler=scheduler)
     async with asyncio.timeout(30):
-        with underway.call():
+        with in_flight.call():
             hogging = asyncio.create_task(hog.run(work))
             await link.open(60)
             for _ in range(200):
@@ -298,15 +298,15 @@ async def test_questions_wait_for_no_other_calls(link: Link, agent: SimAgent) ->
     await link.open(5)
     stuck = [asyncio.create_task(link.call(STATS, 30)) for _ in range(MOST_OPEN + 1)]
     await until(lambda: len(agent.requests) == MOST_OPEN)
-    answers = [link.ask(FACTS) for _ in range(MOST_QUESTIONS)]
+    answers = [link.ask(FACTS) for _ in range(MAX_QUERIES)]
     with pytest.raises(faults.Exhausted):
         link.ask(FACTS)
     async with asyncio.timeout(30):
-        assert [(await answer).facts.pid1 for answer in answers] == ["init"] * MOST_QUESTIONS
+        assert [(await answer).facts.pid1 for answer in answers] == ["init"] * MAX_QUERIES
         agent.errors["get_facts"] = pb.Error(code=9, message="facts: none")
         with pytest.raises(faults.Refused, match="none"):
             await link.ask(FACTS)
-    assert MOST_OPEN + MOST_QUESTIONS == 64 and len(agent.requests) == 64 + 1
+    assert MOST_OPEN + MAX_QUERIES == 64 and len(agent.requests) == 64 + 1
     for task in stuck:
         task.cancel()
     await asyncio.gather(*stuck, return_exceptions=True)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from daemonkit.loop.turns import Turns
+from daemonkit.loop.fair_scheduler import FairScheduler
 from protect.channel.calls import MOST_OPEN, CallTable
 from protect.channel.frames import WINDOW
 from protect.channel.outputs import OutputStream
@@ -57,7 +57,7 @@ class Stuck:
 
 
 async def test_a_stream_whose_sink_waits() -> None:
-    stream = OutputStream(1, fresh=True, credit=lambda number, credit: None, share=Turns().share())
+    stream = OutputStream(1, fresh=True, credit=lambda number, credit: None, share=FairScheduler().share())
     stream.attach(Stuck(), 0)
     with measured() as held:
         at = 0

@@ -13,7 +13,7 @@ from protect.model.events import ZoneSeen
 from protect.model.toolstack import DomainState
 from protect.state.manager import ZoneManager
 from protect.zones import destroy, inspect, launch
-from protect.zones.recovery.patrol import Patrol
+from protect.zones.recovery.periodic import PeriodicReconcile
 from protect.zones.upkeep import pause
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import hasten, running, zone_spec
@@ -69,12 +69,12 @@ async def test_a_zone_that_does_not_run_cannot_be_paused(
 
 
 async def test_pause_by_somebody_else_is_noticed(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
-    patrol, runtime = Patrol(manager), manager.zones["z1"]
+    periodic, runtime = PeriodicReconcile(manager), manager.zones["z1"]
     toolstack.of_zone("z1").state = DomainState.PAUSED
-    await patrol.look()
+    await periodic.look()
     assert runtime.paused
     toolstack.of_zone("z1").state = DomainState.RUNNING
-    await patrol.look()
+    await periodic.look()
     assert not runtime.paused
 
 
@@ -90,7 +90,7 @@ async def test_state_listed_before_a_pause_does_not_count(
         return found
 
     toolstack.list = slowly  # type: ignore[method-assign, assignment]
-    await Patrol(manager).look()
+    await PeriodicReconcile(manager).look()
     assert manager.zones["z1"].paused
 
 

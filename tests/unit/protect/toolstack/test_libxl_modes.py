@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from daemonkit.faults import Fault, Invalid, Refused
 from protect.model.toolstack import Capabilities, DomainKernel, DomainSpec, Mode
 from protect.toolstack.libxl import boot, kernel
+from protect.toolstack.libxl.capacity.admit import Admission
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.kernel import boot_modes
-from protect.toolstack.libxl.room.admit import Admission
 from tests.support import elf
 from tests.unit.protect.toolstack.test_libxl_boot import SPEC
 from xenbind import flask

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from daemonkit.faults import Exhausted
-from protect.model.room.host import HostNotice, HostWants
+from protect.model.capacity.host import HostNotice, HostWants
 from protect.toolstack.libxl import boot
-from protect.toolstack.libxl.room import preflight
-from protect.toolstack.libxl.room.admit import Admission
-from protect.toolstack.libxl.room.blkfront import BlockFrontend, disk_limit, nodes_for
-from protect.toolstack.libxl.room.preflight import HostFacts, StoreQuota
-from protect.toolstack.libxl.room.shortage import shortage
+from protect.toolstack.libxl.capacity import preflight
+from protect.toolstack.libxl.capacity.admit import Admission
+from protect.toolstack.libxl.capacity.blkfront import BlockFrontend, disk_limit, nodes_for
+from protect.toolstack.libxl.capacity.preflight import HostFacts, StoreQuota
+from protect.toolstack.libxl.capacity.shortage import shortage
 from tests.unit.protect.toolstack.test_libxl_boot import SPEC
 from tests.unit.protect.toolstack.test_libxl_modes import WHOLE, NoHypervisor
 from xenbind import errors
@@ -47,13 +47,13 @@ def test_dom0_memory_is_to_be_fixed(line: str, wanted: str) -> None:
 
 def test_mappings_bound_the_zones_and_the_notice_says_how_many_frames_are_needed() -> None:
     each = preflight.maps_per_zone(80)
-    room = preflight.maptrack_room({}, 80)
-    assert room.domains == 1024 * 256 // each >= 250
+    capacity = preflight.maptrack_room({}, 80)
+    assert capacity.domains == 1024 * 256 // each >= 250
     assert preflight.maptrack({}, WANTS) is None
     wanted = HostWants(zones=512, disks_per_zone=80)
     notice = preflight.maptrack({}, wanted)
     assert notice and (notice.setting, notice.value) == ("gnttab_max_maptrack_frames", "")
-    assert notice.effect == f"{room.domains} zones fit, limits.zones of protectd.toml is 512"
+    assert notice.effect == f"{capacity.domains} zones fit, limits.zones of protectd.toml is 512"
     raised = {"gnttab_max_maptrack_frames": notice.wanted}
     assert preflight.maptrack(raised, wanted) is None
     fewer = {"gnttab_max_maptrack_frames": str(int(notice.wanted) - 4)}
@@ -61,7 +61,7 @@ def test_mappings_bound_the_zones_and_the_notice_says_how_many_frames_are_needed
     small = preflight.maptrack_room({"gnttab_max_maptrack_frames": "16,1024"}, 80)
     assert small.domains == 16 * 256 // each
     assert f"16 frames of 256 mappings (gnttab_max_maptrack_frames), a zone takes {each}" in small.bound
-    assert preflight.maptrack_room({"gnttab_max_maptrack_frames": "many"}, 80) == room
+    assert preflight.maptrack_room({"gnttab_max_maptrack_frames": "many"}, 80) == capacity
 
 
 def test_grant_frames() -> None:

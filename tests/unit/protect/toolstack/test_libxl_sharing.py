@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from daemonkit.faults import Broken, Exists, Missing, Refused
-from protect.toolstack.libxl.room.rings import SHARING_ORDER
+from protect.toolstack.libxl.capacity.rings import SHARING_ORDER
 from protect.toolstack.libxl.sharing import Sharing
 from tests.support.protect.stage import PATIENCE
 from tests.support.waiting import until

@@ -11,10 +11,10 @@ import pytest
 from daemonkit.config import Bytes
 from daemonkit.faults import Exhausted, Exists, Fault, Invalid, Refused
 from protect.config import Memory, Profile, ProtectdConfig, ZoneLimits
+from protect.model.capacity.host import ZoneCapacity
+from protect.model.capacity.modes import WantedMode
+from protect.model.capacity.reservation import Reservation
 from protect.model.domain.shares import DiskRates
-from protect.model.room.host import ZoneRoom
-from protect.model.room.modes import WantedMode
-from protect.model.room.reservation import Reservation
 from protect.model.toolstack import Capabilities, DomainKernel, Mode
 from protect.model.zone import ZoneSpec
 from protect.state.manager import ZoneManager
@@ -225,7 +225,7 @@ async def test_scratch_disk_is_given_back_if_memory_is_short(manager: ZoneManage
     spec = replace(zone_spec(memory=8192 * MIB), scratch_bytes=16 * MIB)
     with pytest.raises(Exhausted, match="needs 8192 MiB"):
         await admission.admit(manager, spec)
-    assert manager.scratch.room().promised_bytes == 0
+    assert manager.scratch.capacity().promised_bytes == 0
 
 
 async def test_closed_daemon_admits_no_zone(manager: ZoneManager) -> None:
@@ -244,7 +244,7 @@ async def test_the_number_of_zones_is_limited(tmp_path: Path, toolstack: MemoryT
 async def test_zones_under_construction_take_room_of_the_hypervisor(
     manager: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
-    toolstack.zone_room = ZoneRoom(1, "the table of maps")
+    toolstack.zone_room = ZoneCapacity(1, "the table of maps")
     await admission.admit(manager, zone_spec("a"))
     with pytest.raises(Exhausted, match=r"there are 1 domains, as many as .* room for: the table of maps"):
         await admission.admit(manager, zone_spec("b"))

@@ -16,8 +16,8 @@ import pytest
 from protect.channel.link import Link
 from protect.model.errors import ProtocolViolation
 from protect.toolstack.libxl import channel
+from protect.toolstack.libxl.capacity.rings import CHANNEL_ORDER
 from protect.toolstack.libxl.channel import VchanChannels
-from protect.toolstack.libxl.room.rings import CHANNEL_ORDER
 from protect.toolstack.libxl.transport import VchanTransport
 from tests.support.agent.link_owner import Owner
 from tests.support.waiting import until
@@ -32,7 +32,7 @@ class Ring:
         self._read, self._write = ours, ours
         self._event = ours.dup()
         self.fd = self._event.fileno()
-        self.room = 1 << 20
+        self.capacity = 1 << 20
         self.closed = False
         self.consumed = 0
         for end in (ours, self.guest):
@@ -49,8 +49,8 @@ class Ring:
             return 0
 
     def write(self, data: memoryview) -> int | None:
-        count = min(self.room, len(data))
-        self.room -= count
+        count = min(self.capacity, len(data))
+        self.capacity -= count
         return self._write.send(data[:count]) if count else 0
 
     def close(self) -> None:
@@ -89,12 +89,12 @@ async def test_bytes_come_and_go(ring: Ring) -> None:
 
 
 async def test_a_writer_waits_for_room(ring: Ring) -> None:
-    ring.room = 2
+    ring.capacity = 2
     transport = VchanTransport(ring)  # type: ignore[arg-type]
     writing = asyncio.create_task(transport.write(b"abcd"))
     await settled()
     assert not writing.done() and ring.guest.recv(10) == b"ab"
-    ring.room = 10
+    ring.capacity = 10
     ring.guest.send(b"!")  # the event for new room
     await writing
     assert ring.guest.recv(10) == b"cd"
@@ -113,7 +113,7 @@ async def test_last_bytes_of_a_dead_guest_can_be_read(ring: Ring) -> None:
 
 @pytest.mark.parametrize("end", ["ended", "disconnect"])
 async def test_an_end_wakes_all_who_wait(ring: Ring, end: str) -> None:
-    ring.room = 0
+    ring.capacity = 0
     transport = VchanTransport(ring)  # type: ignore[arg-type]
     reading, writing = asyncio.create_task(transport.read(1)), asyncio.create_task(transport.write(b"x"))
     await asyncio.sleep(0.01)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from protect.toolstack.libxl.room import preflight, rings
+from protect.toolstack.libxl.capacity import preflight, rings
 from tests.support.protect.binding import needs_binding
 from xenbind import raw, vchan
 from xenbind.errors import RingsTooLarge

@@ -102,7 +102,7 @@ class HostNotice:
 
 
 @dataclass(frozen=True, slots=True)
-class ZoneRoom:
+class ZoneCapacity:
     """Most domains of the hypervisor apart from memory, and the reason for the bound; 0: no bound."""
 
     domains: int = 0
@@ -132,7 +132,7 @@ class HostPort(Protocol):
         """Wrong settings of the host."""
         ...
 
-    def room(self, disks_per_zone: int) -> ZoneRoom:
+    def capacity(self, disks_per_zone: int) -> ZoneCapacity:
         """Room for domains with ``disks_per_zone`` disks; constant while the hypervisor runs."""
         ...
 

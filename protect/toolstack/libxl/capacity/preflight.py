@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from protect.model.room.host import HostNotice, HostWants, ZoneRoom
-from protect.toolstack.libxl.room import rings
-from protect.toolstack.libxl.room.blkfront import nodes_for
+from protect.model.capacity.host import HostNotice, HostWants, ZoneCapacity
+from protect.toolstack.libxl.capacity import rings
+from protect.toolstack.libxl.capacity.blkfront import nodes_for
 
 _MIB = 1 << 20
 _XEN = "Xen's command line, GRUB_CMDLINE_XEN"
@@ -100,7 +100,7 @@ def maps_per_zone(disks: int) -> int:
     return user + _CONSOLE_AND_STORE + _NETWORK + disks + _RING_REQUESTS * _SEGMENTS
 
 
-def maptrack_room(xen: Mapping[str, str], disks: int) -> ZoneRoom:
+def maptrack_room(xen: Mapping[str, str], disks: int) -> ZoneCapacity:
     """Room for zones of so many disks.  If the table is full, disks and networks of zones fail."""
     frames = _number(xen.get("gnttab_max_maptrack_frames", ""), _DEFAULT_MAPTRACK_FRAMES)
     each = maps_per_zone(disks)
@@ -109,16 +109,16 @@ def maptrack_room(xen: Mapping[str, str], disks: int) -> ZoneRoom:
         f"Xen's map-track table has {frames} frames of {_MAPS_OF_FRAME} mappings "
         f"(gnttab_max_maptrack_frames), a zone takes {each} of them, so there is room for {zones}"
     )
-    return ZoneRoom(zones, bound)
+    return ZoneCapacity(zones, bound)
 
 
 def maptrack(xen: Mapping[str, str], wants: HostWants) -> HostNotice | None:
-    room = maptrack_room(xen, wants.disks_per_zone)
-    if room.domains >= wants.zones:
+    capacity = maptrack_room(xen, wants.disks_per_zone)
+    if capacity.domains >= wants.zones:
         return None
     frames = -(-wants.zones * maps_per_zone(wants.disks_per_zone) // _MAPS_OF_FRAME)
     value = xen.get("gnttab_max_maptrack_frames", "")
-    effect = f"{room.domains} zones fit, limits.zones of protectd.toml is {wants.zones}"
+    effect = f"{capacity.domains} zones fit, limits.zones of protectd.toml is {wants.zones}"
     return HostNotice("gnttab_max_maptrack_frames", _XEN, value, str(frames), effect)
 
 

@@ -14,7 +14,7 @@ LONGEST = 10.0
 """Most seconds that a call counts: waiting for a container's end needs no room."""
 
 
-class Underway:
+class InFlight:
     """Counts the calls of a server that are under way."""
 
     def __init__(self, lately: float = LATELY, after: float = AFTER, longest: float = LONGEST) -> None:

@@ -22,7 +22,7 @@ from contextvars import ContextVar
 from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
-from daemonkit.loop.underway import Underway
+from daemonkit.loop.in_flight import InFlight
 
 SLICE = 0.00005
 """Seconds of steps in one iteration of the event loop; all other work runs between iterations."""
@@ -58,7 +58,7 @@ def paid(work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
 def charge(seconds: float) -> None:
     """Charge the current task's share for work done elsewhere."""
     if share := _payer.get():
-        share.turns.charge(share, seconds)
+        share.scheduler.charge(share, seconds)
 
 
 async def pause() -> None:
@@ -67,12 +67,12 @@ async def pause() -> None:
         await asyncio.sleep(0)
 
 
-class Turns:
+class FairScheduler:
     """The loop's time, shared by zones; one object for all links of a process."""
 
-    def __init__(self, underway: Underway | None = None) -> None:
+    def __init__(self, in_flight: InFlight | None = None) -> None:
         """``underway``: the calls for which the loop rests; None: no rests."""
-        self._underway = underway or Underway()
+        self._in_flight = in_flight or InFlight()
         self._clock = 0.0
         """The used time of the zone with the last turn; never decreases."""
         self._spent = 0.0
@@ -136,7 +136,7 @@ class Turns:
         if self._ticking:
             return
         self._ticking = True
-        self._resting = self._underway.any()
+        self._resting = self._in_flight.any()
         loop = asyncio.get_running_loop()
         if self._resting:
             loop.call_later(REST, self._tick)
@@ -152,12 +152,12 @@ class Turns:
         self._ticking = False
         # A step can take longer than the slice: then several rests follow.
         self._spent = min(max(0.0, self._spent - REST_SLICE), DEBT) if self._resting else 0.0
-        room = self._slice - self._spent
-        while self._waiting and room > 0:
+        capacity = self._slice - self._spent
+        while self._waiting and capacity > 0:
             used, _, share, turn = heappop(self._waiting)
             if not turn.done():
                 self._clock = max(self._clock, used)
-                room -= max(share.expected, LEAST)
+                capacity -= max(share.expected, LEAST)
                 turn.set_result(None)
         # Otherwise a zone after a pause would wait for rests long over.
         if self._waiting or self._spent >= self._slice:
@@ -167,9 +167,9 @@ class Turns:
 class Share:
     """A zone's part of the loop's time."""
 
-    def __init__(self, turns: Turns, used: float, weight: float) -> None:
+    def __init__(self, scheduler: FairScheduler, used: float, weight: float) -> None:
         """Use ``Turns.share``."""
-        self.turns = turns
+        self.scheduler = scheduler
         self.weight = weight
         self.used = used
         """Seconds used by the zone, on the clock of ``Turns``."""
@@ -187,7 +187,7 @@ class Share:
 
     def asked(self, seconds: float = ASKED) -> None:
         """Give the zone priority because a caller waits for it; ``seconds``: at most ``CARRIED``."""
-        self.turns.asked(self, seconds)
+        self.scheduler.asked(self, seconds)
 
     def enough(self) -> bool:
         """Whether the step should pause now, with ``asyncio.sleep(0)``; ask after each piece of work."""
@@ -222,11 +222,11 @@ class _Stepped(Generic[T]):
             raise
 
     def _steps(self) -> Generator[Any, None, T]:
-        share, turns = self._share, self._share.turns
+        share, scheduler = self._share, self._share.scheduler
         thrown: BaseException | None = None
         while True:
-            if thrown is None and not turns.free(share):
-                turn = turns.wait(share)
+            if thrown is None and not scheduler.free(share):
+                turn = scheduler.wait(share)
                 try:
                     yield from turn
                 except GeneratorExit:
@@ -243,7 +243,7 @@ class _Stepped(Generic[T]):
                 result: T = end.value
                 return result
             finally:
-                turns.charge(share, time.thread_time() - before)
+                scheduler.charge(share, time.thread_time() - before)
             thrown = None
             try:
                 yield wanted

@@ -7,8 +7,8 @@ import logging
 from daemonkit.faults import Fault
 from protect.config import ProtectdConfig
 from protect.host.devices import is_pci
+from protect.model.capacity.host import HostWants
 from protect.model.events import NoticeGone, NoticeSeen
-from protect.model.room.host import HostWants
 from protect.state.manager import ZoneManager
 
 log = logging.getLogger(__name__)

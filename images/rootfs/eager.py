@@ -10,7 +10,7 @@ from images.rootfs.squash import Squashfs, Tools
 from images.settings import ImageSettings
 
 
-class BegunFilesystem:
+class EagerFilesystem:
     """A filesystem begun by a FileWriter; written: the FileWriter's result, once known."""
 
     def __init__(self, out: Path, size: int, settings: ImageSettings, tools: Tools) -> None:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Missing, Refused
 from daemonkit.logs import fields
-from protect.model.room.reservation import Reservation
+from protect.model.capacity.reservation import Reservation
 from protect.model.zone import ZoneState
 from protect.state.manager import ZoneManager, now_ns
 from protect.workloads.devices.find import configured
-from protect.zones.room.capacity import memory_within, refresh, reservation_promise
+from protect.zones.capacity.host_memory import memory_within, refresh, reservation_promise
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from cri.delegate.link import Delegate
 from daemonkit.faults import Unreachable
 
 
-class LastWord:
+class CachedList:
     """The delegate's last whole list, with later creations, changes and removals.
 
     The later changes come from the delegate's answers to calls through us.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from daemonkit.loop.allowance import Allowance
+from daemonkit.loop.token_bucket import TokenBucket
 from protect.channel.frames import WINDOW, violation
 
 MOST_EARNED = 64 * WINDOW
@@ -23,7 +23,7 @@ class IgnoredFrames:
     PER_SECOND = 64.0
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._bucket = Allowance(self.BURST, self.PER_SECOND, clock)
+        self._bucket = TokenBucket(self.BURST, self.PER_SECOND, clock)
         self._earned = 0
 
     def earn(self, size: int) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from daemonkit.loop import turns
-from daemonkit.loop.turns import ASKED, CARRIED, REST, REST_SLICE, SLICE, STEP, Share, Turns
-from daemonkit.loop.underway import Underway
+from daemonkit.loop import fair_scheduler
+from daemonkit.loop.fair_scheduler import ASKED, CARRIED, REST, REST_SLICE, SLICE, STEP, FairScheduler, Share
+from daemonkit.loop.in_flight import InFlight
 from daemonkit.tasks import gather, race
 
 
@@ -31,15 +31,17 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
-    monkeypatch.setattr(turns, "time", clock)
+    monkeypatch.setattr(fair_scheduler, "time", clock)
     yield clock
 
 
 class Hog:
     """A zone that always has more to do; each step takes ``seconds``."""
 
-    def __init__(self, all_turns: Turns, clock: Clock, seconds: float = STEP, weight: float = 1.0) -> None:
-        self.share = all_turns.share(weight=weight)
+    def __init__(
+        self, scheduler: FairScheduler, clock: Clock, seconds: float = STEP, weight: float = 1.0
+    ) -> None:
+        self.share = scheduler.share(weight=weight)
         self.steps = 0
         self.seconds = seconds
         self._clock = clock
@@ -64,9 +66,9 @@ async def iterations(count: int) -> None:
 
 async def test_a_zone_that_wants_little_waits_for_a_slice_of_the_others_alone(clock: Clock) -> None:
     """The zone does not wait for a step of every other zone, as it would if an iteration served all."""
-    all_turns = Turns()
-    share = all_turns.share()
-    hogs = [Hog(all_turns, clock) for _ in range(20)]
+    scheduler = FairScheduler()
+    share = scheduler.share()
+    hogs = [Hog(scheduler, clock) for _ in range(20)]
     await iterations(200)
 
     async def call() -> float:
@@ -84,8 +86,8 @@ async def test_a_zone_that_wants_little_waits_for_a_slice_of_the_others_alone(cl
 
 
 async def test_time_not_steps_is_what_is_shared(clock: Clock) -> None:
-    all_turns = Turns()
-    hogs = [Hog(all_turns, clock, seconds) for seconds in (2 * STEP, STEP, STEP / 2) * 4]
+    scheduler = FairScheduler()
+    hogs = [Hog(scheduler, clock, seconds) for seconds in (2 * STEP, STEP, STEP / 2) * 4]
     begun = clock.now
     while clock.now - begun < 3000 * STEP:  # noqa: ASYNC110 - iterations of the loop are what is meant
         await asyncio.sleep(0)
@@ -96,9 +98,9 @@ async def test_time_not_steps_is_what_is_shared(clock: Clock) -> None:
 
 
 async def test_a_share_of_weight_four_gets_the_time_of_four_zones(clock: Clock) -> None:
-    all_turns = Turns()
-    heavy = Hog(all_turns, clock, weight=4)
-    hogs = [Hog(all_turns, clock) for _ in range(16)]
+    scheduler = FairScheduler()
+    heavy = Hog(scheduler, clock, weight=4)
+    hogs = [Hog(scheduler, clock) for _ in range(16)]
     await iterations(4000)
     assert [hog.steps for hog in hogs] == pytest.approx([heavy.steps / 4] * 16, rel=0.05)
     for hog in (heavy, *hogs):
@@ -107,33 +109,33 @@ async def test_a_share_of_weight_four_gets_the_time_of_four_zones(clock: Clock) 
 
 async def test_a_zone_alone_has_the_whole_loop(clock: Clock) -> None:
     """The zone pauses for an iteration or two after each slice; nothing else is done then."""
-    all_turns = Turns()
-    hog = Hog(all_turns, clock)
+    scheduler = FairScheduler()
+    hog = Hog(scheduler, clock)
     await iterations(1000)
     assert hog.steps > 500
     await hog.stop()
 
 
 async def test_a_zone_that_slept_saves_up_only_a_little(clock: Clock) -> None:
-    all_turns = Turns()
-    sleeper = all_turns.share()
-    hog = Hog(all_turns, clock)
+    scheduler = FairScheduler()
+    sleeper = scheduler.share()
+    hog = Hog(scheduler, clock)
     await iterations(2000)
-    late = Hog(all_turns, clock)
+    late = Hog(scheduler, clock)
     late.share.used = sleeper.used  # idle since the start
     before, hog_before = late.steps, hog.steps
     await iterations(400)
     ahead = (late.steps - before) - (hog.steps - hog_before)
-    assert ahead * STEP <= turns.CARRIED + 4 * SLICE
+    assert ahead * STEP <= fair_scheduler.CARRIED + 4 * SLICE
     for one in (hog, late):
         await one.stop()
 
 
 async def test_a_cancellation_waits_for_no_turn(clock: Clock) -> None:
-    all_turns = Turns()
-    hogs = [Hog(all_turns, clock, 10 * SLICE) for _ in range(3)]
+    scheduler = FairScheduler()
+    hogs = [Hog(scheduler, clock, 10 * SLICE) for _ in range(3)]
     await iterations(20)
-    share = all_turns.share()
+    share = scheduler.share()
     share.used = 1e9
     undone = []
 
@@ -153,7 +155,7 @@ async def test_a_cancellation_waits_for_no_turn(clock: Clock) -> None:
 
 
 async def test_results_errors_and_timeouts_are_those_of_the_work() -> None:
-    share = Turns().share()
+    share = FairScheduler().share()
 
     async def value() -> int:
         await asyncio.sleep(0)
@@ -179,22 +181,22 @@ async def test_results_errors_and_timeouts_are_those_of_the_work() -> None:
 
 
 def test_a_step_ends_by_its_time_or_its_pieces(clock: Clock) -> None:
-    share = Turns().share()
+    share = FairScheduler().share()
     share.begin()
     assert not share.enough()
     clock.now += STEP
     assert share.enough()
     share.begin()
-    pieces = [share.enough() for _ in range(turns.STEP_PIECES)]
-    assert pieces == [False] * (turns.STEP_PIECES - 1) + [True]
+    pieces = [share.enough() for _ in range(fair_scheduler.STEP_PIECES)]
+    assert pieces == [False] * (fair_scheduler.STEP_PIECES - 1) + [True]
 
 
 async def test_shares_begin_where_the_others_are() -> None:
-    all_turns = Turns()
-    first = all_turns.share()
-    all_turns.charge(first, 5.0)
-    all_turns.free(first)
-    second: Share = all_turns.share()
+    scheduler = FairScheduler()
+    first = scheduler.share()
+    scheduler.charge(first, 5.0)
+    scheduler.free(first)
+    second: Share = scheduler.share()
     assert second.used <= first.used
 
 
@@ -208,7 +210,7 @@ def test_work_that_is_thrown_away_is_closed() -> None:
         finally:
             closed.append(True)
 
-    running = Turns().share().run(work)
+    running = FairScheduler().share().run(work)
     running.send(None)
     running.close()
     assert closed == [True]
@@ -243,10 +245,10 @@ class Rests:
 async def test_the_loop_rests_while_calls_are_under_way(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rests, underway = Rests(monkeypatch), Underway(after=0.0)
-    all_turns = Turns(underway)
-    hogs = [Hog(all_turns, clock) for _ in range(20)]
-    with underway.call():
+    rests, in_flight = Rests(monkeypatch), InFlight(after=0.0)
+    scheduler = FairScheduler(in_flight)
+    hogs = [Hog(scheduler, clock) for _ in range(20)]
+    with in_flight.call():
         await iterations(100)
         begun = clock.now
         for _ in range(50):
@@ -266,10 +268,10 @@ async def test_the_loop_rests_while_calls_are_under_way(
 async def test_a_step_that_takes_long_is_followed_by_more_rests(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rests, underway = Rests(monkeypatch), Underway()
-    all_turns = Turns(underway)
-    with underway.call():
-        hogs = [Hog(all_turns, clock, 8 * REST_SLICE) for _ in range(5)]
+    rests, in_flight = Rests(monkeypatch), InFlight()
+    scheduler = FairScheduler(in_flight)
+    with in_flight.call():
+        hogs = [Hog(scheduler, clock, 8 * REST_SLICE) for _ in range(5)]
         await iterations(20)
         begun = clock.now
         for _ in range(80):
@@ -282,25 +284,25 @@ async def test_a_step_that_takes_long_is_followed_by_more_rests(
 async def test_a_zone_does_not_wait_once_the_rests_are_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rests, underway = Rests(monkeypatch), Underway()
-    all_turns = Turns(underway)
-    with underway.call():
-        all_turns.charge(all_turns.share(), 8 * REST_SLICE)
-        late = all_turns.share(carried=0.0)
-        assert not all_turns.free(late), "the rests after a long step are not over"
+    rests, in_flight = Rests(monkeypatch), InFlight()
+    scheduler = FairScheduler(in_flight)
+    with in_flight.call():
+        scheduler.charge(scheduler.share(), 8 * REST_SLICE)
+        late = scheduler.share(carried=0.0)
+        assert not scheduler.free(late), "the rests after a long step are not over"
         for _ in range(10):
             await rests.over()
-        assert all_turns.free(late)
+        assert scheduler.free(late)
 
 
 async def test_answers_to_calls_do_not_wait_for_rests_of_other_zones(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rests, underway = Rests(monkeypatch), Underway()
-    all_turns = Turns(underway)
-    with underway.call():
-        hogs = [Hog(all_turns, clock) for _ in range(20)]
-        honest = Hog(all_turns, clock)
+    rests, in_flight = Rests(monkeypatch), InFlight()
+    scheduler = FairScheduler(in_flight)
+    with in_flight.call():
+        hogs = [Hog(scheduler, clock) for _ in range(20)]
+        honest = Hog(scheduler, clock)
         for _ in range(100):
             await rests.over()  # its time in store is used up
         before, hogs_before = honest.steps, sum(hog.steps for hog in hogs)
@@ -319,8 +321,8 @@ async def test_answers_to_calls_do_not_wait_for_rests_of_other_zones(
 
 
 async def test_a_share_pays_for_tasks_that_its_work_begins(clock: Clock) -> None:
-    all_turns = Turns()
-    share = all_turns.share(carried=0.0)
+    scheduler = FairScheduler()
+    share = scheduler.share(carried=0.0)
 
     async def child() -> None:
         clock.now += 0.5
@@ -328,18 +330,18 @@ async def test_a_share_pays_for_tasks_that_its_work_begins(clock: Clock) -> None
     async def work() -> None:
         await race(child(), asyncio.sleep(60))
         await gather(child(), child())
-        turns.charge(0.25)
+        fair_scheduler.charge(0.25)
 
     await share.pay(work)
     assert share.used == pytest.approx(1.75)
     await race(child(), asyncio.sleep(60))
-    turns.charge(1.0)
+    fair_scheduler.charge(1.0)
     assert share.used == pytest.approx(1.75), "nobody pays outside of it"
 
 
 async def test_work_that_never_starts_is_closed() -> None:
     """Else Python complains of a coroutine that was never awaited."""
-    share = Turns().share()
+    share = FairScheduler().share()
 
     async def work() -> None:
         spawned = asyncio.ensure_future(race(never(), never()))
@@ -357,13 +359,13 @@ async def test_work_that_never_starts_is_closed() -> None:
 
 
 async def test_a_step_that_had_enough_ends(clock: Clock) -> None:
-    share, steps = Turns().share(), 0
+    share, steps = FairScheduler().share(), 0
 
     async def work() -> None:
         nonlocal steps
         for _ in range(3):
             clock.now += STEP
-            await turns.pause()
+            await fair_scheduler.pause()
         steps = 3
 
     running = asyncio.ensure_future(share.pay(work))

@@ -8,11 +8,11 @@ from uuid import UUID
 
 from daemonkit.faults import Exhausted, Exists, Invalid, Unreachable
 from protect.host.disk_rates.backends import can_hold_rates
-from protect.model.room.modes import kernel_lacks, refuse_impossible_label, refuse_impossible_mode
+from protect.model.capacity.modes import kernel_lacks, refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, DomainSpec
 from protect.toolstack.libxl.boot import Boot
+from protect.toolstack.libxl.capacity.shortage import shortage
 from protect.toolstack.libxl.config import map_bytes, overhead_bytes
-from protect.toolstack.libxl.room.shortage import shortage
 from protect.toolstack.libxl.workers import Workers
 from xenbind import domain as xen
 from xenbind import errors, flask, physinfo

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 
-from protect.model.room.host import Capabilities, DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneRoom
+from protect.model.capacity.host import (
+    Capabilities,
+    DiskLimit,
+    HostMemory,
+    HostNotice,
+    HostWants,
+    Mode,
+    ZoneCapacity,
+)
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.libxl.boot import Boot
+from protect.toolstack.libxl.capacity import blkfront, preflight
+from protect.toolstack.libxl.capacity.preflight import HostFacts
 from protect.toolstack.libxl.config import overhead_bytes
-from protect.toolstack.libxl.room import blkfront, preflight
-from protect.toolstack.libxl.room.preflight import HostFacts
 from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.workers import Workers, xen_faults
 from xenbind import flask, memory, physinfo
@@ -48,7 +56,7 @@ class XenHost:
         )
         return await asyncio.to_thread(preflight.check, facts, wants)
 
-    def room(self, disks_per_zone: int) -> ZoneRoom:
+    def capacity(self, disks_per_zone: int) -> ZoneCapacity:
         return preflight.maptrack_room(self._xen, disks_per_zone)
 
     def disk_limit(self, memory_bytes: int, vcpus: int) -> DiskLimit:
@@ -80,8 +88,8 @@ class AsksHost(Completing):
     async def has_seclabel(self, label: str) -> bool:
         return await self._host.has_seclabel(label)
 
-    def room(self, disks_per_zone: int) -> ZoneRoom:
-        return self._host.room(disks_per_zone)
+    def capacity(self, disks_per_zone: int) -> ZoneCapacity:
+        return self._host.capacity(disks_per_zone)
 
     def disk_limit(self, memory_bytes: int, vcpus: int) -> DiskLimit:
         return self._host.disk_limit(memory_bytes, vcpus)

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from daemonkit.loop.allowance import Allowance
+from daemonkit.loop.token_bucket import TokenBucket
 from protect.channel import frames, reply_rules
-from protect.channel.allowance import MOST_EARNED, IgnoredFrames
 from protect.channel.frames import WINDOW, Frame, FrameDecoder, Side, Type
+from protect.channel.ignored_frames import MOST_EARNED, IgnoredFrames
 from protect.channel.link import Link
 from protect.model.errors import ProtocolViolation
 from tests.support.agent.agent_sim import SimAgent
@@ -31,7 +31,7 @@ class Clock:
 
 def test_a_bucket_fills_up_to_its_size() -> None:
     clock = Clock()
-    bucket = Allowance(3, 2, clock)
+    bucket = TokenBucket(3, 2, clock)
     assert [bucket.take() for _ in range(4)] == [True, True, True, False]
     clock.now += 1
     assert [bucket.take() for _ in range(3)] == [True, True, False]

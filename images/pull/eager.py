@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from daemonkit.faults import Fault
 from daemonkit.shares import Shares
 from images.concurrency import tenant
-from images.rootfs.begun import BegunFilesystem
+from images.rootfs.eager import EagerFilesystem
 from images.rootfs.squash import Tools
 from images.rootfs.stack import MAX_PARTS
 from images.settings import ImageSettings
@@ -20,7 +20,7 @@ from images.store.files import StoreFiles
 SLOTS = MAX_PARTS
 
 
-class EarlyBuild:
+class EagerBuild:
     """At most one early build of a filesystem; used by one thread at a time."""
 
     def __init__(
@@ -41,10 +41,10 @@ class EarlyBuild:
         self._tenant = tenant()
         self._tools = tools
         self._undo = ExitStack()
-        self.begun: BegunFilesystem | None = None
+        self.begun: EagerFilesystem | None = None
 
     @contextmanager
-    def reading(self) -> Iterator[BegunFilesystem | None]:
+    def reading(self) -> Iterator[EagerFilesystem | None]:
         """Yields a consumer for the topmost layer's files as they arrive, or None if no build begins."""
         # An earlier host may have sent part of the layer.
         self.close()
@@ -57,13 +57,13 @@ class EarlyBuild:
         self.begun = None
         self._undo.close()
 
-    def _begin(self) -> BegunFilesystem | None:
+    def _begin(self) -> EagerFilesystem | None:
         if not self._slots.take(self._tenant):
             return None
         self._undo.callback(self._slots.give, self._tenant)
         out = self._undo.enter_context(self._files.work_file(self._stem))
         try:
-            begun = BegunFilesystem(out, self._size, self._settings, self._tools)
+            begun = EagerFilesystem(out, self._size, self._settings, self._tools)
             return self._undo.enter_context(closing(begun))
         except (OSError, Fault):
             # The later full build reports the error.

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from daemonkit.faults import Fault
-from protect.model.room.host import HostMemory, Mode
+from protect.model.capacity.host import HostMemory, Mode
 from protect.model.toolstack import Toolstack
 from protect.model.zone import ZoneSpec
 from protect.state.ledger import MemorySample

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-class Allowance:
+class TokenBucket:
     """A token bucket, full at first."""
 
     def __init__(self, burst: float, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -80,7 +80,7 @@ def check_entry(operation: str, subject: str, new: ListEntry, present: Iterable[
 
 
 @dataclass(slots=True)
-class ListRoom:
+class ListCapacity:
     """The entries of this node; ``others``: the entries of another runtime behind us."""
 
     sandboxes: Records[Sandbox]

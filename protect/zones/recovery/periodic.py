@@ -20,7 +20,7 @@ from protect.zones.upkeep import pause
 log = logging.getLogger(__name__)
 
 
-class Patrol:
+class PeriodicReconcile:
     """Compares zones and domains periodically, and remembers logged strangers."""
 
     def __init__(self, manager: ZoneManager) -> None:
