@@ -12,7 +12,7 @@ PACKAGES := tests/packages
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup parts debian debian-all zone xenbind compiled quick check test test-unit test-fake test-xen test-packages install deb lock demo demo-xen run folder bench soak proto manifests reference docs clean
+.PHONY: help setup parts debian debian-all zone xenbind compiled quick check test test-rest test-all test-unit test-fake test-xen test-packages install deb lock demo demo-xen run folder bench soak proto manifests reference docs clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -58,9 +58,14 @@ quick: $(BIN)/.installed  ## a minute, needs only Python: checks and unit tests 
 check: $(BIN)/.installed  ## needs only Python: linters, types, import rules, the order of the C, stub drift, sizes
 	$(PYTEST) -q tests/checks
 
-test: root-test setup  ## every tier; of nested Xen what is not slow (all of it: test-xen)
-	$(PYTEST_AGAIN) $(TWO) tests/integration tests/hostile tests/zone tests/contract tests/conformance tests/cluster tests/unit tests/checks
+test: root-test setup  ## needs root: every tier; of the kill tests and nested Xen a part (see test-all, test-xen)
+	$(PYTEST_AGAIN) $(TWO) --checkpoints=one tests/integration tests/hostile tests/zone tests/contract tests/conformance tests/cluster tests/unit tests/checks
 	$(PYTEST_AGAIN) --xen=quick tests/xen
+
+test-rest: root-test-rest setup  ## needs root: the kill tests that make test leaves out
+	$(PYTEST_AGAIN) $(TWO) --checkpoints=rest tests/integration
+
+test-all: root-test-all test test-rest  ## needs root: make test, and the kill tests that it leaves out
 
 test-unit: $(BIN)/.installed  ## needs no more than a C compiler: pure logic, codecs, state tables
 	@$(MAKE) --silent -C hostc ../zone/build/lookup

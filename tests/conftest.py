@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.session import skips, timeouts
+from tests.support.session import checkpoints, skips, timeouts
 
 # A machine that stands still for a moment is no fault of what is tested.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,9 +37,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="full",
         help="how much of tests/xen/suites.py runs in nested Xen",
     )
+    checkpoints.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    checkpoints.configure(config)
     for plugin in (skips, timeouts):
         config.pluginmanager.register(plugin)
 

@@ -101,6 +101,8 @@ def test_elsewhere_it_names_what_is_missing(tmp_path: Path) -> None:
         ("x86_64", "demo", 0, ""),
         ("aarch64", "demo", 0, "the fake toolstack"),
         ("aarch64", "test", 1, "make test-fake"),
+        ("aarch64", "test-all", 1, "make test-fake"),
+        ("aarch64", "test-rest", 0, "the fake toolstack"),
         ("aarch64", "test-xen", 1, "which need no Xen"),
         ("aarch64", "demo-xen", 1, "make demo"),
         ("aarch64", "run", 0, "Xen needs x86_64"),
@@ -116,7 +118,7 @@ def test_targets_that_need_root_ask_first() -> None:
     """All whose line in ``make help`` says so; nothing is built or installed before."""
     lines = (PACKAGING.parent / "Makefile").read_text().splitlines()
     targets = {line.partition(":")[0]: line for line in lines if "## needs root" in line}
-    assert set(targets) >= {"demo", "run", "test-fake", "test-xen", "bench"}
+    assert set(targets) >= {"demo", "run", "test-fake", "test-all", "test-xen", "bench"}
     asking = {name for name, line in targets.items() if f" root-{name} " in line}
     assert asking == set(targets)
 
@@ -131,7 +133,9 @@ def test_a_target_that_needs_little_installs_no_debian_packages(target: str) -> 
     assert "pip install" in done.stdout and "install-debian-packages" not in done.stdout
 
 
-@pytest.mark.parametrize("target", ["demo", "run", "test", "test-fake", "test-xen", "demo-xen", "bench"])
+@pytest.mark.parametrize(
+    "target", ["demo", "run", "test", "test-rest", "test-all", "test-fake", "test-xen", "demo-xen", "bench"]
+)
 def test_make_without_root_says_so_and_does_nothing_else(tmp_path: Path, target: str) -> None:
     (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
     (tmp_path / "id").chmod(0o755)

@@ -18,6 +18,7 @@ import pytest_asyncio
 from cri.cni import netns
 from tests.support.cri.cri_daemons import CriNode, container_status, in_step, needs_node, pulled
 from tests.support.protect.daemons import ROOT, Daemon
+from tests.support.session.checkpoints import killed_at
 from tests.support.waiting import until
 from tools.localnode.client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -86,13 +87,13 @@ async def test_every_step_of_xenpod_cri_is_here() -> None:
     assert sorted(steps) == sorted((*CRI_STEPS, *CRI_UNDO_STEPS))
 
 
-@pytest.mark.parametrize("step", CRI_STEPS)
+@killed_at(CRI_STEPS)
 async def test_xenpod_cri_killed(bench: Bench, step: str) -> None:
     await _arm(bench, bench.node.daemon, step)
     await _killed_on_the_way(bench, bench.node.daemon)
 
 
-@pytest.mark.parametrize("step", CRI_UNDO_STEPS)
+@killed_at(CRI_UNDO_STEPS)
 async def test_xenpod_cri_killed_while_it_undoes(bench: Bench, step: str) -> None:
     await _arm(bench, bench.node.daemon, step)
     config = _pod("undo", annotations={"xenpod.dev/memory": "900Ti"})
@@ -102,7 +103,7 @@ async def test_xenpod_cri_killed_while_it_undoes(bench: Bench, step: str) -> Non
     await _nothing_left(bench)
 
 
-@pytest.mark.parametrize("step", PROTECTD_STEPS)
+@killed_at(PROTECTD_STEPS)
 async def test_protectd_killed(bench: Bench, step: str) -> None:
     await _arm(bench, bench.node.protectd.daemon, step)
     await _killed_on_the_way(bench, bench.node.protectd.daemon)
@@ -279,7 +280,9 @@ async def test_a_pod_without_trouble_leaves_nothing(bench: Bench) -> None:
     await _nothing_left(bench)
 
 
-@pytest.mark.parametrize("milliseconds", [40, 150, 400])
+@pytest.mark.parametrize(
+    "milliseconds", [150, *(pytest.param(ms, marks=pytest.mark.further) for ms in (40, 400))]
+)
 @pytest.mark.parametrize("victim", ["cri", "protectd", "both"])
 async def test_killed_while_many_pods_start(bench: Bench, victim: str, milliseconds: int) -> None:
     """At no step in particular: each pod is whole or gone, and every one can be removed."""

@@ -15,6 +15,7 @@ from protectctl.__main__ import main
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.images.images import write_layout
 from tests.support.images.kernel_images import kernel_image
+from tests.support.session.checkpoints import killed_at
 from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -109,7 +110,7 @@ async def test_the_table(node: CriNode, tmp_path: Path, capsys: pytest.CaptureFi
     assert "line 1 of /kernel/metadata is not KEY=VALUE" in bad and "\x1b" not in bad
 
 
-@pytest.mark.parametrize("step", ["kernel-take.layer-read", "kernel-take.named"])
+@killed_at(["kernel-take.layer-read", "kernel-take.named"])
 async def test_killed_while_a_kernel_is_taken_out(node: CriNode, tmp_path: Path, step: str) -> None:
     """Nothing is left of the pod, and nobody holds the image."""
     layout = write_layout(tmp_path / "layout", IMAGES[CHOSEN], CHOSEN)

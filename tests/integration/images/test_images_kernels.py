@@ -29,6 +29,7 @@ from tests.support.images.image_victim import ROOT, Order, Victims
 from tests.support.images.images import BuiltImage, Layer, build, write_layout
 from tests.support.images.kernel_images import kernel_files, kernel_image, layer
 from tests.support.images.registry import LyingRegistry
+from tests.support.session.checkpoints import killed_at
 
 NAME = "registry.example/kernels/zone:1"
 STEPS = ("kernel-take.begun", "kernel-take.layer-read", "kernel-take.synced", "kernel-take.named")
@@ -270,7 +271,7 @@ def test_every_step_is_here() -> None:
     assert {step for step in listed if step.startswith("kernel-")} == set(STEPS)
 
 
-@pytest.mark.parametrize("step", STEPS)
+@killed_at(STEPS)
 async def test_killed_while_it_is_taken_out(tmp_path: Path, victims: Victims, step: str) -> None:
     image = kernel_image()
     with LyingRegistry("kernel", "1", image) as registry:

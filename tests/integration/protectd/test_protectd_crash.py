@@ -22,6 +22,7 @@ from tests.support.protect import leftovers
 from tests.support.protect.crashes import armed, connected, killed, once_undone, steps, workloads
 from tests.support.protect.disk_counts import limits
 from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, stack
+from tests.support.session.checkpoints import killed_at
 from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -72,7 +73,7 @@ async def still_counts(zones: Zones) -> None:
     assert lines == [f"stdout F {number}" for number in range(1, len(lines) + 1)]
 
 
-@pytest.mark.parametrize("step", steps("zone-create", "fake-create"))
+@killed_at(steps("zone-create", "fake-create"))
 async def test_create_zone(zones: Zones, step: str) -> None:
     await witness(zones)
     await armed(zones, step)
@@ -103,7 +104,7 @@ async def _only_the_witness(zones: Zones) -> None:
     await until(lambda: seen() == (1, 1, ["other"], 1, 1), what=seen)
 
 
-@pytest.mark.parametrize("step", steps("zone-connect"))
+@killed_at(steps("zone-connect"))
 async def test_connect_network(zones: Zones, step: str, netns: str) -> None:
     await witness(zones)
     await zones.create_zone(interfaces=1)
@@ -119,7 +120,7 @@ async def test_connect_network(zones: Zones, step: str, netns: str) -> None:
     await still_counts(zones)
 
 
-@pytest.mark.parametrize("step", steps("workload-create"))
+@killed_at(steps("workload-create"))
 async def test_create_workload(zones: Zones, step: str) -> None:
     await witness(zones)
     await zones.create_zone()
@@ -142,7 +143,7 @@ async def _nothing_of_w1(zones: Zones) -> None:
     await until(lambda: len(leftovers.loops(zones.folder)) == 1 and not list(journals.glob("*")))
 
 
-@pytest.mark.parametrize("step", steps("workload-start"))
+@killed_at(steps("workload-start"))
 async def test_start_workload(zones: Zones, step: str) -> None:
     await witness(zones)
     await zones.create_zone()
@@ -161,7 +162,7 @@ async def test_start_workload(zones: Zones, step: str) -> None:
     await still_counts(zones)
 
 
-@pytest.mark.parametrize("step", steps("workload-exit"))
+@killed_at(steps("workload-exit"))
 async def test_exit(zones: Zones, step: str) -> None:
     await zones.create_zone()
     await armed(zones, step)
@@ -172,7 +173,7 @@ async def test_exit(zones: Zones, step: str) -> None:
     assert zones.lines() == ["stdout F hello"]
 
 
-@pytest.mark.parametrize("step", steps("workload-delete"))
+@killed_at(steps("workload-delete"))
 @pytest.mark.parametrize("runs", [True, False])
 async def test_delete_workload(zones: Zones, step: str, runs: bool) -> None:
     await witness(zones)
@@ -192,7 +193,7 @@ async def test_delete_workload(zones: Zones, step: str, runs: bool) -> None:
     await still_counts(zones)
 
 
-@pytest.mark.parametrize("step", steps("zone-destroy", "fake-destroy"))
+@killed_at(steps("zone-destroy", "fake-destroy"))
 async def test_destroy_zone(zones: Zones, step: str) -> None:
     await witness(zones)
     await zones.create_zone()
@@ -212,7 +213,7 @@ async def until_ids(zones: Zones, ids: list[str]) -> None:
     await until(listed)
 
 
-@pytest.mark.parametrize("step", ["reconcile.loaded", "reconcile.shared", "reconcile.adopted"])
+@killed_at(["reconcile.loaded", "reconcile.shared", "reconcile.adopted"])
 async def test_rates_of_disks(zones: Zones, step: str) -> None:
     """Held while nobody is there, and then for the disks that the zone gets from then on."""
     rates = pb.DiskRates(read_bytes=123 << 20)
@@ -236,7 +237,7 @@ async def test_rates_of_disks(zones: Zones, step: str) -> None:
     assert shown.disk_rates == rates
 
 
-@pytest.mark.parametrize("step", steps("zone-rates"))
+@killed_at(steps("zone-rates"))
 async def test_change_rates_of_disks(zones: Zones, step: str) -> None:
     """What is recorded is what the host holds, on whichever side of the step."""
     await zones.create_zone(disk_rates=pb.DiskRates(read_bytes=123 << 20))
@@ -260,9 +261,7 @@ def _rates(zones: Zones) -> dict[int, int]:
     return dict(Counter(limits(group, "read")))
 
 
-@pytest.mark.parametrize(
-    "step", ["reconcile.loaded", "reconcile.shared", "resync.listed", "resync.joined", "reconcile.adopted"]
-)
+@killed_at(["reconcile.loaded", "reconcile.shared", "resync.listed", "resync.joined", "reconcile.adopted"])
 async def test_restart(zones: Zones, step: str) -> None:
     """Killed while it adopts, and again; what runs does not notice."""
     await witness(zones)
@@ -278,9 +277,7 @@ async def test_restart(zones: Zones, step: str) -> None:
     await still_counts(zones)
 
 
-@pytest.mark.parametrize(
-    "step", ["reconcile.undone", "zone-destroy.recorded", "zone-destroy.domain-destroyed"]
-)
+@killed_at(["reconcile.undone", "zone-destroy.recorded", "zone-destroy.domain-destroyed"])
 async def test_restart_while_undoing(zones: Zones, step: str) -> None:
     await witness(zones)
     await armed(zones, "zone-create.connected")

@@ -15,6 +15,7 @@ from tests.support.cri.kubelet_files import AtomicFiles, PodFiles, pod_files
 from tests.support.images import busybox
 from tests.support.protect.crashes import armed, connected, killed, workloads
 from tests.support.protect.zones import Zones, failing, needs_protectd, serving
+from tests.support.session.checkpoints import killed_at
 from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -302,7 +303,7 @@ async def test_a_volume_that_vanishes_and_comes_again(
     await shows(zones, "cat /v0/a", "more")
 
 
-@pytest.mark.parametrize("step", ["workload-create.files-put", "files.part-put:1", "files.part-put:2"])
+@killed_at(["workload-create.files-put", "files.part-put:1", "files.part-put:2"])
 async def test_a_kill_while_they_are_put(zones: Zones, pod: PodFiles, step: str) -> None:
     files = pod.files("configmap", "settings")
     files.write({"a": "x" * 400_000})

@@ -18,6 +18,7 @@ from tests.support.protect import leftovers
 from tests.support.protect.crashes import armed, connected, killed, steps
 from tests.support.protect.daemons import ROOT
 from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd
+from tests.support.session.checkpoints import killed_at
 from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -99,7 +100,7 @@ async def test_a_lost_zone_is_removed(zones: Zones) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", steps("zone-adopt"))
+@killed_at(steps("zone-adopt"))
 async def test_killed_while_it_adopts(zones: Zones, step: str) -> None:
     await zones.create_zone()
     await zones.run("/bin/sleep", "1000")
@@ -118,7 +119,7 @@ async def test_killed_while_it_adopts(zones: Zones, step: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", steps("stranger-remove"))
+@killed_at(steps("stranger-remove"))
 async def test_killed_while_it_removes(zones: Zones, step: str) -> None:
     await zones.create_zone()
     await lose_records(zones, kill_at=step)
@@ -162,7 +163,7 @@ async def test_a_restart_of_the_daemon_ends_no_zone(zones: Zones) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", steps("zone-shutdown"))
+@killed_at(steps("zone-shutdown"))
 async def test_killed_while_the_host_shuts_down(zones: Zones, step: str) -> None:
     await zones.create_zone()
     await zones.run("/bin/sh", "-c", TRAPS)

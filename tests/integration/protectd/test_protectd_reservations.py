@@ -15,6 +15,7 @@ import protect.__main__  # noqa: F401 - imports every step
 from tests.support.observe.messages import next_message
 from tests.support.protect.crashes import armed, connected, killed, once_undone, steps
 from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd
+from tests.support.session.checkpoints import killed_at
 from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2 as rpb
@@ -51,7 +52,7 @@ async def memory(zones: Zones) -> pb.MemoryLedger:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", steps("reservation-make", "reservation-bind", "reservation-release"))
+@killed_at(steps("reservation-make", "reservation-bind", "reservation-release"))
 async def test_killed_at_a_step(zones: Zones, step: str) -> None:
     """What was answered holds; what was not is done or not, and asking again ends it."""
     await small(zones)
@@ -83,7 +84,7 @@ async def test_killed_at_a_step(zones: Zones, step: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [step for step in steps("zone-create") if "scratch" not in step])
+@killed_at([step for step in steps("zone-create") if "scratch" not in step])
 async def test_a_zone_from_a_reservation_killed_at_a_step(zones: Zones, step: str) -> None:
     """Its reservation is there for the next attempt, and nothing is promised twice."""
     await small(zones)

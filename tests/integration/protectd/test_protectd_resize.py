@@ -11,6 +11,7 @@ import pytest
 from tests.support.protect import leftovers
 from tests.support.protect.crashes import armed, connected, killed, steps
 from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd
+from tests.support.session.checkpoints import killed_at
 from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -96,7 +97,7 @@ def _direction(step: str) -> pb.ZoneResources:
     return LESS if step.endswith("-taken") else MORE
 
 
-@pytest.mark.parametrize("step", steps("zone-resize"))
+@killed_at(steps("zone-resize"))
 async def test_killed_while_it_resizes(zones: Zones, step: str) -> None:
     """All of it, or nothing; and what is recorded is what is held and what the zone says."""
     await zones.create_zone(resources=BEGIN)
@@ -111,7 +112,7 @@ async def test_killed_while_it_resizes(zones: Zones, step: str) -> None:
     assert await seen_inside(zones) == numbers(LESS)[:2]
 
 
-@pytest.mark.parametrize("step", steps("zone-restore"))
+@killed_at(steps("zone-restore"))
 async def test_killed_while_it_puts_back(zones: Zones, step: str) -> None:
     await zones.create_zone(resources=BEGIN)
     await armed(zones, "zone-resize.cpus-given")

@@ -13,6 +13,7 @@ from tests.support.images import busybox
 from tests.support.images.volume_image import volume_squashfs
 from tests.support.protect.crashes import armed, connected, killed, workloads
 from tests.support.protect.zones import Zones, needs_protectd, serving, stack
+from tests.support.session.checkpoints import killed_at
 from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -60,8 +61,7 @@ async def works(zones: Zones) -> None:
     assert (stdout, code) == (b"a file\na file\n0\n", 0)
 
 
-@pytest.mark.parametrize(
-    "step",
+@killed_at(
     [
         *(f"workload-create.disk-attached:{number}" for number in (1, 2, 3)),
         "workload-create.disks-attached",
@@ -83,8 +83,7 @@ async def test_create(zones: Zones, models: list[Path], step: str) -> None:
     await until(lambda: not attached(models))
 
 
-@pytest.mark.parametrize(
-    "step",
+@killed_at(
     [
         "workload-delete.container-deleted",
         *(f"workload-delete.disk-detached:{number}" for number in (1, 2, 3)),

@@ -11,6 +11,7 @@ from tests.support.protect import leftovers
 from tests.support.protect.crashes import armed, connected, killed, workloads
 from tests.support.protect.disk_source import DiskSource
 from tests.support.protect.zones import Zones, needs_protectd
+from tests.support.session.checkpoints import killed_at
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_protectd]
@@ -31,8 +32,7 @@ def places(zones: Zones, zone: str = "z1") -> list[str]:
     return os.listdir(zones.protectd.run_dir / "volumes" / zone / "places")
 
 
-@pytest.mark.parametrize(
-    "step",
+@killed_at(
     [
         "workload-create.recorded",
         "volumes.attached:1",
@@ -62,9 +62,7 @@ async def test_create(zones: Zones, source: DiskSource, step: str) -> None:
     await source.freed()
 
 
-@pytest.mark.parametrize(
-    "step", ["workload-exit.drained", "volumes.detached", "workload-exit.released", "workload-exit.recorded"]
-)
+@killed_at(["workload-exit.drained", "volumes.detached", "workload-exit.released", "workload-exit.recorded"])
 async def test_exit(zones: Zones, source: DiskSource, step: str) -> None:
     await zones.create_zone()
     await armed(zones, step)
@@ -75,9 +73,7 @@ async def test_exit(zones: Zones, source: DiskSource, step: str) -> None:
     await source.freed()
 
 
-@pytest.mark.parametrize(
-    "step", ["workload-delete.ended", "workload-delete.disk-detached", "workload-delete.volumes-detached"]
-)
+@killed_at(["workload-delete.ended", "workload-delete.disk-detached", "workload-delete.volumes-detached"])
 async def test_delete_of_one_that_never_ran(zones: Zones, source: DiskSource, step: str) -> None:
     await zones.create_zone()
     await create(zones, source)
@@ -89,7 +85,7 @@ async def test_delete_of_one_that_never_ran(zones: Zones, source: DiskSource, st
     await source.freed()
 
 
-@pytest.mark.parametrize("step", ["volumes.area-made", "zone-create.sharing", "zone-create.domain-created"])
+@killed_at(["volumes.area-made", "zone-create.sharing", "zone-create.domain-created"])
 async def test_create_zone(zones: Zones, source: DiskSource, step: str) -> None:
     await armed(zones, step)
     await killed(zones, zones.create_zone())
@@ -103,8 +99,7 @@ async def test_create_zone(zones: Zones, source: DiskSource, step: str) -> None:
     await source.freed()
 
 
-@pytest.mark.parametrize(
-    "step",
+@killed_at(
     [
         "zone-destroy.quiet",
         "zone-destroy.domain-destroyed",

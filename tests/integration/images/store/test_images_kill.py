@@ -19,6 +19,7 @@ from tests.support.images.image_manager import running
 from tests.support.images.image_victim import PART_BYTES, ROOT, Order, Victims
 from tests.support.images.images import Blob, Layer, build, digest, packed
 from tests.support.images.registry import LyingRegistry
+from tests.support.session.checkpoints import killed_at, one_of_each_verb
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +51,7 @@ REPAIR_STEPS = (
     "image-pull.recorded",
 )
 TAG_STEPS = ("image-tag.recorded", "image-untag.recorded")
-KILLS = 50
+FEW, MANY = 10, 50
 
 
 @pytest.fixture(scope="module")
@@ -92,16 +93,20 @@ async def _next_start(state: Path, name: str) -> None:
         await manager.stop()
 
 
-async def test_killed_fifty_times(tmp_path: Path, victims: Victims) -> None:
-    """At every step, and at random moments; one store for all, so that leaks would add up."""
+@pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=[pytest.mark.further, pytest.mark.timeout(900)])]
+)
+async def test_killed_many_times(tmp_path: Path, victims: Victims, every: bool) -> None:
+    """At steps, and at random moments; one store for all, so that leaks would add up."""
     state = tmp_path / "state"
     with LyingRegistry("app", "1", IMAGE) as registry:
         name = f"{registry.netloc}/app:1"
         run = victims.run
         takes = (await asyncio.to_thread(run, Order(str(state), name, remove=True))).seconds
-        orders = [Order(str(state), name, kill_at=step) for step in PULL_STEPS]
-        orders += [Order(str(state), name, remove=True, kill_at=step) for step in REMOVE_STEPS]
-        while len(orders) < KILLS:
+        choose = list if every else one_of_each_verb
+        orders = [Order(str(state), name, kill_at=step) for step in choose(PULL_STEPS)]
+        orders += [Order(str(state), name, remove=True, kill_at=step) for step in choose(REMOVE_STEPS)]
+        while len(orders) < (MANY if every else FEW):
             orders.append(Order(str(state), name, remove=True, after=random.uniform(0, takes)))
         for order in orders:
             outcome = await asyncio.to_thread(run, order)
@@ -140,30 +145,30 @@ async def test_killed_again_and_again_without_a_pull_between(tmp_path: Path, vic
         await _next_start(state, name)
 
 
-async def test_killed_during_a_repair(tmp_path: Path, victims: Victims) -> None:
+@killed_at(REPAIR_STEPS)
+async def test_killed_during_a_repair(tmp_path: Path, victims: Victims, step: str) -> None:
     """The image is there at the next start, whatever of it is sound by then, and the next repair mends it."""
     state = tmp_path / "state"
     # Of another form than the victim's: one that was built anew has another size than the index says.
     settings = ImageSettings(state, state / "certs.d", part_bytes=PART_BYTES, compression="gzip")
     with LyingRegistry("app", "1", IMAGE) as registry:
         name = f"{registry.netloc}/app:1"
-        for step in REPAIR_STEPS:
-            async with running(settings) as manager:
-                image = await manager.pull(names.parse(name), ANONYMOUS)
-                for path in (*image.stack[1:3], *(_blob(manager, layer) for layer in LAYERS[:2])):
-                    _harm(path)
-            assert (
-                await asyncio.to_thread(victims.run, Order(str(state), name, repair=True, kill_at=step))
-            ).killed
-            async with running(settings) as manager:
-                assert list(manager.store.files.ingest.iterdir()) == []
-                image = manager.store.resolve(name)
-                found = await manager.verify(image)
-                assert manager.store.get(image.id).damaged == bool(found.damage.filesystems)
-                _, now = await manager.repair(image, found, ANONYMOUS)
-                assert now.faults == ()
-                await manager.remove(name)
-                assert manager.store.files.named() == []
+        async with running(settings) as manager:
+            image = await manager.pull(names.parse(name), ANONYMOUS)
+            for path in (*image.stack[1:3], *(_blob(manager, layer) for layer in LAYERS[:2])):
+                _harm(path)
+        assert (
+            await asyncio.to_thread(victims.run, Order(str(state), name, repair=True, kill_at=step))
+        ).killed
+        async with running(settings) as manager:
+            assert list(manager.store.files.ingest.iterdir()) == []
+            image = manager.store.resolve(name)
+            found = await manager.verify(image)
+            assert manager.store.get(image.id).damaged == bool(found.damage.filesystems)
+            _, now = await manager.repair(image, found, ANONYMOUS)
+            assert now.faults == ()
+            await manager.remove(name)
+            assert manager.store.files.named() == []
 
 
 def _blob(manager: ImageManager, layer: Blob) -> Path:

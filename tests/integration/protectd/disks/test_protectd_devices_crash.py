@@ -12,6 +12,7 @@ from tests.support.images import busybox
 from tests.support.protect.block_device import block_device, is_free, written
 from tests.support.protect.crashes import armed, connected, killed, once_undone, steps, workloads
 from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, serving
+from tests.support.session.checkpoints import killed_at
 from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -74,7 +75,7 @@ async def works(zones: Zones, device: Path) -> None:
     assert is_free(device) and await held(zones) == {}
 
 
-@pytest.mark.parametrize("step", [*steps("device-attach"), "device-give.given"])
+@killed_at([*steps("device-attach"), "device-give.given"])
 async def test_a_workload_that_gets_one(zones: Zones, device: Path, step: str) -> None:
     await armed(zones, step)
     await killed(zones, create(zones, device))
@@ -86,7 +87,7 @@ async def test_a_workload_that_gets_one(zones: Zones, device: Path, step: str) -
     await works(zones, device)
 
 
-@pytest.mark.parametrize("step", [*steps("device-detach"), "workload-delete.devices-released"])
+@killed_at([*steps("device-detach"), "workload-delete.devices-released"])
 async def test_a_workload_that_gives_it_back(zones: Zones, device: Path, step: str) -> None:
     await create(zones, device)
     await armed(zones, step)
@@ -100,7 +101,7 @@ async def test_a_workload_that_gives_it_back(zones: Zones, device: Path, step: s
 
 
 @pytest.mark.parametrize("name", ["fast", "card"])
-@pytest.mark.parametrize("step", steps("device-attach"))
+@killed_at(steps("device-attach"))
 async def test_an_attach(zones: Zones, device: Path, name: str, step: str) -> None:
     """Once it is attached and recorded it stays, whether its caller was told or not."""
     await armed(zones, step)
@@ -112,7 +113,7 @@ async def test_an_attach(zones: Zones, device: Path, name: str, step: str) -> No
 
 
 @pytest.mark.parametrize("name", ["fast", "card"])
-@pytest.mark.parametrize("step", steps("device-detach"))
+@killed_at(steps("device-detach"))
 async def test_a_detach(zones: Zones, device: Path, name: str, step: str) -> None:
     await attach(zones, name)
     await armed(zones, step)
@@ -123,7 +124,7 @@ async def test_a_detach(zones: Zones, device: Path, name: str, step: str) -> Non
     assert await held(zones) == {name: True}
 
 
-@pytest.mark.parametrize("step", ["device-attach.attached", "device-give.of-zone"])
+@killed_at(["device-attach.attached", "device-give.of-zone"])
 async def test_a_zone_that_is_made_with_one(zones: Zones, device: Path, step: str) -> None:
     await armed(zones, step)
     await killed(zones, zones.create_zone("z2", devices=["fast", "card"], mode=pb.ZONE_MODE_PV))

@@ -7,6 +7,7 @@ import pytest
 from tests.support.protect import leftovers
 from tests.support.protect.crashes import armed, connected, killed, steps
 from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd
+from tests.support.session.checkpoints import killed_at
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_protectd]
@@ -28,7 +29,7 @@ async def writes(zones: Zones) -> None:
     assert (await zones.wait()).exit_code == 0
 
 
-@pytest.mark.parametrize("step", steps("zone-create", "scratch"))
+@killed_at(steps("zone-create", "scratch"))
 async def test_create(zones: Zones, step: str) -> None:
     await armed(zones, step)
     await killed(zones, zones.create_zone(scratch_bytes=SIZE))
@@ -41,7 +42,7 @@ async def test_create(zones: Zones, step: str) -> None:
     await writes(zones)
 
 
-@pytest.mark.parametrize("step", steps("zone-destroy"))
+@killed_at(steps("zone-destroy"))
 async def test_destroy(zones: Zones, step: str) -> None:
     await zones.create_zone(scratch_bytes=SIZE)
     await writes(zones)

@@ -11,6 +11,7 @@ from tests.support.images import layered_image
 from tests.support.protect import leftovers
 from tests.support.protect.crashes import armed, connected, killed, once_undone, steps, workloads
 from tests.support.protect.zones import Zones, needs_protectd, serving, stack
+from tests.support.session.checkpoints import killed_at
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_protectd]
@@ -60,7 +61,7 @@ async def only_the_other(zones: Zones) -> None:
     assert (await zones.exec("/bin/echo", "here", workload_id="w0"))[0] == b"here\n"
 
 
-@pytest.mark.parametrize("step", each_disk(steps("workload-create")))
+@killed_at(each_disk(steps("workload-create")))
 async def test_create(zones: Zones, layers: list[Path], step: str) -> None:
     await armed(zones, step)
     await killed(zones, create(zones, layers))
@@ -75,7 +76,7 @@ async def test_create(zones: Zones, layers: list[Path], step: str) -> None:
     await only_the_other(zones)
 
 
-@pytest.mark.parametrize("step", each_disk(steps("workload-delete")))
+@killed_at(each_disk(steps("workload-delete")))
 async def test_delete(zones: Zones, layers: list[Path], step: str) -> None:
     await create(zones, layers)
     await works(zones)
