@@ -41,8 +41,8 @@ class ScratchFiles:
                 "reserve scratch disk",
                 f"zone {zone_id}",
                 f"it needs {_mib(size_bytes)}, free are {_mib(capacity.free_bytes)} of {self._directory}"
-                f" ({len(self._promised)} zones were promised {_mib(capacity.promised_bytes)}, and have written"
-                f" {_mib(capacity.written_bytes)}; scratch.reserve keeps {_mib(self._reserve)})",
+                f" ({len(self._promised)} zones were promised {_mib(capacity.promised_bytes)}, and have"
+                f" written {_mib(capacity.written_bytes)}; scratch.reserve keeps {_mib(self._reserve)})",
                 "destroy zones, give them smaller disks, or set scratch.overcommit",
             )
         self._promised[zone_id] = size_bytes

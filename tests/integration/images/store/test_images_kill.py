@@ -93,7 +93,9 @@ async def _next_start(state: Path, name: str) -> None:
         await manager.stop()
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.further)])
+@pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=[pytest.mark.further, pytest.mark.timeout(900)])]
+)
 async def test_killed_many_times(tmp_path: Path, victims: Victims, every: bool) -> None:
     """At steps, and at random moments; one store for all, so that leaks would add up."""
     state = tmp_path / "state"
