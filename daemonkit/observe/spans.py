@@ -38,8 +38,8 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from daemonkit.observe.attributes import Value
 from daemonkit.observe.settings import TracesConfig
-from daemonkit.observe.traces import Value
 
 TEXT = 256
 """Most characters of an attribute or of an error in a span."""

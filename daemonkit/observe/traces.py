@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from daemonkit.logs import fields
+from daemonkit.observe.attributes import Value
 from daemonkit.observe.settings import TracesConfig
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ LONGEST = 256
 _LAST = 4.0
 """Seconds for which the daemon's end waits for the collector."""
 
-Value: TypeAlias = str | bool | int
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
 
 _OFF: AbstractContextManager[None] = nullcontext()
