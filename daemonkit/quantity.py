@@ -46,6 +46,11 @@ def within(untrusted_text: object, limit: int) -> int:
     return value
 
 
+def in_mib(size_bytes: int) -> str:
+    """A size for messages, rounded to whole MiB."""
+    return f"{size_bytes / _BINARY['Mi']:.0f} MiB"
+
+
 def text(size: int) -> str:
     """A number of bytes in the API server's form: with the largest binary unit that divides the number."""
     for unit, scale in _BINARY.items():

@@ -22,7 +22,7 @@ _NOTHING_COLLECTED = 5
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One program, and the exit codes with which it succeeds."""
+    """A program, and its exit codes for success."""
 
     name: str
     command: tuple[str, ...]
@@ -88,7 +88,7 @@ def _is_test(path: Path) -> bool:
 
 
 def _existing(root: Path, path: PurePosixPath) -> PurePosixPath:
-    """The folder itself, or the nearest one above it that exists."""
+    """The nearest existing folder: the path itself, or a parent."""
     return next(folder for folder in (path, *path.parents) if (root / folder).is_dir())
 
 

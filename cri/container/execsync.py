@@ -95,8 +95,8 @@ class _Output:
 
     def fitting(self, data: bytes) -> bytes:
         """The part of the data within the limit; nothing after the first dropped byte."""
-        capacity = OUTPUT_LIMIT - self.size if self._whole else 0
-        kept = data[:capacity]
+        left = OUTPUT_LIMIT - self.size if self._whole else 0
+        kept = data[:left]
         beyond = self.size + len(kept) > OUTPUT_FLOOR
         if beyond and not self._memory.grow(COPIES * len(kept)):
             kept = kept[: max(0, OUTPUT_FLOOR - self.size)]

@@ -116,7 +116,7 @@ class MergedList:
         """The delegate's part of the answer while the delegate does not answer itself."""
         return self.last.recall(about) if self.last is not None else b""
 
-    async def _theirs(self, pending: PendingCall | None, about: Any, begun: float, capacity: int) -> bytes:
+    async def _theirs(self, pending: PendingCall | None, about: Any, begun: float, left: int) -> bytes:
         if pending is None:
             return self.recall(about)
         try:
@@ -124,7 +124,7 @@ class MergedList:
             found = list(items.values())
             if (fitting := await self.adapt(found)) is not found:
                 data = encoded_items(self.kind.method, self.kind.field, fitting)
-            if len(data) > capacity:
+            if len(data) > left:
                 cause = f"its list and ours together are larger than {MESSAGE_LIMIT >> 20} MiB"
                 raise TooLarge(self.kind.method, self._delegate.endpoint, cause)
         except (grpc.aio.AioRpcError, Fault) as error:

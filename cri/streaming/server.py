@@ -237,7 +237,7 @@ async def _outlived(ended: asyncio.Event) -> str:
 async def serving(
     config: StreamingConfig, goodbye: float = GOODBYE, scheduler: FairScheduler | None = None
 ) -> AsyncIterator[Server]:
-    """Run a server while the block does.  ``turns``: of all users of the event loop that take turns."""
+    """Run a server while the block does.  ``scheduler``: for all users of the event loop."""
     listener = _listen(config)
     with listener:
         server = Server(config, listener, _context(config.tls), scheduler or FairScheduler())

@@ -152,12 +152,12 @@ class FairScheduler:
         self._ticking = False
         # A step can take longer than the slice: then several rests follow.
         self._spent = min(max(0.0, self._spent - REST_SLICE), DEBT) if self._resting else 0.0
-        capacity = self._slice - self._spent
-        while self._waiting and capacity > 0:
+        left = self._slice - self._spent
+        while self._waiting and left > 0:
             used, _, share, turn = heappop(self._waiting)
             if not turn.done():
                 self._clock = max(self._clock, used)
-                capacity -= max(share.expected, LEAST)
+                left -= max(share.expected, LEAST)
                 turn.set_result(None)
         # Otherwise a zone after a pause would wait for rests long over.
         if self._waiting or self._spent >= self._slice:

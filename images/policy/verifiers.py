@@ -59,7 +59,7 @@ def verifiers_in(directory: Path) -> list[Path]:
 def judge(
     program: Path, arguments: Sequence[str], payload: bytes, seconds: float, token: CancelToken
 ) -> Verdict:
-    """Run one verifier to its end or its deadline.  Any failure rejects the image."""
+    """Run a verifier until its end or the deadline.  Any failure rejects the image."""
     with tempfile.TemporaryFile() as stdin:
         stdin.write(payload)
         stdin.seek(0)

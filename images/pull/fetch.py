@@ -25,7 +25,6 @@ from images.errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpackable
 from images.layer.layers import Cost, file_chunks
 from images.pull.candidates import Candidates
 from images.pull.progress import Meter
-from images.registry import claims
 from images.registry.facts import IndexFacts, ManifestFacts
 from images.registry.manifests import Descriptor, ImageConfig
 from images.registry.names import Reference
@@ -101,9 +100,7 @@ def read_tagged(
     if reference.digest is not None and not matches(data, reference.digest):
         raise Corrupt("pull", subject, "the manifest has another digest")
     # A login page instead of a manifest means: the source does not have the image.
-    facts = claims.borne_out(data, given.claims, limits.layers)
-    if facts is None:
-        facts = reader.document(data, given.media_type, str(reference), token)
+    facts = reader.document(given, str(reference), token)
     return Document(reference.digest or digest_of(data), data, facts)
 
 
@@ -120,10 +117,7 @@ def read_manifest(
     if len(data) != descriptor.size or not matches(data, descriptor.digest):
         subject = f"{descriptor.digest} at {source.name}"
         raise Corrupt("pull", subject, "the manifest has another digest or size")
-    facts = claims.borne_out(data, given.claims, limits.layers)
-    # If a document does not state its own type, the type in the index counts.
-    if facts is None or facts.kind != descriptor.media_type:
-        facts = reader.document(data, descriptor.media_type, descriptor.digest, token)
+    facts = reader.document(given, descriptor.digest, token, descriptor.media_type)
     return Document(descriptor.digest, data, facts)
 
 

@@ -30,7 +30,7 @@ class Pulls:
 
     def __init__(self, settings: ImageSettings) -> None:
         self._settings = settings
-        self._scheduler = FairSlots(MAX_PULLS)
+        self._slots = FairSlots(MAX_PULLS)
         self._current: dict[Hashable, _Pull] = {}
         # Includes cancelled tasks until they end.
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -103,7 +103,7 @@ class Pulls:
         loop = asyncio.get_running_loop()
         started, begun = loop.time(), False
         try:
-            async with asyncio.timeout(seconds) as deadline, self._scheduler.slot(registry):
+            async with asyncio.timeout(seconds) as deadline, self._slots.slot(registry):
                 begun = True
                 with step("image.pull", image=name):
                     result = await race(work(progress), self._standstill(progress))

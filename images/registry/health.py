@@ -10,7 +10,7 @@ from daemonkit.faults import Fault
 from images.errors import Busy, Interrupted, Stalled, Unconnected
 
 SECONDS = 60.0
-"""Seconds for which a failed host is asked last; then one caller tries the host in its usual place."""
+"""Seconds for which a failed host is asked last; afterwards a caller tries the host in its usual place."""
 _MOST = 4096
 
 

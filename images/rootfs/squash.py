@@ -56,7 +56,7 @@ class Tools(Protocol):
 class Squashfs:
     """A squashfs file in the making: callers write into ``sink``; finish() once, close() in any case.
 
-    Both block; different threads may call them, one after the other.
+    Both calls block. The calls may come from different threads, but not at the same time.
     """
 
     def __init__(self, out: Path, size: int, settings: ImageSettings, tools: Tools) -> None:

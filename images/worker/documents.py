@@ -12,10 +12,18 @@ from typing import Any, TypeVar
 
 from images.bounds.cancel import CancelToken
 from images.bounds.fields import FieldReader, Malformed
-from images.registry import facts
-from images.registry.facts import ImageFacts, IndexFacts, ManifestFacts
+from images.registry import claims
+from images.registry.facts import (
+    ImageFacts,
+    IndexFacts,
+    ManifestFacts,
+    unpack_config,
+    unpack_document,
+    unpack_image,
+)
 from images.registry.manifests import ImageConfig, Platform
 from images.registry.reading import MAX_CONFIG_FACTS
+from images.registry.sources import GivenManifest
 from images.worker import jobs
 from images.worker.frames import JobOutcome
 from images.worker.workers import LayerWorkers
@@ -33,17 +41,24 @@ class DocumentReader:
         self.platform = platform
 
     def document(
-        self, data: bytes, said: str, subject: str, token: CancelToken
+        self, given: GivenManifest, subject: str, token: CancelToken, promised: str = ""
     ) -> IndexFacts | ManifestFacts:
-        """See registry.reading.read_document()."""
+        """Facts of a document whose digest is right; see registry.reading.read_document().
+
+        promised: the media type in the index, which decides about a document that does not say its own type.
+        """
+        facts = claims.borne_out(given.data, given.claims, self._workers.limits.layers)
+        if facts is not None and promised in ("", facts.kind):
+            return facts
         wanted = (self.platform.os, self.platform.architecture, self.platform.variant)
-        return self._read(jobs.DOCUMENT, (subject, said, wanted), token, data, facts.unpack_document)
+        arguments = (subject, promised or given.media_type, wanted)
+        return self._read(jobs.DOCUMENT, arguments, token, given.data, unpack_document)
 
     def config(self, data: bytes, subject: str, layers: int, token: CancelToken) -> ImageConfig:
         """See registry.reading.read_config()."""
 
         def unpack(untrusted: bytes) -> ImageConfig:
-            config = facts.unpack_config(untrusted)
+            config = unpack_config(untrusted)
             if len(config.diff_ids) != layers:
                 raise Malformed(f"{len(config.diff_ids)} diff ids of {layers} layers")
             return config
@@ -53,7 +68,7 @@ class DocumentReader:
     def image(self, manifest: bytes, config: bytes, subject: str, token: CancelToken) -> ImageFacts:
         """See registry.reading.read_image()."""
         arguments = (subject, len(manifest))
-        return self._read(jobs.IMAGE, arguments, token, manifest + config, facts.unpack_image)
+        return self._read(jobs.IMAGE, arguments, token, manifest + config, unpack_image)
 
     def _read(
         self,

@@ -118,7 +118,7 @@ class Planning:
 
 
 def _state_accounts(plan: FilesystemPlan, fields: FieldWriter) -> None:
-    """For each account file: whether it changed, whether it exists, and its layer, if any."""
+    """For each account file: changed or not, present or not, and the layer, if any."""
     for path in ACCOUNT_FILES:
         node = plan.accounts.get(path)
         content = node.content if node is not None else None

@@ -40,7 +40,7 @@ def write(
 
 
 def account_fields(contents: Mapping[str, bytes | None]) -> FieldWriter:
-    """For each account file: whether it changed, whether it exists, and its contents."""
+    """Of each account file: changed or not, present or not, contents."""
     fields = FieldWriter()
     for path in ACCOUNT_FILES:
         data = contents.get(path)

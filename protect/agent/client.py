@@ -123,10 +123,10 @@ class AgentClient:
         return replies.facts(reply.facts, agent_version)
 
     def ask(self, request: pb.Request, read: Callable[[pb.Reply], T]) -> asyncio.Future[T]:
-        """Ask a question; the future gets the answer or the fault.
+        """Send a query; the future gets the answer or the fault.
 
-        No task, because hundreds of zones may be asked.  A question stays open until the agent answers or the
-        connection ends: a silent zone has one open question, not many.
+        No task, because hundreds of zones may be asked.  A query stays open until the agent answers or the
+        connection ends: a silent zone has one open query, not many.
         """
         self._end.check("use", f"zone {self._zone_id}")
         if not self._serving.is_set():

@@ -1,4 +1,4 @@
-"""Repeated questions to the agents of all zones; they create nothing in a zone."""
+"""Repeated queries to the agents of all zones; a query creates nothing in a zone."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from protect.model.errors import CannotStart
 from xenpod_proto.channel.v1 import channel_pb2
 
 MAX_QUERIES = 4
-"""One question for each kind of statistics, and one for the clock."""
+"""One query for each kind of statistics, and one for the clock."""
 MOST_OPEN = 64 - MAX_QUERIES
 """Maximum of other open calls; the agent accepts 64 calls of all kinds."""
 LONGEST_MESSAGE = 4096
@@ -65,7 +65,7 @@ class OpenCall:
 
     operation: str
     answer: asyncio.Future[channel_pb2.Reply]
-    question: bool = False
+    is_query: bool = False
     """Whether the call has its own slot, and never waits for a free one."""
 
     @property
@@ -116,12 +116,12 @@ class CallTable:
         return self._add(OpenCall(operation, asyncio.get_running_loop().create_future()))
 
     def ask(self, operation: str) -> tuple[int, OpenCall]:
-        """Open a question at once; returns its id and the call.  Exhausted: too many questions are open."""
+        """Open a query at once; returns its id and the call.  Exhausted: too many queries are open."""
         if self._failure is not None:
             raise self._failure
-        if sum(call.question for call in self._open.values()) >= MAX_QUERIES:
+        if sum(call.is_query for call in self._open.values()) >= MAX_QUERIES:
             raise faults.Exhausted(operation, "in a zone", f"{MAX_QUERIES} questions are open")
-        return self._add(OpenCall(operation, asyncio.get_running_loop().create_future(), question=True))
+        return self._add(OpenCall(operation, asyncio.get_running_loop().create_future(), is_query=True))
 
     def _add(self, call: OpenCall) -> tuple[int, OpenCall]:
         call_id = self._last_id % MAX_STREAM + 1
@@ -138,7 +138,7 @@ class CallTable:
     def close(self, call_id: int) -> None:
         """Free the id of an answered or unsent call."""
         call = self._open.pop(call_id, None)
-        if call is not None and not call.question:
+        if call is not None and not call.is_query:
             self._slots.release()
 
     def operation(self, call_id: int) -> str:

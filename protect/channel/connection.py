@@ -108,7 +108,7 @@ class AgentConnection:
             answer.call.answer.set_result(reply)
 
     def _dialed(self, untrusted: channel_pb2.Dialed, wanted: bool) -> None:
-        """Announce a dialed connection.  Without a waiting caller, drop its output, which closes it."""
+        """Announce a dialed connection.  Without a waiting caller, drop the output and so close it."""
         streams = _streams_of(untrusted)
         if not (streams.stdin_stream and streams.stdout_stream):
             raise violation("REPLY to dial without two streams")

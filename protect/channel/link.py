@@ -46,7 +46,7 @@ class Link:
         events: LinkEvents,
         scheduler: FairScheduler | None = None,
     ) -> None:
-        """``turns``: the turns of all links in this process; None: this link is the only one."""
+        """``scheduler``: for all links in this process; None: this link is the only link."""
         self._zone_id = zone_id
         self._dial = dial
         self._events = events
@@ -111,8 +111,8 @@ class Link:
     def ask(self, request: channel_pb2.Request) -> asyncio.Future[channel_pb2.Reply]:
         """Make a call without effect in the zone: no deadline, no task, no wait for other calls.
 
-        For questions to all zones at once.  The future gets the reply, the agent's error, or LinkDown at the
-        end of the connection.  LinkDown: not connected.  Exhausted: too many questions are open.
+        For queries to all zones at once.  The future gets the reply, the agent's error, or LinkDown at the
+        end of the connection.  LinkDown: not connected.  Exhausted: too many queries are open.
         """
         if self._connection is None:
             raise self._down

@@ -94,8 +94,8 @@ def with_console(text: str, console: str) -> str:
     if not console:
         return text
     head = f"{text}\nits console's last lines:\n"
-    capacity = max(0, MESSAGE_LIMIT - len(head.encode()))
-    tail = console.encode()[-capacity:].decode(errors="ignore") if capacity else ""
+    left = max(0, MESSAGE_LIMIT - len(head.encode()))
+    tail = console.encode()[-left:].decode(errors="ignore") if left else ""
     if len(tail) < len(console):
         tail = tail.partition("\n")[2] or tail
     return head + tail

@@ -16,9 +16,9 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 
 from daemonkit.faults import Exhausted
+from daemonkit.quantity import in_mib
 from protect.model.capacity.reservation import Capacity
 
-_MIB = 1 << 20
 _RESERVE = "reserve memory"
 WATCHER_LIMIT = 64
 """Most watchers of the capacity at once."""
@@ -198,16 +198,13 @@ class Ledger:
     def _shortage(self, size: int) -> str:
         now = self.capacity()
         holders = f"{len(self._zones)} zones and {len(self._reservations)} reservations"
-        parts = [f"{holders} have {_mib(now.promised)}"]
-        parts += [f"other domains {_mib(now.foreign)}"] if now.foreign else []
-        parts += [f"dom0 {_mib(now.dom0)}"] if now.dom0 else []
-        parts += [f"kept free are {_mib(self._reserve)}"] if self._reserve else []
-        return f"it needs {_mib(size)}, free are {_mib(now.free)} of {_mib(now.total)} ({', '.join(parts)})"
+        parts = [f"{holders} have {in_mib(now.promised)}"]
+        parts += [f"other domains {in_mib(now.foreign)}"] if now.foreign else []
+        parts += [f"dom0 {in_mib(now.dom0)}"] if now.dom0 else []
+        parts += [f"kept free are {in_mib(self._reserve)}"] if self._reserve else []
+        free = f"{in_mib(now.free)} of {in_mib(now.total)}"
+        return f"it needs {in_mib(size)}, free are {free} ({', '.join(parts)})"
 
     def _changed(self) -> None:
         for watcher in self._watchers:
             watcher.set()
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / _MIB:.0f} MiB"

@@ -94,7 +94,7 @@ def _versions(walk: _Walk, root: int) -> list[str]:
     """Collect an AtomicWriter's tree, with its links last; returns the names in its root."""
     top = _in_force(root)
     links = []
-    for entry in _listed(root, walk.capacity):
+    for entry in _listed(root, walk.left):
         if entry.name.startswith(".."):
             continue  # the link itself, an old version, or an unfinished version
         if not entry.is_symlink() or os.readlink(entry.name, dir_fd=root) != f"{_DATA}/{entry.name}":
@@ -142,14 +142,14 @@ class _Walk:
         self._names = 0
 
     @property
-    def capacity(self) -> int:
+    def left(self) -> int:
         return ENTRIES - len(self.entries)
 
     def tree(self, directory: int, path: str, *, links: bool, depth: int = 0) -> None:
         """Collect a directory; ``links``: include symbolic links that stay within the root."""
         if depth >= _DEPTH:
             raise NotCopied(f"its directories are deeper than {_DEPTH}")
-        for entry in sorted(_listed(directory, self.capacity), key=lambda entry: entry.name):
+        for entry in sorted(_listed(directory, self.left), key=lambda entry: entry.name):
             status = entry.stat(follow_symlinks=False)
             place = f"{path}/{entry.name}" if path else entry.name
             if links and stat.S_ISLNK(status.st_mode):
@@ -201,7 +201,7 @@ class _Walk:
         except UnicodeEncodeError:
             raise NotCopied(f"the name {entry.path!r:.100} is not UTF-8") from None
         self.size_bytes += _PAGE + -(-entry.size // _PAGE) * _PAGE
-        if self.capacity <= 0:
+        if self.left <= 0:
             raise NotCopied(f"it has more than {ENTRIES} entries")
         if self.size_bytes > BYTES or self._names > _NAMES:
             raise NotCopied(f"it takes more than {BYTES >> 20} MiB")

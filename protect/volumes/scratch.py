@@ -13,11 +13,11 @@ from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Exhausted, Fault
+from daemonkit.quantity import in_mib
 from protect.model.ports import ScratchCapacity
 from protect.model.toolstack import DiskSpec
 from protect.model.zone import SCRATCH_VDEV
 
-_MIB = 1 << 20
 _BLOCK = 512
 """Unit of st_blocks."""
 
@@ -40,9 +40,9 @@ class ScratchFiles:
             raise Exhausted(
                 "reserve scratch disk",
                 f"zone {zone_id}",
-                f"it needs {_mib(size_bytes)}, free are {_mib(capacity.free_bytes)} of {self._directory}"
-                f" ({len(self._promised)} zones were promised {_mib(capacity.promised_bytes)}, and have"
-                f" written {_mib(capacity.written_bytes)}; scratch.reserve keeps {_mib(self._reserve)})",
+                f"it needs {in_mib(size_bytes)}, free are {in_mib(capacity.free_bytes)} of {self._directory}"
+                f" ({len(self._promised)} zones were promised {in_mib(capacity.promised_bytes)}, and have"
+                f" written {in_mib(capacity.written_bytes)}; scratch.reserve keeps {in_mib(self._reserve)})",
                 "destroy zones, give them smaller disks, or set scratch.overcommit",
             )
         self._promised[zone_id] = size_bytes
@@ -105,7 +105,3 @@ class ScratchFiles:
     def _failed(self, operation: str, zone_id: str, error: OSError) -> Fault:
         kind = Exhausted if error.errno in (errno.ENOSPC, errno.EDQUOT) else Broken
         return kind(operation, f"zone {zone_id}", f"{self._directory}: {error.strerror or error}")
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / _MIB:.0f} MiB"

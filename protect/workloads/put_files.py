@@ -52,20 +52,20 @@ async def put(manager: ZoneManager, zone: ZoneRuntime, copy: FileCopy, tree: Fil
 def divided(tree: FileTree) -> Iterator[Sequence[FileChunk]]:
     """The entries of a tree, in parts.  All links are in the last part."""
     part: list[FileChunk] = []
-    capacity = PART
+    left = PART
     for entry in tree.entries:
         if entry.kind is FileKind.SYMLINK:
             continue
         offset = 0
         while True:
-            count = min(capacity, entry.size - offset)
+            count = min(left, entry.size - offset)
             more = offset + count < entry.size
             part.append(FileChunk(entry, offset, count, more))
             offset += count
-            capacity -= count + _OVERHEAD
-            if capacity <= 0:
+            left -= count + _OVERHEAD
+            if left <= 0:
                 yield part
-                part, capacity = [], PART
+                part, left = [], PART
             if not more:
                 break
     links = [FileChunk(entry) for entry in tree.entries if entry.kind is FileKind.SYMLINK]

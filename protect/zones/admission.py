@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Invalid, Refused
 from daemonkit.observe.steps import step
+from daemonkit.quantity import in_mib
 from protect.config import DEFAULT_PROFILE, SCRATCH_LEAST, Memory, Profile, ProtectdConfig
 from protect.model import checks
 from protect.model.capacity.host import HostMemory
@@ -87,7 +88,7 @@ class Reserved:
         """Refused: the pod has more reserved than its runtime handler allows."""
         has = self.resources
         if 0 < bound.memory < has.memory:
-            reserved, limit = f"{_mib(has.memory)} of memory", _mib(bound.memory)
+            reserved, limit = f"{in_mib(has.memory)} of memory", in_mib(bound.memory)
         elif 0 < bound.vcpus < has.vcpus:
             reserved, limit = f"{has.vcpus} vCPUs", f"{bound.vcpus}"
         else:
@@ -103,14 +104,14 @@ class Reserved:
         if not has.memory:
             return wanted
         if wanted.memory > has.memory:
-            raise self._too_little(zone_id, f"{_mib(wanted.memory)} of memory")
+            raise self._too_little(zone_id, f"{in_mib(wanted.memory)} of memory")
         if 0 < has.vcpus < wanted.vcpus:
             raise self._too_little(zone_id, f"{wanted.vcpus} vCPUs")
         return Resources(has.memory, has.vcpus or wanted.vcpus)
 
     def _too_little(self, zone_id: str, wanted: str) -> Refused:
         has = self.resources
-        have = f"{_mib(has.memory)} and {has.vcpus} vCPUs" if has.vcpus else _mib(has.memory)
+        have = f"{in_mib(has.memory)} and {has.vcpus} vCPUs" if has.vcpus else in_mib(has.memory)
         cause = f"it asks for {wanted}, reserved for its pod are {have} ({', '.join(self.reservations)})"
         return Refused(_CREATE, zone_id, cause, "claim as much as the pod's limits and its overhead")
 
@@ -237,11 +238,11 @@ async def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
         promise = host_memory.zone_promise(manager.toolstack, spec)
         memory = await host_memory.refresh(manager)
         # Nothing is awaited from here on: two zones at once cannot both count on the same memory.
-        _check_room(manager, spec.id, memory)
+        _check_capacity(manager, spec.id, memory)
         return _record(manager, spec, promise)
 
 
-def _check_room(manager: ZoneManager, zone_id: str, memory: HostMemory) -> None:
+def _check_capacity(manager: ZoneManager, zone_id: str, memory: HostMemory) -> None:
     if zone_id in manager.zones:
         raise Exists(_CREATE, zone_id, "there is one already")
     if manager.closed:
@@ -279,7 +280,3 @@ def _record(manager: ZoneManager, spec: ZoneSpec, promise: int) -> ZoneRuntime:
         undo.pop_all()
     checkpoint("zone-create.recorded")
     return runtime
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / _MIB:.0f} MiB"

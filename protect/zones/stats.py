@@ -34,9 +34,9 @@ async def gather(
     wait.
     """
     able = [zone for zone in zones if zone.connected and zone.client.serving and not zone.end]
-    asked = [(zone, question) for zone in able if (question := _ask(zone, kind))]
-    await _some([question for _, question in asked if not question.overdue], manager.config.timeouts.stats)
-    answers = ((zone.id, _answer(zone, question, kind)) for zone, question in asked)
+    asked = [(zone, query) for zone in able if (query := _ask(zone, kind))]
+    await _some([query for _, query in asked if not query.overdue], manager.config.timeouts.stats)
+    answers = ((zone.id, _answer(zone, query, kind)) for zone, query in asked)
     return {zone_id: stats for zone_id, stats in answers if stats}
 
 
@@ -63,17 +63,17 @@ def _lives(runtime: WorkloadRuntime) -> bool:
 
 
 def _ask(zone: ZoneRuntime, kind: StatsKind) -> StatsQuery | None:
-    """Join the open question, or ask a new question; None: the zone cannot be asked."""
-    question = zone.stats.open.get(kind)
-    if question is None:
+    """Join the open query, or send a new query; None: the zone cannot be asked."""
+    query = zone.stats.open.get(kind)
+    if query is None:
         try:
             answer = queries.stats(zone.agent, kind, zone.workloads.__contains__)
         except Fault as fault:
             _log_failure(zone, fault)
             return None
-        question = zone.stats.open[kind] = StatsQuery(answer)
+        query = zone.stats.open[kind] = StatsQuery(answer)
         answer.add_done_callback(partial(_keep, zone, kind))
-    return question
+    return query
 
 
 def _keep(zone: ZoneRuntime, kind: StatsKind, answer: asyncio.Future[ZoneStats]) -> None:
@@ -88,9 +88,9 @@ def _log_failure(zone: ZoneRuntime, fault: BaseException) -> None:
     log.warning("zone gives no stats: %s", fault, extra=fields(zone=zone.id))
 
 
-async def _some(queries: list[StatsQuery], longest: float) -> None:
-    """Wait for all answers, at most ``QUIET_TIMEOUT`` without any, or ``longest`` for a single question."""
-    pending = {question.answer for question in queries if not question.answer.done()}
+async def _some(asked: list[StatsQuery], longest: float) -> None:
+    """Wait for all answers, at most ``QUIET_TIMEOUT`` without any, or ``longest`` for a single query."""
+    pending = {query.answer for query in asked if not query.answer.done()}
     if not pending:
         return
     loop = asyncio.get_running_loop()
@@ -116,11 +116,11 @@ async def _some(queries: list[StatsQuery], longest: float) -> None:
             answer.remove_done_callback(answered)
 
 
-def _answer(zone: ZoneRuntime, question: StatsQuery, kind: StatsKind) -> ZoneStats | None:
-    if question.answer.done():
-        return None if question.answer.exception() else question.answer.result()
-    if not question.overdue:
+def _answer(zone: ZoneRuntime, query: StatsQuery, kind: StatsKind) -> ZoneStats | None:
+    if query.answer.done():
+        return None if query.answer.exception() else query.answer.result()
+    if not query.overdue:
         log.warning("zone is late with its stats", extra=fields(zone=zone.id))
-        question.overdue = True
+        query.overdue = True
     when, stats = zone.stats.last.get(kind, (-math.inf, None))
     return stats if asyncio.get_running_loop().time() - when <= KEPT else None

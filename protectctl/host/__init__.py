@@ -1,1 +1,1 @@
-"""``protect host`` and its neighbours: facts about this host, its devices, and its faults."""
+"""``protect host``, ``device`` and ``doctor``: facts, devices and faults of this host."""

@@ -9,19 +9,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 _TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
 CHECKED = tuple(_TOOLS["mypy"]["packages"])
-"""Those with types; the tests are one."""
+"""Packages that mypy checks, the tests among them."""
 LAYERED = tuple(_TOOLS["importlinter"]["root_packages"])
-"""Those with rules of imports; the generated stubs are one."""
+"""Packages with import rules, the generated stubs among them."""
 STUBS = "xenpod_proto"
 TESTS = "tests"
 PACKAGES = tuple(name for name in LAYERED if name != STUBS)
-"""Those that people write and that are no tests."""
+"""Packages of the product: neither generated nor tests."""
 C = ("zone", "hostc")
 """The folders of C."""
 
 
 class Note(UserWarning):
-    """Something to look at, which is no failure."""
+    """A hint for the author of a change; not a failure."""
 
 
 def note(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The shape of the tree: one name for one thing, one owner of cancellation, true docs; and notes on sizes."""
+"""The shape of the tree: unique class names, a single owner of cancellation, true docs; notes on sizes."""
 
 from __future__ import annotations
 

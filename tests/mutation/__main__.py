@@ -160,8 +160,8 @@ def spread(tests: Iterable[str], most: int) -> list[str]:
     files: dict[str, list[str]] = {}
     for test in sorted(tests):
         files.setdefault(test.partition("::")[0], []).append(test)
-    scheduler = zip_longest(*files.values())
-    return [test for turn in scheduler for test in turn if test is not None][:most]
+    turns = zip_longest(*files.values())
+    return [test for turn in turns for test in turn if test is not None][:most]
 
 
 def _types(scratch: Scratch, result: Result) -> None:

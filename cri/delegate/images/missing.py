@@ -53,7 +53,7 @@ class MissingImages:
         self._memory = memory
         self._tasks = Background()
         self._running: dict[tuple[Owner, str], asyncio.Task[None]] = {}
-        self._scheduler = asyncio.Semaphore(_PULLS)
+        self._slots = asyncio.Semaphore(_PULLS)
 
     async def ensure(self, owner: Owner, request: cri.CreateContainerRequest) -> None:
         """Have the images of a container on its owner's side, if either side has them.
@@ -122,7 +122,7 @@ class MissingImages:
             pinned = self._pinned(image.repo_digests, spec.user_specified_image)
             wanted.image, wanted.user_specified_image = str(pinned), ""
             auth = self._memory.auth(pinned)
-            async with self._scheduler:
+            async with self._slots:
                 pulled = await self._theirs.pull(
                     cri.PullImageRequest(image=wanted, auth=auth, sandbox_config=pod).SerializeToString(),
                     self._manager.settings.pull_seconds,

@@ -70,11 +70,11 @@ class Disk(NamedTuple):
 def disk_of(path: str) -> Disk | None:
     """The filesystem of a path, ``used`` by what is fuller; None if it cannot be read.  Blocks."""
     try:
-        capacity, device = os.statvfs(path), os.stat(path).st_dev
+        disk, device = os.statvfs(path), os.stat(path).st_dev
     except (OSError, ValueError):
         return None
-    space = 1 - capacity.f_bavail / capacity.f_blocks if capacity.f_blocks else 0.0
-    inodes = 1 - capacity.f_favail / capacity.f_files if capacity.f_files else 0.0
+    space = 1 - disk.f_bavail / disk.f_blocks if disk.f_blocks else 0.0
+    inodes = 1 - disk.f_favail / disk.f_files if disk.f_files else 0.0
     return Disk(device, max(space, inodes))
 
 

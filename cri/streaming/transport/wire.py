@@ -76,7 +76,7 @@ class Activity:
 class Pulled(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
     """Reads from the socket once on request: small segments wait in the kernel until their turn."""
 
-    _capacity = memoryview(bytearray(READ_SIZE))
+    _buffer = memoryview(bytearray(READ_SIZE))
     """Bytes are copied from here immediately after each read: all connections share this buffer."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
@@ -89,10 +89,10 @@ class Pulled(asyncio.StreamReaderProtocol, asyncio.BufferedProtocol):
         self._socket.pause_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._capacity
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(self._capacity[:nbytes]))
+        self.data_received(bytes(self._buffer[:nbytes]))
         assert self._socket is not None
         self._socket.pause_reading()
 

@@ -39,7 +39,7 @@ class Domain:
     directory: Path
     id: DomainId
     process: PidfdProcess | None
-    """The first process; None if it had ended before this daemon opened it."""
+    """The first process; None: the process had ended before this daemon opened the pidfd."""
     monitor: PidfdProcess | None
     loops: dict[str, Loop | None] = field(default_factory=dict)
     throttle: Callable[[int], None] = lambda device: None

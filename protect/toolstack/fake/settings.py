@@ -101,7 +101,7 @@ def _user_namespaces() -> bool:
     return _USERS.exists() and int(_MOST_USERS.read_text()) > 0
 
 
-class SaysRoom:
+class SaysCapacity:
     """The port's part about the host's room.  The settings have all figures: tests can simulate any host."""
 
     _settings: FakeSettings

@@ -71,7 +71,7 @@ class _Pool:
     def __init__(self, threads: int, name: str) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._threads = threads
-        self._scheduler = asyncio.Semaphore(threads)
+        self._slots = asyncio.Semaphore(threads)
         self._idle: list[Context] = []  # append and pop are atomic
         self._fresh: set[Context] = set()
         """The contexts made since the last ``renew``."""
@@ -80,7 +80,7 @@ class _Pool:
     async def run(
         self, function: Callable[Concatenate[Context, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        async with self._scheduler:
+        async with self._slots:
             context = await self._take()
             call = self._pool.submit(function, context, *args, **kwargs)
             # The thread returns the context: after a cancellation of the caller the call still uses it.

@@ -184,7 +184,7 @@ async def test_a_terminal_whose_client_does_not_read_holds_up_itself(honest: Zon
 async def _open(
     zones: Zones, process: dict[str, object]
 ) -> grpc.aio.StreamStreamCall[pb.ExecInput, pb.ExecOutput]:
-    """An exec on a terminal; after its begin nobody reads its output."""
+    """Begin an exec on a terminal, and read no output."""
     # Without an iterator the caller writes, which the stubs of grpc do not know.
     call = zones.clients.workloads.Exec(timeout=TIMEOUT)  # type: ignore[call-arg]
     start = pb.ExecStart(workload_id="good-w", process=json.dumps(process).encode(), tty=True)

@@ -185,7 +185,7 @@ async def shaped(tmp_path: Path) -> AsyncIterator[CriNode]:
 
 
 class Wire:
-    """A pod's zone and the host's end: what each sends, and what the other has received."""
+    """The link between a pod's zone and the host: frames sent and received at both ends."""
 
     def __init__(self, node: CriNode, zone: int, address: str) -> None:
         self.address = address

@@ -23,9 +23,18 @@ class Owner:
         self.exits: list[ProcessExited] = []
         self.violations: list[str] = []
         self.on_connected: Callable[[], Awaitable[None]] | None = None
+        self._greeted = asyncio.Event()
+
+    async def greeted(self, count: int) -> None:
+        """Return with the agent's greeting of this number, counted from 1."""
+        async with asyncio.timeout(60):
+            while len(self.hellos) < count:
+                self._greeted.clear()
+                await self._greeted.wait()
 
     async def connected(self, hello: AgentHello, new_boot: bool) -> None:
         self.hellos.append((hello, new_boot))
+        self._greeted.set()
         if self.on_connected is not None:
             await self.on_connected()
 

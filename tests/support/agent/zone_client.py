@@ -172,8 +172,8 @@ class Client:
             at = self.sent.get(number, 0)
             if data:
                 self.until(lambda at=at: self.credits[number][1] > at, "credit")  # type: ignore[misc]
-            capacity = max(0, min(self.credits[number][1] - at, 32768))
-            part, data = data[:capacity], data[capacity:]
+            left = max(0, min(self.credits[number][1] - at, 32768))
+            part, data = data[:left], data[left:]
             last = fin and not data
             self.send(frames.data(number, at, part, fin=last))
             self.sent[number] = at + len(part)

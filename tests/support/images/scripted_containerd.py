@@ -1,6 +1,6 @@
 """The image part of a containerd, in memory: CRI's ImageService.
 
-It does what the real one does, until a test changes what it has or how it answers.
+It acts as containerd does. Tests change its images and its answers.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class MemoryToolstack:
         """Of this, what domains have that are not ours."""
         self.overhead = 0
         self.host_notices: builtins.list[HostNotice] = []
-        self.zone_room = ZoneCapacity()
+        self.zone_capacity = ZoneCapacity()
         self.disks_most = DiskLimit(676, "")
         self._last_id = 0
         self._deaths: asyncio.Queue[DomainDeath] = asyncio.Queue()
@@ -144,7 +144,7 @@ class MemoryToolstack:
         return tuple(self.host_notices)
 
     def capacity(self, disks_per_zone: int) -> ZoneCapacity:
-        return self.zone_room
+        return self.zone_capacity
 
     def disk_limit(self, memory_bytes: int, vcpus: int) -> DiskLimit:
         return self.disks_most

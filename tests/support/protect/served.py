@@ -69,7 +69,7 @@ class Served:
         request = pb.WaitWorkloadRequest(id=workload_id)
         return await self.clients.workloads.WaitWorkload(request, timeout=TIMEOUT)
 
-    async def scheduler(self, count: int = 20) -> None:
+    async def turns(self, count: int = 20) -> None:
         """Whatever can go on does: calls that go to the server and back come after those sent before them."""
         for _ in range(count):
             await self.clients.zones.ListZones(pb.ListZonesRequest(), timeout=TIMEOUT)

@@ -1,8 +1,8 @@
 """Kill tests, and an option of pytest that chooses among them.
 
 A kill test has a daemon killed at one checkpoint (daemonkit/checkpoints.py), the parameter ``step``.
-``--checkpoints=one`` runs one checkpoint of each verb, which is what ``make test`` does; ``rest`` runs only
-the others; ``all`` (the default) leaves nothing out.
+``--checkpoints=one`` runs a checkpoint of each verb, as ``make test`` does; ``rest`` runs the remaining
+checkpoints; ``all`` (the default) runs every checkpoint.
 """
 
 from __future__ import annotations

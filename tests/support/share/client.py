@@ -171,14 +171,14 @@ class NinePClient:
     def unlink(self, fid: int, name: str, *, directory: bool = False) -> None:
         self.call(Type.UNLINKAT, struct.pack("<I", fid) + text(name) + struct.pack("<I", 0x200 * directory))
 
-    def readdir(self, fid: int, capacity: int = 8192) -> list[str]:
+    def readdir(self, fid: int, limit: int = 8192) -> list[str]:
         """All of an open directory."""
         names: list[str] = []
         offset = 0
         while True:
-            rest = self.call(Type.READDIR, struct.pack("<IQI", fid, offset, capacity))
+            rest = self.call(Type.READDIR, struct.pack("<IQI", fid, offset, limit))
             (size,) = struct.unpack("<I", rest[:4])
-            assert size == len(rest) - 4 <= capacity
+            assert size == len(rest) - 4 <= limit
             if not size:
                 return names
             at = 4

@@ -12,7 +12,7 @@ from daemonkit.tasks import Background, complete, complete_all, gather, join, ra
 
 
 class Step:
-    """A step that waits for its release, and notes its end."""
+    """A step: waits for a release, and records the end."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.begun = asyncio.Event()

@@ -71,7 +71,7 @@ async def test_resize_arguments_become_the_request(
     assert "memory policy dynamic" in shown and "cpu pool guests" in shown
 
 
-async def test_resize_that_was_not_done_is_an_error(
+async def test_refused_resize_is_an_error(
     daemon: Resizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     daemon.not_done = ["memory: 9 MiB wanted, \x1bthe zone can go down to 99 MiB", "vCPUs: 9 wanted"]

@@ -53,7 +53,7 @@ class Operator:
     async def until(self, text: str) -> None:
         """Wait until the running command has printed the text."""
         while text not in self._said:
-            await self.node.scheduler(1)
+            await self.node.turns(1)
             self._said += self._capture.readouterr().out
 
 

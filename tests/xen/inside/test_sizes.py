@@ -107,7 +107,7 @@ def _back() -> pb.ZoneResources:
     return pb.ZoneResources(memory_bytes=BEGIN.memory_bytes, vcpus=BEGIN.vcpus, weight=256, cap=0)
 
 
-async def test_memory_that_the_zone_cannot_give_back_fails_the_whole_resize(zone: OneZone) -> None:
+async def test_memory_in_use_by_the_zone_fails_the_whole_resize(zone: OneZone) -> None:
     """Its kernel alone needs more than that; the rest of the resize is not done either."""
     asked = pb.ZoneResources(memory_bytes=64 * MIB, vcpus=1, weight=9)
     (not_done,) = await zone.resize(asked)

@@ -152,7 +152,7 @@ async def test_stdin_is_whole_through_cuts(zone: Zone) -> None:
 
     async def cut() -> None:
         for count in range(1, 6):
-            await until(lambda count=count: len(owner.hellos) == count)
+            await owner.greeted(count)
             await asyncio.sleep(rng.random() * 0.01)
             await dialled.cut()
 

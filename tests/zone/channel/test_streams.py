@@ -182,13 +182,13 @@ def test_turns(client: Client) -> None:
         stream.consumed = frames.WINDOW
     credits = [frames.credit(stream.number, frames.WINDOW, 2 * frames.WINDOW) for stream in streams]
     client.socket.sendall(b"".join(map(frames.encode, credits)))
-    scheduler = []
+    turns = []
     while any(len(stream.data) < 2 * frames.WINDOW for stream in streams):
         frame = client.next_frame()
         client.data(frame)
-        scheduler.append(frame.stream)
-    ahead = itertools.accumulate(1 if number == streams[0].number else -1 for number in scheduler)
-    assert all(abs(frames_ahead) <= 2 for frames_ahead in ahead), scheduler
+        turns.append(frame.stream)
+    ahead = itertools.accumulate(1 if number == streams[0].number else -1 for number in turns)
+    assert all(abs(frames_ahead) <= 2 for frames_ahead in ahead), turns
 
 
 def test_giving_up_an_output(client: Client) -> None:

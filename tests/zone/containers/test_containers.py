@@ -132,7 +132,7 @@ def test_a_disk_that_does_not_come(client: Client) -> None:
     assert failed.value.code == 4
 
 
-def test_container_that_cannot_run_is_refused(client: Client) -> None:
+def test_container_with_an_invalid_command_mount_or_limit_is_refused(client: Client) -> None:
     """No failure of the zone: FAILED_PRECONDITION, marked as an error that the start would meet."""
     mount = {"destination": "/etc/resolv.conf/x", "type": "tmpfs", "source": "tmpfs"}
     nowhere = creation("c", "true")

@@ -124,7 +124,7 @@ def test_a_volume_without_a_limit(zone: Zone, client: Client, scratch: Path) -> 
 
 
 def test_limits_are_reserved(zone: Zone, client: Client, scratch: Path) -> None:
-    """A limit's bytes are there, whatever others write; a limit without room is refused."""
+    """Other writers cannot use the bytes of a limited volume; a limit beyond the free space is refused."""
     first = with_volume("c1", "true", size_bytes=100 * MIB)
     assert said(client, first) == ""
     full = "dd if=/dev/zero of=/big bs=1M"

@@ -53,7 +53,7 @@ def test_a_boot_is_told_in_each_greeting(zone: Zone) -> None:
 
 
 def test_a_kernel_of_its_own_is_the_first_step(tmp_path: Path, root: Path, cgroups: list[Path]) -> None:
-    """A fake zone has no kernel; here it is told that it has a kernel."""
+    """A fake zone has no kernel of its own; XENPOD_CLOCK tells the agent otherwise."""
     zone = Zone(tmp_path, root, cgroups, XENPOD_CLOCK="own")
     try:
         zone.unpause()

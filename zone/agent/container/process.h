@@ -48,7 +48,7 @@ int process_attach(struct process *process, struct stdio *io, bool fresh, struct
 void process_exited(struct process *process, int status, int64_t at_ns);
 /* Frees the process's streams: no process exists, or it is forgotten. */
 void process_release(struct process *process);
-/* Sends a signal unless the process has ended.  `group`: to its whole process group, if it leads one. */
+/* Sends a signal unless the process has ended.  `group`: to the process group of a group leader. */
 int process_signal(const struct process *process, int number, bool group, struct fault *fault);
 
 void process_fill_created(const struct process *process, ProcessCreated *message);

@@ -9,7 +9,7 @@
 #define container_of(pointer, type, member) ((type *)(void *)((char *)(pointer) - offsetof(type, member)))
 #define ARRAY_LEN(array) (sizeof(array) / sizeof((array)[0]))
 
-/* A watched descriptor.  Its user owns it, and unwatches it before the free. */
+/* A watched descriptor.  The user owns the memory, and unwatches before freeing. */
 struct watch {
 	int fd;
 	void (*ready)(struct watch *watch, uint32_t events);

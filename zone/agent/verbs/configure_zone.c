@@ -56,7 +56,7 @@ static int configure(const ConfigureZone *request, struct fault *fault)
 		if (sethostname(request->hostname, strlen(request->hostname)) < 0)
 			return fault_errno(fault, "sethostname", request->hostname);
 	}
-	/* Before the parameters: they belong to the namespaces that this step enters. */
+	/* Before the kernel parameters: this step enters their namespaces. */
 	if (request->id_mapping &&
 	    pod_userns_make(request->id_mapping->host_id, request->id_mapping->length, fault) < 0)
 		return -1;

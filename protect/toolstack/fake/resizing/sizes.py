@@ -18,11 +18,11 @@ from protect.toolstack.fake import faultplan
 from protect.toolstack.fake.domain import Domain, write_spec
 from protect.toolstack.fake.faultplan import FaultInjector
 from protect.toolstack.fake.home import Home
-from protect.toolstack.fake.settings import MIB, FakeSettings, SaysRoom
+from protect.toolstack.fake.settings import MIB, FakeSettings, SaysCapacity
 from protect.toolstack.fake.system import system_faults
 
 
-class FakeResizing(SaysRoom, Completing):
+class FakeResizing(SaysCapacity, Completing):
     """The ``Resizable`` part of the toolstack; it also finds and changes domains."""
 
     _home: Home

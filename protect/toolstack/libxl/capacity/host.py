@@ -57,7 +57,7 @@ class XenHost:
         return await asyncio.to_thread(preflight.check, facts, wants)
 
     def capacity(self, disks_per_zone: int) -> ZoneCapacity:
-        return preflight.maptrack_room(self._xen, disks_per_zone)
+        return preflight.maptrack_capacity(self._xen, disks_per_zone)
 
     def disk_limit(self, memory_bytes: int, vcpus: int) -> DiskLimit:
         return blkfront.disk_limit(memory_bytes, vcpus, self._nodes)

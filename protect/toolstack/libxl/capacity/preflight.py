@@ -100,7 +100,7 @@ def maps_per_zone(disks: int) -> int:
     return user + _CONSOLE_AND_STORE + _NETWORK + disks + _RING_REQUESTS * _SEGMENTS
 
 
-def maptrack_room(xen: Mapping[str, str], disks: int) -> ZoneCapacity:
+def maptrack_capacity(xen: Mapping[str, str], disks: int) -> ZoneCapacity:
     """Room for zones of so many disks.  If the table is full, disks and networks of zones fail."""
     frames = _number(xen.get("gnttab_max_maptrack_frames", ""), _DEFAULT_MAPTRACK_FRAMES)
     each = maps_per_zone(disks)
@@ -113,7 +113,7 @@ def maptrack_room(xen: Mapping[str, str], disks: int) -> ZoneCapacity:
 
 
 def maptrack(xen: Mapping[str, str], wants: HostWants) -> HostNotice | None:
-    capacity = maptrack_room(xen, wants.disks_per_zone)
+    capacity = maptrack_capacity(xen, wants.disks_per_zone)
     if capacity.domains >= wants.zones:
         return None
     frames = -(-wants.zones * maps_per_zone(wants.disks_per_zone) // _MAPS_OF_FRAME)

@@ -8,6 +8,7 @@ extra vCPUs.
 from __future__ import annotations
 
 from daemonkit.faults import Exhausted, Invalid, Missing
+from daemonkit.quantity import in_mib
 from protect.model.domain.shares import CpuShares
 from protect.model.errors import DomainGone
 from protect.model.toolstack import DomainId
@@ -20,7 +21,6 @@ from xenbind import domain as xen
 from xenbind import errors, physinfo, sched
 
 _KIB = 1024
-_MIB = 1 << 20
 _ONLINE = b"online"
 
 
@@ -36,12 +36,12 @@ class DomainSizes:
         subject = f"domain {domid}"
         most = int(await self._store.read(f"/local/domain/{domid}/memory/static-max") or b"0") * _KIB
         if memory_bytes > most:
-            cause = f"{_mib(memory_bytes)} wanted, it was created for at most {_mib(most)}"
+            cause = f"{in_mib(memory_bytes)} wanted, it was created for at most {in_mib(most)}"
             raise Invalid("set memory", subject, cause)
         missing = memory_bytes - (await self._workers.ask(xen.info, domid)).memory_kib * _KIB
         free = (await self._workers.ask(physinfo.physinfo)).free_bytes
         if missing > free:
-            cause = f"it needs {_mib(missing)} more, Xen has {_mib(free)} free"
+            cause = f"it needs {in_mib(missing)} more, Xen has {in_mib(free)} free"
             raise Exhausted("set memory", subject, cause)
         await self._workers.run(xen.set_memory, domid, memory_bytes // _KIB)
 
@@ -102,7 +102,3 @@ class LibxlResizing(Completing):
         if known is None or known.reason is not None:
             raise DomainGone(operation, f"domain {domain}", "it has ended" if known else "no such domain")
         return known
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / _MIB:.0f} MiB"

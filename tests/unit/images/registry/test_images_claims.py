@@ -137,7 +137,7 @@ def test_a_process_that_lies_is_not_asked_again_but_another_one(reader: Document
 
 
 def test_sound_facts_take_no_other_process(reader: DocumentReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DocumentReader, "document", None)
+    monkeypatch.setattr(LayerWorkers, "run", None)
     sound = pack_document(_facts(IMAGE.manifest))
     assert _tagged(reader, GivenManifest(IMAGE.manifest, "", sound)).facts == _facts(IMAGE.manifest)
 

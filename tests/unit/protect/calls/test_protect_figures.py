@@ -56,7 +56,7 @@ async def test_workloads_that_are_not_the_zone_s_have_no_row(node: Served) -> No
 
 
 async def test_agent_is_asked_for_details_only_on_request(node: Served) -> None:
-    """Details cost more: only callers that want them get them.
+    """Details are expensive: an answer has details only on request.
 
     A query for workloads has no figures of the zone.
     """
@@ -145,7 +145,7 @@ async def test_a_connection_goes_on_over_a_link_that_breaks(node: Served) -> Non
     into, out = streams(agent)
     agent.cut()
     await until(lambda: sum(one.HasField("list_processes") for one in agent.requests) == 1)
-    await node.scheduler()
+    await node.turns()
     agent.write(out, b"from the port")
     assert (await dialed.next()).data == b"from the port"
     dialed.inputs.put_nowait(pb.DialInput(data=b"to the port"))

@@ -46,7 +46,7 @@ async def test_notices_are_told_when_they_come_and_go(tmp_path: Path, toolstack:
 
 async def test_a_zone_that_the_hypervisor_has_no_room_for(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     """Foreign domains take of the room, too."""
-    toolstack.zone_room = ZoneCapacity(3, "the table of maps has 3 rows")
+    toolstack.zone_capacity = ZoneCapacity(3, "the table of maps has 3 rows")
     toolstack.foreign_memory = 1
     async with served(tmp_path, toolstack) as node:
         info = await node.clients.host.Info(pb.InfoRequest(), timeout=TIMEOUT)
@@ -61,7 +61,7 @@ async def test_a_zone_that_the_hypervisor_has_no_room_for(tmp_path: Path, toolst
 
 
 async def test_a_dead_zone_takes_no_room(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    toolstack.zone_room = ZoneCapacity(1, "one row")
+    toolstack.zone_capacity = ZoneCapacity(1, "one row")
     async with served(tmp_path, toolstack) as node:
         await node.create_zone("a")
         async with failing(grpc.StatusCode.RESOURCE_EXHAUSTED):

@@ -75,9 +75,9 @@ async def test_an_idle_link_sends_nothing(
     stream = agent.processes["w1", ""].created.stdout_stream
     agent.write(stream, (b"x" * 999 + b"\n") * 200)  # more than the agent may send at once
     await until(lambda: agent.outputs[stream].sent == 200_000)
-    await node.scheduler()
+    await node.turns()
     before = made[0].writes
-    await node.scheduler()
+    await node.turns()
     assert len(made) == 1 and made[0].writes == before
 
 
@@ -101,7 +101,7 @@ async def test_networks_are_connected_one_after_the_other(node: Served) -> None:
     agent.unanswered.add("configure_network")
     calls = [node.clients.zones.ConnectNetwork(connect_request(), timeout=TIMEOUT) for _ in range(2)]
     await until(lambda: asked(agent, "configure_network"))
-    await node.scheduler()
+    await node.turns()
     assert asked(agent, "configure_network") == 1
     agent.unanswered.clear()
     # The first request's number is not known here; 1 configured the zone, 2 is the first.
@@ -277,7 +277,7 @@ async def test_an_agent_may_list_many_processes(node: Served) -> None:
     list_more(agent, "unknown", MOST_PROCESSES - 1)
     agent.cut()
     await until(lambda: asked(agent, "list_processes"))
-    await node.scheduler()
+    await node.turns()
     assert (await node.get()).state == pb.WORKLOAD_STATE_RUNNING
 
 

@@ -32,7 +32,7 @@ fins = st.builds(
     frames.data, st.integers(1, frames.MAX_STREAM), st.integers(0, (1 << 64) - 1), st.just(b""), st.just(True)
 )
 credits = st.builds(
-    lambda stream, consumed, capacity, fin: frames.credit(stream, consumed, consumed + capacity, fin),
+    lambda stream, consumed, window, fin: frames.credit(stream, consumed, consumed + window, fin),
     st.integers(1, frames.MAX_STREAM),
     st.integers(0, 1 << 63),
     st.integers(0, frames.WINDOW),

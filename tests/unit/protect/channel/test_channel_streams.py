@@ -152,11 +152,11 @@ def test_a_hostile_receiver_gets_only_what_there_is(size: int, credits: list[tup
     sender = Sender(fresh=True)
     size = min(size, sender.space)
     sender.add(pattern(0, size))
-    for consumed, capacity, reconnect in credits:
+    for consumed, window, reconnect in credits:
         if reconnect:
             sender.disconnected()
         try:
-            sender.credit(Credit(consumed, consumed + capacity))
+            sender.credit(Credit(consumed, consumed + window))
         except ProtocolViolation:
             pass
         while (piece := sender.take(16_384)) is not None:

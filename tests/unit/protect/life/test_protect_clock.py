@@ -169,28 +169,28 @@ async def test_a_host_that_is_set_before_a_step_is_found_right_is_asked_again(
     agent = await _launched(manager, toolstack)
     loop = asyncio.get_running_loop()
 
-    def tell(scheduler: int) -> None:
-        if scheduler:
-            loop.call_soon(tell, scheduler - 1)
+    def tell(turns: int) -> None:
+        if turns:
+            loop.call_soon(tell, turns - 1)
         else:
             told.set()
             clock.begin(manager, manager.zones["z1"])
 
-    def set_host(scheduler: int) -> float:
+    def set_host(turns: int) -> float:
         if abs(agent.ahead_ns) <= 10 * MS and not changed.is_set():
             agent.ahead_ns = 3_600_000 * MS
             changed.set()
-            tell(scheduler)
+            tell(turns)
         return 0.0
 
-    for scheduler in range(0, 60, 3):
+    for turns in range(0, 60, 3):
         changed, told = asyncio.Event(), asyncio.Event()
         agent.ahead_ns = -5000 * MS
-        agent.clock_lag = lambda scheduler=scheduler: set_host(scheduler)  # type: ignore[misc]
+        agent.clock_lag = lambda turns=turns: set_host(turns)  # type: ignore[misc]
         clock.begin(manager, manager.zones["z1"])
         await told.wait()
         await _settled(manager)
-        assert abs(agent.ahead_ns) <= 10 * MS, scheduler
+        assert abs(agent.ahead_ns) <= 10 * MS, turns
 
 
 @pytest.mark.parametrize("code", [9, 12])

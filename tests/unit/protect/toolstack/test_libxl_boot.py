@@ -178,7 +178,7 @@ def test_a_domain_in_libxls_words() -> None:
         {f"A{n}": "x" * 200 for n in range(6)},
     ],
 )
-def test_environment_that_a_command_line_cannot_carry_is_refused(environment: dict[str, str]) -> None:
+def test_environment_unfit_for_a_command_line_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(Invalid):
         domain_config(replace(SPEC, environment=environment), boot.Boot(Path("/k"), Path("/i"), 0), "")
 

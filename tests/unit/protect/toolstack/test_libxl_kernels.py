@@ -69,7 +69,7 @@ async def test_only_some_are_kept_and_those_in_use(kernels: KernelCache, tmp_pat
     assert not (tmp_path / "cache").exists()
 
 
-async def test_kernel_that_cannot_be_booted_is_refused(kernels: KernelCache, tmp_path: Path) -> None:
+async def test_unbootable_kernel_is_refused(kernels: KernelCache, tmp_path: Path) -> None:
     broken = DomainKernel("broken", tmp_path / "broken")
     broken.image.write_bytes(b"nonsense")
     for wanted in (broken, DomainKernel("empty", Path("/dev/null"))):

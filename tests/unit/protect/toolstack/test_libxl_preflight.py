@@ -47,7 +47,7 @@ def test_dom0_memory_is_to_be_fixed(line: str, wanted: str) -> None:
 
 def test_mappings_bound_the_zones_and_the_notice_says_how_many_frames_are_needed() -> None:
     each = preflight.maps_per_zone(80)
-    capacity = preflight.maptrack_room({}, 80)
+    capacity = preflight.maptrack_capacity({}, 80)
     assert capacity.domains == 1024 * 256 // each >= 250
     assert preflight.maptrack({}, WANTS) is None
     wanted = HostWants(zones=512, disks_per_zone=80)
@@ -58,10 +58,10 @@ def test_mappings_bound_the_zones_and_the_notice_says_how_many_frames_are_needed
     assert preflight.maptrack(raised, wanted) is None
     fewer = {"gnttab_max_maptrack_frames": str(int(notice.wanted) - 4)}
     assert preflight.maptrack(fewer, wanted) is not None
-    small = preflight.maptrack_room({"gnttab_max_maptrack_frames": "16,1024"}, 80)
+    small = preflight.maptrack_capacity({"gnttab_max_maptrack_frames": "16,1024"}, 80)
     assert small.domains == 16 * 256 // each
     assert f"16 frames of 256 mappings (gnttab_max_maptrack_frames), a zone takes {each}" in small.bound
-    assert preflight.maptrack_room({"gnttab_max_maptrack_frames": "many"}, 80) == capacity
+    assert preflight.maptrack_capacity({"gnttab_max_maptrack_frames": "many"}, 80) == capacity
 
 
 def test_grant_frames() -> None:
@@ -159,7 +159,7 @@ def test_parts_and_devices(tmp_path: Path) -> None:
         ("", ""),
     ],
 )
-def test_error_text_of_xen_names_the_resource_that_is_short(said: str, what: str) -> None:
+def test_error_text_of_xen_names_the_short_resource(said: str, what: str) -> None:
     found = shortage(said)
     assert what in found and bool(found) == bool(what)
 

@@ -19,7 +19,7 @@ CONTEXT = object()
 
 @dataclass
 class FakeXen:
-    """A hypervisor with dom0 and a domain 5; it also acts as the workers that ask it."""
+    """A hypervisor with dom0 and a domain 5, and the workers in front of the hypervisor."""
 
     vcpus: int = 1
     dom0: Params | None = field(default_factory=lambda: Params(256, 0))

@@ -136,7 +136,7 @@ async def test_another_daemon_finds_them(sharing: Sharing, launcher: Path, names
     await later.close()
 
 
-async def test_file_server_that_cannot_start_says_why(sharing: Sharing, namespace: Path) -> None:
+async def test_failed_start_of_a_file_server_has_its_reason(sharing: Sharing, namespace: Path) -> None:
     uuid = uuid4()
     sharing.enter(uuid, "d", namespace)
     namespace.unlink()

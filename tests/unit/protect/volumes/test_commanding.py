@@ -1,4 +1,4 @@
-"""File systems of this kernel that command it: each file system without a device commands, or holds files."""
+"""Kernel interfaces among file systems: a file system without a device is an interface, or stores files."""
 
 from pathlib import Path
 

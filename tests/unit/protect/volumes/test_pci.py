@@ -44,7 +44,7 @@ def test_missing_function_is_refused(functions: Path) -> None:
         pci.check("0000:65:00.1", functions)
 
 
-def test_function_with_an_interface_that_is_up_is_refused(functions: Path) -> None:
+def test_function_with_an_interface_in_use_is_refused(functions: Path) -> None:
     (functions / ADDRESS / "net/eth0/flags").write_text("0x1003\n")
     with pytest.raises(Refused, match="the interface eth0 is up"):
         pci.check(ADDRESS, functions)
@@ -53,7 +53,7 @@ def test_function_with_an_interface_that_is_up_is_refused(functions: Path) -> No
     pci.check(ADDRESS, functions)
 
 
-def test_function_that_cannot_be_reset_is_refused(functions: Path) -> None:
+def test_function_without_a_reset_is_refused(functions: Path) -> None:
     (functions / ADDRESS / "reset").unlink()
     with pytest.raises(Refused, match="cannot be reset"):
         pci.check(ADDRESS, functions)

@@ -186,7 +186,7 @@ async def test_workload_with_the_zones_dev_has_the_zones_device_node(
     "config",
     [{"linux": {"namespaces": [{"type": "user"}]}}, {"linux": 1}, {"mounts": 1}, {"linux": {"devices": {}}}],
 )
-async def test_workload_that_cannot_have_device_nodes_is_refused(
+async def test_workload_with_a_config_unfit_for_device_nodes_is_refused(
     node: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path, config: object
 ) -> None:
     """Nothing stays attached, and nothing recorded."""

@@ -64,9 +64,7 @@ def test_a_version(files: AtomicFiles) -> None:
         contents(again)
 
 
-def test_version_that_comes_during_the_read_is_read(
-    files: AtomicFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_version_during_the_read_is_read(files: AtomicFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a new version comes during the read, the new version is read."""
     real, swaps = filetree._Walk.tree, iter([{"a": "two"}, {"a": "three"}])
 
@@ -80,7 +78,7 @@ def test_version_that_comes_during_the_read_is_read(
     assert list(contents(seen).values()) == [b"three"]
 
 
-def test_tree_that_keeps_changing_is_not_copied(files: AtomicFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constantly_changing_tree_is_not_copied(files: AtomicFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     real, number = filetree._Walk.tree, iter(range(100))
 
     def tree(walk: filetree._Walk, directory: int, path: str, **more: bool) -> None:

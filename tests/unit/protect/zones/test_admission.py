@@ -244,7 +244,7 @@ async def test_the_number_of_zones_is_limited(tmp_path: Path, toolstack: MemoryT
 async def test_zones_under_construction_take_room_of_the_hypervisor(
     manager: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
-    toolstack.zone_room = ZoneCapacity(1, "the table of maps")
+    toolstack.zone_capacity = ZoneCapacity(1, "the table of maps")
     await admission.admit(manager, zone_spec("a"))
     with pytest.raises(Exhausted, match=r"there are 1 domains, as many as .* room for: the table of maps"):
         await admission.admit(manager, zone_spec("b"))

@@ -32,7 +32,7 @@ class Ring:
         self._read, self._write = ours, ours
         self._event = ours.dup()
         self.fd = self._event.fileno()
-        self.capacity = 1 << 20
+        self.space = 1 << 20
         self.closed = False
         self.consumed = 0
         for end in (ours, self.guest):
@@ -49,8 +49,8 @@ class Ring:
             return 0
 
     def write(self, data: memoryview) -> int | None:
-        count = min(self.capacity, len(data))
-        self.capacity -= count
+        count = min(self.space, len(data))
+        self.space -= count
         return self._write.send(data[:count]) if count else 0
 
     def close(self) -> None:
@@ -89,12 +89,12 @@ async def test_bytes_come_and_go(ring: Ring) -> None:
 
 
 async def test_a_writer_waits_for_room(ring: Ring) -> None:
-    ring.capacity = 2
+    ring.space = 2
     transport = VchanTransport(ring)  # type: ignore[arg-type]
     writing = asyncio.create_task(transport.write(b"abcd"))
     await settled()
     assert not writing.done() and ring.guest.recv(10) == b"ab"
-    ring.capacity = 10
+    ring.space = 10
     ring.guest.send(b"!")  # the event for new room
     await writing
     assert ring.guest.recv(10) == b"cd"
@@ -113,7 +113,7 @@ async def test_last_bytes_of_a_dead_guest_can_be_read(ring: Ring) -> None:
 
 @pytest.mark.parametrize("end", ["ended", "disconnect"])
 async def test_an_end_wakes_all_who_wait(ring: Ring, end: str) -> None:
-    ring.capacity = 0
+    ring.space = 0
     transport = VchanTransport(ring)  # type: ignore[arg-type]
     reading, writing = asyncio.create_task(transport.read(1)), asyncio.create_task(transport.write(b"x"))
     await asyncio.sleep(0.01)
