@@ -82,6 +82,7 @@ async def test_every_panel_and_alert_has_its_series(stage: Watched, tmp_path: Pa
         await served.until_any('xenpod_zones{state="running"}')
         await use(stage, "web")
         await served.until_any('xenpod_step_failures_total{step="image.pull"}')
+        await served.until_any('grpc_server_handling_seconds_count{grpc_method="CreateZone"} > 0')
         # A rate needs a value before it: what is counted for the first time has none.
         await use(stage, "other")
         # All at once: for what is looked at last, the minute of its rate must not have passed.

@@ -112,6 +112,7 @@ def test_a_start_that_is_held_outlives_its_connection(zone: Zone, runs: bool) ->
     first = zone.connect()
     creating = first.begin(create_container=early("c1", "sleep" if runs else "/no/such/program", "1000"))
     first.begin(start_container=start("c1"))
+    first.call(get_facts=pb.GetFacts())  # calls are read in order: the agent has the start
     first.finish(creating)
     first.close()
     client = zone.connect()
