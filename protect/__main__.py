@@ -6,9 +6,10 @@ import asyncio
 import functools
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from daemonkit import daemon, lifecycle
 from daemonkit.convert import WrongKey
@@ -20,16 +21,15 @@ from daemonkit.observe.audit.log import auditing
 from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.traces import tracing
 from daemonkit.rpc.server import serve_unix
+from protect.assembly import Assembly, HostPorts
 from protect.channel.link import Link
 from protect.config import ProtectdConfig, ToolstackKind
 from protect.model.capacity.modes import choose, kernel_lacks
 from protect.model.toolstack import Capabilities, Toolstack
 from protect.network.splice import splice
-from protect.server import services
-from protect.server.figures import figures
 from protect.server.host import mode_notices, rate_notices
 from protect.state.ledger import Ledger
-from protect.state.manager import ZoneManager
+from protect.state.registry import Registry
 from protect.state.store import LOG_LIMIT, SqliteStore
 from protect.stdio.log import WorkloadLog
 from protect.volumes.block import HostBlockDevices
@@ -37,11 +37,7 @@ from protect.volumes.files import HostFileVolumes
 from protect.volumes.host import HostVolumes
 from protect.volumes.scratch import ScratchFiles
 from protect.workloads import sharing
-from protect.zones import deaths, reconcile
-from protect.zones.capacity import host_memory, preflight
-from protect.zones.recovery.periodic import PeriodicReconcile
-from protect.zones.size.follow import MemoryFollower
-from protect.zones.upkeep import clock
+from protect.zones.capacity import preflight
 
 log = logging.getLogger(__name__)
 
@@ -73,41 +69,47 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         stack.push_async_callback(toolstack.close)
         await toolstack.start()
         in_flight = InFlight()
-        manager = await _manager(config, store, toolstack, in_flight)
-        stack.push_async_callback(manager.close)
-        await preflight.check(manager)
-        recorded = await reconcile.load(manager)
+        await check_toolstack(config, toolstack)
+        protectd = assemble(config, store, toolstack, in_flight)
+        stack.push_async_callback(protectd.close)
+        await preflight.check(protectd.registry, toolstack, config)
+        recorded = await protectd.loader.load()
         # After the load: an earlier report of an end would find no zone.
-        watching = asyncio.ensure_future(deaths.watch(manager))
+        watching = asyncio.ensure_future(protectd.deaths.watch())
         stack.callback(watching.cancel)
-        shares = asyncio.ensure_future(sharing.watch(manager))
-        stack.callback(shares.cancel)
-        periodic = asyncio.ensure_future(PeriodicReconcile(manager).run())
-        stack.callback(periodic.cancel)
-        sizing = asyncio.ensure_future(MemoryFollower(manager).run())
-        stack.callback(sizing.cancel)
-        clocks = asyncio.ensure_future(clock.keep(manager))
-        stack.callback(clocks.cancel)
-        following = asyncio.ensure_future(host_memory.follow(manager))
-        stack.callback(following.cancel)
-        copying = asyncio.ensure_future(_checkpoint_store(store))
-        stack.callback(copying.cancel)
+        for work in _upkeep(protectd, store):
+            stack.callback(asyncio.ensure_future(work).cancel)
         for zone in recorded:
-            manager.tasks.spawn(reconcile.reconcile(manager, zone), f"reconcile zone {zone.runtime.id}")
-        add = functools.partial(services.add, manager)
-        await stack.enter_async_context(
-            serving_metrics(config.metrics, "protectd", [functools.partial(figures, manager)])
-        )
+            reconciling = protectd.reconcile.reconcile(zone)
+            protectd.lifetime.tasks.spawn(reconciling, f"reconcile zone {zone.runtime.id}")
+        await stack.enter_async_context(serving_metrics(config.metrics, "protectd", [protectd.figures.read]))
         audit = await stack.enter_async_context(auditing(config.audit, "protectd", config.state_dir))
         if audit is not None:
-            audit.pod_of = manager.pod_of
+            audit.pod_of = protectd.registry.pod_of
         serving = serve_unix(
-            config.socket_path, add, name="protectd", tasks=manager.tasks, in_flight=in_flight, audit=audit
+            config.socket_path,
+            protectd.add_services,
+            name="protectd",
+            tasks=protectd.lifetime.tasks,
+            in_flight=in_flight,
+            audit=audit,
         )
         async with serving:
-            lifecycle.ready(f"serving with {len(manager.zones)} zones")
+            lifecycle.ready(f"serving with {len(protectd.registry.zones)} zones")
             await _wait(stop, watching)
-            manager.stop()
+            protectd.stop()
+
+
+def _upkeep(protectd: Assembly, store: SqliteStore) -> list[Coroutine[Any, Any, None]]:
+    """Work for as long as the daemon runs."""
+    return [
+        sharing.watch(protectd.registry, protectd.toolstack, protectd.ports.volumes, protectd.lifetime.tasks),
+        protectd.periodic.run(),
+        protectd.follower.run(),
+        protectd.clocks.keep(),
+        protectd.sampler.follow(),
+        _checkpoint_store(store),
+    ]
 
 
 def build_toolstack(config: ProtectdConfig) -> Toolstack:
@@ -123,9 +125,8 @@ def build_toolstack(config: ProtectdConfig) -> Toolstack:
     return LibxlToolstack(config.state_dir / "libxl", config.guest_dir, settings=config.libxl)
 
 
-async def _manager(
-    config: ProtectdConfig, store: SqliteStore, toolstack: Toolstack, in_flight: InFlight
-) -> ZoneManager:
+async def check_toolstack(config: ProtectdConfig, toolstack: Toolstack) -> None:
+    """WrongKey: the configuration asks for more than this host has."""
     total = (await toolstack.physical_info()).total_memory_bytes
     if not config.memory.total and total <= config.memory.reserve:
         raise WrongKey("memory.reserve", f"{config.memory.reserve} is all the memory that zones could have")
@@ -134,26 +135,26 @@ async def _manager(
     for notice in [*mode_notices(config, can), *rate_notices(config, can)]:
         log.warning("%s", notice)
 
-    def tenant_of(zone_id: str) -> str:
-        return manager.tenant_of(zone_id)
 
-    lookup = config.guest_dir / "lookup"
-    manager = ZoneManager(
-        config=config,
-        toolstack=toolstack,
-        store=store,
-        links=functools.partial(Link, scheduler=FairScheduler(in_flight)),
-        logs=lambda path, journal: WorkloadLog.open(path, journal),
-        splice=splice,
-        ledger=Ledger(config.memory.total, config.memory.reserve),
+def assemble(
+    config: ProtectdConfig, store: SqliteStore, toolstack: Toolstack, in_flight: InFlight
+) -> Assembly:
+    """Assemble the daemon with the ports of this host."""
+    registry = Registry(store, config.timeouts)
+    lookup, tenant_of = config.guest_dir / "lookup", registry.tenant_of
+    ports = HostPorts(
         volumes=HostVolumes(config.run_dir / "volumes", lookup, tenant_of),
         files=HostFileVolumes(Lookups(lookup, tenant_of)),
         devices=HostBlockDevices(Lookups(lookup, tenant_of)),
         scratch=ScratchFiles(
             config.scratch_dir, config.scratch.reserve, overcommit=config.scratch.overcommit
         ),
+        splice=splice,
+        logs=WorkloadLog.open,
+        links=functools.partial(Link, scheduler=FairScheduler(in_flight)),
     )
-    return manager
+    ledger = Ledger(config.memory.total, config.memory.reserve)
+    return Assembly(config, toolstack, ports, registry, ledger)
 
 
 def check_modes(config: ProtectdConfig, capabilities: Capabilities) -> None:

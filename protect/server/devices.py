@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
@@ -11,36 +12,40 @@ import grpc.aio
 from daemonkit.faults import Invalid
 from daemonkit.rpc.interceptors import read_only
 from daemonkit.tasks import complete
+from protect.config import HostConfig
 from protect.host import devices
 from protect.model import checks
 from protect.model.volume import PCI_ADDRESS, DeviceRequest
 from protect.server import translate
-from protect.state.manager import ZoneManager
-from protect.workloads.devices.attach import acquire, detach
-from protect.workloads.devices.find import find, kind_of
+from protect.state.registry import Registry
+from protect.workloads.devices.attach import DeviceAttachment
+from protect.workloads.devices.find import DeviceSearch, kind_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
+@dataclass(frozen=True, eq=False)
 class DevicesServicer(protect_pb2_grpc.DevicesServicer):
     """Each method checks the request, calls a verb, and translates the result."""
 
-    def __init__(self, manager: ZoneManager) -> None:
-        self._manager = manager
+    registry: Registry
+    attachment: DeviceAttachment
+    search: DeviceSearch
+    config: HostConfig
 
     @read_only
     async def ListDevices(self, request: pb.ListDevicesRequest, context: Context) -> pb.ListDevicesResponse:
-        named = self._manager.config.host.devices
+        named = self.config.devices
         places = {name: device.place for name, device in named.items()}
         present = await asyncio.to_thread(devices.present, places)
         return pb.ListDevicesResponse(devices=self._all(present))
 
     def _all(self, present: frozenset[str]) -> Iterator[pb.Device]:
         """Devices of zones, then free devices."""
-        named, held = self._manager.config.host.devices, set()
-        for zone in self._manager.zones.values():
+        named, held = self.config.devices, set()
+        for zone in self.registry.zones.values():
             for device in zone.zone.devices:
                 held.add(device.name)
                 shown = translate.device(device, zone.id)
@@ -61,16 +66,16 @@ class DevicesServicer(protect_pb2_grpc.DevicesServicer):
 
     async def AttachDevice(self, request: pb.AttachDeviceRequest, context: Context) -> pb.Device:
         operation = "attach device"
-        zone = self._manager.zone(operation, checks.identifier(operation, "zone", request.zone_id))
+        zone = self.registry.zone(operation, checks.identifier(operation, "zone", request.zone_id))
         await zone.agent.ready()
-        [wanted] = await find(self._manager, zone, [_request(operation, request)])
-        return translate.device(await complete(acquire(self._manager, zone, wanted)), zone.id)
+        [wanted] = await self.search.find(zone, [_request(operation, request)])
+        return translate.device(await complete(self.attachment.acquire(zone, wanted)), zone.id)
 
     async def DetachDevice(
         self, request: pb.DetachDeviceRequest, context: Context
     ) -> pb.DetachDeviceResponse:
         operation = "detach device"
-        zone = self._manager.zone(operation, checks.identifier(operation, "zone", request.zone_id))
+        zone = self.registry.zone(operation, checks.identifier(operation, "zone", request.zone_id))
         await zone.agent.ready()
         label = request.device
         if label.startswith("/"):
@@ -78,7 +83,7 @@ class DevicesServicer(protect_pb2_grpc.DevicesServicer):
         elif not PCI_ADDRESS.fullmatch(label):
             label = checks.device_name(operation, label)
         return pb.DetachDeviceResponse(
-            confirmed=await detach(self._manager, zone, label, force=request.force)
+            confirmed=await self.attachment.detach(zone, label, force=request.force)
         )
 
 

@@ -8,35 +8,50 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from protect.model.toolstack import DomainInfo
+from protect.config import ZoneLimits
+from protect.model.ports import ScratchDisks
+from protect.model.toolstack import DomainInfo, Toolstack
 from protect.model.workload import WorkloadState
 from protect.model.zone import ZoneState
-from protect.state.manager import ZoneManager
-from protect.zones.capacity import host_memory
+from protect.state.ledger import Ledger
+from protect.state.registry import Registry
+from protect.zones.capacity.host_memory import MemorySampler
 from protect.zones.recovery.strangers import unknown
 
 _ZONE = ("zone", "name")
 
 
-async def figures(manager: ZoneManager) -> list[Metric]:
-    """All figures of one moment.  Two calls to the hypervisor, for any number of zones."""
-    await host_memory.refresh(manager)
-    domains = await manager.toolstack.list()
-    return [
-        *_ledger(manager),
-        *_counts(manager, len(unknown(manager, domains))),
-        *_zones(manager, {domain.uuid.hex: domain for domain in domains}),
-        await _scratch(manager),
-    ]
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Reads the figures of the host and its zones."""
+
+    registry: Registry
+    ledger: Ledger
+    toolstack: Toolstack
+    sampler: MemorySampler
+    scratch: ScratchDisks
+    limits: ZoneLimits
+
+    async def read(self) -> list[Metric]:
+        """All figures of one moment.  Two calls to the hypervisor, for any number of zones."""
+        await self.sampler.refresh()
+        domains = await self.toolstack.list()
+        return [
+            *_ledger(self.ledger),
+            *_counts(self.registry, self.limits, len(unknown(self.registry, domains))),
+            *_zones(self.registry, {domain.uuid.hex: domain for domain in domains}),
+            await _scratch(self.scratch),
+        ]
 
 
-def _ledger(manager: ZoneManager) -> Iterable[Metric]:
-    now = manager.ledger.capacity()
+def _ledger(ledger: Ledger) -> Iterable[Metric]:
+    now = ledger.capacity()
     yield _gauges(
         "xenpod_ledger_bytes",
         "Memory of zones: total is promised and free; reservations is part of promised.",
@@ -53,28 +68,28 @@ def _ledger(manager: ZoneManager) -> Iterable[Metric]:
     )
 
 
-def _counts(manager: ZoneManager, strangers: int) -> Iterable[Metric]:
-    zones = list(manager.zones.values())
+def _counts(registry: Registry, limits: ZoneLimits, strangers: int) -> Iterable[Metric]:
+    zones = list(registry.zones.values())
     yield _gauges(
         "xenpod_zones", "Zones, by their state.", "state", _by(ZoneState, (z.zone.state for z in zones))
     )
-    workloads = (one.workload.state for one in manager.workloads.values())
+    workloads = (one.workload.state for one in registry.workloads.values())
     yield _gauges("xenpod_workloads", "Workloads, by their state.", "state", _by(WorkloadState, workloads))
     silent = sum(zone.zone.state is ZoneState.RUNNING and not zone.connected for zone in zones)
-    limit = manager.config.limits.zones
+    limit = limits.zones
     for name, text, value in (
         ("xenpod_zones_limit", "Most zones that may be (limits.zones).", limit),
         ("xenpod_zones_silent", "Zones that run and whose agents are not reached.", silent),
         ("xenpod_execs", "Execs that run in zones.", sum(len(zone.execs) for zone in zones)),
         ("xenpod_forwards", "Connections that are forwarded into zones.", sum(z.dialling for z in zones)),
-        ("xenpod_reservations", "Reservations of memory.", len(manager.reservations)),
+        ("xenpod_reservations", "Reservations of memory.", len(registry.reservations)),
         ("xenpod_unknown_domains", "Domains without a record.", strangers),
-        ("xenpod_host_notices", "Things of this host for the operator to see to.", len(manager.preflight)),
+        ("xenpod_host_notices", "Things of this host for the operator to see to.", len(registry.notices)),
     ):
         yield GaugeMetricFamily(name, text, value)
 
 
-def _zones(manager: ZoneManager, domains: dict[str, DomainInfo]) -> Iterable[Metric]:
+def _zones(registry: Registry, domains: dict[str, DomainInfo]) -> Iterable[Metric]:
     """The hypervisor's figures of each zone with a domain."""
     seconds = CounterMetricFamily(
         "xenpod_zone_cpu_seconds", "CPU time, as the hypervisor counts.", labels=_ZONE
@@ -82,7 +97,7 @@ def _zones(manager: ZoneManager, domains: dict[str, DomainInfo]) -> Iterable[Met
     memory = GaugeMetricFamily("xenpod_zone_memory_bytes", "Memory that the domain holds.", labels=_ZONE)
     promised = GaugeMetricFamily("xenpod_zone_memory_limit_bytes", "Memory of the zone's size.", labels=_ZONE)
     cpus = GaugeMetricFamily("xenpod_zone_vcpus", "Virtual CPUs that are on line.", labels=_ZONE)
-    for runtime in manager.zones.values():
+    for runtime in registry.zones.values():
         domain = domains.get(runtime.zone.uuid.hex)
         if domain is None:
             continue
@@ -94,8 +109,8 @@ def _zones(manager: ZoneManager, domains: dict[str, DomainInfo]) -> Iterable[Met
     return seconds, memory, promised, cpus
 
 
-async def _scratch(manager: ZoneManager) -> Metric:
-    capacity = await asyncio.to_thread(manager.scratch.capacity)
+async def _scratch(scratch: ScratchDisks) -> Metric:
+    capacity = await asyncio.to_thread(scratch.capacity)
     values = {
         "promised": capacity.promised_bytes,
         "written": capacity.written_bytes,

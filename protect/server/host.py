@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -16,10 +17,13 @@ from protect.config import HostConfig, ProtectdConfig
 from protect.host import devices
 from protect.model import checks
 from protect.model.capacity.modes import WantedMode, pvh_lacks
-from protect.model.toolstack import Capabilities, Mode
+from protect.model.ports import ScratchDisks
+from protect.model.toolstack import Capabilities, Mode, Toolstack
 from protect.server import translate
-from protect.state.manager import ZoneManager
-from protect.zones.capacity import host_memory, preflight
+from protect.state.ledger import Ledger
+from protect.state.registry import Registry
+from protect.zones.capacity import preflight
+from protect.zones.capacity.host_memory import MemorySampler
 from protect.zones.recovery.strangers import unknown
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
@@ -29,33 +33,38 @@ _LABELS_LIMIT = 64
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
+@dataclass(frozen=True, eq=False)
 class HostServicer(protect_pb2_grpc.HostServicer):
     """Answers with facts of the host, and a stream of changes."""
 
-    def __init__(self, manager: ZoneManager) -> None:
-        self._manager = manager
+    registry: Registry
+    ledger: Ledger
+    toolstack: Toolstack
+    sampler: MemorySampler
+    scratch: ScratchDisks
+    config: ProtectdConfig
 
     @read_only
     async def Info(self, request: pb.InfoRequest, context: Context) -> pb.InfoResponse:
-        manager = self._manager
+        config = self.config
         lacking = await self._unknown_labels(request.seclabels)
-        await host_memory.refresh(manager)
-        await preflight.check(manager)
-        capacity = manager.toolstack.capacity(manager.config.limits.disks_per_zone)
-        physical = await manager.toolstack.physical_info()
-        strangers = unknown(manager, await manager.toolstack.list())
-        memory, can = manager.ledger.capacity(), manager.toolstack.capabilities()
+        await self.sampler.refresh()
+        await preflight.check(self.registry, self.toolstack, config)
+        capacity = self.toolstack.capacity(config.limits.disks_per_zone)
+        physical = await self.toolstack.physical_info()
+        strangers = unknown(self.registry, await self.toolstack.list())
+        memory, can = self.ledger.capacity(), self.toolstack.capabilities()
         return pb.InfoResponse(
             version=version("xenpod"),
-            toolstack=manager.toolstack.name,
+            toolstack=self.toolstack.name,
             security_boundary=physical.security_boundary,
             notices=[
                 *physical.notices,
-                *mode_notices(manager.config, can),
-                *(notice.text for notice in manager.preflight),
-                *rate_notices(manager.config, can),
+                *mode_notices(config, can),
+                *(notice.text for notice in self.registry.notices),
+                *rate_notices(config, can),
             ],
-            preflight=[translate.host_notice(notice) for notice in manager.preflight],
+            preflight=[translate.host_notice(notice) for notice in self.registry.notices],
             zones_most=capacity.domains,
             zones_bound=capacity.bound,
             memory=pb.MemoryLedger(
@@ -67,16 +76,16 @@ class HostServicer(protect_pb2_grpc.HostServicer):
                 dom0_bytes=memory.dom0,
                 sharing_bytes=memory.sharing,
             ),
-            scratch=await _scratch(manager),
+            scratch=await _scratch(self.scratch, config),
             cpus=physical.cpus,
-            profiles=manager.config.profile_names(),
-            profile_bounds=bounds(manager.config),
+            profiles=config.profile_names(),
+            profile_bounds=bounds(config),
             xen_version=physical.version,
             user_namespaces=physical.user_namespaces,
             selinux=physical.selinux,
             zone_kernels=physical.kernels,
             unknown_domains=[f"{domain.id} {domain.name} {domain.uuid}" for domain in strangers],
-            capabilities=await _capabilities(manager.config.host, can),
+            capabilities=await _capabilities(config.host, can),
             unknown_seclabels=lacking,
         )
 
@@ -84,11 +93,11 @@ class HostServicer(protect_pb2_grpc.HostServicer):
         if len(wanted) > _LABELS_LIMIT:
             raise Invalid("read host info", "", f"{len(wanted)} labels are more than {_LABELS_LIMIT}")
         labels = [checks.seclabel("read host info", label) for label in wanted]
-        return [label for label in labels if not await self._manager.toolstack.has_seclabel(label)]
+        return [label for label in labels if not await self.toolstack.has_seclabel(label)]
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.WatchEvent]:
-        toolstack = self._manager.toolstack.name
-        async with aclosing(self._manager.hub.watch()) as events:
+        toolstack = self.toolstack.name
+        async with aclosing(self.registry.hub.watch()) as events:
             async for event in events:
                 yield translate.event(event, toolstack)
 
@@ -119,14 +128,14 @@ def mode_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str
     return [f"profile {name}: mode auto gives pv zones, as {why}" for name in automatic if why]
 
 
-async def _scratch(manager: ZoneManager) -> pb.ScratchLedger:
+async def _scratch(scratch: ScratchDisks, config: ProtectdConfig) -> pb.ScratchLedger:
     """Current disk space for scratch disks."""
-    now = await asyncio.to_thread(manager.scratch.capacity)
+    now = await asyncio.to_thread(scratch.capacity)
     return pb.ScratchLedger(
         promised_bytes=now.promised_bytes,
         written_bytes=now.written_bytes,
         free_bytes=now.free_bytes,
-        overcommit=manager.config.scratch.overcommit,
+        overcommit=config.scratch.overcommit,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
@@ -13,9 +14,12 @@ from daemonkit.faults import Invalid
 from daemonkit.rpc.interceptors import read_only
 from protect.model import checks
 from protect.model.capacity.reservation import Capacity, Reservation
+from protect.model.toolstack import Toolstack
 from protect.server import device_requests
-from protect.state.manager import ZoneManager
-from protect.zones.capacity import host_memory, reservations
+from protect.state.ledger import Ledger
+from protect.state.registry import Registry
+from protect.zones.capacity.host_memory import MemorySampler, reservation_promise
+from protect.zones.capacity.reservations import PODS_LIMIT, ReservationBook
 from xenpod_proto.protect.v1 import reservations_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2_grpc
 
@@ -26,26 +30,30 @@ _CLAIM = re.compile(r"[a-z0-9./-]{0,320}")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
+@dataclass(frozen=True, eq=False)
 class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
     """Each method checks the request, calls a verb, and translates the result."""
 
-    def __init__(self, manager: ZoneManager) -> None:
-        self._manager = manager
+    registry: Registry
+    ledger: Ledger
+    toolstack: Toolstack
+    sampler: MemorySampler
+    book: ReservationBook
 
     async def MakeReservation(self, request: pb.MakeReservationRequest, context: Context) -> pb.Reservation:
-        return self._shown(await reservations.make(self._manager, self._wanted(request)))
+        return self._shown(await self.book.make(self._wanted(request)))
 
     async def BindReservation(self, request: pb.BindReservationRequest, context: Context) -> pb.Reservation:
         operation = "bind reservation"
         reservation_id = checks.identifier(operation, "reservation", request.id)
         pod_uid = checks.identifier(operation, "pod", request.pod_uid)
-        return self._shown(reservations.bind(self._manager, reservation_id, pod_uid))
+        return self._shown(self.book.bind(reservation_id, pod_uid))
 
     async def ReleaseReservation(
         self, request: pb.ReleaseReservationRequest, context: Context
     ) -> pb.ReleaseReservationResponse:
         reservation_id = checks.identifier("release reservation", "reservation", request.id)
-        reservations.release(self._manager, reservation_id)
+        self.book.release(reservation_id)
         return pb.ReleaseReservationResponse()
 
     @read_only
@@ -53,14 +61,14 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
         self, request: pb.ListReservationsRequest, context: Context
     ) -> pb.ListReservationsResponse:
         return pb.ListReservationsResponse(
-            reservations=[self._shown(one) for one in self._manager.reservations.values()]
+            reservations=[self._shown(one) for one in self.registry.reservations.values()]
         )
 
     async def WatchCapacity(
         self, request: pb.WatchCapacityRequest, context: Context
     ) -> AsyncIterator[pb.Capacity]:
-        await host_memory.refresh(self._manager)
-        async with aclosing(self._manager.ledger.watch()) as changes:
+        await self.sampler.refresh()
+        async with aclosing(self.ledger.watch()) as changes:
             async for change in changes:
                 yield shown_capacity(change)
 
@@ -72,8 +80,8 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
         size = self._size(operation, reservation_id, request)
         if request.vcpus > _MOST_VCPUS:
             raise Invalid(operation, reservation_id, f"{request.vcpus} vCPUs are more than {_MOST_VCPUS}")
-        if (count := len(request.pod_uids)) > reservations.PODS_LIMIT:
-            raise Invalid(operation, reservation_id, f"{count} pods are more than {reservations.PODS_LIMIT}")
+        if (count := len(request.pod_uids)) > PODS_LIMIT:
+            raise Invalid(operation, reservation_id, f"{count} pods are more than {PODS_LIMIT}")
         pods = tuple(dict.fromkeys(checks.identifier(operation, "pod", uid) for uid in request.pod_uids))
         origin = checks.identifier(operation, "origin", request.origin) if request.origin else ""
         if not _CLAIM.fullmatch(request.claim):
@@ -90,14 +98,14 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
         if not 0 < size <= _MOST_MEMORY:
             raise Invalid(operation, reservation_id, f"{size} bytes are not 1 to {_MOST_MEMORY}")
         if request.total_bytes:
-            size = reservations.memory_of(self._manager, reservation_id, size, request.vcpus)
+            size = self.book.memory_of(reservation_id, size, request.vcpus)
         if not size:
             cause = f"{request.total_bytes} bytes leave nothing beside what the hypervisor takes"
             raise Invalid(operation, reservation_id, cause)
         return size
 
     def _shown(self, one: Reservation) -> pb.Reservation:
-        promise = host_memory.reservation_promise(self._manager.toolstack, one.memory_bytes, one.vcpus)
+        promise = reservation_promise(self.toolstack, one.memory_bytes, one.vcpus)
         return pb.Reservation(
             id=one.id,
             memory_bytes=one.memory_bytes,
@@ -105,7 +113,7 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
             pod_uids=one.pod_uids,
             created_at_ns=one.created_at_ns,
             overhead_bytes=promise - one.memory_bytes,
-            zone_id=self._manager.ledger.holder(one.id),
+            zone_id=self.ledger.holder(one.id),
             origin=one.origin,
             devices=one.devices,
             claim=one.claim,

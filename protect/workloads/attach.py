@@ -7,34 +7,41 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from daemonkit.faults import Broken, Refused
 from daemonkit.tasks import race
 from protect.agent.client import AgentClient
+from protect.model.lifetime import End
 from protect.model.ports import Subscription
 from protect.model.process import ProcessName
 from protect.model.workload import WorkloadState
-from protect.state.manager import ZoneManager
+from protect.state.daemon_lifetime import DaemonLifetime
+from protect.state.output_memory import OutputMemory
+from protect.state.registry import Registry
 from protect.state.runtime import WorkloadRuntime
 from protect.workloads.exec import Output
 from protect.workloads.terminal import Command, feed
 
 
 async def attach(
-    manager: ZoneManager, workload_id: str, commands: AsyncIterator[Command]
+    registry: Registry,
+    memory: OutputMemory,
+    lifetime: DaemonLifetime,
+    workload_id: str,
+    commands: AsyncIterator[Command],
 ) -> AsyncGenerator[Output, None]:
     """Output until the workload's end, then the exit code.  The workload outlives the caller.
 
     Broken: the workload ended with its zone.
     """
-    runtime = manager.workload("attach", workload_id)
+    runtime = registry.workload("attach", workload_id)
     if runtime.workload.state is WorkloadState.EXITED or runtime.outputs is None:
         raise Refused("attach", f"workload {workload_id}", "it does not run")
     agent = runtime.zone.agent
     await agent.ready()
-    subscription = runtime.outputs.subscribe(manager.memory_of(runtime.zone.id))
-    feeding = manager.tasks.spawn(_feed(runtime, agent, commands), f"stdin of {workload_id}")
-    stopping = manager.tasks.spawn(_end_with(manager, subscription), f"attach to {workload_id}")
+    subscription = runtime.outputs.subscribe(memory.of(runtime.zone.id))
+    feeding = lifetime.tasks.spawn(_feed(runtime, agent, commands), f"stdin of {workload_id}")
+    stopping = lifetime.tasks.spawn(_end_with(lifetime.stopping, subscription), f"attach to {workload_id}")
     try:
         async for chunk in subscription:
             yield chunk
-        await race(runtime.ended.wait(), manager.stopping.raised("use", f"workload {workload_id}"))
+        await race(runtime.ended.wait(), lifetime.stopping.raised("use", f"workload {workload_id}"))
         if runtime.workload.reason and runtime.workload.reason.of_zone:
             cause = runtime.workload.message.partition("\n")[0]
             raise Broken("attach", f"workload {workload_id}", cause)
@@ -45,9 +52,9 @@ async def attach(
         subscription.close()
 
 
-async def _end_with(manager: ZoneManager, subscription: Subscription) -> None:
+async def _end_with(stopping: End, subscription: Subscription) -> None:
     """End the output when the daemon stops."""
-    await manager.stopping.wait()
+    await stopping.wait()
     subscription.close()
 
 

@@ -7,32 +7,36 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault, Refused
 from daemonkit.logs import fields
 from daemonkit.observe.steps import step
-from daemonkit.tasks import complete_all, gather
+from daemonkit.tasks import Background, complete_all, gather
+from protect.config import Timeouts, ZoneLimits
 from protect.model.checks import printable
 from protect.model.container import ContainerSpec, MemoryVolume, WorkloadSpec
 from protect.model.errors import CannotStart
 from protect.model.files import FileId, FileVolume
+from protect.model.ports import ZoneVolumes
 from protect.model.process import CreatedProcess, Streams
-from protect.model.toolstack import DiskSpec
+from protect.model.toolstack import DiskSpec, Toolstack
 from protect.model.volume import VolumeSource, close_all
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import ZoneSpec
-from protect.state.manager import ZoneManager, now_ns
-from protect.state.outputs import Outputs
+from protect.state.registry import Registry
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent
+from protect.state.timestamps import now_ns
+from protect.state.workload_logs import WorkloadLogs
 from protect.workloads import disks, sharing
-from protect.workloads import files as copies
-from protect.workloads.delete import delete_container, undo_create
-from protect.workloads.devices.find import find as find_devices
+from protect.workloads.delete import WorkloadRemoval, delete_container
+from protect.workloads.devices.attach import DeviceAttachment
+from protect.workloads.devices.find import DeviceSearch
 from protect.workloads.devices.give import give
+from protect.workloads.files import FileCopies, TakenFiles
 from protect.workloads.start import start_error
 
 log = logging.getLogger(__name__)
@@ -41,137 +45,148 @@ INTENT = Intent("workload.create")
 _COMMAND = 200
 
 
-async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
-    """Prepare a workload without a start; after a failure nothing of the workload is left.
+@dataclass(frozen=True, slots=True)
+class WorkloadCreation:
+    """Creates workloads: volumes, devices and disks first, then the container."""
 
-    If the command cannot run, the creation succeeds, and the start fails with the reason.
-    """
-    zone = manager.zone("create workload", spec.zone_id)
-    await zone.agent.ready()
-    files = disks.find("create workload", spec.id, spec.stacks)
-    # Before the record: a silent file system delays only this call.
-    ids = zone.zone.spec.id_mapping
-    taken = await copies.take(manager, zone, spec)
-    found = await find_devices(manager, zone, spec.devices)
-    sources: Sequence[VolumeSource] = ()
-    try:
-        wanted = [*spec.volumes, *taken.shared]
-        sources = await manager.volumes.take(zone.id, wanted, manager.config.timeouts.call, ids)
-        runtime, new = admit(manager, zone, spec, files, taken.volumes)
-        table = disks.DiskTable.of(runtime.workload.disks, files)
-        async with runtime.lock, AsyncExitStack() as undo:
-            undo.push_async_callback(undo_create, manager, runtime)
-            spec = await give(manager, zone, spec, found)
-            await manager.volumes.attach(spec.zone_id, spec.id, sources)
-            checkpoint("workload-create.volumes-attached")
-            await copies.put(manager, runtime, taken)
-            # The agent works in parallel until it needs the disks.
-            attached = asyncio.Event()
-            await gather(
-                _attach_all(manager, runtime, table.specs(new), attached),
-                _prepare(manager, runtime, spec, table, taken, attached),
-            )
-            undo.pop_all()
-    finally:
-        close_all(sources)
-        taken.close()
-    return runtime.workload
+    registry: Registry
+    toolstack: Toolstack
+    volumes: ZoneVolumes
+    logs: WorkloadLogs
+    tasks: Background
+    copies: FileCopies
+    device_search: DeviceSearch
+    attachment: DeviceAttachment
+    workload_removal: WorkloadRemoval
+    limits: ZoneLimits
+    timeouts: Timeouts
 
+    async def create(self, spec: WorkloadSpec) -> Workload:
+        """Prepare a workload without a start; after a failure nothing of the workload is left.
 
-def admit(
-    manager: ZoneManager,
-    zone: ZoneRuntime,
-    spec: WorkloadSpec,
-    files: Mapping[Path, FileId],
-    copied: tuple[FileVolume, ...] = (),
-) -> tuple[WorkloadRuntime, frozenset[str]]:
-    """Reserve the id, names of disks and the record, all or nothing; returns the disks to attach."""
-    if spec.id in manager.workloads:
-        raise Exists("create workload", spec.id, "there is one already")
-    if zone.end:
-        raise Refused("create workload", spec.id, f"zone {zone.id}: {zone.end.cause}")
-    limit = manager.config.limits.workloads_per_zone
-    if len(zone.workloads) >= limit:
-        raise Exhausted("create workload", spec.id, f"zone {zone.id} has {limit}, as many as it may")
-    assigned, new = disks.assign(zone, files.values(), disks.limit(manager, zone))
-    workload = Workload(
-        id=spec.id,
-        zone_id=zone.id,
-        state=WorkloadState.CREATING,
-        created_at_ns=now_ns(),
-        disks=assigned,
-        log_path=spec.log_path,
-        tty=spec.tty,
-        stdin_once=spec.stdin_once,
-        command=_command(spec.oci_config),
-        files=copied,
-    )
-    runtime = WorkloadRuntime(workload, zone)
-    manager.put_workload(runtime, workload, INTENT)
-    manager.add_workload(runtime)
-    checkpoint("workload-create.recorded")
-    return runtime, new
+        If the command cannot run, the creation succeeds, and the start fails with the reason.
+        """
+        zone = self.registry.zone("create workload", spec.zone_id)
+        await zone.agent.ready()
+        files = disks.find("create workload", spec.id, spec.stacks)
+        # Before the record: a silent file system delays only this call.
+        ids = zone.zone.spec.id_mapping
+        taken = await self.copies.take(zone, spec)
+        found = await self.device_search.find(zone, spec.devices)
+        sources: Sequence[VolumeSource] = ()
+        try:
+            wanted = [*spec.volumes, *taken.shared]
+            sources = await self.volumes.take(zone.id, wanted, self.timeouts.call, ids)
+            runtime, new = self.admit(zone, spec, files, taken.volumes)
+            table = disks.DiskTable.of(runtime.workload.disks, files)
+            async with runtime.lock, AsyncExitStack() as undo:
+                undo.push_async_callback(self.workload_removal.undo_create, runtime)
+                spec = await give(self.attachment, zone, spec, found)
+                await self.volumes.attach(spec.zone_id, spec.id, sources)
+                checkpoint("workload-create.volumes-attached")
+                await self.copies.put(runtime, taken)
+                # The agent works in parallel until it needs the disks.
+                attached = asyncio.Event()
+                await gather(
+                    self._attach_all(runtime, table.specs(new), attached),
+                    self._prepare(runtime, spec, table, taken, attached),
+                )
+                undo.pop_all()
+        finally:
+            close_all(sources)
+            taken.close()
+        return runtime.workload
 
-
-async def _attach_all(
-    manager: ZoneManager, runtime: WorkloadRuntime, specs: Sequence[DiskSpec], attached: asyncio.Event
-) -> None:
-    try:
-        await complete_all(_attach(manager, runtime, disk) for disk in specs)
-    except Fault:
-        # Else the agent waits until its deadline.  In the background: the answer must not replace this fault.
-        manager.tasks.spawn(delete_container(runtime), f"give up container {runtime.id}")
-        raise
-    checkpoint("workload-create.disks-attached")
-    attached.set()
-
-
-async def _attach(manager: ZoneManager, runtime: WorkloadRuntime, disk: DiskSpec) -> None:
-    with step("disk.attach", zone=runtime.zone.id, workload=runtime.id):
-        await manager.toolstack.attach_disk(runtime.zone.zone.domain_id, disk)
-    checkpoint("workload-create.disk-attached")
-
-
-async def _prepare(
-    manager: ZoneManager,
-    runtime: WorkloadRuntime,
-    spec: WorkloadSpec,
-    table: disks.DiskTable,
-    taken: copies.TakenFiles,
-    attached: asyncio.Event,
-) -> None:
-    if spec.volumes or taken.shared:
-        await sharing.reach(manager, runtime)
-    await prepare(manager, runtime, _container(runtime, spec, table, taken), attached)
-
-
-async def prepare(
-    manager: ZoneManager, runtime: WorkloadRuntime, container: ContainerSpec, attached: asyncio.Event
-) -> None:
-    """Open the log, let the agent prepare the container, and copy the output into the log."""
-    outputs = runtime.outputs = await open_log(manager, runtime)
-    checkpoint("workload-create.log-open")
-    agent = runtime.zone.agent
-    try:
-        created, error = await agent.create_container(container), ""
-    except CannotStart as fault:
-        created, error = CreatedProcess(Streams(), 0), start_error(runtime.workload, fault)
-        log.info("it will not start", extra=fields(workload=runtime.id, cause=error))
-        # The log exists, and is empty.
-        await outputs.close()
-    checkpoint("workload-create.prepared")
-    outputs.begin(agent, created.streams)
-    try:
-        # A workload is CREATED only with its disks, whatever the agent says: other workloads may share disks.
-        await attached.wait()
-        workload = runtime.workload.to(
-            WorkloadState.CREATED, streams=created.streams, pid=created.pid, start_error=error
+    def admit(
+        self,
+        zone: ZoneRuntime,
+        spec: WorkloadSpec,
+        files: Mapping[Path, FileId],
+        copied: tuple[FileVolume, ...] = (),
+    ) -> tuple[WorkloadRuntime, frozenset[str]]:
+        """Reserve the id, names of disks and the record, all or nothing; returns the disks to attach."""
+        if spec.id in self.registry.workloads:
+            raise Exists("create workload", spec.id, "there is one already")
+        if zone.end:
+            raise Refused("create workload", spec.id, f"zone {zone.id}: {zone.end.cause}")
+        limit = self.limits.workloads_per_zone
+        if len(zone.workloads) >= limit:
+            raise Exhausted("create workload", spec.id, f"zone {zone.id} has {limit}, as many as it may")
+        assigned, new = disks.assign(zone, files.values(), disks.limit(self.toolstack, self.limits, zone))
+        workload = Workload(
+            id=spec.id,
+            zone_id=zone.id,
+            state=WorkloadState.CREATING,
+            created_at_ns=now_ns(),
+            disks=assigned,
+            log_path=spec.log_path,
+            tty=spec.tty,
+            stdin_once=spec.stdin_once,
+            command=_command(spec.oci_config),
+            files=copied,
         )
-        manager.put_workload(runtime, workload)
-    except BaseException:
-        agent.drop_input(created.streams.stdin)  # not in any record
-        raise
-    checkpoint("workload-create.created")
+        runtime = WorkloadRuntime(workload, zone)
+        self.registry.put_workload(runtime, workload, INTENT)
+        self.registry.add_workload(runtime)
+        checkpoint("workload-create.recorded")
+        return runtime, new
+
+    async def _attach_all(
+        self, runtime: WorkloadRuntime, specs: Sequence[DiskSpec], attached: asyncio.Event
+    ) -> None:
+        try:
+            await complete_all(self._attach(runtime, disk) for disk in specs)
+        except Fault:
+            # Else the agent waits until its deadline.  In the background, so that the answer keeps the fault.
+            self.tasks.spawn(delete_container(runtime), f"give up container {runtime.id}")
+            raise
+        checkpoint("workload-create.disks-attached")
+        attached.set()
+
+    async def _attach(self, runtime: WorkloadRuntime, disk: DiskSpec) -> None:
+        with step("disk.attach", zone=runtime.zone.id, workload=runtime.id):
+            await self.toolstack.attach_disk(runtime.zone.zone.domain_id, disk)
+        checkpoint("workload-create.disk-attached")
+
+    async def _prepare(
+        self,
+        runtime: WorkloadRuntime,
+        spec: WorkloadSpec,
+        table: disks.DiskTable,
+        taken: TakenFiles,
+        attached: asyncio.Event,
+    ) -> None:
+        if spec.volumes or taken.shared:
+            await sharing.reach(self.toolstack, runtime)
+        await self.prepare(runtime, _container(runtime, spec, table, taken), attached)
+
+    async def prepare(
+        self, runtime: WorkloadRuntime, container: ContainerSpec, attached: asyncio.Event
+    ) -> None:
+        """Open the log, let the agent prepare the container, and copy the output into the log."""
+        outputs = runtime.outputs = await self.logs.open(runtime)
+        checkpoint("workload-create.log-open")
+        agent = runtime.zone.agent
+        try:
+            created, error = await agent.create_container(container), ""
+        except CannotStart as fault:
+            created, error = CreatedProcess(Streams(), 0), start_error(runtime.workload, fault)
+            log.info("it will not start", extra=fields(workload=runtime.id, cause=error))
+            # The log exists, and is empty.
+            await outputs.close()
+        checkpoint("workload-create.prepared")
+        outputs.begin(agent, created.streams)
+        try:
+            # A workload is CREATED only with its disks, whatever the agent says: disks may be shared.
+            await attached.wait()
+            workload = runtime.workload.to(
+                WorkloadState.CREATED, streams=created.streams, pid=created.pid, start_error=error
+            )
+            self.registry.put_workload(runtime, workload)
+        except BaseException:
+            agent.drop_input(created.streams.stdin)  # not in any record
+            raise
+        checkpoint("workload-create.created")
 
 
 def _command(oci_config: bytes) -> str:
@@ -181,15 +196,8 @@ def _command(oci_config: bytes) -> str:
         return ""
 
 
-async def open_log(manager: ZoneManager, runtime: WorkloadRuntime) -> Outputs:
-    """Open the log of a workload at the position in the journal."""
-    journal = manager.journal(runtime)
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    return Outputs(await manager.logs(runtime.workload.log_path, journal))
-
-
 def _container(
-    runtime: WorkloadRuntime, spec: WorkloadSpec, table: disks.DiskTable, taken: copies.TakenFiles
+    runtime: WorkloadRuntime, spec: WorkloadSpec, table: disks.DiskTable, taken: TakenFiles
 ) -> ContainerSpec:
     return ContainerSpec(
         id=spec.id,

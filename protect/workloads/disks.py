@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from daemonkit.faults import Exhausted, Invalid
+from protect.config import ZoneLimits
 from protect.model.capacity.host import DiskLimit
 from protect.model.container import DiskFilesystem, DiskVolume, ImageVolume, Stack
 from protect.model.files import FileId
-from protect.model.toolstack import DiskSpec
+from protect.model.toolstack import DiskSpec, Toolstack
 from protect.model.workload import WorkloadDisk, WorkloadState
 from protect.state import disk_names
-from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 
 
@@ -51,13 +51,11 @@ def _identify(operation: str, workload_id: str, path: Path) -> FileId:
     return status.st_dev, status.st_ino
 
 
-def limit(manager: ZoneManager, zone: ZoneRuntime) -> DiskLimit:
+def limit(toolstack: Toolstack, limits: ZoneLimits, zone: ZoneRuntime) -> DiskLimit:
     """Most disks of the zone, by configuration and by size."""
-    configured = DiskLimit(
-        manager.config.limits.disks_per_zone, "limits.disks_per_zone of protectd.toml says how many"
-    )
+    configured = DiskLimit(limits.disks_per_zone, "limits.disks_per_zone of protectd.toml says how many")
     spec = zone.zone.spec
-    affords = manager.toolstack.disk_limit(spec.memory_bytes, spec.vcpus)
+    affords = toolstack.disk_limit(spec.memory_bytes, spec.vcpus)
     if spec.scratch_bytes:
         # The scratch disk counts, too.
         affords = replace(affords, disks=affords.disks - 1)

@@ -6,13 +6,17 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
 
 from daemonkit.faults import Exhausted, Fault, Invalid, Refused, TooLate
+from daemonkit.tasks import Background
 from protect.agent.client import AgentClient
+from protect.config import Timeouts, ZoneLimits
 from protect.model.container import ExecSpec
 from protect.model.workload import WorkloadState
 from protect.state.exec_run import ExecRun
-from protect.state.manager import ZoneManager
+from protect.state.output_memory import OutputMemory
+from protect.state.registry import Registry
 from protect.state.runtime import WorkloadRuntime
 from protect.workloads.terminal import Command, feed
 
@@ -20,36 +24,60 @@ Output = tuple[str, bytes] | int
 """("stdout"|"stderr", data), and at the end the exit code."""
 
 
-async def execute(
-    manager: ZoneManager, spec: ExecSpec, commands: AsyncIterator[Command]
-) -> AsyncGenerator[Output, None]:
-    """Run an exec until its end, the end of the caller's iteration, or the timeout (TooLate)."""
-    runtime = manager.workload("exec", spec.workload_id)
-    if runtime.workload.state is not WorkloadState.RUNNING or runtime.deleting:
-        raise Refused("exec", f"workload {runtime.id}", "it does not run")
-    agent = runtime.zone.agent
-    await agent.ready()
-    run = _admit(manager, runtime, ("stdout",) if spec.tty else ("stdout", "stderr"))
-    try:
-        await _begin(agent, run, spec)
-        async with contextlib.AsyncExitStack() as helpers:
-            for work in (_feed(agent, run, commands), _limit(manager, runtime, run, spec.timeout)):
-                helpers.callback(manager.tasks.spawn(work, f"exec in {runtime.id}").cancel)
-            async for chunk in run.output:
-                yield chunk
-            yield await run.exit_code()
-    finally:
-        run.fail(Refused("exec", f"workload {runtime.id}", "its caller went away"))
-        manager.tasks.spawn(_remove(runtime, run), f"remove exec in {runtime.id}")
+@dataclass(frozen=True, slots=True)
+class Execs:
+    """Runs execs, with limits for each zone."""
 
+    registry: Registry
+    memory: OutputMemory
+    tasks: Background
+    limits: ZoneLimits
+    timeouts: Timeouts
 
-def _admit(manager: ZoneManager, runtime: WorkloadRuntime, streams: Sequence[str]) -> ExecRun:
-    limit = manager.config.limits.execs_per_zone
-    if len(runtime.zone.execs) >= limit:
-        raise Exhausted("exec", f"workload {runtime.id}", f"its zone has {limit} execs, as many as it may")
-    run = ExecRun(f"e{secrets.token_hex(8)}", runtime.id, streams, manager.memory_of(runtime.zone.id))
-    runtime.zone.execs[run.id] = run
-    return run
+    async def execute(self, spec: ExecSpec, commands: AsyncIterator[Command]) -> AsyncGenerator[Output, None]:
+        """Run an exec until its end, the end of the caller's iteration, or the timeout (TooLate)."""
+        runtime = self.registry.workload("exec", spec.workload_id)
+        if runtime.workload.state is not WorkloadState.RUNNING or runtime.deleting:
+            raise Refused("exec", f"workload {runtime.id}", "it does not run")
+        agent = runtime.zone.agent
+        await agent.ready()
+        run = self._admit(runtime, ("stdout",) if spec.tty else ("stdout", "stderr"))
+        try:
+            await _begin(agent, run, spec)
+            async with contextlib.AsyncExitStack() as helpers:
+                for work in (_feed(agent, run, commands), self._limit(runtime, run, spec.timeout)):
+                    helpers.callback(self.tasks.spawn(work, f"exec in {runtime.id}").cancel)
+                async for chunk in run.output:
+                    yield chunk
+                yield await run.exit_code()
+        finally:
+            run.fail(Refused("exec", f"workload {runtime.id}", "its caller went away"))
+            self.tasks.spawn(_remove(runtime, run), f"remove exec in {runtime.id}")
+
+    def _admit(self, runtime: WorkloadRuntime, streams: Sequence[str]) -> ExecRun:
+        limit = self.limits.execs_per_zone
+        if len(runtime.zone.execs) >= limit:
+            raise Exhausted(
+                "exec", f"workload {runtime.id}", f"its zone has {limit} execs, as many as it may"
+            )
+        run = ExecRun(f"e{secrets.token_hex(8)}", runtime.id, streams, self.memory.of(runtime.zone.id))
+        runtime.zone.execs[run.id] = run
+        return run
+
+    async def _limit(self, runtime: WorkloadRuntime, run: ExecRun, timeout: float) -> None:
+        """Bound the exec by its timeout, and the end of the output by the drain time."""
+        zone = runtime.zone
+        try:
+            async with asyncio.timeout(timeout or None):
+                async with zone.end.bounding("use", f"zone {zone.id}"):
+                    await run.ended.wait()
+        except TimeoutError:
+            run.fail(TooLate("exec", f"workload {runtime.id}", f"it took longer than {timeout:g} s"))
+        except Fault as fault:
+            run.fail(fault)
+        else:
+            await asyncio.sleep(self.timeouts.drain)
+            run.give_up_output()
 
 
 async def _begin(agent: AgentClient, run: ExecRun, spec: ExecSpec) -> None:
@@ -66,22 +94,6 @@ async def _feed(agent: AgentClient, run: ExecRun, commands: AsyncIterator[Comman
         await feed(agent, run.process, stdin, commands, close_stdin=True)
     except Invalid as fault:
         run.fail(fault)
-
-
-async def _limit(manager: ZoneManager, runtime: WorkloadRuntime, run: ExecRun, timeout: float) -> None:
-    """Bound the exec by its timeout, and the end of the output by the drain time."""
-    zone = runtime.zone
-    try:
-        async with asyncio.timeout(timeout or None):
-            async with zone.end.bounding("use", f"zone {zone.id}"):
-                await run.ended.wait()
-    except TimeoutError:
-        run.fail(TooLate("exec", f"workload {runtime.id}", f"it took longer than {timeout:g} s"))
-    except Fault as fault:
-        run.fail(fault)
-    else:
-        await asyncio.sleep(manager.config.timeouts.drain)
-        run.give_up_output()
 
 
 async def _remove(runtime: WorkloadRuntime, run: ExecRun) -> None:

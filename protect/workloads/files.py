@@ -11,13 +11,15 @@ from dataclasses import dataclass, field, replace
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
+from protect.config import Timeouts
 from protect.model.container import CopiedVolume, WorkloadSpec
 from protect.model.files import FilesChanged, FileVolume, FoundFiles, WantedFiles
+from protect.model.ports import HostFiles
 from protect.model.volume import Volume
 from protect.state.files import FileCopy, Key, key_of
-from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
-from protect.workloads import put_files, renew_files
+from protect.workloads import put_files
+from protect.workloads.renew_files import FileRenewal
 
 log = logging.getLogger(__name__)
 
@@ -53,36 +55,97 @@ class TakenFiles:
                 found.watch.close()
 
 
-async def take(manager: ZoneManager, zone: ZoneRuntime, spec: WorkloadSpec) -> TakenFiles:
-    """Find the volumes on the host, and choose volumes to copy.  No lasting effect."""
-    taken = TakenFiles()
-    if not spec.file_volumes:
+@dataclass(frozen=True, slots=True)
+class FileCopies:
+    """Finds, puts and writes back the copies of the host's files."""
+
+    files: HostFiles
+    renewal: FileRenewal
+    timeouts: Timeouts
+
+    async def take(self, zone: ZoneRuntime, spec: WorkloadSpec) -> TakenFiles:
+        """Find the volumes on the host, and choose volumes to copy.  No lasting effect."""
+        taken = TakenFiles()
+        if not spec.file_volumes:
+            return taken
+        if not zone.zone.file_volumes:
+            hint = "leave out file_volumes, where the zone does not say that it takes them"
+            raise Refused(
+                "create workload", spec.id, f"the agent of zone {zone.id} knows no file volumes", hint
+            )
+        wanted = [self._wanted(zone, spec.id, volume) for volume in spec.file_volumes]
+        for volume, found in zip(
+            spec.file_volumes,
+            await self.files.find(zone.id, wanted, self.timeouts.call),
+            strict=True,
+        ):
+            if reason := found.reason or _not_here(zone, taken, key_of(spec.id, volume), volume, found):
+                found.close()
+                log.info(
+                    "shared, not copied: %s", reason, extra=fields(workload=spec.id, path=volume.host_path)
+                )
+                taken.shared.append(_as_shared(volume))
+            else:
+                assert found.tree is not None
+                taken.copies.append((replace(volume, file=found.tree.file), found))
         return taken
-    if not zone.zone.file_volumes:
-        hint = "leave out file_volumes, where the zone does not say that it takes them"
-        raise Refused("create workload", spec.id, f"the agent of zone {zone.id} knows no file volumes", hint)
-    wanted = [_wanted(manager, zone, spec.id, volume) for volume in spec.file_volumes]
-    for volume, found in zip(
-        spec.file_volumes,
-        await manager.files.find(zone.id, wanted, manager.config.timeouts.call),
-        strict=True,
-    ):
-        if reason := found.reason or _not_here(zone, taken, key_of(spec.id, volume), volume, found):
-            found.close()
-            log.info("shared, not copied: %s", reason, extra=fields(workload=spec.id, path=volume.host_path))
-            taken.shared.append(_as_shared(volume))
-        else:
+
+    def _wanted(self, zone: ZoneRuntime, workload_id: str, volume: FileVolume) -> WantedFiles:
+        key = key_of(workload_id, volume)
+        known = zone.files.copies.get(key)
+        if not volume.keep_current or (known and known.watched):
+            return WantedFiles(volume)
+        return WantedFiles(volume, functools.partial(self.renewal.changed, zone, key))
+
+    async def put(self, runtime: WorkloadRuntime, taken: TakenFiles) -> None:
+        """Bring the zone's copies up to date with the host.  The workload's record names the copies."""
+        files = runtime.zone.files
+        files.hold(runtime.id, taken.volumes)
+        for volume, found in taken.copies:
+            copy = files.copies[key_of(runtime.id, volume)]
+            if found.watch is not None:
+                copy.watch_by(found.watch, found.file)
+                found.watch = None
+            await self._put(runtime.zone, copy, found)
+            if copy.key in files.changed:
+                self.renewal.changed(runtime.zone, copy.key)
+        checkpoint("workload-create.files-put")
+
+    async def _put(self, zone: ZoneRuntime, copy: FileCopy, found: FoundFiles) -> None:
+        async with zone.files.lock:
             assert found.tree is not None
-            taken.copies.append((replace(volume, file=found.tree.file), found))
-    return taken
+            if copy.version in ("", found.tree.version):
+                with suppress(FilesChanged):
+                    await put_files.put(self.files, zone, copy, found.tree)
+                    return
+            # The found tree may be older than the zone's copy.
+            await self.renewal.renew(zone, copy)
 
+    def adopt(self, runtime: WorkloadRuntime) -> None:
+        """After a restart, restore watches and copies in the background.  Idempotent."""
+        volumes: Sequence[FileVolume] = runtime.workload.files
+        runtime.zone.files.hold(runtime.id, volumes)
+        for volume in volumes:
+            if volume.keep_current:
+                self.renewal.changed(runtime.zone, key_of(runtime.id, volume))
 
-def _wanted(manager: ZoneManager, zone: ZoneRuntime, workload_id: str, volume: FileVolume) -> WantedFiles:
-    key = key_of(workload_id, volume)
-    known = zone.files.copies.get(key)
-    if not volume.keep_current or (known and known.watched):
-        return WantedFiles(volume)
-    return WantedFiles(volume, functools.partial(renew_files.changed, manager, zone, key))
+    async def give_back(self, runtime: WorkloadRuntime) -> None:
+        """Write back the returned files of an ended workload.  The host may read the files at once."""
+        timeout = self.timeouts.call
+        for volume in runtime.workload.files:
+            # A record of commit bef7f32f may return bytes to a volume that is read-only.
+            if not volume.is_returned or not runtime.zone.running:
+                continue
+            owner, name = key_of(runtime.id, volume)
+            try:
+                untrusted = await runtime.zone.agent.read_file(owner, name, volume.return_bytes)
+                if untrusted:
+                    await self.files.give_back(runtime.zone.id, volume, untrusted, timeout)
+            except Fault as fault:
+                log.warning(
+                    "not written back: %s", fault, extra=fields(workload=runtime.id, path=volume.host_path)
+                )
+        checkpoint("workload-exit.files-returned")
 
 
 def _not_here(zone: ZoneRuntime, taken: TakenFiles, key: Key, volume: FileVolume, found: FoundFiles) -> str:
@@ -108,57 +171,3 @@ def _as_shared(volume: FileVolume) -> Volume:
         create_directory=True,
         map_ids=volume.map_ids,
     )
-
-
-async def put(manager: ZoneManager, runtime: WorkloadRuntime, taken: TakenFiles) -> None:
-    """Bring the zone's copies up to date with the host.  The workload's record names the copies."""
-    files = runtime.zone.files
-    files.hold(runtime.id, taken.volumes)
-    for volume, found in taken.copies:
-        copy = files.copies[key_of(runtime.id, volume)]
-        if found.watch is not None:
-            copy.watch_by(found.watch, found.file)
-            found.watch = None
-        await _put(manager, runtime.zone, copy, found)
-        if copy.key in files.changed:
-            renew_files.changed(manager, runtime.zone, copy.key)
-    checkpoint("workload-create.files-put")
-
-
-async def _put(manager: ZoneManager, zone: ZoneRuntime, copy: FileCopy, found: FoundFiles) -> None:
-    async with zone.files.lock:
-        assert found.tree is not None
-        if copy.version in ("", found.tree.version):
-            with suppress(FilesChanged):
-                await put_files.put(manager, zone, copy, found.tree)
-                return
-        # The found tree may be older than the zone's copy.
-        await renew_files.renew(manager, zone, copy)
-
-
-def adopt(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """After a restart, restore watches and copies in the background.  Idempotent."""
-    volumes: Sequence[FileVolume] = runtime.workload.files
-    runtime.zone.files.hold(runtime.id, volumes)
-    for volume in volumes:
-        if volume.keep_current:
-            renew_files.changed(manager, runtime.zone, key_of(runtime.id, volume))
-
-
-async def give_back(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """Write back the returned files of an ended workload.  The host may read the files at once."""
-    timeout = manager.config.timeouts.call
-    for volume in runtime.workload.files:
-        # A record of commit bef7f32f may return bytes to a volume that is read-only.
-        if not volume.is_returned or not runtime.zone.running:
-            continue
-        owner, name = key_of(runtime.id, volume)
-        try:
-            untrusted = await runtime.zone.agent.read_file(owner, name, volume.return_bytes)
-            if untrusted:
-                await manager.files.give_back(runtime.zone.id, volume, untrusted, timeout)
-        except Fault as fault:
-            log.warning(
-                "not written back: %s", fault, extra=fields(workload=runtime.id, path=volume.host_path)
-            )
-    checkpoint("workload-exit.files-returned")

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exists
 from protect.model.files import FileChunk, FileKind, FilePart, FileTree
+from protect.model.ports import HostFiles
 from protect.state.files import FileCopy
-from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 
 PART = 256 << 10
@@ -20,7 +20,7 @@ _OWN_SPACE = 1 << 20
 """Bytes that a workload may add to a file of its own; nobody else changes the file."""
 
 
-async def put(manager: ZoneManager, zone: ZoneRuntime, copy: FileCopy, tree: FileTree) -> None:
+async def put(files: HostFiles, zone: ZoneRuntime, copy: FileCopy, tree: FileTree) -> None:
     """Put the version into the zone's copy.  FilesChanged: the tree changed after the search."""
     if copy.version == tree.version:
         return
@@ -38,7 +38,7 @@ async def put(manager: ZoneManager, zone: ZoneRuntime, copy: FileCopy, tree: Fil
             size_bytes=space,
             map_ids=copy.volume.map_ids,
             chunks=chunks,
-            contents=await manager.files.read(zone.id, tree, chunks),
+            contents=await files.read(zone.id, tree, chunks),
             keep=tree.keep if last else (),
         )
         try:

@@ -9,11 +9,12 @@ from signal import SIGKILL
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault, Refused, Unreachable
 from daemonkit.logs import fields
-from daemonkit.tasks import complete_all, race
+from daemonkit.tasks import Background, complete_all, race
+from protect.model.ports import ZoneVolumes
 from protect.model.process import ProcessName
-from protect.model.toolstack import ShareEnd
+from protect.model.toolstack import ShareEnd, Toolstack
 from protect.model.workload import WorkloadState
-from protect.state.manager import ZoneManager
+from protect.state.registry import Registry
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 
 log = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ _PAUSE = 1.0
 """Seconds between tries to reach a zone."""
 
 
-async def reach(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
+async def reach(toolstack: Toolstack, runtime: WorkloadRuntime) -> None:
     """Mount the shared directory in the zone, before the creation of a workload with shared volumes.
 
     The first workload of a zone starts a server; later workloads cost one call to the agent.  Refused: the
@@ -30,7 +31,7 @@ async def reach(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
     """
     zone = runtime.zone
     async with zone.sharing:
-        session = runtime.session = await manager.toolstack.share(zone.zone.domain_id)
+        session = runtime.session = await toolstack.share(zone.zone.domain_id)
         checkpoint("sharing.served")
         if session:
             await race(zone.agent.mount_shared(session), runtime.share_lost.wait())
@@ -39,21 +40,21 @@ async def reach(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
     checkpoint("sharing.mounted")
 
 
-async def watch(manager: ZoneManager) -> None:
+async def watch(registry: Registry, toolstack: Toolstack, volumes: ZoneVolumes, tasks: Background) -> None:
     """React to ends of servers for as long as the daemon runs."""
-    async for end in manager.toolstack.share_ends():
-        runtime = next((r for r in manager.zones.values() if r.zone.uuid == end.uuid), None)
+    async for end in toolstack.share_ends():
+        runtime = next((r for r in registry.zones.values() if r.zone.uuid == end.uuid), None)
         if runtime is not None and not runtime.end:
-            manager.tasks.spawn(on_end(manager, runtime, end), f"end what used the volumes of {runtime.id}")
+            tasks.spawn(on_end(volumes, runtime, end), f"end what used the volumes of {runtime.id}")
 
 
-async def on_end(manager: ZoneManager, zone: ZoneRuntime, end: ShareEnd) -> None:
+async def on_end(volumes: ZoneVolumes, zone: ZoneRuntime, end: ShareEnd) -> None:
     """End the zone's workloads with volumes, because they have lost their open files."""
     log.warning("zone has lost its volumes", extra=fields(zone=zone.id, cause=end.reason))
     cause = f"the file server of its volumes ended: {end.reason}"
     lost = [
         workload
-        for name in manager.volumes.users(zone.id)
+        for name in volumes.users(zone.id)
         if (workload := zone.workloads.get(name)) is not None and _used(workload, end.session)
     ]
     for workload in lost:

@@ -12,20 +12,33 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Invalid, Refused
 from daemonkit.observe.steps import step
 from daemonkit.quantity import in_mib
-from protect.config import DEFAULT_PROFILE, SCRATCH_LEAST, Memory, Profile, ProtectdConfig
+from protect.config import (
+    DEFAULT_PROFILE,
+    SCRATCH_LEAST,
+    Memory,
+    NamedDevice,
+    Profile,
+    ProtectdConfig,
+    ZoneLimits,
+)
 from protect.model import checks
 from protect.model.capacity.host import HostMemory
 from protect.model.capacity.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
 from protect.model.capacity.reservation import Reservation
 from protect.model.domain.shares import CpuShares, DiskRates
-from protect.model.toolstack import Capabilities, DomainKernel, Mode
+from protect.model.ports import ScratchDisks
+from protect.model.toolstack import Capabilities, DomainKernel, Mode, Toolstack
 from protect.model.zone import MemoryPolicy, Zone, ZoneIdMapping, ZoneSpec, ZoneState
-from protect.state.manager import ZoneManager, now_ns
+from protect.state.daemon_lifetime import AdmissionGate
+from protect.state.ledger import Ledger
+from protect.state.registry import Registry
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
+from protect.state.timestamps import now_ns
 from protect.workloads.devices import find
 from protect.zones import disk_rates, kernel
 from protect.zones.capacity import host_memory
+from protect.zones.capacity.host_memory import MemorySampler
 
 INTENT = Intent("zone.create")
 
@@ -226,57 +239,67 @@ def _devices(reserved: Reserved, wanted: ZoneRequest) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-async def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
-    """Reserve the id, the memory and the record of a zone, all or nothing.
+@dataclass(frozen=True, slots=True)
+class ZoneAdmission:
+    """Admits zones: checks devices, kernel and room on the host, then reserves and records."""
 
-    Exists, Exhausted.  Missing, Denied: a device.  Refused: the kernel, or protectd accepts no zones.
-    """
-    find.check(manager, spec)
-    if spec.kernel:
-        await asyncio.to_thread(kernel.check, spec.id, spec.kernel)
-    with step("zone.admit", zone=spec.id):
-        promise = host_memory.zone_promise(manager.toolstack, spec)
-        memory = await host_memory.refresh(manager)
-        # Nothing is awaited from here on: two zones at once cannot both count on the same memory.
-        _check_capacity(manager, spec.id, memory)
-        return _record(manager, spec, promise)
+    registry: Registry
+    ledger: Ledger
+    toolstack: Toolstack
+    sampler: MemorySampler
+    scratch: ScratchDisks
+    gate: AdmissionGate
+    named_devices: Mapping[str, NamedDevice]
+    limits: ZoneLimits
 
+    async def admit(self, spec: ZoneSpec) -> ZoneRuntime:
+        """Reserve the id, the memory and the record of a zone, all or nothing.
 
-def _check_capacity(manager: ZoneManager, zone_id: str, memory: HostMemory) -> None:
-    if zone_id in manager.zones:
-        raise Exists(_CREATE, zone_id, "there is one already")
-    if manager.closed:
-        raise Refused(_CREATE, zone_id, manager.closed)
-    count = len(manager.zones)
-    if count >= manager.config.limits.zones:
-        raise Exhausted(_CREATE, zone_id, f"there are {count} zones, as many as limits.zones")
-    _check_domains(manager, zone_id, memory)
+        Exists, Exhausted.  Missing, Denied: a device.  Refused: the kernel, or protectd accepts no zones.
+        """
+        find.check(self.named_devices, spec)
+        if spec.kernel:
+            await asyncio.to_thread(kernel.check, spec.id, spec.kernel)
+        with step("zone.admit", zone=spec.id):
+            promise = host_memory.zone_promise(self.toolstack, spec)
+            memory = await self.sampler.refresh()
+            # Nothing is awaited from here on: two zones at once cannot both count on the same memory.
+            self._check_capacity(spec.id, memory)
+            return self._record(spec, promise)
 
+    def _check_capacity(self, zone_id: str, memory: HostMemory) -> None:
+        if zone_id in self.registry.zones:
+            raise Exists(_CREATE, zone_id, "there is one already")
+        if self.gate.closed:
+            raise Refused(_CREATE, zone_id, self.gate.closed)
+        count = len(self.registry.zones)
+        if count >= self.limits.zones:
+            raise Exhausted(_CREATE, zone_id, f"there are {count} zones, as many as limits.zones")
+        self._check_domains(zone_id, memory)
 
-def _check_domains(manager: ZoneManager, zone_id: str, memory: HostMemory) -> None:
-    """Exhausted: the hypervisor has no room for one more domain, however much memory is free.
+    def _check_domains(self, zone_id: str, memory: HostMemory) -> None:
+        """Exhausted: the hypervisor has no room for one more domain, however much memory is free.
 
-    Domains that are being created count, and domains of others.
-    """
-    capacity = manager.toolstack.capacity(manager.config.limits.disks_per_zone)
-    if not capacity.domains:
-        return
-    ours = {one.zone.uuid for one in manager.zones.values() if one.zone.state is not ZoneState.DEAD}
-    if (count := len(ours | memory.domains.keys())) >= capacity.domains:
-        cause = f"there are {count} domains, as many as the hypervisor has room for: {capacity.bound}"
-        raise Exhausted(_CREATE, zone_id, cause, "protect host says which setting to raise")
+        Domains that are being created count, and domains of others.
+        """
+        capacity = self.toolstack.capacity(self.limits.disks_per_zone)
+        if not capacity.domains:
+            return
+        ours = {one.zone.uuid for one in self.registry.zones.values() if one.zone.state is not ZoneState.DEAD}
+        if (count := len(ours | memory.domains.keys())) >= capacity.domains:
+            cause = f"there are {count} domains, as many as the hypervisor has room for: {capacity.bound}"
+            raise Exhausted(_CREATE, zone_id, cause, "protect host says which setting to raise")
 
-
-def _record(manager: ZoneManager, spec: ZoneSpec, promise: int) -> ZoneRuntime:
-    manager.scratch.admit(spec.id, spec.scratch_bytes)
-    with ExitStack() as undo:
-        undo.callback(manager.scratch.remove, spec.id)
-        manager.ledger.admit(spec.id, promise, spec.reservations)
-        undo.callback(manager.ledger.release, spec.id)
-        zone = Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns(), host_boot=manager.host_boot)
-        runtime = manager.add_zone(zone)
-        undo.callback(manager.zones.pop, spec.id)
-        manager.put_zone(runtime, runtime.zone, INTENT)
-        undo.pop_all()
-    checkpoint("zone-create.recorded")
-    return runtime
+    def _record(self, spec: ZoneSpec, promise: int) -> ZoneRuntime:
+        self.scratch.admit(spec.id, spec.scratch_bytes)
+        with ExitStack() as undo:
+            undo.callback(self.scratch.remove, spec.id)
+            self.ledger.admit(spec.id, promise, spec.reservations)
+            undo.callback(self.ledger.release, spec.id)
+            zone = Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns(), host_boot=self.registry.host_boot)
+            runtime = self.registry.add_zone(zone)
+            undo.callback(self.registry.zones.pop, spec.id)
+            self.registry.put_zone(runtime, runtime.zone, INTENT)
+            undo.pop_all()
+        checkpoint("zone-create.recorded")
+        return runtime

@@ -9,18 +9,20 @@ from contextlib import aclosing
 from daemonkit.faults import Broken, Missing, Refused
 from daemonkit.tasks import race
 from protect.host.tail import follow
+from protect.model.lifetime import End
+from protect.model.toolstack import Toolstack
 from protect.model.zone import ZoneState
-from protect.state.manager import ZoneManager
+from protect.state.registry import Registry
 from protect.state.runtime import ZoneRuntime
 
 OPERATION = "read console"
 
 
 async def console(
-    manager: ZoneManager, zone_id: str, lines: int, *, following: bool
+    registry: Registry, toolstack: Toolstack, stopping: End, zone_id: str, lines: int, *, following: bool
 ) -> AsyncGenerator[bytes, None]:
     """Yield pieces of the console (untrusted): the last ``lines`` lines, 0 for all, then later output."""
-    runtime = manager.zone(OPERATION, zone_id)
+    runtime = registry.zone(OPERATION, zone_id)
     subject = f"zone {zone_id}"
     if runtime.zone.state is ZoneState.DEAD:
         kept = runtime.zone.console.splitlines(keepends=True)
@@ -28,9 +30,9 @@ async def console(
         return
     if not runtime.zone.domain_id:
         raise Refused(OPERATION, subject, "it has no domain yet", "try again")
-    log = manager.toolstack.console_log(runtime.zone.domain_id)
+    log = toolstack.console_log(runtime.zone.domain_id)
     over = asyncio.Event() if following else None
-    ending = asyncio.ensure_future(_end(manager, runtime, over)) if over else None
+    ending = asyncio.ensure_future(_end(stopping, runtime, over)) if over else None
     try:
         async with aclosing(follow(log, lines, over)) as pieces:
             async for piece in pieces:
@@ -45,6 +47,6 @@ async def console(
             ending.cancel()
 
 
-async def _end(manager: ZoneManager, runtime: ZoneRuntime, over: asyncio.Event) -> None:
-    await race(runtime.end.wait(), manager.stopping.wait())
+async def _end(stopping: End, runtime: ZoneRuntime, over: asyncio.Event) -> None:
+    await race(runtime.end.wait(), stopping.wait())
     over.set()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
-from protect.model.toolstack import DomainId
+from protect.model.ports import ScratchDisks, ZoneVolumes
+from protect.model.toolstack import DomainId, Toolstack
 from protect.model.zone import ZoneState
-from protect.state.manager import ZoneManager
+from protect.state.ledger import Ledger
+from protect.state.registry import Registry
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
+from protect.state.zone_dirs import ZoneDirs
 from protect.zones.recovery import mark
 
 log = logging.getLogger(__name__)
@@ -21,50 +24,67 @@ log = logging.getLogger(__name__)
 INTENT = Intent("zone.destroy")
 
 
-async def destroy(manager: ZoneManager, zone_id: str) -> None:
-    """Remove the zone and its contents in any state; an unknown id succeeds.
+@dataclass(frozen=True, slots=True)
+class ZoneRemoval:
+    """Removes zones with everything that the host keeps for them."""
 
-    The removal is carried to its end even if the caller goes away.
-    """
-    runtime = manager.zones.get(zone_id)
-    if runtime is not None:
-        await complete(_destroy(manager, runtime))
+    registry: Registry
+    ledger: Ledger
+    toolstack: Toolstack
+    volumes: ZoneVolumes
+    scratch: ScratchDisks
+    dirs: ZoneDirs
+
+    async def destroy(self, zone_id: str) -> None:
+        """Remove the zone and its contents in any state; an unknown id succeeds.
+
+        The removal is carried to its end even if the caller goes away.
+        """
+        runtime = self.registry.zones.get(zone_id)
+        if runtime is not None:
+            await complete(self._destroy(runtime))
+
+    async def _destroy(self, runtime: ZoneRuntime) -> None:
+        # Wake a launch, an adoption and every call in the zone: they release the zone's lock.
+        declare_end(self.toolstack, runtime, "it is being destroyed")
+        async with runtime.lock:
+            if self.registry.zones.get(runtime.id) is runtime:
+                await self.dismantle(runtime)
+                log.info("zone destroyed", extra=fields(zone=runtime.id))
+
+    async def dismantle(self, runtime: ZoneRuntime) -> None:
+        """Remove the zone in repeatable steps; the zone's lock is held.
+
+        After a failed step the zone stays DESTROYING, for another try.
+        """
+        declare_end(self.toolstack, runtime, "it is being destroyed")
+        # Noted, not put: a full disk must not keep a domain alive.
+        self.registry.note_zone(runtime, runtime.zone.to(ZoneState.DESTROYING), INTENT)
+        checkpoint("zone-destroy.recorded")
+        await quiesce(runtime)
+        checkpoint("zone-destroy.quiet")
+        domain = await find_domain(self.toolstack, runtime)
+        if domain is not None:
+            await self.toolstack.destroy(domain)
+        # An earlier daemon may have died between the end of the domain and this step.
+        await self.toolstack.forget_console(mark.name_of(runtime.zone))
+        checkpoint("zone-destroy.domain-destroyed")
+        await self.volumes.close(runtime.id)
+        checkpoint("zone-destroy.volumes-removed")
+        self.dirs.clear(runtime.id)
+        checkpoint("zone-destroy.files-removed")
+        await asyncio.to_thread(self.scratch.remove, runtime.id)
+        checkpoint("zone-destroy.scratch-removed")
+        self.registry.drop_zone(runtime)
+        self.ledger.release(runtime.id)
+        checkpoint("zone-destroy.forgotten")
 
 
-async def _destroy(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    # Wake a launch, an adoption and every call in the zone: they release the zone's lock.
-    manager.declare_end(runtime, "it is being destroyed")
-    async with runtime.lock:
-        if manager.zones.get(runtime.id) is runtime:
-            await dismantle(manager, runtime)
-            log.info("zone destroyed", extra=fields(zone=runtime.id))
-
-
-async def dismantle(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Remove the zone in repeatable steps; the zone's lock is held.
-
-    After a failed step the zone stays DESTROYING, for another try.
-    """
-    manager.declare_end(runtime, "it is being destroyed")
-    # Noted, not put: a full disk must not keep a domain alive.
-    manager.note_zone(runtime, runtime.zone.to(ZoneState.DESTROYING), INTENT)
-    checkpoint("zone-destroy.recorded")
-    await quiesce(runtime)
-    checkpoint("zone-destroy.quiet")
-    domain = await find_domain(manager, runtime)
-    if domain is not None:
-        await manager.toolstack.destroy(domain)
-    # An earlier daemon may have died between the end of the domain and this step.
-    await manager.toolstack.forget_console(mark.name_of(runtime.zone))
-    checkpoint("zone-destroy.domain-destroyed")
-    await manager.volumes.close(runtime.id)
-    checkpoint("zone-destroy.volumes-removed")
-    manager.clear_zone_dir(runtime.id)
-    checkpoint("zone-destroy.files-removed")
-    await asyncio.to_thread(manager.scratch.remove, runtime.id)
-    checkpoint("zone-destroy.scratch-removed")
-    manager.drop_zone(runtime)
-    checkpoint("zone-destroy.forgotten")
+def declare_end(toolstack: Toolstack, runtime: ZoneRuntime, cause: str) -> None:
+    """Declare a zone's end, and wake the verbs that wait for the agent or the kernel."""
+    runtime.end.declare(cause)
+    if runtime.zone.domain_id:
+        toolstack.abandon(runtime.zone.domain_id)
 
 
 async def quiesce(runtime: ZoneRuntime) -> None:
@@ -80,12 +100,12 @@ async def quiesce(runtime: ZoneRuntime) -> None:
                 await workload.outputs.close()
 
 
-async def find_domain(manager: ZoneManager, runtime: ZoneRuntime) -> DomainId | None:
+async def find_domain(toolstack: Toolstack, runtime: ZoneRuntime) -> DomainId | None:
     """The zone's domain, found by uuid (numbers may be reused); None: no domain."""
-    domain = await manager.toolstack.find(runtime.zone.uuid)
+    domain = await toolstack.find(runtime.zone.uuid)
     if domain is None:
         return None
     if not domain.mark:  # lost with xenstore; the toolstack ends only claimed domains
-        await manager.toolstack.claim(domain.uuid, mark.name_of(runtime.zone), mark.of_zone(runtime.zone))
+        await toolstack.claim(domain.uuid, mark.name_of(runtime.zone), mark.of_zone(runtime.zone))
     runtime.zone = replace(runtime.zone, domain_id=domain.id)
     return domain.id

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 
 from daemonkit.faults import Exhausted, Fault, Missing
 from protect.agent.client import AgentClient
+from protect.config import ZoneLimits
 from protect.model.lifetime import End
-from protect.state.manager import ZoneManager
+from protect.state.daemon_lifetime import DaemonLifetime
+from protect.state.output_memory import OutputMemory
+from protect.state.registry import Registry
 from protect.stdio.exec_output import ExecOutput
 
 _DATA = "data"
@@ -30,29 +33,35 @@ Output = Connected | bytes | DialEof
 
 
 async def dial(
-    manager: ZoneManager, zone_id: str, port: int, data: AsyncIterator[bytes]
+    registry: Registry,
+    memory: OutputMemory,
+    lifetime: DaemonLifetime,
+    limits: ZoneLimits,
+    zone_id: str,
+    port: int,
+    data: AsyncIterator[bytes],
 ) -> AsyncGenerator[Output, None]:
     """Yield Connected, incoming data, and DialEof; return after the end of ``data``.
 
     The connection closes with the caller's iteration.  Refused: nobody listens.
     """
-    runtime = manager.zone("dial", zone_id)
+    runtime = registry.zone("dial", zone_id)
     agent = runtime.agent
-    limit = manager.config.limits.connections_per_zone
+    limit = limits.connections_per_zone
     if runtime.dialling >= limit:
         raise Exhausted("dial", f"zone {zone_id}", f"it has {limit} connections, as many as it may")
     runtime.dialling += 1
     name = f"connection to zone {zone_id}"
     try:
         made = await agent.dial(port)
-        output = ExecOutput((_DATA,), manager.memory_of(zone_id))
+        output = ExecOutput((_DATA,), memory.of(zone_id))
         try:
             agent.output(made.out, output.sink(_DATA))
             yield Connected()
             async with contextlib.AsyncExitStack() as helpers:
-                for end in (runtime.end, manager.stopping):
-                    helpers.callback(manager.tasks.spawn(_abort_with(end, output), name).cancel)
-                feeding = manager.tasks.spawn(_feed(agent, made.into, data), name)
+                for end in (runtime.end, lifetime.stopping):
+                    helpers.callback(lifetime.tasks.spawn(_abort_with(end, output), name).cancel)
+                feeding = lifetime.tasks.spawn(_feed(agent, made.into, data), name)
                 helpers.callback(feeding.cancel)
                 async for _, chunk in output:
                     yield chunk
@@ -60,7 +69,7 @@ async def dial(
                 await asyncio.wait({feeding})
         finally:
             output.abort(Missing("dial", f"zone {zone_id}", "its caller went away"))
-            manager.tasks.spawn(agent.hang_up(made), name)
+            lifetime.tasks.spawn(agent.hang_up(made), name)
     finally:
         runtime.dialling -= 1
 

@@ -11,10 +11,11 @@ from functools import partial
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from protect.agent import queries
+from protect.config import Timeouts
 from protect.model.statistics import StatsKind, WorkloadStats, ZoneStats
-from protect.model.toolstack import DomainInfo
+from protect.model.toolstack import DomainInfo, Toolstack
 from protect.model.workload import WorkloadState
-from protect.state.manager import ZoneManager
+from protect.state.registry import Registry
 from protect.state.runtime import StatsQuery, WorkloadRuntime, ZoneRuntime
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ KEPT = 10.0
 
 
 async def gather(
-    manager: ZoneManager, zones: Iterable[ZoneRuntime], kind: StatsKind = StatsKind.ZONE
+    timeouts: Timeouts, zones: Iterable[ZoneRuntime], kind: StatsKind = StatsKind.ZONE
 ) -> dict[str, ZoneStats]:
     """Ask all zones at once; the answers by zone id.  Zones without an answer are left out.
 
@@ -35,24 +36,26 @@ async def gather(
     """
     able = [zone for zone in zones if zone.connected and zone.client.serving and not zone.end]
     asked = [(zone, query) for zone in able if (query := _ask(zone, kind))]
-    await _some([query for _, query in asked if not query.overdue], manager.config.timeouts.stats)
+    await _some([query for _, query in asked if not query.overdue], timeouts.stats)
     answers = ((zone.id, _answer(zone, query, kind)) for zone, query in asked)
     return {zone_id: stats for zone_id, stats in answers if stats}
 
 
-async def counted(manager: ZoneManager, zone_ids: Iterable[str]) -> dict[str, DomainInfo]:
+async def counted(registry: Registry, toolstack: Toolstack, zone_ids: Iterable[str]) -> dict[str, DomainInfo]:
     """Figures of the hypervisor by zone id, without zones whose domain is gone."""
-    domains = {domain.uuid: domain for domain in await manager.toolstack.list()}
-    runtimes = [manager.zones[one] for one in zone_ids if one in manager.zones]
+    domains = {domain.uuid: domain for domain in await toolstack.list()}
+    runtimes = [registry.zones[one] for one in zone_ids if one in registry.zones]
     return {one.id: domains[one.zone.uuid] for one in runtimes if one.zone.uuid in domains}
 
 
-async def of_workloads(manager: ZoneManager, ids: Sequence[str]) -> list[tuple[str, WorkloadStats]]:
+async def of_workloads(
+    registry: Registry, timeouts: Timeouts, ids: Sequence[str]
+) -> list[tuple[str, WorkloadStats]]:
     """Statistics of the given or all workloads, with their zones' ids; without ended workloads."""
-    named = [manager.workload("stats", one) for one in dict.fromkeys(ids)]
-    wanted = {runtime.id: runtime for runtime in named or manager.workloads.values() if _lives(runtime)}
+    named = [registry.workload("stats", one) for one in dict.fromkeys(ids)]
+    wanted = {runtime.id: runtime for runtime in named or registry.workloads.values() if _lives(runtime)}
     zones = {runtime.zone.id: runtime.zone for runtime in wanted.values()}
-    answers = await gather(manager, zones.values(), StatsKind.WORKLOADS)
+    answers = await gather(timeouts, zones.values(), StatsKind.WORKLOADS)
     return [
         (zone_id, row) for zone_id, answer in answers.items() for row in answer.workloads if row.id in wanted
     ]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protect.state.manager import ZoneManager
-from protect.zones import launch
+from protect.assembly import Assembly
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import running, zone_spec
@@ -20,15 +19,15 @@ def toolstack() -> MemoryToolstack:
 
 
 @pytest.fixture
-async def manager(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[ZoneManager]:
+async def protectd(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Assembly]:
     """protectd's logic with one zone, ``z1``; at the end no agent may have met a fault."""
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, zone_spec())
-        yield manager
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        yield protectd
         assert [fault for domain in toolstack.domains.values() for fault in domain.agent.faults] == []
 
 
 @pytest.fixture
-def agent(manager: ZoneManager, toolstack: MemoryToolstack) -> SimAgent:
+def agent(protectd: Assembly, toolstack: MemoryToolstack) -> SimAgent:
     """The agent of ``z1``."""
     return toolstack.of_zone("z1").agent

@@ -8,14 +8,13 @@ from dataclasses import replace
 from daemonkit.checkpoints import checkpoint
 from protect.model.container import WorkloadSpec
 from protect.model.volume import DeviceKind, ZoneDevice
-from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
-from protect.workloads.devices.attach import acquire
+from protect.workloads.devices.attach import DeviceAttachment
 from protect.workloads.devices.nodes import Node, with_nodes
 
 
 async def give(
-    manager: ZoneManager, zone: ZoneRuntime, spec: WorkloadSpec, found: Sequence[ZoneDevice]
+    attachment: DeviceAttachment, zone: ZoneRuntime, spec: WorkloadSpec, found: Sequence[ZoneDevice]
 ) -> WorkloadSpec:
     """Attach each device unless attached already; returns the spec with device nodes for the container.
 
@@ -23,7 +22,7 @@ async def give(
     """
     nodes = []
     for request, wanted in zip(spec.devices, found, strict=True):
-        device = await acquire(manager, zone, wanted, spec.id)
+        device = await attachment.acquire(zone, wanted, spec.id)
         if device.kind is DeviceKind.BLOCK and request.container_path:
             nodes.append(Node(request, device, await zone.agent.find_device(device.vdev)))
     if found:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 from daemonkit.faults import Fault
 from protect.model.capacity.host import HostMemory, Mode
 from protect.model.toolstack import Toolstack
 from protect.model.zone import ZoneSpec
-from protect.state.ledger import MemorySample
-from protect.state.manager import ZoneManager
+from protect.state.ledger import Ledger, MemorySample
+from protect.state.registry import Registry
 
 log = logging.getLogger(__name__)
 
@@ -39,28 +40,35 @@ def memory_within(toolstack: Toolstack, total_bytes: int, vcpus: int) -> int:
     return max(total_bytes - overhead, 0) // _MIB * _MIB
 
 
-async def refresh(manager: ZoneManager) -> HostMemory:
-    """Give the ledger a new sample of the host's memory; returns the sample."""
-    memory = await manager.toolstack.memory()
-    zone_of = {runtime.zone.uuid: zone_id for zone_id, runtime in manager.zones.items()}
-    held = {zone_of[uuid]: size for uuid, size in memory.domains.items() if uuid in zone_of}
-    manager.ledger.sample(
-        MemorySample(
-            free=memory.free,
-            held=held,
-            foreign=sum(memory.domains.values()) - sum(held.values()),
-            dom0=memory.dom0,
-            sharing=memory.sharing,
+@dataclass(frozen=True, slots=True)
+class MemorySampler:
+    """Keeps the ledger in step with the hypervisor's report of the host's memory."""
+
+    registry: Registry
+    ledger: Ledger
+    toolstack: Toolstack
+
+    async def refresh(self) -> HostMemory:
+        """Give the ledger a new sample of the host's memory; returns the sample."""
+        memory = await self.toolstack.memory()
+        zone_of = {runtime.zone.uuid: zone_id for zone_id, runtime in self.registry.zones.items()}
+        held = {zone_of[uuid]: size for uuid, size in memory.domains.items() if uuid in zone_of}
+        self.ledger.sample(
+            MemorySample(
+                free=memory.free,
+                held=held,
+                foreign=sum(memory.domains.values()) - sum(held.values()),
+                dom0=memory.dom0,
+                sharing=memory.sharing,
+            )
         )
-    )
-    return memory
+        return memory
 
-
-async def follow(manager: ZoneManager) -> None:
-    """Refresh the ledger while the daemon runs."""
-    while True:
-        await asyncio.sleep(PERIOD)
-        try:
-            await refresh(manager)
-        except Fault as fault:
-            log.warning("the host's memory is not known: %s", fault)
+    async def follow(self) -> None:
+        """Refresh the ledger while the daemon runs."""
+        while True:
+            await asyncio.sleep(PERIOD)
+            try:
+                await self.refresh()
+            except Fault as fault:
+                log.warning("the host's memory is not known: %s", fault)

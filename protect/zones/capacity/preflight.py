@@ -8,8 +8,8 @@ from daemonkit.faults import Fault
 from protect.config import ProtectdConfig
 from protect.host.devices import is_pci
 from protect.model.capacity.host import HostWants
-from protect.model.events import NoticeGone, NoticeSeen
-from protect.state.manager import ZoneManager
+from protect.model.toolstack import Toolstack
+from protect.state.registry import Registry
 
 log = logging.getLogger(__name__)
 
@@ -23,17 +23,12 @@ def wants(config: ProtectdConfig) -> HostWants:
     )
 
 
-async def check(manager: ZoneManager) -> None:
+async def check(registry: Registry, toolstack: Toolstack, config: ProtectdConfig) -> None:
     """Check the host's settings, and publish new and withdrawn notices; a failure is logged."""
     try:
-        found = await manager.toolstack.preflight(wants(manager.config))
+        found = await toolstack.preflight(wants(config))
     except Fault as fault:
         log.error("the host's settings are not known: %s", fault)
         return
-    before, manager.preflight = manager.preflight, found
-    for notice in found:
-        if notice not in before:
-            log.warning("%s", notice.text)
-            manager.hub.publish(NoticeSeen(notice))
-    for setting in {notice.setting for notice in before} - {notice.setting for notice in found}:
-        manager.hub.publish(NoticeGone(setting))
+    for notice in registry.put_notices(found):
+        log.warning("%s", notice.text)

@@ -12,10 +12,9 @@ from dataclasses import replace
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from protect.model import checks
-from protect.model.toolstack import MARK_LIMIT, DomainInfo
+from protect.model.toolstack import MARK_LIMIT, DomainInfo, Toolstack
 from protect.model.zone import Zone, ZoneSpec, ZoneState, domain_name
 from protect.state import records
-from protect.state.manager import ZoneManager
 
 log = logging.getLogger(__name__)
 
@@ -68,9 +67,9 @@ def zone_of(domain: DomainInfo) -> Zone | None:
     return Zone(size, zone.uuid, ZoneState.RUNNING, zone.created_at_ns, domain_id=domain.id)
 
 
-async def restore(manager: ZoneManager, zone: Zone) -> None:
+async def restore(toolstack: Toolstack, zone: Zone) -> None:
     """Mark the zone's domain as ours again.  A failure is only logged: the patrol tries again."""
     try:
-        await manager.toolstack.claim(zone.uuid, name_of(zone), of_zone(zone))
+        await toolstack.claim(zone.uuid, name_of(zone), of_zone(zone))
     except Fault as fault:
         log.error("a domain could not be marked: %s", fault, extra=fields(zone=zone.id))

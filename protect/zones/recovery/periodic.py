@@ -8,12 +8,16 @@ from uuid import UUID
 
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
-from protect.model.toolstack import DomainDeath, DomainInfo, DomainState, ShutdownReason
+from daemonkit.tasks import Background
+from protect.config import Timeouts
+from protect.model.toolstack import DomainDeath, DomainInfo, DomainState, ShutdownReason, Toolstack
 from protect.model.zone import ZoneState
-from protect.state.manager import ZoneManager
+from protect.state.registry import Registry
 from protect.state.runtime import ZoneRuntime
-from protect.zones import deaths, reconcile
+from protect.zones.deaths import ZoneDeaths
+from protect.zones.reconcile import Reconcile
 from protect.zones.recovery import mark
+from protect.zones.recovery.load_records import RecordedZone
 from protect.zones.recovery.strangers import unknown
 from protect.zones.upkeep import pause
 
@@ -23,15 +27,28 @@ log = logging.getLogger(__name__)
 class PeriodicReconcile:
     """Compares zones and domains periodically, and remembers logged strangers."""
 
-    def __init__(self, manager: ZoneManager) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        registry: Registry,
+        toolstack: Toolstack,
+        tasks: Background,
+        deaths: ZoneDeaths,
+        reconcile: Reconcile,
+        timeouts: Timeouts,
+    ) -> None:
+        self._registry = registry
+        self._toolstack = toolstack
+        self._tasks = tasks
+        self._deaths = deaths
+        self._reconcile = reconcile
+        self._timeouts = timeouts
         self._strangers: set[UUID] = set()
         self._failing = False
 
     async def run(self) -> None:
         """Compare every ``timeouts.reconcile`` while the daemon runs."""
         while True:
-            await asyncio.sleep(self._manager.config.timeouts.reconcile)
+            await asyncio.sleep(self._timeouts.reconcile)
             try:
                 await self.look()
                 self._failing = False
@@ -43,26 +60,25 @@ class PeriodicReconcile:
 
     async def look(self) -> None:
         """Compare once, without zones launched after the start of the listing."""
-        before = [(runtime, runtime.paused) for runtime in self._manager.zones.values()]
-        domains = {domain.uuid: domain for domain in await self._manager.toolstack.list()}
+        before = [(runtime, runtime.paused) for runtime in self._registry.zones.values()]
+        domains = {domain.uuid: domain for domain in await self._toolstack.list()}
         for runtime, paused in before:
-            if self._manager.zones.get(runtime.id) is runtime:
+            if self._registry.zones.get(runtime.id) is runtime:
                 domain = domains.get(runtime.zone.uuid)
                 await self._compare(runtime, domain)
                 if domain and runtime.running and runtime.paused is paused and not runtime.lock.locked():
-                    pause.seen(self._manager, runtime, domain)
+                    pause.seen(self._registry, runtime, domain)
         self._tell_of_strangers(list(domains.values()))
 
     async def _compare(self, runtime: ZoneRuntime, domain: DomainInfo | None) -> None:
-        manager = self._manager
         if runtime.running:
             await self._running(runtime, domain)
         elif runtime.lock.locked():
             pass  # a verb works on the zone
         elif runtime.zone.state is ZoneState.DESTROYING or (domain and runtime.zone.state is ZoneState.DEAD):
             log.warning("what failed before is tried again", extra=fields(zone=runtime.id))
-            again = reconcile.reconcile(manager, reconcile.RecordedZone(runtime, domain, None))
-            manager.tasks.spawn(again, f"clean up zone {runtime.id}")
+            again = self._reconcile.reconcile(RecordedZone(runtime, domain, None))
+            self._tasks.spawn(again, f"clean up zone {runtime.id}")
 
     async def _running(self, runtime: ZoneRuntime, domain: DomainInfo | None) -> None:
         """Handle an unreported end, or a lost mark.  ``on_death`` takes the zone's lock."""
@@ -73,15 +89,15 @@ class PeriodicReconcile:
             ended = domain.shutdown_reason or ShutdownReason.UNKNOWN
         else:
             if not domain.mark:
-                await mark.restore(self._manager, runtime.zone)
+                await mark.restore(self._toolstack, runtime.zone)
             return
         log.warning("the end of a domain was noticed late", extra=fields(zone=runtime.id))
-        dying = deaths.on_death(self._manager, runtime, DomainDeath(uuid, ended))
-        self._manager.tasks.spawn(dying, f"mark zone {runtime.id} dead")
+        dying = self._deaths.on_death(runtime, DomainDeath(uuid, ended))
+        self._tasks.spawn(dying, f"mark zone {runtime.id} dead")
 
     def _tell_of_strangers(self, domains: list[DomainInfo]) -> None:
         """Log each stranger once."""
-        now = {domain.uuid: domain for domain in unknown(self._manager, domains)}
+        now = {domain.uuid: domain for domain in unknown(self._registry, domains)}
         for uuid in now.keys() - self._strangers:
             told = fields(domain=now[uuid].id, name=now[uuid].name, marked=bool(now[uuid].mark))
             log.warning("unknown domain left alone", extra=told)

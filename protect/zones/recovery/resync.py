@@ -4,39 +4,67 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
+from daemonkit.tasks import Background
 from protect.model.process import DialedConnection, ListedProcess, ProcessList, ProcessName
-from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
-from protect.workloads import adopt, delete, exits
+from protect.workloads.adopt import WorkloadAdoption
+from protect.workloads.delete import WorkloadRemoval
+from protect.workloads.exits import WorkloadExits
 
 log = logging.getLogger(__name__)
 
 
-async def resync(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Adopt every workload of the zone; output continues at the last position."""
-    await adopt.open_logs(manager, runtime)
-    untrusted = await runtime.client.list_processes()
-    checkpoint("resync.listed")
-    listed = _by_workload(runtime, untrusted)
-    for workload in list(runtime.workloads.values()):
-        adopt.adopt(manager, workload, listed.get(workload.id))
-    orphans: list[ProcessName] = []
-    for process in untrusted.processes:
-        if process.name.container_id not in runtime.workloads:
-            continue
-        if process.name.exec_id and process.name.exec_id not in runtime.execs:
-            orphans.append(process.name)
-        elif process.exited is not None:
-            exits.on_exit(manager, runtime, process.exited)
-    _close_orphans(manager, runtime, untrusted.connections)
-    checkpoint("resync.joined")
-    runtime.client.serve()
-    if orphans:
-        manager.tasks.spawn(_end_orphans(runtime, orphans), f"end execs in zone {runtime.id}")
+@dataclass(frozen=True, slots=True)
+class Resync:
+    """Reconciles the agent of a zone with the registry."""
+
+    tasks: Background
+    exits: WorkloadExits
+    workload_removal: WorkloadRemoval
+    workload_adoption: WorkloadAdoption
+
+    async def resync(self, runtime: ZoneRuntime) -> None:
+        """Adopt every workload of the zone; output continues at the last position."""
+        await self.workload_adoption.open_logs(runtime)
+        untrusted = await runtime.client.list_processes()
+        checkpoint("resync.listed")
+        listed = _by_workload(runtime, untrusted)
+        for workload in list(runtime.workloads.values()):
+            self.workload_adoption.adopt(workload, listed.get(workload.id))
+        orphans: list[ProcessName] = []
+        for process in untrusted.processes:
+            if process.name.container_id not in runtime.workloads:
+                continue
+            if process.name.exec_id and process.name.exec_id not in runtime.execs:
+                orphans.append(process.name)
+            elif process.exited is not None:
+                self.exits.on_exit(runtime, process.exited)
+        self._close_orphans(runtime, untrusted.connections)
+        checkpoint("resync.joined")
+        runtime.client.serve()
+        if orphans:
+            self.tasks.spawn(_end_orphans(runtime, orphans), f"end execs in zone {runtime.id}")
+
+    def _close_orphans(self, runtime: ZoneRuntime, untrusted: Iterable[DialedConnection]) -> None:
+        """Hang up connections whose callers were lost with an earlier protectd."""
+        for connection in untrusted:
+            if connection.into not in runtime.client.connections:
+                closing = runtime.client.hang_up(connection)
+                self.tasks.spawn(closing, f"close a connection in zone {runtime.id}")
+
+    async def finish_intents(self, runtime: ZoneRuntime) -> None:
+        """Undo half-made workloads, finish half-done deletes; the next connection repeats failures."""
+        for workload in list(runtime.workloads.values()):
+            if workload.deleting:
+                try:
+                    await self.workload_removal.finish(workload)
+                except Fault as fault:
+                    log.warning("not removed yet: %s", fault, extra=fields(workload=workload.id))
 
 
 def _by_workload(runtime: ZoneRuntime, untrusted: ProcessList) -> Mapping[str, ListedProcess]:
@@ -52,21 +80,3 @@ async def _end_orphans(runtime: ZoneRuntime, orphans: Iterable[ProcessName]) -> 
     """Remove execs whose callers were lost with an earlier protectd."""
     for orphan in orphans:
         await runtime.agent.delete_exec(orphan)
-
-
-def _close_orphans(manager: ZoneManager, runtime: ZoneRuntime, untrusted: Iterable[DialedConnection]) -> None:
-    """Hang up connections whose callers were lost with an earlier protectd."""
-    for connection in untrusted:
-        if connection.into not in runtime.client.connections:
-            closing = runtime.client.hang_up(connection)
-            manager.tasks.spawn(closing, f"close a connection in zone {runtime.id}")
-
-
-async def finish_intents(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Undo half-made workloads, finish half-done deletes; failures are repeated at the next connection."""
-    for workload in list(runtime.workloads.values()):
-        if workload.deleting:
-            try:
-                await delete.finish(manager, workload)
-            except Fault as fault:
-                log.warning("not removed yet: %s", fault, extra=fields(workload=workload.id))

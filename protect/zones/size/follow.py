@@ -8,11 +8,12 @@ import logging
 from daemonkit.faults import Exhausted, Fault
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
+from protect.config import Memory
 from protect.model.zone import MemoryPolicy
-from protect.state.manager import ZoneManager
+from protect.state.registry import Registry
 from protect.state.runtime import ZoneRuntime
-from protect.zones.size import sizing
 from protect.zones.size.policy import Bounds, Look, decide
+from protect.zones.size.sizing import Sizing, with_memory
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +21,10 @@ log = logging.getLogger(__name__)
 class MemoryFollower:
     """Looks at the zones periodically, and counts for each zone the looks at which it was too large."""
 
-    def __init__(self, manager: ZoneManager) -> None:
-        self._manager = manager
+    def __init__(self, registry: Registry, sizing: Sizing, memory: Memory) -> None:
+        self._registry = registry
+        self._sizing = sizing
+        self._memory = memory
         self._idle: dict[str, int] = {}
         self._refused: set[str] = set()
         """Zones whose last growth failed for lack of memory, to log each only once."""
@@ -29,12 +32,12 @@ class MemoryFollower:
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
-            await asyncio.sleep(self._manager.config.memory.policy_period)
+            await asyncio.sleep(self._memory.policy_period)
             await self.look()
 
     async def look(self) -> None:
         """Look at each zone once, and resize zones of the wrong size.  Failures are logged."""
-        zones = [zone for zone in self._manager.zones.values() if _follows(zone)]
+        zones = [zone for zone in self._registry.zones.values() if _follows(zone)]
         self._idle = {zone.id: self._idle.get(zone.id, 0) for zone in zones}
         self._refused &= self._idle.keys()
         await asyncio.gather(*(self._follow(zone) for zone in zones))
@@ -61,7 +64,7 @@ class MemoryFollower:
         verdict = decide(look, bounds, self._idle[zone.id])
         self._idle[zone.id] = verdict.idle_looks
         if verdict.memory_bytes != spec.memory_bytes:
-            await complete(sizing.change(self._manager, zone, sizing.with_memory(spec, verdict.memory_bytes)))
+            await complete(self._sizing.change(zone, with_memory(spec, verdict.memory_bytes)))
 
 
 def _follows(zone: ZoneRuntime) -> bool:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from daemonkit.faults import Refused
 from daemonkit.tasks import complete
-from protect.config import Profile
+from protect.config import Profile, ProtectdConfig
 from protect.model.domain.shares import CpuShares
 from protect.model.zone import MemoryPolicy, Zone, ZoneSpec
-from protect.state.manager import ZoneManager
-from protect.zones.size import sizing
+from protect.state.registry import Registry
+from protect.zones.size.sizing import Sizing
 
 _MIB = 1 << 20
 _OLD = "its agent is of an earlier release; a new pod can be resized"
@@ -54,7 +54,13 @@ class ZoneSize:
 
 
 async def resize(
-    manager: ZoneManager, zone_id: str, wanted: ZoneSize, *, only_more: bool = False
+    registry: Registry,
+    sizing: Sizing,
+    config: ProtectdConfig,
+    zone_id: str,
+    wanted: ZoneSize,
+    *,
+    only_more: bool = False,
 ) -> list[str]:
     """Change everything, or nothing; then returns a sentence for each impossible wish.
 
@@ -62,19 +68,19 @@ async def resize(
 
     Exhausted: the host lacks memory.  If the agent cannot resize, a zone larger than wanted keeps its size.
     """
-    runtime = manager.zone("resize zone", zone_id)
+    runtime = registry.zone("resize zone", zone_id)
     async with runtime.lock:
         if not runtime.running:
             raise Refused("resize zone", zone_id, runtime.end.cause or f"it is {runtime.zone.state.value}")
         zone = runtime.zone
         if only_more or not zone.resizes:
             wanted = _without_less(zone.spec, wanted)
-        if not_done := _impossible(zone, wanted, manager.config.profile(zone.spec.profile)):
+        if not_done := _impossible(zone, wanted, config.profile(zone.spec.profile)):
             return not_done
         after = wanted.applied(zone.spec)
         if after != ZoneSize().applied(zone.spec):
             try:
-                await complete(sizing.change(manager, runtime, after))
+                await complete(sizing.change(runtime, after))
             except Refused as fault:
                 if runtime.end:
                     raise

@@ -10,19 +10,22 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
+from protect.config import Timeouts
 from protect.model.errors import DomainGone
 from protect.model.process import GuestSize
-from protect.model.toolstack import DomainInfo
+from protect.model.toolstack import DomainInfo, Toolstack
 from protect.model.zone import Zone, ZoneSpec
-from protect.state.manager import ZoneManager
+from protect.state.ledger import Ledger
+from protect.state.registry import Registry
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
 from protect.zones.capacity import host_memory
+from protect.zones.capacity.host_memory import MemorySampler
 
 log = logging.getLogger(__name__)
 
@@ -37,31 +40,167 @@ _FIRST_LOOK, _LOOK = 0.005, 0.25
 """Seconds between looks: neither Xen nor a guest reports the end of a balloon's work."""
 
 
-async def change(manager: ZoneManager, runtime: ZoneRuntime, after: ZoneSpec) -> None:
-    """Give the zone the size and shares of ``after``, or change nothing.
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """Changes the sizes of running zones."""
 
-    Exhausted: the host lacks memory.  Refused: the zone cannot give enough memory back, or does not start or
-    stop its CPUs.  Must not be cancelled.
-    """
-    before = runtime.zone
-    await host_memory.refresh(manager)
-    larger = max(before.spec, after, key=lambda spec: spec.memory_bytes)
-    manager.ledger.change(runtime.id, host_memory.zone_promise(manager.toolstack, larger))
-    try:
-        manager.put_zone(runtime, before, Intent(OPERATION, data={_MEMORY: str(after.memory_bytes)}))
-        checkpoint("zone-resize.recorded")
-        await _apply(manager, runtime, after)
-        manager.put_zone(runtime, replace(runtime.zone, spec=after))
-    except Fault as fault:
-        log.info("resize is undone: %s", fault, extra=fields(zone=runtime.id))
-        if not runtime.end:
-            await restore(manager, runtime)
-        raise
-    checkpoint("zone-resize.done")
-    manager.ledger.change(runtime.id, host_memory.zone_promise(manager.toolstack, after))
-    memory, vcpus, shares = after.memory_bytes, after.vcpus, after.shares
-    told = fields(zone=runtime.id, memory=memory, vcpus=vcpus, weight=shares.weight, cap=shares.cap)
-    log.info("zone is resized", extra=told)
+    registry: Registry
+    ledger: Ledger
+    toolstack: Toolstack
+    sampler: MemorySampler
+    timeouts: Timeouts
+
+    async def change(self, runtime: ZoneRuntime, after: ZoneSpec) -> None:
+        """Give the zone the size and shares of ``after``, or change nothing.
+
+        Exhausted: the host lacks memory.  Refused: the zone cannot give enough memory back, or does not
+        start or stop its CPUs.  Must not be cancelled.
+        """
+        before = runtime.zone
+        await self.sampler.refresh()
+        larger = max(before.spec, after, key=lambda spec: spec.memory_bytes)
+        self.ledger.change(runtime.id, host_memory.zone_promise(self.toolstack, larger))
+        try:
+            self.registry.put_zone(
+                runtime, before, Intent(OPERATION, data={_MEMORY: str(after.memory_bytes)})
+            )
+            checkpoint("zone-resize.recorded")
+            await self._apply(runtime, after)
+            self.registry.put_zone(runtime, replace(runtime.zone, spec=after))
+        except Fault as fault:
+            log.info("resize is undone: %s", fault, extra=fields(zone=runtime.id))
+            if not runtime.end:
+                await self.restore(runtime)
+            raise
+        checkpoint("zone-resize.done")
+        self.ledger.change(runtime.id, host_memory.zone_promise(self.toolstack, after))
+        memory, vcpus, shares = after.memory_bytes, after.vcpus, after.shares
+        told = fields(zone=runtime.id, memory=memory, vcpus=vcpus, weight=shares.weight, cap=shares.cap)
+        log.info("zone is resized", extra=told)
+
+    async def restore(self, runtime: ZoneRuntime) -> None:
+        """Set the recorded size and shares in the hypervisor.
+
+        A failure is logged, and the next start tries again.
+        """
+        zone, toolstack = runtime.zone, self.toolstack
+        try:
+            await toolstack.set_memory(zone.domain_id, zone.spec.memory_bytes)
+            await toolstack.set_vcpus(zone.domain_id, zone.spec.vcpus)
+            await toolstack.set_shares(zone.domain_id, zone.spec.shares)
+        except Fault as fault:
+            log.error("the zone's size is not what is recorded: %s", fault, extra=fields(zone=runtime.id))
+            return
+        checkpoint("zone-restore.set")
+        if zone.resizes and runtime.connected:
+            await self.start_cpus(runtime)
+        self.registry.note_zone(runtime, runtime.zone)
+        self.ledger.change(runtime.id, host_memory.zone_promise(self.toolstack, zone.spec))
+
+    async def start_cpus(self, runtime: ZoneRuntime) -> None:
+        """Let the zone start all its CPUs; a failure is logged.
+
+        The kernel may not have noticed new CPUs yet: the zone is asked until they run.
+        """
+        vcpus = runtime.zone.spec.vcpus
+
+        def reached(_: DomainInfo, size: GuestSize) -> bool:
+            return size.cpus >= vcpus
+
+        try:
+            last = await self._until(runtime, reached, vcpus)
+        except Fault as fault:
+            log.warning("the zone may lack a CPU: %s", fault, extra=fields(zone=runtime.id))
+            return
+        if last is not None:
+            told = fields(zone=runtime.id, vcpus=vcpus, running=last[1].cpus)
+            log.warning("the zone does not start its CPUs", extra=told)
+
+    async def _apply(self, runtime: ZoneRuntime, after: ZoneSpec) -> None:
+        spec = runtime.zone.spec
+        if after.vcpus < spec.vcpus:
+            await self._set_vcpus(runtime, after.vcpus)
+            checkpoint("zone-resize.cpus-taken")
+        if after.memory_bytes < spec.memory_bytes:
+            await self._take_memory(runtime, after.memory_bytes)
+            checkpoint("zone-resize.memory-taken")
+        if after.memory_bytes > spec.memory_bytes:
+            await self._give_memory(runtime, after.memory_bytes)
+            checkpoint("zone-resize.memory-given")
+        if after.vcpus > spec.vcpus:
+            await self._set_vcpus(runtime, after.vcpus)
+            checkpoint("zone-resize.cpus-given")
+        if (after.shares, after.vcpus) != (spec.shares, spec.vcpus):
+            await self.toolstack.set_shares(runtime.zone.domain_id, after.shares)
+            checkpoint("zone-resize.shared")
+
+    async def _set_vcpus(self, runtime: ZoneRuntime, vcpus: int) -> None:
+        await self.toolstack.set_vcpus(runtime.zone.domain_id, vcpus)
+
+        def reached(info: DomainInfo, size: GuestSize) -> bool:
+            return info.vcpus_online == vcpus == size.cpus
+
+        last = await self._until(runtime, reached, vcpus)
+        if last is not None:
+            cause = f"vCPUs: {vcpus} wanted, the zone says that it runs {last[1].cpus}"
+            raise Refused("resize zone", runtime.id, f"{cause}, Xen counts {last[0].vcpus_online}")
+
+    async def _give_memory(self, runtime: ZoneRuntime, memory: int) -> None:
+        begin = runtime.zone.spec.memory_bytes
+        total = (await runtime.agent.resize()).memory_total_bytes
+        await self.toolstack.set_memory(runtime.zone.domain_id, memory)
+
+        def reached(info: DomainInfo, size: GuestSize) -> bool:
+            given = min(info.held_bytes - begin, size.memory_total_bytes - total)
+            return given >= memory - begin - _tolerance(memory - begin)
+
+        last = await self._until(runtime, reached)
+        if last is not None:
+            cause = f"memory: {_mib(memory)} wanted, the zone took {_mib(max(0, last[0].held_bytes))}"
+            raise Refused("resize zone", runtime.id, cause)
+
+    async def _take_memory(self, runtime: ZoneRuntime, memory: int) -> None:
+        begin = runtime.zone.spec.memory_bytes
+        first = await runtime.agent.resize()
+        least = least_memory(begin, first)
+        if memory < least:
+            raise Refused("resize zone", runtime.id, _keeps(memory, least))
+        await self.toolstack.set_memory(runtime.zone.domain_id, memory)
+
+        def reached(info: DomainInfo, size: GuestSize) -> bool:
+            taken = first.memory_total_bytes - size.memory_total_bytes
+            return info.held_bytes <= memory and taken >= begin - memory - _tolerance(begin - memory)
+
+        last = await self._until(runtime, reached)
+        if last is not None:
+            raise Refused("resize zone", runtime.id, _keeps(memory, max(memory, last[0].held_bytes)))
+
+    async def _until(
+        self,
+        runtime: ZoneRuntime,
+        reached: Callable[[DomainInfo, GuestSize], bool],
+        cpus: int = 0,
+    ) -> tuple[DomainInfo, GuestSize] | None:
+        """Look until ``reached``: None; the last look if nothing changes any more, or after the timeout."""
+        loop = asyncio.get_running_loop()
+        begun = changed = loop.time()
+        pause, last, patience = _FIRST_LOOK, None, self.timeouts.resize
+        while True:
+            size = await runtime.agent.resize(cpus)
+            info = await self.toolstack.find(runtime.zone.uuid)
+            if info is None:
+                raise DomainGone("resize zone", runtime.id, "its domain is gone")
+            if reached(info, size):
+                return None
+            seen = (info.held_bytes, info.vcpus_online, size.cpus, size.memory_total_bytes)
+            now = loop.time()
+            if seen != last:
+                last, changed = seen, now
+            if now - begun > patience or now - changed > patience / _STALLED:
+                return info, size
+            with suppress(TimeoutError):
+                await asyncio.wait_for(runtime.end.wait(), pause)
+            pause = min(2 * pause, _LOOK)
 
 
 def with_memory(spec: ZoneSpec, memory_bytes: int) -> ZoneSpec:
@@ -76,112 +215,12 @@ def intended(zone: Zone, intent: Intent | None) -> ZoneSpec:
     return with_memory(zone.spec, max(zone.spec.memory_bytes, int(intent.data[_MEMORY])))
 
 
-async def restore(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Set the recorded size and shares in the hypervisor.  The next start repeats a failed step (logged)."""
-    zone, toolstack = runtime.zone, manager.toolstack
-    try:
-        await toolstack.set_memory(zone.domain_id, zone.spec.memory_bytes)
-        await toolstack.set_vcpus(zone.domain_id, zone.spec.vcpus)
-        await toolstack.set_shares(zone.domain_id, zone.spec.shares)
-    except Fault as fault:
-        log.error("the zone's size is not what is recorded: %s", fault, extra=fields(zone=runtime.id))
-        return
-    checkpoint("zone-restore.set")
-    if zone.resizes and runtime.connected:
-        await start_cpus(manager, runtime)
-    manager.note_zone(runtime, runtime.zone)
-    manager.ledger.change(runtime.id, host_memory.zone_promise(manager.toolstack, zone.spec))
-
-
-async def restore_shares(manager: ZoneManager, runtime: ZoneRuntime) -> None:
+async def restore_shares(toolstack: Toolstack, runtime: ZoneRuntime) -> None:
     """Set the recorded share of CPUs in the hypervisor; a failure is logged."""
     try:
-        await manager.toolstack.set_shares(runtime.zone.domain_id, runtime.zone.spec.shares)
+        await toolstack.set_shares(runtime.zone.domain_id, runtime.zone.spec.shares)
     except Fault as fault:
         log.error("CPU shares are not set: %s", fault, extra=fields(zone=runtime.id))
-
-
-async def start_cpus(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Let the zone start all its CPUs; a failure is logged.
-
-    The kernel may not have noticed new CPUs yet: the zone is asked until they run.
-    """
-    vcpus = runtime.zone.spec.vcpus
-
-    def reached(_: DomainInfo, size: GuestSize) -> bool:
-        return size.cpus >= vcpus
-
-    try:
-        last = await _until(manager, runtime, reached, vcpus)
-    except Fault as fault:
-        log.warning("the zone may lack a CPU: %s", fault, extra=fields(zone=runtime.id))
-        return
-    if last is not None:
-        told = fields(zone=runtime.id, vcpus=vcpus, running=last[1].cpus)
-        log.warning("the zone does not start its CPUs", extra=told)
-
-
-async def _apply(manager: ZoneManager, runtime: ZoneRuntime, after: ZoneSpec) -> None:
-    spec = runtime.zone.spec
-    if after.vcpus < spec.vcpus:
-        await _set_vcpus(manager, runtime, after.vcpus)
-        checkpoint("zone-resize.cpus-taken")
-    if after.memory_bytes < spec.memory_bytes:
-        await _take_memory(manager, runtime, after.memory_bytes)
-        checkpoint("zone-resize.memory-taken")
-    if after.memory_bytes > spec.memory_bytes:
-        await _give_memory(manager, runtime, after.memory_bytes)
-        checkpoint("zone-resize.memory-given")
-    if after.vcpus > spec.vcpus:
-        await _set_vcpus(manager, runtime, after.vcpus)
-        checkpoint("zone-resize.cpus-given")
-    if (after.shares, after.vcpus) != (spec.shares, spec.vcpus):
-        await manager.toolstack.set_shares(runtime.zone.domain_id, after.shares)
-        checkpoint("zone-resize.shared")
-
-
-async def _set_vcpus(manager: ZoneManager, runtime: ZoneRuntime, vcpus: int) -> None:
-    await manager.toolstack.set_vcpus(runtime.zone.domain_id, vcpus)
-
-    def reached(info: DomainInfo, size: GuestSize) -> bool:
-        return info.vcpus_online == vcpus == size.cpus
-
-    last = await _until(manager, runtime, reached, vcpus)
-    if last is not None:
-        cause = f"vCPUs: {vcpus} wanted, the zone says that it runs {last[1].cpus}"
-        raise Refused("resize zone", runtime.id, f"{cause}, Xen counts {last[0].vcpus_online}")
-
-
-async def _give_memory(manager: ZoneManager, runtime: ZoneRuntime, memory: int) -> None:
-    begin = runtime.zone.spec.memory_bytes
-    total = (await runtime.agent.resize()).memory_total_bytes
-    await manager.toolstack.set_memory(runtime.zone.domain_id, memory)
-
-    def reached(info: DomainInfo, size: GuestSize) -> bool:
-        given = min(info.held_bytes - begin, size.memory_total_bytes - total)
-        return given >= memory - begin - _tolerance(memory - begin)
-
-    last = await _until(manager, runtime, reached)
-    if last is not None:
-        cause = f"memory: {_mib(memory)} wanted, the zone took {_mib(max(0, last[0].held_bytes))}"
-        raise Refused("resize zone", runtime.id, cause)
-
-
-async def _take_memory(manager: ZoneManager, runtime: ZoneRuntime, memory: int) -> None:
-    begin = runtime.zone.spec.memory_bytes
-    first = await runtime.agent.resize()
-    least = least_memory(begin, first)
-    if memory < least:
-        raise Refused("resize zone", runtime.id, _keeps(memory, least))
-    await manager.toolstack.set_memory(runtime.zone.domain_id, memory)
-
-    def reached(info: DomainInfo, size: GuestSize) -> bool:
-        taken = first.memory_total_bytes - size.memory_total_bytes
-        return info.held_bytes <= memory and taken >= begin - memory - _tolerance(begin - memory)
-
-    last = await _until(manager, runtime, reached)
-    if last is not None:
-        raise Refused("resize zone", runtime.id, _keeps(memory, max(memory, last[0].held_bytes)))
 
 
 def least_memory(memory: int, size: GuestSize) -> int:
@@ -198,34 +237,6 @@ def _keeps(wanted: int, least: int) -> str:
 def _tolerance(difference: int) -> int:
     """Difference between the counts of Linux and Xen, in bytes."""
     return _MIB + difference // 64
-
-
-async def _until(
-    manager: ZoneManager,
-    runtime: ZoneRuntime,
-    reached: Callable[[DomainInfo, GuestSize], bool],
-    cpus: int = 0,
-) -> tuple[DomainInfo, GuestSize] | None:
-    """Look until ``reached``: None; the last look if nothing changes any more, or after the timeout."""
-    loop = asyncio.get_running_loop()
-    begun = changed = loop.time()
-    pause, last, patience = _FIRST_LOOK, None, manager.config.timeouts.resize
-    while True:
-        size = await runtime.agent.resize(cpus)
-        info = await manager.toolstack.find(runtime.zone.uuid)
-        if info is None:
-            raise DomainGone("resize zone", runtime.id, "its domain is gone")
-        if reached(info, size):
-            return None
-        seen = (info.held_bytes, info.vcpus_online, size.cpus, size.memory_total_bytes)
-        now = loop.time()
-        if seen != last:
-            last, changed = seen, now
-        if now - begun > patience or now - changed > patience / _STALLED:
-            return info, size
-        with suppress(TimeoutError):
-            await asyncio.wait_for(runtime.end.wait(), pause)
-        pause = min(2 * pause, _LOOK)
 
 
 def _mib(size_bytes: int) -> str:

@@ -16,8 +16,11 @@ from daemonkit.faults import Exhausted, Refused, Unreachable, Unsupported
 from daemonkit.logs import fields
 from daemonkit.tasks import race
 from protect.agent import queries
+from protect.config import Timeouts
 from protect.host.clockset import clock_set
-from protect.state.manager import ZoneManager
+from protect.model.toolstack import Toolstack
+from protect.state.daemon_lifetime import DaemonLifetime
+from protect.state.registry import Registry
 from protect.state.runtime import ZoneRuntime
 
 log = logging.getLogger(__name__)
@@ -41,22 +44,55 @@ class Reading:
     error_ns: int
 
 
-async def keep(manager: ZoneManager) -> None:
-    """Check every zone's clock each ``timeouts.clock``, and at once after the host's clock is set."""
-    if not manager.toolstack.capabilities().own_clocks:
-        return
-    with clock_set() as changed:
-        while True:
-            zones = list(manager.zones.values())
-            gap = manager.config.timeouts.clock / max(1, len(zones))
-            for number in range(max(1, len(zones))):
-                if await _within(changed, gap):
-                    log.info("the host's clock has been set: setting those of zones")
-                    for runtime in manager.zones.values():
-                        begin(manager, runtime)
-                    break
-                if number < len(zones):
-                    begin(manager, zones[number])
+@dataclass(frozen=True, slots=True)
+class ZoneClocks:
+    """Sets the clocks of zones by the host's clock."""
+
+    registry: Registry
+    toolstack: Toolstack
+    lifetime: DaemonLifetime
+    timeouts: Timeouts
+
+    async def keep(self) -> None:
+        """Check every zone's clock each ``timeouts.clock``, and at once after the host's clock is set."""
+        if not self.toolstack.capabilities().own_clocks:
+            return
+        with clock_set() as changed:
+            while True:
+                zones = list(self.registry.zones.values())
+                gap = self.timeouts.clock / max(1, len(zones))
+                for number in range(max(1, len(zones))):
+                    if await _within(changed, gap):
+                        log.info("the host's clock has been set: setting those of zones")
+                        for runtime in self.registry.zones.values():
+                            self.begin(runtime)
+                        break
+                    if number < len(zones):
+                        self.begin(zones[number])
+
+    def begin(self, runtime: ZoneRuntime) -> None:
+        """Check a running zone's clock in the background, or once more after a check under way."""
+        if not self.toolstack.capabilities().own_clocks or runtime.clock.fixed or self.lifetime.stopping:
+            return
+        runtime.clock.again = True
+        if not runtime.clock.busy and runtime.running and runtime.connected and runtime.client.serving:
+            runtime.clock.busy = True
+            self.lifetime.tasks.spawn(self._keep_one(runtime), f"clock of zone {runtime.id}")
+
+    async def _keep_one(self, runtime: ZoneRuntime) -> None:
+        try:
+            # Nothing is awaited between this test and the end of "busy": no request for a check is lost.
+            while runtime.clock.again:
+                runtime.clock.again = False
+                await race(_round(runtime), self.lifetime.stopping.wait())
+        except (Unsupported, Refused) as fault:
+            # An older agent cannot set the clock: leave the clock alone.  An ended zone proves nothing.
+            runtime.clock.fixed = not runtime.end
+            log.info("a zone's clock is left alone: %s", fault, extra=fields(zone=runtime.id))
+        except (Unreachable, Exhausted) as fault:
+            log.debug("a zone's clock is not known: %s", fault, extra=fields(zone=runtime.id))
+        finally:
+            runtime.clock.busy = False
 
 
 async def _within(changed: asyncio.Event, seconds: float) -> bool:
@@ -68,32 +104,6 @@ async def _within(changed: asyncio.Event, seconds: float) -> bool:
         return False
     changed.clear()
     return True
-
-
-def begin(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Check a running zone's clock in the background, or once more after a check under way."""
-    if not manager.toolstack.capabilities().own_clocks or runtime.clock.fixed or manager.stopping:
-        return
-    runtime.clock.again = True
-    if not runtime.clock.busy and runtime.running and runtime.connected and runtime.client.serving:
-        runtime.clock.busy = True
-        manager.tasks.spawn(_keep_one(manager, runtime), f"clock of zone {runtime.id}")
-
-
-async def _keep_one(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    try:
-        # Nothing is awaited between this test and the end of "busy": no request for a check is lost.
-        while runtime.clock.again:
-            runtime.clock.again = False
-            await race(_round(runtime), manager.stopping.wait())
-    except (Unsupported, Refused) as fault:
-        # An older agent cannot set the clock: leave the clock alone.  An ended zone proves nothing.
-        runtime.clock.fixed = not runtime.end
-        log.info("a zone's clock is left alone: %s", fault, extra=fields(zone=runtime.id))
-    except (Unreachable, Exhausted) as fault:
-        log.debug("a zone's clock is not known: %s", fault, extra=fields(zone=runtime.id))
-    finally:
-        runtime.clock.busy = False
 
 
 async def _round(runtime: ZoneRuntime) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from daemonkit.config import Seconds
 from daemonkit.faults import Broken
+from protect.assembly import Assembly, HostPorts
 from protect.channel.link import Link
 from protect.config import HostConfig, Profile, ProtectdConfig, Timeouts, ZoneLimits
 from protect.model.container import ImageFilesystem, WorkloadSpec
@@ -21,12 +22,12 @@ from protect.model.toolstack import Mode
 from protect.model.volume import HostBlockDevice, Volume, VolumeSource
 from protect.model.zone import GuestNetwork, GuestRoute, ZoneIdMapping, ZoneSpec
 from protect.state.ledger import Ledger
-from protect.state.manager import ZoneManager
+from protect.state.registry import Registry
 from protect.state.store import SqliteStore
 from protect.stdio.log import WorkloadLog
 from protect.volumes.scratch import ScratchFiles
-from protect.zones import deaths, reconcile
-from protect.zones.capacity import host_memory
+from protect.zones.size import resize as resizing
+from protect.zones.size.resize import ZoneSize
 from tests.support.protect.memory_toolstack import MemoryToolstack
 
 T = TypeVar("T")
@@ -137,51 +138,48 @@ async def running(
     volumes: MemoryVolumes | None = None,
     files: HostFiles | None = None,
     host: HostConfig | None = None,
-) -> AsyncIterator[ZoneManager]:
+    **config_values: object,
+) -> AsyncIterator[Assembly]:
     """A daemon without its server; leaving is its orderly stop, and entering again a restart."""
     named = host.devices.values() if host else ()
-    config = ProtectdConfig(
-        run_dir=folder / "run",
-        state_dir=folder / "state",
-        limits=limits or ZoneLimits(),
-        timeouts=FAST,
-        host=host or HostConfig(),
-        profiles={name: Profile() for device in named for name in device.profiles},
-    )
+    values: dict[str, object] = {
+        "limits": limits or ZoneLimits(),
+        "timeouts": replace(FAST),
+        "host": host or HostConfig(),
+        "profiles": {name: Profile() for device in named for name in device.profiles},
+    }
+    config = ProtectdConfig(folder / "run", folder / "state", **(values | config_values))  # type: ignore[arg-type]
     config.state_dir.mkdir(parents=True, exist_ok=True)
     store = SqliteStore(config.state_dir / "protect.db")
-    manager = ZoneManager(
-        config,
-        toolstack,
-        store,
-        Link,
-        WorkloadLog.open,
-        MemorySplice(),
-        Ledger(total),
-        volumes or MemoryVolumes(folder / "volumes"),
-        files or MemoryFiles(),
-        MemoryDevices(),
-        ScratchFiles(config.scratch_dir, reserve=0),
+    ports = HostPorts(
+        volumes=volumes or MemoryVolumes(folder / "volumes"),
+        files=files or MemoryFiles(),
+        devices=MemoryDevices(),
+        scratch=ScratchFiles(config.scratch_dir, reserve=0),
+        splice=MemorySplice(),
+        logs=WorkloadLog.open,
+        links=Link,
     )
-    recorded = await reconcile.load(manager)
-    watching = asyncio.create_task(deaths.watch(manager))
-    following = asyncio.create_task(host_memory.follow(manager))
+    protectd = Assembly(config, toolstack, ports, Registry(store, config.timeouts), Ledger(total))
+    recorded = await protectd.loader.load()
+    watching = asyncio.create_task(protectd.deaths.watch())
+    following = asyncio.create_task(protectd.sampler.follow())
     for zone in recorded:
-        manager.tasks.spawn(reconcile.reconcile(manager, zone), f"reconcile {zone.runtime.id}")
+        protectd.lifetime.tasks.spawn(protectd.reconcile.reconcile(zone), f"reconcile {zone.runtime.id}")
     try:
-        yield manager
+        yield protectd
     finally:
         watching.cancel()
         following.cancel()
-        manager.stop()
-        hasten(manager, stop=0.1)
-        await manager.close()
+        protectd.stop()
+        hasten(protectd, stop=0.1)
+        await protectd.close()
         store.close()
 
 
-def served(manager: ZoneManager, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+def served(protectd: Assembly, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Run a verb as the gRPC server does, for a client that goes away when the task is cancelled."""
-    return asyncio.create_task(manager.tasks.run(work, CALL))
+    return asyncio.create_task(protectd.lifetime.tasks.run(work, CALL))
 
 
 def zone_spec(zone_id: str = "z1", memory: int = 256 * MIB, interfaces: int = 0) -> ZoneSpec:
@@ -195,9 +193,14 @@ def workload_spec(folder: Path, workload_id: str = "w1", zone_id: str = "z1", **
     return WorkloadSpec(workload_id, zone_id, b"{}", (ImageFilesystem(image, "squashfs"),), **values)  # type: ignore[arg-type]
 
 
-def hasten(manager: ZoneManager, **seconds: float) -> None:
-    """Other deadlines, for a test that waits for one."""
-    timeouts = replace(manager.config.timeouts, **{name: Seconds(value) for name, value in seconds.items()})
-    manager.config = replace(manager.config, timeouts=timeouts)
-    for zone in manager.zones.values():
-        zone.client.call_timeout = timeouts.call
+def hasten(protectd: Assembly, **seconds: float) -> None:
+    """Other deadlines, for a test that waits for one.  All parts of the daemon share one ``Timeouts``."""
+    for name, value in seconds.items():
+        object.__setattr__(protectd.config.timeouts, name, Seconds(value))
+    for zone in protectd.registry.zones.values():
+        zone.client.call_timeout = protectd.config.timeouts.call
+
+
+async def resize(protectd: Assembly, zone_id: str, wanted: ZoneSize, *, only_more: bool = False) -> list[str]:
+    parts = (protectd.registry, protectd.sizing, protectd.config)
+    return await resizing.resize(*parts, zone_id, wanted, only_more=only_more)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from pathlib import Path
 from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
 from protect.config import HostConfig
-from protect.server import services
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.daemons import Clients
 from tests.support.protect.memory_toolstack import MemoryToolstack
@@ -84,7 +82,7 @@ async def served(
     path = folder / "protect.sock"
     async with running(folder, toolstack, total=4096 * MIB, volumes=volumes, host=host) as node:
         async with (
-            serve_unix(path, functools.partial(services.add, node), name="protectd"),
+            serve_unix(path, node.add_services, name="protectd"),
             channel(path) as link,
         ):
             clients = Clients(

@@ -11,6 +11,7 @@ from daemonkit.faults import Fault, Refused, TooLate, Unreachable
 from protect.agent import client as clients
 from protect.agent import queries, replies
 from protect.agent.client import AgentClient
+from protect.assembly import Assembly
 from protect.channel.frames import Frame
 from protect.model.container import ContainerSpec
 from protect.model.errors import ProtocolViolation
@@ -18,7 +19,6 @@ from protect.model.lifetime import End
 from protect.model.process import ProcessName, ProcessState, Streams
 from protect.model.statistics import InterfaceStats, Pressure, StatsKind, WorkloadStats, ZoneFigures
 from protect.server import statistics
-from protect.state.manager import ZoneManager
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.waiting import until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -50,8 +50,8 @@ CREATING = ("create_container", "exec_process", "dial")
 
 
 @pytest.fixture
-def client(manager: ZoneManager) -> AgentClient:
-    return manager.zones["z1"].agent
+def client(protectd: Assembly) -> AgentClient:
+    return protectd.registry.zones["z1"].agent
 
 
 def asked(agent: SimAgent, operation: str) -> bool:
@@ -60,12 +60,12 @@ def asked(agent: SimAgent, operation: str) -> bool:
 
 @pytest.mark.parametrize("operation", CALLS)
 async def test_a_zones_end_fails_a_call_that_is_open(
-    manager: ZoneManager, client: AgentClient, agent: SimAgent, operation: str
+    protectd: Assembly, client: AgentClient, agent: SimAgent, operation: str
 ) -> None:
     agent.unanswered.add(operation)
     calling = asyncio.ensure_future(CALLS[operation](client))
     await until(lambda: asked(agent, operation))
-    manager.zones["z1"].end.declare("it is over")
+    protectd.registry.zones["z1"].end.declare("it is over")
     with pytest.raises(Refused, match="use zone z1: it is over"):
         async with asyncio.timeout(60):
             await calling
@@ -73,9 +73,9 @@ async def test_a_zones_end_fails_a_call_that_is_open(
 
 @pytest.mark.parametrize("operation", CALLS)
 async def test_a_zone_that_has_ended_is_not_asked(
-    manager: ZoneManager, client: AgentClient, agent: SimAgent, operation: str
+    protectd: Assembly, client: AgentClient, agent: SimAgent, operation: str
 ) -> None:
-    manager.zones["z1"].end.declare("it is over")
+    protectd.registry.zones["z1"].end.declare("it is over")
     with pytest.raises(Refused, match="use zone z1: it is over"):
         await CALLS[operation](client)
     assert not asked(agent, operation)

@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Broken, Exhausted, Invalid
+from protect.assembly import Assembly
 from protect.channel.frames import Frame, Type
 from protect.config import ZoneLimits
 from protect.model.container import ImageFilesystem, ImageVolume, Stack, WorkloadSpec
 from protect.model.errors import ToolstackError
 from protect.model.workload import WorkloadState
-from protect.state.manager import ZoneManager
-from protect.workloads import create, delete
-from protect.zones import launch
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import MemoryVolumes, running, workload_spec, zone_spec
@@ -48,7 +46,7 @@ def told(agent: SimAgent) -> list[list[tuple[str, str]]]:
 
 
 async def test_images_that_are_volumes_are_disks_too(
-    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     """A disk for each file, however often it is used; all disks go with the workload."""
     low, top, model = stack(tmp_path, "low", "top", "model")
@@ -57,7 +55,9 @@ async def test_images_that_are_volumes_are_disks_too(
         ImageVolume("b", (low,), "etc"),
         ImageVolume("c", (low, ImageFilesystem(model.path, "erofs")), "data/file"),
     )
-    created = await create.create(manager, replace(spec(tmp_path, "w1", "low", "top"), image_volumes=volumes))
+    created = await protectd.creation.create(
+        replace(spec(tmp_path, "w1", "low", "top"), image_volumes=volumes)
+    )
     assert [disk.vdev for disk in created.disks] == ["xvda", "xvdb", "xvdc"]
     assert attached(toolstack) == {"xvda": "low", "xvdb": "top", "xvdc": "model"}
     assert told(agent) == [[("xvda", "squashfs"), ("xvdb", "squashfs")]]
@@ -69,45 +69,45 @@ async def test_images_that_are_volumes_are_disks_too(
         ("b", ["xvda squashfs"], "etc"),
         ("c", ["xvda squashfs", "xvdc erofs"], "data/file"),
     ]
-    assert manager.store.load().workloads == (created,)
-    await delete.delete(manager, "w1")
-    assert not manager.store.load().workloads and not attached(toolstack) and not agent.processes
+    assert protectd.registry.store.load().workloads == (created,)
+    await protectd.workload_removal.delete("w1")
+    assert not protectd.registry.store.load().workloads and not attached(toolstack) and not agent.processes
 
 
 async def test_later_workloads_share_a_disk_and_the_last_one_detaches_it(
-    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
-    await create.create(manager, spec(tmp_path, "w1", "base", "one"))
-    await create.create(manager, spec(tmp_path, "w2", "base", "two"))
+    await protectd.creation.create(spec(tmp_path, "w1", "base", "one"))
+    await protectd.creation.create(spec(tmp_path, "w2", "base", "two"))
     assert attached(toolstack) == {"xvda": "base", "xvdb": "one", "xvdc": "two"}
     assert [[disk for disk, _ in root] for root in told(agent)] == [["xvda", "xvdb"], ["xvda", "xvdc"]]
-    await delete.delete(manager, "w1")
+    await protectd.workload_removal.delete("w1")
     assert attached(toolstack) == {"xvda": "base", "xvdc": "two"}
-    await create.create(manager, spec(tmp_path, "w3", "base", "one"))
+    await protectd.creation.create(spec(tmp_path, "w3", "base", "one"))
     assert attached(toolstack) == {"xvda": "base", "xvdb": "one", "xvdc": "two"}
-    await delete.delete(manager, "w2")
-    await delete.delete(manager, "w3")
+    await protectd.workload_removal.delete("w2")
+    await protectd.workload_removal.delete("w3")
     assert not attached(toolstack)
 
 
 async def test_a_path_with_another_file_is_another_disk(
-    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
-    await create.create(manager, spec(tmp_path, "w1", "image"))
+    await protectd.creation.create(spec(tmp_path, "w1", "image"))
     # While the first image is attached its inode is in use, whatever becomes of its name.
     (tmp_path / "image").rename(tmp_path / "old")
-    await create.create(manager, spec(tmp_path, "w2", "image"))
-    await create.create(manager, spec(tmp_path, "w3", "old"))
+    await protectd.creation.create(spec(tmp_path, "w2", "image"))
+    await protectd.creation.create(spec(tmp_path, "w3", "old"))
     assert [root[0][0] for root in told(agent)] == ["xvda", "xvdb", "xvda"]
 
 
 async def test_two_that_go_at_once_leave_nothing(
-    manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     for name in ("w1", "w2", "w3"):
-        await create.create(manager, spec(tmp_path, name, "base"))
-    await asyncio.gather(*(delete.delete(manager, name) for name in ("w1", "w2", "w3")))
-    assert not attached(toolstack) and not manager.workloads
+        await protectd.creation.create(spec(tmp_path, name, "base"))
+    await asyncio.gather(*(protectd.workload_removal.delete(name) for name in ("w1", "w2", "w3")))
+    assert not attached(toolstack) and not protectd.registry.workloads
 
 
 async def test_a_workload_that_goes_holds_no_disk_any_more(
@@ -115,37 +115,37 @@ async def test_a_workload_that_goes_holds_no_disk_any_more(
 ) -> None:
     """Two workloads go at the same time: one of them detaches."""
     volumes = MemoryVolumes(tmp_path)
-    async with running(tmp_path, toolstack, volumes=volumes) as manager:
-        await launch.launch(manager, zone_spec())
+    async with running(tmp_path, toolstack, volumes=volumes) as protectd:
+        await protectd.launcher.launch(zone_spec())
         for name in ("w1", "w2"):
-            await create.create(manager, spec(tmp_path, name, "base"))
+            await protectd.creation.create(spec(tmp_path, name, "base"))
         # After its disks: both are there until this succeeds.
         volumes.failing = {"detach"}
         for name, left in (("w1", {"xvda": "base"}), ("w2", {})):
             with pytest.raises(Broken):
-                await delete.delete(manager, name)
+                await protectd.workload_removal.delete(name)
             assert attached(toolstack) == left
         volumes.failing = set()
         for name in ("w1", "w2"):
-            await delete.delete(manager, name)
-        assert not manager.workloads
+            await protectd.workload_removal.delete(name)
+        assert not protectd.registry.workloads
 
 
 async def test_disk_being_attached_or_detached_is_not_shared(
-    manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     """A disk in attachment for another creation may fail to come; a disk in detachment goes."""
     entered, go = toolstack.gate("attach_disk")
-    first = asyncio.create_task(create.create(manager, spec(tmp_path, "w1", "base")))
+    first = asyncio.create_task(protectd.creation.create(spec(tmp_path, "w1", "base")))
     await entered.wait()
-    second = asyncio.create_task(create.create(manager, spec(tmp_path, "w2", "base")))
-    await until(lambda: "w2" in manager.workloads)
+    second = asyncio.create_task(protectd.creation.create(spec(tmp_path, "w2", "base")))
+    await until(lambda: "w2" in protectd.registry.workloads)
     go.set()
     assert [(await task).disks[0].vdev for task in (first, second)] == ["xvda", "xvdb"]
     entered, go = toolstack.gate("detach_disk")
-    going = asyncio.create_task(delete.delete(manager, "w2"))
+    going = asyncio.create_task(protectd.workload_removal.delete("w2"))
     await entered.wait()
-    third = await create.create(manager, spec(tmp_path, "w3", "base"))
+    third = await protectd.creation.create(spec(tmp_path, "w3", "base"))
     assert third.disks[0].vdev == "xvda"
     go.set()
     await going
@@ -153,21 +153,21 @@ async def test_disk_being_attached_or_detached_is_not_shared(
 
 
 async def test_a_creation_that_fails_leaves_the_disks_it_shares(
-    manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
-    await create.create(manager, spec(tmp_path, "w1", "base"))
+    await protectd.creation.create(spec(tmp_path, "w1", "base"))
     toolstack.failing = {"attach_disk"}
     with pytest.raises(ToolstackError):
-        await create.create(manager, spec(tmp_path, "w2", "base", "two", "three"))
+        await protectd.creation.create(spec(tmp_path, "w2", "base", "two", "three"))
     toolstack.failing = set()
-    assert attached(toolstack) == {"xvda": "base"} and list(manager.workloads) == ["w1"]
-    await create.create(manager, spec(tmp_path, "w2", "base", "two", "three"))
+    assert attached(toolstack) == {"xvda": "base"} and list(protectd.registry.workloads) == ["w1"]
+    await protectd.creation.create(spec(tmp_path, "w2", "base", "two", "three"))
     assert attached(toolstack) == {"xvda": "base", "xvdb": "two", "xvdc": "three"}
 
 
 @pytest.mark.parametrize("answers_late", [False, True])
 async def test_an_agent_that_waits_for_disks_is_told_that_they_do_not_come(
-    manager: ZoneManager,
+    protectd: Assembly,
     toolstack: MemoryToolstack,
     agent: SimAgent,
     tmp_path: Path,
@@ -198,7 +198,7 @@ async def test_an_agent_that_waits_for_disks_is_told_that_they_do_not_come(
     monkeypatch.setattr(agent, "_call", call)
     entered, go = toolstack.gate("attach_disk")
     toolstack.failing = {"attach_disk"}
-    creating = asyncio.create_task(create.create(manager, spec(tmp_path, "w1", "base")))
+    creating = asyncio.create_task(protectd.creation.create(spec(tmp_path, "w1", "base")))
     await entered.wait()
     await until(lambda: bool(waiting))
     agent.requests.clear()
@@ -207,22 +207,22 @@ async def test_an_agent_that_waits_for_disks_is_told_that_they_do_not_come(
         await creating
     # At once, and by the undo.
     operations = [request.WhichOneof("op") for request in agent.requests]
-    assert operations == ["delete_container"] * 2 and not manager.workloads
+    assert operations == ["delete_container"] * 2 and not protectd.registry.workloads
 
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_workload_is_not_created_before_its_disks_are_attached(
-    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path, fails: bool
+    protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path, fails: bool
 ) -> None:
     """Whatever the agent says: others share only disks of completely created workloads."""
     entered, go = toolstack.gate("attach_disk")
     wanted = replace(spec(tmp_path, "w1", "base"), stdin=True)
-    creating = asyncio.create_task(create.create(manager, wanted))
+    creating = asyncio.create_task(protectd.creation.create(wanted))
     await entered.wait()
     await until(lambda: ("w1", "") in agent.processes)
-    client = manager.zones["z1"].agent
+    client = protectd.registry.zones["z1"].agent
     await client.facts("1.0")  # its answer comes after its answer to the creation
-    assert manager.workloads["w1"].workload.state is WorkloadState.CREATING
+    assert protectd.registry.workloads["w1"].workload.state is WorkloadState.CREATING
     toolstack.failing = {"attach_disk"} if fails else set()
     go.set()
     if not fails:
@@ -231,51 +231,51 @@ async def test_workload_is_not_created_before_its_disks_are_attached(
     with pytest.raises(ToolstackError, match="on purpose"):
         await creating
     table = client._link._streams  # type: ignore[union-attr]
-    assert not table._outputs and not table._inputs and not manager.workloads
+    assert not table._outputs and not table._inputs and not protectd.registry.workloads
 
 
 async def test_a_deletion_that_has_to_be_repeated_detaches_once_nobody_holds(
-    manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
-    await create.create(manager, spec(tmp_path, "w1", "base", "one"))
-    await create.create(manager, spec(tmp_path, "w2", "base"))
+    await protectd.creation.create(spec(tmp_path, "w1", "base", "one"))
+    await protectd.creation.create(spec(tmp_path, "w2", "base"))
     toolstack.failing = {"detach_disk"}
     with pytest.raises(ToolstackError):
-        await delete.delete(manager, "w1")
+        await protectd.workload_removal.delete("w1")
     toolstack.failing = set()
     # Its name is still taken, and its disk cannot be shared.
-    await create.create(manager, spec(tmp_path, "w3", "one"))
+    await protectd.creation.create(spec(tmp_path, "w3", "one"))
     assert attached(toolstack) == {"xvda": "base", "xvdb": "one", "xvdc": "one"}
-    await delete.delete(manager, "w2")
-    await delete.delete(manager, "w1")
+    await protectd.workload_removal.delete("w2")
+    await protectd.workload_removal.delete("w1")
     assert attached(toolstack) == {"xvdc": "one"}
 
 
 async def test_disks_are_shared_after_a_restart(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, zone_spec())
-        await create.create(manager, spec(tmp_path, "w1", "base"))
-    async with running(tmp_path, toolstack) as manager:
-        await create.create(manager, spec(tmp_path, "w2", "base"))
-        await delete.delete(manager, "w1")
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        await protectd.creation.create(spec(tmp_path, "w1", "base"))
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.creation.create(spec(tmp_path, "w2", "base"))
+        await protectd.workload_removal.delete("w1")
         assert attached(toolstack) == {"xvda": "base"}
-        await delete.delete(manager, "w2")
+        await protectd.workload_removal.delete("w2")
         assert not attached(toolstack)
 
 
 async def test_a_zone_has_only_so_many(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack, ZoneLimits(disks_per_zone=3)) as manager:
-        await launch.launch(manager, zone_spec())
-        await create.create(manager, spec(tmp_path, "w1", "a", "b"))
+    async with running(tmp_path, toolstack, ZoneLimits(disks_per_zone=3)) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        await protectd.creation.create(spec(tmp_path, "w1", "a", "b"))
         with pytest.raises(Exhausted, match="zone z1 has 2 disks, 2 more would be more than 3"):
-            await create.create(manager, spec(tmp_path, "w2", "b", "c", "d"))
-        await create.create(manager, spec(tmp_path, "w2", "a", "b", "c"))
-        assert len(attached(toolstack)) == 3 and set(manager.workloads) == {"w1", "w2"}
+            await protectd.creation.create(spec(tmp_path, "w2", "b", "c", "d"))
+        await protectd.creation.create(spec(tmp_path, "w2", "a", "b", "c"))
+        assert len(attached(toolstack)) == 3 and set(protectd.registry.workloads) == {"w1", "w2"}
     with pytest.raises(ValueError, match="676"):
         ZoneLimits(disks_per_zone=677)
 
 
-async def test_files_that_cannot_be(manager: ZoneManager, tmp_path: Path) -> None:
+async def test_files_that_cannot_be(protectd: Assembly, tmp_path: Path) -> None:
     (tmp_path / "directory").mkdir()
     (tmp_path / "a").touch()
     (tmp_path / "b").hardlink_to(tmp_path / "a")
@@ -289,8 +289,8 @@ async def test_files_that_cannot_be(manager: ZoneManager, tmp_path: Path) -> Non
         if "c" in names:
             (tmp_path / "c").touch()
         with pytest.raises(Invalid, match=words):
-            await create.create(manager, replace(workload_spec(tmp_path), stack=wrong))
+            await protectd.creation.create(replace(workload_spec(tmp_path), stack=wrong))
         with pytest.raises(Invalid, match=words):
             volume = ImageVolume("v", wrong)
-            await create.create(manager, replace(workload_spec(tmp_path), image_volumes=(volume,)))
-    assert not manager.workloads
+            await protectd.creation.create(replace(workload_spec(tmp_path), image_volumes=(volume,)))
+    assert not protectd.registry.workloads

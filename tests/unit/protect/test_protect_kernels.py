@@ -11,20 +11,19 @@ from uuid import uuid4
 import pytest
 
 from daemonkit.faults import Fault, Invalid, Missing, Refused
+from protect.assembly import Assembly
 from protect.model.toolstack import DomainKernel
 from protect.model.zone import Zone, ZoneState
 from protect.server import translate, zone_requests
 from protect.state import records
-from protect.state.manager import ZoneManager
-from protect.zones import launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import running, zone_spec
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 @pytest.fixture
-async def manager(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[ZoneManager]:
-    async with running(tmp_path / "manager", toolstack) as made:
+async def protectd(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Assembly]:
+    async with running(tmp_path / "protectd", toolstack) as made:
         yield made
 
 
@@ -42,9 +41,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="what root owns")
 
 @needs_root
 async def test_the_toolstack_is_given_it(
-    manager: ZoneManager, toolstack: MemoryToolstack, kernel: DomainKernel
+    protectd: Assembly, toolstack: MemoryToolstack, kernel: DomainKernel
 ) -> None:
-    zone = await launch.launch(manager, replace(zone_spec(), kernel=kernel))
+    zone = await protectd.launcher.launch(replace(zone_spec(), kernel=kernel))
     (domain,) = toolstack.domains.values()
     assert domain.spec.kernel == kernel
     assert records.zone(records.of_zone(zone)) == zone
@@ -83,21 +82,21 @@ SPOILED: list[tuple[Callable[[Path], object], type[Fault], str]] = [
 @pytest.mark.parametrize("file", ["image", "addons"])
 @pytest.mark.parametrize("number", range(len(SPOILED)))
 async def test_files_that_the_host_does_not_read(
-    manager: ZoneManager, toolstack: MemoryToolstack, kernel: DomainKernel, number: int, file: str
+    protectd: Assembly, toolstack: MemoryToolstack, kernel: DomainKernel, number: int, file: str
 ) -> None:
     spoil, kind, cause = SPOILED[number]
     spoil(kernel.image.parent / file)
     with pytest.raises(kind, match=cause):
-        await launch.launch(manager, replace(zone_spec(), kernel=kernel))
-    assert not toolstack.domains and not manager.zones
+        await protectd.launcher.launch(replace(zone_spec(), kernel=kernel))
+    assert not toolstack.domains and not protectd.registry.zones
 
 
 @needs_root
-async def test_a_folder_that_is_a_link(manager: ZoneManager, kernel: DomainKernel, tmp_path: Path) -> None:
+async def test_a_folder_that_is_a_link(protectd: Assembly, kernel: DomainKernel, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(kernel.image.parent)
     moved = replace(kernel, image=tmp_path / "link" / "image")
     with pytest.raises(Refused, match="symbolic link"):
-        await launch.launch(manager, replace(zone_spec(), kernel=moved))
+        await protectd.launcher.launch(replace(zone_spec(), kernel=moved))
 
 
 def test_requests() -> None:

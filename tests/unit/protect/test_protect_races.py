@@ -16,19 +16,16 @@ from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
 from daemonkit.tasks import race
 from protect.__main__ import claim
+from protect.assembly import Assembly
 from protect.channel import table
 from protect.config import ProtectdConfig
 from protect.model.container import ExecSpec
 from protect.model.lifetime import End
 from protect.model.workload import WorkloadState
 from protect.model.zone import ZoneState
-from protect.server import services
-from protect.state.manager import ZoneManager
-from protect.workloads import create, delete, start
-from protect.workloads import exec as execs
+from protect.workloads import start
 from protect.workloads.exec import Output
 from protect.workloads.terminal import Command
-from protect.zones import destroy, launch
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import (
@@ -64,26 +61,26 @@ def execs_in(agent: SimAgent) -> list[str]:
 
 
 async def test_a_start_whose_caller_goes_away_is_known(
-    manager: ZoneManager, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, agent: SimAgent, tmp_path: Path
 ) -> None:
-    await create.create(manager, workload_spec(tmp_path))
+    await protectd.creation.create(workload_spec(tmp_path))
     agent.reading.clear()
-    starting = served(manager, start.start(manager, "w1"))
+    starting = served(protectd, start.start(protectd.registry, protectd.ports.volumes, "w1"))
     await until(lambda: "start_container" in agent.delivered)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
     agent.reading.set()
-    await until(lambda: manager.workloads["w1"].workload.state is WorkloadState.RUNNING)
-    assert manager.store.load().workloads[0].state is WorkloadState.RUNNING
+    await until(lambda: protectd.registry.workloads["w1"].workload.state is WorkloadState.RUNNING)
+    assert protectd.registry.store.load().workloads[0].state is WorkloadState.RUNNING
 
 
 async def test_an_exec_whose_caller_goes_away_before_it_was_asked_for(
-    manager: ZoneManager, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, agent: SimAgent, tmp_path: Path
 ) -> None:
     """The exec waits for the list of streams of a new connection, and is removed after its creation."""
-    await create.create(manager, workload_spec(tmp_path))
-    await start.start(manager, "w1")
+    await protectd.creation.create(workload_spec(tmp_path))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
 
     def greet_and_pause(agent: SimAgent, hello: pb.Hello) -> bytes:
         agent.reading.clear()
@@ -92,8 +89,8 @@ async def test_an_exec_whose_caller_goes_away_before_it_was_asked_for(
     agent.greeting = greet_and_pause
     agent.cut()
     await until(lambda: not agent.reading.is_set())
-    await until(lambda: manager.zones["z1"].connected)
-    asking = asyncio.create_task(first(execs.execute(manager, ExecSpec("w1", b"{}"), nothing_to_say())))
+    await until(lambda: protectd.registry.zones["z1"].connected)
+    asking = asyncio.create_task(first(protectd.execs.execute(ExecSpec("w1", b"{}"), nothing_to_say())))
     await all_that_can_go_on()
     asking.cancel()
     await all_that_can_go_on()
@@ -101,53 +98,53 @@ async def test_an_exec_whose_caller_goes_away_before_it_was_asked_for(
     with pytest.raises(asyncio.CancelledError):
         await asking
     await until(lambda: any(request.HasField("exec_process") for request in agent.requests))
-    await until(lambda: not manager.zones["z1"].execs)
+    await until(lambda: not protectd.registry.zones["z1"].execs)
     assert execs_in(agent) == []
 
 
 async def test_execs_that_are_left_early_use_nothing_up(
-    manager: ZoneManager, agent: SimAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    protectd: Assembly, agent: SimAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent forgets the streams of a removed exec; the host must do the same."""
-    await create.create(manager, workload_spec(tmp_path, stdin=True))
-    await start.start(manager, "w1")
+    await protectd.creation.create(workload_spec(tmp_path, stdin=True))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
     monkeypatch.setattr(table, "MOST_STREAMS", 12)
     for _ in range(12):
         spec = ExecSpec("w1", b"{}", stdin=True)
-        leaving = asyncio.create_task(first(execs.execute(manager, spec, nothing_to_say())))
+        leaving = asyncio.create_task(first(protectd.execs.execute(spec, nothing_to_say())))
         await until(lambda: execs_in(agent) != [])
         await asyncio.sleep(0.005)
         leaving.cancel()
         await asyncio.wait([leaving])
-        await until(lambda: execs_in(agent) == [] and not manager.zones["z1"].execs)
-        assert manager.zones["z1"].connected
-    assert manager.zones["z1"].zone.state is ZoneState.RUNNING
+        await until(lambda: execs_in(agent) == [] and not protectd.registry.zones["z1"].execs)
+        assert protectd.registry.zones["z1"].connected
+    assert protectd.registry.zones["z1"].zone.state is ZoneState.RUNNING
 
 
 async def test_an_adoption_that_fails_at_first_loses_no_output(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, zone_spec())
-        await create.create(manager, workload_spec(tmp_path, "w1"))
-        await create.create(manager, workload_spec(tmp_path, "w2"))
-        await start.start(manager, "w1")
-        damaged = manager.journal(manager.workloads["w2"])
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        await protectd.creation.create(workload_spec(tmp_path, "w1"))
+        await protectd.creation.create(workload_spec(tmp_path, "w2"))
+        await start.start(protectd.registry, protectd.ports.volumes, "w1")
+        damaged = protectd.dirs.journal(protectd.registry.workloads["w2"])
     kept = damaged.read_bytes()
     damaged.write_bytes(b"")
     agent = toolstack.of_zone("z1").agent
-    async with running(tmp_path, toolstack) as manager:
+    async with running(tmp_path, toolstack) as protectd:
         link = None
 
         def tried_again() -> bool:
             nonlocal link
-            made = manager.zones["z1"].client._link
+            made = protectd.registry.zones["z1"].client._link
             link = link or (made and made._streams)  # type: ignore[attr-defined]
             return made is not None and made._streams is not link  # type: ignore[attr-defined]
 
         await until(tried_again)
         damaged.write_bytes(kept)
-        await until(lambda: manager.zones["z1"].client.serving, 10)
+        await until(lambda: protectd.registry.zones["z1"].client.serving, 10)
         stdout = agent.processes["w1", ""].created.stdout_stream
         agent.write(stdout, b"still heard\n")
         await until(lambda: "still heard" in (tmp_path / "w1.log").read_text())
@@ -157,29 +154,29 @@ async def test_an_adoption_that_fails_at_first_loses_no_output(
 
 async def test_a_launch_ended_twice_leaves_no_domain(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     """The zone is destroyed during its creation, and then the creating caller goes away, too."""
-    async with running(tmp_path, toolstack) as manager:
+    async with running(tmp_path, toolstack) as protectd:
         entered, go = toolstack.gate("create")
-        launching = served(manager, launch.launch(manager, zone_spec()))
+        launching = served(protectd, protectd.launcher.launch(zone_spec()))
         await entered.wait()
-        destroying = served(manager, destroy.destroy(manager, "z1"))
+        destroying = served(protectd, protectd.removal.destroy("z1"))
         await all_that_can_go_on()
         launching.cancel()
         await all_that_can_go_on()
         go.set()
         await asyncio.wait([launching, destroying])
-        await until(lambda: not manager.zones)
+        await until(lambda: not protectd.registry.zones)
         assert toolstack.domains == {}
-        assert manager.ledger.reserved_bytes == 0
+        assert protectd.ledger.reserved_bytes == 0
 
 
 async def test_a_client_that_goes_away_leaves_no_zone(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     """Over the real server: its stop cancels the call again, and the undo is never cut."""
-    async with running(tmp_path, toolstack) as manager:
+    async with running(tmp_path, toolstack) as protectd:
         path = tmp_path / "socket"
         created, create_on = toolstack.gate("create")
         destroyed, destroy_on = toolstack.gate("destroy")
         serving = serve_unix(
-            path, lambda server: services.add(manager, server), name="test", grace=0.0, tasks=manager.tasks
+            path, protectd.add_services, name="test", grace=0.0, tasks=protectd.lifetime.tasks
         )
         async with asyncio.timeout(60), channel(path) as link:
             async with serving:
@@ -193,21 +190,21 @@ async def test_a_client_that_goes_away_leaves_no_zone(tmp_path: Path, toolstack:
                     await stub.ListZones(protect_pb2.ListZonesRequest())
                 create_on.set()
                 await destroyed.wait()
-            assert list(manager.zones) == ["z1"]
+            assert list(protectd.registry.zones) == ["z1"]
             destroy_on.set()
-            await manager.tasks.close(60)
+            await protectd.lifetime.tasks.close(60)
         assert toolstack.destroyed == ["z1"] and not toolstack.domains
-        assert not manager.zones and not manager.ledger.reserved_bytes
-        saved = manager.store.load()
+        assert not protectd.registry.zones and not protectd.ledger.reserved_bytes
+        saved = protectd.registry.store.load()
         assert not saved.zones and not saved.zone_intents
 
 
 async def test_a_client_that_goes_away_leaves_no_workload(
-    manager: ZoneManager, agent: SimAgent, toolstack: MemoryToolstack, tmp_path: Path
+    protectd: Assembly, agent: SimAgent, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     """The client goes while the agent prepares the container, and again during the undo."""
     agent.reading.clear()
-    creating = served(manager, create.create(manager, workload_spec(tmp_path, stdin=True)))
+    creating = served(protectd, protectd.creation.create(workload_spec(tmp_path, stdin=True)))
     # The create opens the log in a thread first: an attached disk does not prove that the agent was asked.
     await until(lambda: toolstack.of_zone("z1").disks and "create_container" in agent.delivered)
     creating.cancel()
@@ -216,10 +213,10 @@ async def test_a_client_that_goes_away_leaves_no_workload(
     agent.reading.set()
     with pytest.raises(asyncio.CancelledError):
         await creating
-    await until(lambda: not manager.workloads)
+    await until(lambda: not protectd.registry.workloads)
     assert any(request.HasField("create_container") for request in agent.requests)
     assert not agent.processes and not toolstack.of_zone("z1").disks
-    saved = manager.store.load()
+    saved = protectd.registry.store.load()
     assert not saved.workloads and not saved.workload_intents
     assert all(output.forgotten for output in agent.outputs.values())
 
@@ -228,15 +225,17 @@ async def test_a_destroy_that_comes_while_the_agent_is_awaited(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
     toolstack.agent_ready = False
-    async with running(tmp_path, toolstack) as manager:
-        hasten(manager, boot=600.0)
-        launching = served(manager, launch.launch(manager, zone_spec()))
-        await until(lambda: "z1" in manager.zones and manager.zones["z1"].client._link is not None)
+    async with running(tmp_path, toolstack) as protectd:
+        hasten(protectd, boot=600.0)
+        launching = served(protectd, protectd.launcher.launch(zone_spec()))
+        await until(
+            lambda: "z1" in protectd.registry.zones and protectd.registry.zones["z1"].client._link is not None
+        )
         async with asyncio.timeout(60):
-            await destroy.destroy(manager, "z1")
+            await protectd.removal.destroy("z1")
         with pytest.raises(Refused, match="being destroyed"):
             await launching
-        assert not manager.zones and toolstack.domains == {} and toolstack.destroyed == ["z1"]
+        assert not protectd.registry.zones and toolstack.domains == {} and toolstack.destroyed == ["z1"]
 
 
 async def test_a_destroy_that_comes_before_the_domain_is_made(
@@ -246,16 +245,16 @@ async def test_a_destroy_that_comes_before_the_domain_is_made(
     volumes = SlowVolumes(tmp_path / "volumes")
     entered, go = toolstack.gate("create")
     go.set()
-    async with running(tmp_path, toolstack, volumes=volumes) as manager:
-        launching = served(manager, launch.launch(manager, zone_spec()))
+    async with running(tmp_path, toolstack, volumes=volumes) as protectd:
+        launching = served(protectd, protectd.launcher.launch(zone_spec()))
         await volumes.opening.wait()
-        destroying = served(manager, destroy.destroy(manager, "z1"))
+        destroying = served(protectd, protectd.removal.destroy("z1"))
         await all_that_can_go_on()
         volumes.may_open.set()
         await destroying
         with pytest.raises(Refused, match="being destroyed"):
             await launching
-        assert not entered.is_set() and not manager.zones and volumes.zones() == []
+        assert not entered.is_set() and not protectd.registry.zones and volumes.zones() == []
 
 
 class SlowVolumes(MemoryVolumes):
@@ -272,17 +271,17 @@ class SlowVolumes(MemoryVolumes):
 
 
 async def test_destroy_and_delete_finish_after_a_cancelled_call(
-    manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     """The caller may have gone for good."""
-    await create.create(manager, workload_spec(tmp_path))
+    await protectd.creation.create(workload_spec(tmp_path))
     steps: tuple[tuple[str, Collection[str], Callable[[], Coroutine[Any, Any, None]]], ...] = (
-        ("detach_disk", manager.workloads, lambda: delete.delete(manager, "w1")),
-        ("destroy", manager.zones, lambda: destroy.destroy(manager, "z1")),
+        ("detach_disk", protectd.registry.workloads, lambda: protectd.workload_removal.delete("w1")),
+        ("destroy", protectd.registry.zones, lambda: protectd.removal.destroy("z1")),
     )
     for operation, left, asked in steps:
         entered, go = toolstack.gate(operation)
-        asking = served(manager, asked())
+        asking = served(protectd, asked())
         await entered.wait()
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -326,14 +325,14 @@ async def test_second_protectd_on_the_same_directory_is_refused(tmp_path: Path, 
 
 
 async def test_a_silent_zone_does_not_hold_up_a_stop(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, zone_spec())
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(zone_spec())
     toolstack.of_zone("z1").agent.available.clear()
-    async with running(tmp_path, toolstack) as manager:
-        hasten(manager, boot=600.0)
-        await until(lambda: manager.zones["z1"].client._link is not None)
-        manager.stop()
+    async with running(tmp_path, toolstack) as protectd:
+        hasten(protectd, boot=600.0)
+        await until(lambda: protectd.registry.zones["z1"].client._link is not None)
+        protectd.stop()
         begun = asyncio.get_running_loop().time()
-        await manager.tasks.close(30)
+        await protectd.lifetime.tasks.close(30)
         assert asyncio.get_running_loop().time() - begun < 15
-        assert manager.zones["z1"].zone.state is ZoneState.RUNNING
+        assert protectd.registry.zones["z1"].zone.state is ZoneState.RUNNING

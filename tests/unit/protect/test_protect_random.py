@@ -12,13 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from daemonkit.faults import Fault
+from protect.assembly import Assembly
 from protect.model.container import ImageFilesystem, WorkloadSpec
 from protect.model.toolstack import DomainState
 from protect.model.workload import WorkloadState
 from protect.model.zone import ZoneState
-from protect.state.manager import ZoneManager
-from protect.workloads import create, delete, start
-from protect.zones import destroy, launch
+from protect.workloads import start
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import CALL, running, served, workload_spec, zone_spec
 from tests.support.waiting import until
@@ -53,35 +52,35 @@ class World:
         self.folder = folder
         self.toolstack = MemoryToolstack()
         self.stack = AsyncExitStack()
-        self.manager: ZoneManager
+        self.protectd: Assembly
         self.background: list[asyncio.Task[object]] = []
 
     async def restart(self) -> None:
         await self.stack.aclose()
         await asyncio.gather(*self.background, return_exceptions=True)
         self.background.clear()
-        self.manager = await self.stack.enter_async_context(running(self.folder, self.toolstack))
+        self.protectd = await self.stack.enter_async_context(running(self.folder, self.toolstack))
 
     async def do(self, verb: str, what: object) -> None:
-        manager, toolstack = self.manager, self.toolstack
+        protectd, toolstack = self.protectd, self.toolstack
         alive = {one.spec.environment["XENPOD_ZONE"]: one for one in toolstack.domains.values()}
         match verb, what:
             case "launch", str(zone):
-                self._begin(launch.launch(manager, zone_spec(zone)))
+                self._begin(protectd.launcher.launch(zone_spec(zone)))
             case "destroy", str(zone):
-                self._begin(destroy.destroy(manager, zone))
+                self._begin(protectd.removal.destroy(zone))
             case "kill", str(zone) if zone in alive and alive[zone].state is DomainState.RUNNING:
                 toolstack.kill(zone)
             case "cut", str(zone) if zone in alive:
                 alive[zone].agent.cut()
             case "create", (str(zone), str(name)):
-                self._begin(create.create(manager, self._spec(zone, name)))
+                self._begin(protectd.creation.create(self._spec(zone, name)))
             case "start", (str(zone), str(name)):
-                self._begin(start.start(manager, f"{zone}-{name}"))
+                self._begin(start.start(protectd.registry, protectd.ports.volumes, f"{zone}-{name}"))
             case "end", (str(zone), str(name)) if zone in alive:
                 self._end(alive[zone].agent, f"{zone}-{name}")
             case "delete", (str(zone), str(name)):
-                self._begin(delete.delete(manager, f"{zone}-{name}"))
+                self._begin(protectd.workload_removal.delete(f"{zone}-{name}"))
             case "leave", int(number) if number < len(self.background):
                 # The client of a call goes away, and the call's work is undone or goes on by itself.
                 self.background[number].cancel()
@@ -106,7 +105,7 @@ class World:
     def _begin(self, work: object) -> None:
         """Begin an operation as the server does, without awaiting it: operations overlap."""
         assert asyncio.iscoroutine(work)
-        self.background.append(served(self.manager, work))
+        self.background.append(served(self.protectd, work))
 
     @staticmethod
     def _end(agent: object, name: str) -> None:
@@ -127,7 +126,9 @@ class World:
                 result
             )
         self.background.clear()
-        await until(lambda: not [task for task in self.manager.tasks._tasks if task.get_name() == CALL])
+        await until(
+            lambda: not [task for task in self.protectd.lifetime.tasks._tasks if task.get_name() == CALL]
+        )
         await until(self._quiet)
 
     def _quiet(self) -> bool:
@@ -137,21 +138,23 @@ class World:
         return all(
             zone.zone.state in settled
             and (zone.zone.state is not ZoneState.RUNNING or (zone.connected and zone.zone.uuid not in dead))
-            for zone in self.manager.zones.values()
+            for zone in self.protectd.registry.zones.values()
         )
 
     def check_books(self) -> None:
-        manager = self.manager
-        saved = manager.store.load()
+        protectd = self.protectd
+        saved = protectd.registry.store.load()
         assert {zone.id: zone.state for zone in saved.zones} == {
-            zone.id: zone.zone.state for zone in manager.zones.values()
+            zone.id: zone.zone.state for zone in protectd.registry.zones.values()
         }
         assert {one.id: one.state for one in saved.workloads} == {
-            one.id: one.workload.state for one in manager.workloads.values()
+            one.id: one.workload.state for one in protectd.registry.workloads.values()
         }
-        assert set(saved.workload_intents) <= set(manager.workloads)
-        running_zones = [zone for zone in manager.zones.values() if zone.zone.state is ZoneState.RUNNING]
-        assert manager.ledger.reserved_bytes >= sum(zone.zone.spec.memory_bytes for zone in running_zones)
+        assert set(saved.workload_intents) <= set(protectd.registry.workloads)
+        running_zones = [
+            zone for zone in protectd.registry.zones.values() if zone.zone.state is ZoneState.RUNNING
+        ]
+        assert protectd.ledger.reserved_bytes >= sum(zone.zone.spec.memory_bytes for zone in running_zones)
         for zone in running_zones:
             attached = self.toolstack.of_zone(zone.id).disks
             for one in zone.workloads.values():
@@ -161,17 +164,17 @@ class World:
             assert set(attached) == {
                 disk.vdev for one in zone.workloads.values() for disk in one.workload.disks
             }
-        for one in manager.workloads.values():
+        for one in protectd.registry.workloads.values():
             if one.zone.zone.state is ZoneState.DEAD:
                 assert one.workload.state in (WorkloadState.EXITED, WorkloadState.CREATING)
 
     async def remove_all(self) -> None:
-        for zone in list(self.manager.zones):
-            await destroy.destroy(self.manager, zone)
-        saved = self.manager.store.load()
+        for zone in list(self.protectd.registry.zones):
+            await self.protectd.removal.destroy(zone)
+        saved = self.protectd.registry.store.load()
         assert not (saved.zones or saved.workloads or saved.zone_intents or saved.workload_intents)
-        assert not self.toolstack.domains and not self.manager.ledger.reserved_bytes
-        assert not self.manager.workloads and not self.manager.zones
+        assert not self.toolstack.domains and not self.protectd.ledger.reserved_bytes
+        assert not self.protectd.registry.workloads and not self.protectd.registry.zones
         assert not list((self.folder / "run").glob("zones/*"))
 
 

@@ -20,17 +20,15 @@ from daemonkit.faults import (
     TooLate,
     Unreachable,
 )
+from protect.assembly import Assembly
 from protect.config import ZoneLimits
 from protect.model.container import ExecSpec, ImageFilesystem
 from protect.model.errors import ToolstackError
 from protect.model.process import ProcessExited, ProcessName
 from protect.model.workload import Reason, WorkloadState
-from protect.state.manager import ZoneManager
 from protect.workloads import attach, control, create, delete, disks, start
-from protect.workloads import exec as execs
 from protect.workloads.files import TakenFiles
 from protect.workloads.terminal import Command, Resize, Stdin, StdinEnd
-from protect.zones import destroy, launch
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import hasten, running, served, workload_spec, zone_spec
@@ -68,131 +66,133 @@ async def endless(*items: Command) -> AsyncIterator[Command]:
     await asyncio.Event().wait()
 
 
-def no_trace(manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent) -> bool:
-    saved = manager.store.load()
+def no_trace(protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent) -> bool:
+    saved = protectd.registry.store.load()
     return not (
-        manager.workloads
+        protectd.registry.workloads
         or saved.workloads
         or saved.workload_intents
         or toolstack.of_zone("z1").disks
         or agent.processes
-        or any(manager.zone_dir("z1").glob("*"))
+        or any(protectd.dirs.of("z1").glob("*"))
     )
 
 
 async def test_the_life_of_a_workload(
-    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
-    created = await create.create(manager, workload_spec(tmp_path))
+    created = await protectd.creation.create(workload_spec(tmp_path))
     assert (created.state, [disk.vdev for disk in created.disks]) == (WorkloadState.CREATED, ["xvda"])
     assert toolstack.of_zone("z1").disks["xvda"].readonly
-    running_one = await start.start(manager, "w1")
+    running_one = await start.start(protectd.registry, protectd.ports.volumes, "w1")
     assert running_one.state is WorkloadState.RUNNING and running_one.started_at_ns
     end(agent, "w1", 3, b"hello\nworld")
-    ended = await control.wait(manager, "w1")
+    ended = await control.wait(protectd.registry, protectd.lifetime.stopping, "w1")
     assert (ended.exit_code, ended.reason) == (3, Reason.ERROR)
     assert ended.finished_at_ns >= ended.started_at_ns
     assert lines(tmp_path / "w1.log") == ["stdout F hello", "stdout P world"]
-    assert manager.store.load().workloads == (ended,)
-    await delete.delete(manager, "w1")
-    await delete.delete(manager, "w1")
-    assert no_trace(manager, toolstack, agent)
+    assert protectd.registry.store.load().workloads == (ended,)
+    await protectd.workload_removal.delete("w1")
+    await protectd.workload_removal.delete("w1")
+    assert no_trace(protectd, toolstack, agent)
 
 
-async def test_refused_creates(manager: ZoneManager, tmp_path: Path) -> None:
-    await create.create(manager, workload_spec(tmp_path))
+async def test_refused_creates(protectd: Assembly, tmp_path: Path) -> None:
+    await protectd.creation.create(workload_spec(tmp_path))
     with pytest.raises(Exists):
-        await create.create(manager, workload_spec(tmp_path))
+        await protectd.creation.create(workload_spec(tmp_path))
     with pytest.raises(Missing):
-        await create.create(manager, workload_spec(tmp_path, "w2", "nowhere"))
+        await protectd.creation.create(workload_spec(tmp_path, "w2", "nowhere"))
     missing = replace(workload_spec(tmp_path, "w2"), stack=(ImageFilesystem(tmp_path / "none", "squashfs"),))
     with pytest.raises(Invalid, match="no image file"):
-        await create.create(manager, missing)
+        await protectd.creation.create(missing)
     with pytest.raises(Refused, match="open log"):
-        await create.create(manager, workload_spec(tmp_path, "w2", log_path="/nonexistent/dir/log"))
-    assert list(manager.workloads) == ["w1"]
+        await protectd.creation.create(workload_spec(tmp_path, "w2", log_path="/nonexistent/dir/log"))
+    assert list(protectd.registry.workloads) == ["w1"]
 
 
 async def test_the_number_of_workloads_is_limited(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack, ZoneLimits(workloads_per_zone=1)) as manager:
-        await launch.launch(manager, zone_spec())
-        await create.create(manager, workload_spec(tmp_path))
+    async with running(tmp_path, toolstack, ZoneLimits(workloads_per_zone=1)) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        await protectd.creation.create(workload_spec(tmp_path))
         with pytest.raises(Exhausted, match="as many as it may"):
-            await create.create(manager, workload_spec(tmp_path, "w2"))
+            await protectd.creation.create(workload_spec(tmp_path, "w2"))
 
 
 async def test_a_failed_attach_leaves_nothing(
-    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     toolstack.failing.add("attach_disk")
     with pytest.raises(ToolstackError):
-        await create.create(manager, workload_spec(tmp_path))
-    assert no_trace(manager, toolstack, agent)
+        await protectd.creation.create(workload_spec(tmp_path))
+    assert no_trace(protectd, toolstack, agent)
 
 
 async def test_a_refused_container_leaves_nothing(
-    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     agent.errors["create_container"] = pb.Error(code=3, message="create: w1: no such executable")
     with pytest.raises(Invalid, match="no such executable"):
-        await create.create(manager, workload_spec(tmp_path))
-    assert no_trace(manager, toolstack, agent)
+        await protectd.creation.create(workload_spec(tmp_path))
+    assert no_trace(protectd, toolstack, agent)
     assert asked(agent)[-1] == "delete_container"
 
 
 async def test_a_caller_who_goes_away_leaves_nothing(
-    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     entered, go = toolstack.gate("attach_disk")
-    creating = served(manager, create.create(manager, workload_spec(tmp_path)))
+    creating = served(protectd, protectd.creation.create(workload_spec(tmp_path)))
     await entered.wait()
     creating.cancel()
     with pytest.raises(asyncio.CancelledError):
         await creating
     go.set()
-    await until(lambda: no_trace(manager, toolstack, agent))
+    await until(lambda: no_trace(protectd, toolstack, agent))
 
 
-async def test_start_once(manager: ZoneManager, tmp_path: Path) -> None:
-    await create.create(manager, workload_spec(tmp_path))
+async def test_start_once(protectd: Assembly, tmp_path: Path) -> None:
+    await protectd.creation.create(workload_spec(tmp_path))
     results = await asyncio.gather(
-        start.start(manager, "w1"), start.start(manager, "w1"), return_exceptions=True
+        start.start(protectd.registry, protectd.ports.volumes, "w1"),
+        start.start(protectd.registry, protectd.ports.volumes, "w1"),
+        return_exceptions=True,
     )
     assert sorted(type(result).__name__ for result in results) == ["Refused", "Workload"]
 
 
-async def test_a_start_that_fails(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
-    await create.create(manager, workload_spec(tmp_path))
+async def test_a_start_that_fails(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
+    await protectd.creation.create(workload_spec(tmp_path))
     agent.errors["start_container"] = pb.Error(code=13, message="start: w1: exec format error")
     with pytest.raises(Broken, match="exec format error"):
-        await start.start(manager, "w1")
-    ended = await control.wait(manager, "w1")
+        await start.start(protectd.registry, protectd.ports.volumes, "w1")
+    ended = await control.wait(protectd.registry, protectd.lifetime.stopping, "w1")
     assert (ended.exit_code, ended.reason) == (128, Reason.START_ERROR)
     assert "exec format error" in ended.message
 
 
 async def test_output_that_never_ends_is_given_up(
-    manager: ZoneManager, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, agent: SimAgent, tmp_path: Path
 ) -> None:
-    await create.create(manager, workload_spec(tmp_path))
-    await start.start(manager, "w1")
+    await protectd.creation.create(workload_spec(tmp_path))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
     agent.write(agent.processes["w1", ""].created.stdout_stream, b"kept\n")
     agent.exit("w1", 0)
     async with asyncio.timeout(60):
-        ended = await control.wait(manager, "w1")
+        ended = await control.wait(protectd.registry, protectd.lifetime.stopping, "w1")
     assert ended.reason is Reason.COMPLETED
     assert lines(tmp_path / "w1.log") == ["stdout F kept"]
 
 
 async def test_exit_before_drain_is_told_after_it(
-    manager: ZoneManager, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, agent: SimAgent, tmp_path: Path
 ) -> None:
-    await create.create(manager, workload_spec(tmp_path))
-    await start.start(manager, "w1")
+    await protectd.creation.create(workload_spec(tmp_path))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
     created = agent.processes["w1", ""].created
-    hasten(manager, drain=600.0)
+    hasten(protectd, drain=600.0)
     agent.exit("w1", 0)
-    waiting = asyncio.create_task(control.wait(manager, "w1"))
+    waiting = asyncio.create_task(control.wait(protectd.registry, protectd.lifetime.stopping, "w1"))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     agent.write(created.stdout_stream, b"late\n")
@@ -202,9 +202,9 @@ async def test_exit_before_drain_is_told_after_it(
     assert lines(tmp_path / "w1.log") == ["stdout F late"]
 
 
-async def test_hostile_exits(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
-    await create.create(manager, workload_spec(tmp_path))
-    await start.start(manager, "w1")
+async def test_hostile_exits(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
+    await protectd.creation.create(workload_spec(tmp_path))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
     created = agent.processes["w1", ""].created
     agent.end(created.stdout_stream)
     agent.end(created.stderr_stream)
@@ -214,101 +214,103 @@ async def test_hostile_exits(manager: ZoneManager, agent: SimAgent, tmp_path: Pa
         ProcessExited(ProcessName("w1"), exit_code=7, exited_at_ns=-(1 << 62)),
         ProcessExited(ProcessName("w1"), exit_code=8, exited_at_ns=1 << 62),
     ):
-        from protect.workloads.exits import on_exit
-
-        on_exit(manager, manager.zones["z1"], untrusted)
-    ended = await control.wait(manager, "w1")
+        protectd.exits.on_exit(protectd.registry.zones["z1"], untrusted)
+    ended = await control.wait(protectd.registry, protectd.lifetime.stopping, "w1")
     assert ended.exit_code == 7
     assert ended.finished_at_ns >= ended.started_at_ns
 
 
 async def test_streams_that_are_not_the_workloads_own(
-    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     agent._create = lambda ref, tty, stdin: pb.Reply(created=pb.ProcessCreated(pid=1))  # type: ignore[method-assign]
     with pytest.raises(Fault, match="gave streams 0, 0, 0"):
-        await create.create(manager, workload_spec(tmp_path))
-    assert no_trace(manager, toolstack, agent)
+        await protectd.creation.create(workload_spec(tmp_path))
+    assert no_trace(protectd, toolstack, agent)
 
 
-async def test_signals(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
-    await create.create(manager, workload_spec(tmp_path))
+async def test_signals(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
+    await protectd.creation.create(workload_spec(tmp_path))
     with pytest.raises(Refused, match="does not run"):
-        await control.signal(manager, "w1", 15, every=False)
-    await start.start(manager, "w1")
+        await control.signal(protectd.registry, "w1", 15, every=False)
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
     with pytest.raises(Invalid):
-        await control.signal(manager, "w1", 999, every=False)
-    await control.signal(manager, "w1", 15, every=True)
+        await control.signal(protectd.registry, "w1", 999, every=False)
+    await control.signal(protectd.registry, "w1", 15, every=True)
     sent = agent.requests[-1].signal_process
     assert (sent.signal, sent.all, sent.process.container_id) == (15, True, "w1")
 
 
 async def test_delete_of_a_running_one_kills_it_and_keeps_its_last_words(
-    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
-    await create.create(manager, workload_spec(tmp_path))
-    await start.start(manager, "w1")
-    deleting = asyncio.create_task(delete.delete(manager, "w1"))
+    await protectd.creation.create(workload_spec(tmp_path))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
+    deleting = asyncio.create_task(protectd.workload_removal.delete("w1"))
     await until(lambda: asked(agent)[-1] == "signal_process")
     assert agent.requests[-1].signal_process.signal == 9
     with pytest.raises(Refused, match="does not run"):
-        await anext(execs.execute(manager, ExecSpec("w1", b"{}"), commands()))
+        await anext(protectd.execs.execute(ExecSpec("w1", b"{}"), commands()))
     end(agent, "w1", 137, b"last\n")
     await deleting
     assert lines(tmp_path / "w1.log") == ["stdout F last"]
-    assert no_trace(manager, toolstack, agent)
+    assert no_trace(protectd, toolstack, agent)
 
 
 async def test_delete_in_a_silent_zone_can_be_repeated(
-    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
-    await create.create(manager, workload_spec(tmp_path))
+    await protectd.creation.create(workload_spec(tmp_path))
     agent.unanswered.add("delete_container")
-    hasten(manager, call=0.5)
+    hasten(protectd, call=0.5)
     with pytest.raises(TooLate):
-        await delete.delete(manager, "w1")
-    assert manager.store.load().workload_intents["w1"].operation == "workload.delete"
+        await protectd.workload_removal.delete("w1")
+    assert protectd.registry.store.load().workload_intents["w1"].operation == "workload.delete"
     agent.unanswered.clear()
-    hasten(manager, call=10.0)
-    await delete.delete(manager, "w1")
-    assert no_trace(manager, toolstack, agent)
+    hasten(protectd, call=10.0)
+    await protectd.workload_removal.delete("w1")
+    assert no_trace(protectd, toolstack, agent)
 
 
-async def test_a_waiter_of_a_deleted_one(manager: ZoneManager, tmp_path: Path) -> None:
-    await create.create(manager, workload_spec(tmp_path))
-    waiting = asyncio.create_task(control.wait(manager, "w1"))
+async def test_a_waiter_of_a_deleted_one(protectd: Assembly, tmp_path: Path) -> None:
+    await protectd.creation.create(workload_spec(tmp_path))
+    waiting = asyncio.create_task(control.wait(protectd.registry, protectd.lifetime.stopping, "w1"))
     await asyncio.sleep(0)
-    await delete.delete(manager, "w1")
+    await protectd.workload_removal.delete("w1")
     with pytest.raises(Missing, match="deleted"):
         await waiting
 
 
 async def test_destroying_the_zone_ends_everything_in_it(
-    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
-    await create.create(manager, workload_spec(tmp_path))
-    await start.start(manager, "w1")
-    running_exec = execs.execute(manager, ExecSpec("w1", b"{}"), endless())
+    await protectd.creation.create(workload_spec(tmp_path))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
+    running_exec = protectd.execs.execute(ExecSpec("w1", b"{}"), endless())
     taking = asyncio.create_task(anext(running_exec))
     agent.unanswered.add("create_container")
-    creating = asyncio.create_task(create.create(manager, workload_spec(tmp_path, "w2")))
-    waiting = asyncio.create_task(control.wait(manager, "w1"))
+    creating = asyncio.create_task(protectd.creation.create(workload_spec(tmp_path, "w2")))
+    waiting = asyncio.create_task(control.wait(protectd.registry, protectd.lifetime.stopping, "w1"))
     await until(lambda: asked(agent)[-1] == "create_container")
-    await destroy.destroy(manager, "z1")
+    await protectd.removal.destroy("z1")
     for task in (taking, creating, waiting):
         with pytest.raises((Refused, Missing)):
             await task
-    assert not manager.workloads and not manager.store.load().workloads and not toolstack.domains
+    assert (
+        not protectd.registry.workloads
+        and not protectd.registry.store.load().workloads
+        and not toolstack.domains
+    )
 
 
 # -- exec and attach
 
 
-async def test_exec(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
-    await create.create(manager, workload_spec(tmp_path))
-    await start.start(manager, "w1")
+async def test_exec(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
+    await protectd.creation.create(workload_spec(tmp_path))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
     spec = ExecSpec("w1", b'{"args": ["cat"]}', stdin=True)
-    outputs = execs.execute(manager, spec, commands(Stdin(b"to "), Stdin(b"cat"), StdinEnd()))
+    outputs = protectd.execs.execute(spec, commands(Stdin(b"to "), Stdin(b"cat"), StdinEnd()))
     first = asyncio.create_task(anext(outputs))
     await until(lambda: any(key[1] for key in agent.processes))
     (_, exec_id), process = next(item for item in agent.processes.items() if item[0][1])
@@ -322,36 +324,36 @@ async def test_exec(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> No
     agent.end(process.created.stderr_stream)
     agent.exit("w1", 4, exec_id)
     assert [output async for output in outputs] == [("stderr", b"err"), 4]
-    await until(lambda: not manager.zones["z1"].execs)
+    await until(lambda: not protectd.registry.zones["z1"].execs)
     assert asked(agent)[-1] == "delete_exec"
 
 
-async def test_exec_timeout_kills(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
-    await create.create(manager, workload_spec(tmp_path))
-    await start.start(manager, "w1")
+async def test_exec_timeout_kills(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
+    await protectd.creation.create(workload_spec(tmp_path))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
     with pytest.raises(TooLate, match=r"longer than 0\.05 s"):
-        await anext(execs.execute(manager, ExecSpec("w1", b"{}", timeout=0.05), endless()))
-    await until(lambda: asked(agent)[-1] == "delete_exec" and not manager.zones["z1"].execs)
+        await anext(protectd.execs.execute(ExecSpec("w1", b"{}", timeout=0.05), endless()))
+    await until(lambda: asked(agent)[-1] == "delete_exec" and not protectd.registry.zones["z1"].execs)
 
 
 async def test_exec_is_killed_when_its_caller_leaves(
-    manager: ZoneManager, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, agent: SimAgent, tmp_path: Path
 ) -> None:
-    await create.create(manager, workload_spec(tmp_path))
-    await start.start(manager, "w1")
-    outputs = execs.execute(manager, ExecSpec("w1", b"{}"), endless())
+    await protectd.creation.create(workload_spec(tmp_path))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
+    outputs = protectd.execs.execute(ExecSpec("w1", b"{}"), endless())
     taking = asyncio.create_task(anext(outputs))
     await until(lambda: asked(agent)[-1] == "exec_process")
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await taking
-    await until(lambda: asked(agent)[-1] == "delete_exec" and not manager.zones["z1"].execs)
+    await until(lambda: asked(agent)[-1] == "delete_exec" and not protectd.registry.zones["z1"].execs)
 
 
-async def test_exec_output_is_back_pressured(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
-    await create.create(manager, workload_spec(tmp_path))
-    await start.start(manager, "w1")
-    outputs = execs.execute(manager, ExecSpec("w1", b"{}"), endless())
+async def test_exec_output_is_back_pressured(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
+    await protectd.creation.create(workload_spec(tmp_path))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
+    outputs = protectd.execs.execute(ExecSpec("w1", b"{}"), endless())
     first = asyncio.create_task(anext(outputs))
     await until(lambda: any(key[1] for key in agent.processes))
     process = next(process for key, process in agent.processes.items() if key[1])
@@ -363,34 +365,36 @@ async def test_exec_output_is_back_pressured(manager: ZoneManager, agent: SimAge
 
 
 async def test_execs_are_limited(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack, ZoneLimits(execs_per_zone=1)) as manager:
-        await launch.launch(manager, zone_spec())
-        await create.create(manager, workload_spec(tmp_path))
-        await start.start(manager, "w1")
-        first = execs.execute(manager, ExecSpec("w1", b"{}"), endless())
+    async with running(tmp_path, toolstack, ZoneLimits(execs_per_zone=1)) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        await protectd.creation.create(workload_spec(tmp_path))
+        await start.start(protectd.registry, protectd.ports.volumes, "w1")
+        first = protectd.execs.execute(ExecSpec("w1", b"{}"), endless())
         taking = asyncio.create_task(anext(first))
-        await until(lambda: len(manager.zones["z1"].execs) == 1)
+        await until(lambda: len(protectd.registry.zones["z1"].execs) == 1)
         with pytest.raises(Exhausted, match="1 execs"):
-            await anext(execs.execute(manager, ExecSpec("w1", b"{}"), endless()))
+            await anext(protectd.execs.execute(ExecSpec("w1", b"{}"), endless()))
         taking.cancel()
 
 
-async def test_a_silly_terminal_size_ends_the_exec(manager: ZoneManager, tmp_path: Path) -> None:
-    await create.create(manager, workload_spec(tmp_path))
-    await start.start(manager, "w1")
+async def test_a_silly_terminal_size_ends_the_exec(protectd: Assembly, tmp_path: Path) -> None:
+    await protectd.creation.create(workload_spec(tmp_path))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
     with pytest.raises(Invalid, match="is not a size"):
-        await anext(execs.execute(manager, ExecSpec("w1", b"{}", tty=True), endless(Resize(0, 80))))
+        await anext(protectd.execs.execute(ExecSpec("w1", b"{}", tty=True), endless(Resize(0, 80))))
 
 
 @pytest.mark.parametrize("once", [False, True])
-async def test_attach(manager: ZoneManager, agent: SimAgent, tmp_path: Path, once: bool) -> None:
-    await create.create(manager, workload_spec(tmp_path, stdin=True, stdin_once=once))
+async def test_attach(protectd: Assembly, agent: SimAgent, tmp_path: Path, once: bool) -> None:
+    await protectd.creation.create(workload_spec(tmp_path, stdin=True, stdin_once=once))
     created = agent.processes["w1", ""].created
-    outputs = attach.attach(manager, "w1", commands(Stdin(b"typed")))
+    outputs = attach.attach(
+        protectd.registry, protectd.memory, protectd.lifetime, "w1", commands(Stdin(b"typed"))
+    )
     first = asyncio.create_task(anext(outputs))
     stdin = agent.inputs[created.stdin_stream]
     await until(lambda: stdin.read == b"typed")
-    await start.start(manager, "w1")
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
     agent.write(created.stdout_stream, b"now")
     assert await first == ("stdout", b"now")
     await asyncio.sleep(0.01)
@@ -398,180 +402,186 @@ async def test_attach(manager: ZoneManager, agent: SimAgent, tmp_path: Path, onc
     end(agent, "w1", 5)
     assert [output async for output in outputs] == [5]
     with pytest.raises(Refused):
-        await anext(attach.attach(manager, "w1", commands()))
+        await anext(attach.attach(protectd.registry, protectd.memory, protectd.lifetime, "w1", commands()))
 
 
 # -- logs
 
 
-async def test_reopen(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
-    await create.create(manager, workload_spec(tmp_path))
-    await start.start(manager, "w1")
+async def test_reopen(protectd: Assembly, agent: SimAgent, tmp_path: Path) -> None:
+    await protectd.creation.create(workload_spec(tmp_path))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
     stdout = agent.processes["w1", ""].created.stdout_stream
     agent.write(stdout, b"one\n")
     await until(lambda: (tmp_path / "w1.log").stat().st_size)
     (tmp_path / "w1.log").rename(tmp_path / "w1.log.1")
-    await control.reopen_log(manager, "w1")
+    await control.reopen_log(protectd.registry, "w1")
     end(agent, "w1", 0, b"two\n")
-    await control.wait(manager, "w1")
+    await control.wait(protectd.registry, protectd.lifetime.stopping, "w1")
     assert lines(tmp_path / "w1.log.1") == ["stdout F one"]
     assert lines(tmp_path / "w1.log") == ["stdout F two"]
     with pytest.raises(Refused):
-        await control.reopen_log(manager, "w1")
+        await control.reopen_log(protectd.registry, "w1")
 
 
 # -- reconnects and restarts
 
 
 async def test_a_break_of_the_channel_loses_nothing(
-    manager: ZoneManager, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, agent: SimAgent, tmp_path: Path
 ) -> None:
-    await create.create(manager, workload_spec(tmp_path))
-    await start.start(manager, "w1")
+    await protectd.creation.create(workload_spec(tmp_path))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
     agent.cut()
     end(agent, "w1", 9, b"in between\n")
-    ended = await control.wait(manager, "w1")
+    ended = await control.wait(protectd.registry, protectd.lifetime.stopping, "w1")
     assert ended.exit_code == 9
     assert lines(tmp_path / "w1.log") == ["stdout F in between"]
 
 
 async def test_a_restart_loses_nothing(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, zone_spec())
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(zone_spec())
         for workload in ("w1", "w2", "w3"):
-            await create.create(manager, workload_spec(tmp_path, workload))
-        await start.start(manager, "w1")
-        await start.start(manager, "w2")
+            await protectd.creation.create(workload_spec(tmp_path, workload))
+        await start.start(protectd.registry, protectd.ports.volumes, "w1")
+        await start.start(protectd.registry, protectd.ports.volumes, "w2")
         agent = toolstack.of_zone("z1").agent
         agent.write(agent.processes["w1", ""].created.stdout_stream, b"before\n")
         await until(lambda: (tmp_path / "w1.log").stat().st_size)
     end(agent, "w1", 6, b"between\n")
     agent.processes["w2", ""].state = pb.PROCESS_STATE_RUNNING
-    async with running(tmp_path, toolstack) as manager:
-        ended = await control.wait(manager, "w1")
+    async with running(tmp_path, toolstack) as protectd:
+        ended = await control.wait(protectd.registry, protectd.lifetime.stopping, "w1")
         assert (ended.exit_code, ended.reason) == (6, Reason.ERROR)
         assert lines(tmp_path / "w1.log") == ["stdout F before", "stdout F between"]
         end(agent, "w2", 0, b"after\n")
-        assert (await control.wait(manager, "w2")).reason is Reason.COMPLETED
+        assert (
+            await control.wait(protectd.registry, protectd.lifetime.stopping, "w2")
+        ).reason is Reason.COMPLETED
         assert lines(tmp_path / "w2.log") == ["stdout F after"]
-        await start.start(manager, "w3")
+        await start.start(protectd.registry, protectd.ports.volumes, "w3")
         assert agent.faults == []
 
 
 async def test_a_restart_undoes_a_half_create(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, zone_spec())
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(zone_spec())
         agent = toolstack.of_zone("z1").agent
         agent.unanswered.add("create_container")
         spec = workload_spec(tmp_path)
         files = disks.find("create", "w1", spec.stacks)
-        runtime, new = create.admit(manager, manager.zones["z1"], spec, files)
+        runtime, new = protectd.creation.admit(protectd.registry.zones["z1"], spec, files)
         table = disks.DiskTable.of(runtime.workload.disks, files)
-        hasten(manager, call=0.5)
+        hasten(protectd, call=0.5)
         for disk in table.specs(new):
-            await toolstack.attach_disk(manager.zones["z1"].zone.domain_id, disk)
+            await toolstack.attach_disk(protectd.registry.zones["z1"].zone.domain_id, disk)
         with pytest.raises(TooLate):
             container = create._container(runtime, spec, table, TakenFiles())
-            await create.prepare(manager, runtime, container, asyncio.Event())
+            await protectd.creation.prepare(runtime, container, asyncio.Event())
         assert toolstack.of_zone("z1").disks
     agent.unanswered.clear()
-    async with running(tmp_path, toolstack) as manager:
-        await until(lambda: no_trace(manager, toolstack, agent))
-        await create.create(manager, spec)
+    async with running(tmp_path, toolstack) as protectd:
+        await until(lambda: no_trace(protectd, toolstack, agent))
+        await protectd.creation.create(spec)
 
 
 async def test_a_restart_finishes_a_delete(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, zone_spec())
-        await create.create(manager, workload_spec(tmp_path))
-        manager.put_workload(manager.workloads["w1"], manager.workloads["w1"].workload, delete.INTENT)
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        await protectd.creation.create(workload_spec(tmp_path))
+        protectd.registry.put_workload(
+            protectd.registry.workloads["w1"], protectd.registry.workloads["w1"].workload, delete.INTENT
+        )
     agent = toolstack.of_zone("z1").agent
-    async with running(tmp_path, toolstack) as manager:
-        await until(lambda: no_trace(manager, toolstack, agent))
+    async with running(tmp_path, toolstack) as protectd:
+        await until(lambda: no_trace(protectd, toolstack, agent))
 
 
 async def test_a_restart_ends_orphaned_execs(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, zone_spec())
-        await create.create(manager, workload_spec(tmp_path))
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        await protectd.creation.create(workload_spec(tmp_path))
         agent = toolstack.of_zone("z1").agent
     agent._create(pb.ProcessRef(container_id="w1", exec_id="e1"), False, False)
-    async with running(tmp_path, toolstack) as manager:
+    async with running(tmp_path, toolstack) as protectd:
         await until(lambda: asked(agent)[-1] == "delete_exec")
         assert agent.requests[-1].delete_exec.process.exec_id == "e1"
 
 
 async def test_restart_keeps_the_ends_of_ended_workloads(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     """Whether or not its zone still knows the workload after a restart."""
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, zone_spec())
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(zone_spec())
         agent = toolstack.of_zone("z1").agent
         for workload, code in (("w1", 3), ("w2", 0)):
-            await create.create(manager, workload_spec(tmp_path, workload))
-            await start.start(manager, workload)
+            await protectd.creation.create(workload_spec(tmp_path, workload))
+            await start.start(protectd.registry, protectd.ports.volumes, workload)
             end(agent, workload, code, b"said\n")
-            await control.wait(manager, workload)
-        before = [manager.workloads[workload].workload for workload in ("w1", "w2")]
+            await control.wait(protectd.registry, protectd.lifetime.stopping, workload)
+        before = [protectd.registry.workloads[workload].workload for workload in ("w1", "w2")]
     del agent.processes["w1", ""]
-    async with running(tmp_path, toolstack) as manager:
-        await create.create(manager, workload_spec(tmp_path, "w3"))
-        assert [manager.workloads[workload].workload for workload in ("w1", "w2")] == before
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.creation.create(workload_spec(tmp_path, "w3"))
+        assert [protectd.registry.workloads[workload].workload for workload in ("w1", "w2")] == before
         assert lines(tmp_path / "w2.log") == ["stdout F said"]
 
 
 async def test_a_workload_its_zone_has_lost(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, zone_spec())
-        await create.create(manager, workload_spec(tmp_path))
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        await protectd.creation.create(workload_spec(tmp_path))
     toolstack.of_zone("z1").agent.processes.clear()
-    async with running(tmp_path, toolstack) as manager:
-        ended = await control.wait(manager, "w1")
+    async with running(tmp_path, toolstack) as protectd:
+        ended = await control.wait(protectd.registry, protectd.lifetime.stopping, "w1")
         assert (ended.exit_code, ended.message) == (255, "its zone has lost it")
 
 
 async def test_failed_undo_of_a_create_is_done_at_the_next_connection(
-    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+    protectd: Assembly, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     agent.errors["create_container"] = pb.Error(code=13, message="create: w1: failed")
     agent.unanswered.add("delete_container")
-    hasten(manager, call=0.5)
+    hasten(protectd, call=0.5)
     with pytest.raises(Broken, match="create: w1: failed"):
-        await create.create(manager, workload_spec(tmp_path))
+        await protectd.creation.create(workload_spec(tmp_path))
     assert toolstack.of_zone("z1").disks
     with pytest.raises(Missing):
-        await start.start(manager, "w1")
+        await start.start(protectd.registry, protectd.ports.volumes, "w1")
     agent.unanswered.clear()
-    hasten(manager, call=10.0)
+    hasten(protectd, call=10.0)
     agent.cut()
-    await until(lambda: no_trace(manager, toolstack, agent))
+    await until(lambda: no_trace(protectd, toolstack, agent))
 
 
-async def test_an_attach_ends_with_the_daemon(manager: ZoneManager, tmp_path: Path) -> None:
-    await create.create(manager, workload_spec(tmp_path))
-    attached = asyncio.create_task(anext(attach.attach(manager, "w1", endless())))
-    waiting = asyncio.create_task(control.wait(manager, "w1"))
+async def test_an_attach_ends_with_the_daemon(protectd: Assembly, tmp_path: Path) -> None:
+    await protectd.creation.create(workload_spec(tmp_path))
+    attached = asyncio.create_task(
+        anext(attach.attach(protectd.registry, protectd.memory, protectd.lifetime, "w1", endless()))
+    )
+    waiting = asyncio.create_task(control.wait(protectd.registry, protectd.lifetime.stopping, "w1"))
     await asyncio.sleep(0.01)
-    manager.stop()
+    protectd.stop()
     for task in (attached, waiting):
         with pytest.raises(Unreachable, match="stopping"):
             await task
 
 
 async def test_a_full_disk_does_not_hide_an_end(
-    manager: ZoneManager, agent: SimAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    protectd: Assembly, agent: SimAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await create.create(manager, workload_spec(tmp_path))
-    await start.start(manager, "w1")
+    await protectd.creation.create(workload_spec(tmp_path))
+    await start.start(protectd.registry, protectd.ports.volumes, "w1")
 
     def full(*_: object) -> None:
         raise Exhausted("write state", "the store", "database or disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(manager.store, "save_workload", full)
-        patch.setattr(manager.store, "update_workload", full)
+        patch.setattr(protectd.registry.store, "save_workload", full)
+        patch.setattr(protectd.registry.store, "update_workload", full)
         with pytest.raises(Exhausted, match="disk is full"):
-            await create.create(manager, workload_spec(tmp_path, "w2"))
+            await protectd.creation.create(workload_spec(tmp_path, "w2"))
         end(agent, "w1", 5)
-        assert (await control.wait(manager, "w1")).exit_code == 5
-    assert "w2" not in manager.workloads
-    await create.create(manager, workload_spec(tmp_path, "w2"))
+        assert (await control.wait(protectd.registry, protectd.lifetime.stopping, "w1")).exit_code == 5
+    assert "w2" not in protectd.registry.workloads
+    await protectd.creation.create(workload_spec(tmp_path, "w2"))

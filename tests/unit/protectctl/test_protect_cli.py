@@ -17,11 +17,9 @@ import pytest
 from daemonkit.config import load
 from daemonkit.faults import Refused, Unreachable
 from daemonkit.rpc.server import serve_unix
+from protect.assembly import Assembly
 from protect.config import ProtectdConfig
-from protect.server import services
-from protect.state.manager import ZoneManager
-from protect.workloads import create, delete, start
-from protect.zones import launch
+from protect.workloads import start
 from protectctl.__main__ import main
 from protectctl.usage.arguments import parser
 from tests.support.protect.memory_toolstack import MemoryToolstack
@@ -58,18 +56,18 @@ class Images(images_pb2_grpc.ImagesServicer):
 
 
 @pytest.fixture
-async def manager(tmp_path: Path) -> AsyncIterator[ZoneManager]:
-    async with running(tmp_path, MemoryToolstack()) as manager:
-        await launch.launch(manager, zone_spec())
-        await create.create(manager, workload_spec(tmp_path))
-        await start.start(manager, "w1")
-        yield manager
+async def protectd(tmp_path: Path) -> AsyncIterator[Assembly]:
+    async with running(tmp_path, MemoryToolstack()) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        await protectd.creation.create(workload_spec(tmp_path))
+        await start.start(protectd.registry, protectd.ports.volumes, "w1")
+        yield protectd
 
 
 @pytest.fixture
-async def served(tmp_path: Path, manager: ZoneManager) -> AsyncIterator[Path]:
+async def served(tmp_path: Path, protectd: Assembly) -> AsyncIterator[Path]:
     def add(server: grpc.aio.Server) -> None:
-        services.add(manager, server)
+        protectd.add_services(server)
         images_pb2_grpc.add_ImagesServicer_to_server(Images(), server)
 
     socket = tmp_path / "protect.sock"
@@ -77,11 +75,11 @@ async def served(tmp_path: Path, manager: ZoneManager) -> AsyncIterator[Path]:
         yield socket
 
 
-async def test_watch(served: Path, capsys: pytest.CaptureFixture[str], manager: ZoneManager) -> None:
+async def test_watch(served: Path, capsys: pytest.CaptureFixture[str], protectd: Assembly) -> None:
     watching = asyncio.create_task(protect("watch", "--socket", str(served)))
-    await until(lambda: len(manager.hub._watchers) == 1)
-    await delete.delete(manager, "w1")
-    manager.stop()
+    await until(lambda: len(protectd.registry.hub._watchers) == 1)
+    await protectd.workload_removal.delete("w1")
+    protectd.stop()
     assert await watching == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == [

@@ -14,15 +14,14 @@ from uuid import uuid4
 import pytest
 
 from protect.agent import queries
+from protect.assembly import Assembly
 from protect.model.toolstack import DomainSpec, Mode
 from protect.model.zone import domain_name
-from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from protect.toolstack.libxl.xenstore.store import SEED
 from protect.volumes.host import HostVolumes
-from protect.zones import launch
 from protect.zones.upkeep import clock
 from tests.support.agent.zone import BUILD
 from tests.support.protect.protect_node import hasten, running, zone_spec
@@ -100,16 +99,16 @@ async def _xl(verb: str, runtime: ZoneRuntime) -> None:
 async def test_a_zone_keeps_the_hosts_time(kernels: Path, tmp_path: Path, mode: Mode) -> None:
     async with _toolstack(kernels) as toolstack:
         volumes = HostVolumes(tmp_path / "volumes", BUILD / "lookup")
-        async with running(tmp_path, toolstack, volumes=volumes) as manager:  # type: ignore[arg-type]
-            hasten(manager, boot=PATIENCE, call=PATIENCE, clock=600.0)
-            await launch.launch(manager, replace(zone_spec("z1", 160 * MIB), mode=mode))
-            keeping = asyncio.create_task(clock.keep(manager))
+        async with running(tmp_path, toolstack, volumes=volumes) as protectd:  # type: ignore[arg-type]
+            hasten(protectd, boot=PATIENCE, call=PATIENCE, clock=600.0)
+            await protectd.launcher.launch(replace(zone_spec("z1", 160 * MIB), mode=mode))
+            keeping = asyncio.create_task(protectd.clocks.keep())
             try:
-                runtime = manager.zones["z1"]
+                runtime = protectd.registry.zones["z1"]
                 await _right(runtime)
                 await _when_the_hosts_is_set(runtime)
-                await _after_pauses(manager, runtime)
-                await _when_the_zones_is_set(manager, runtime)
+                await _after_pauses(protectd, runtime)
+                await _when_the_zones_is_set(protectd, runtime)
             finally:
                 keeping.cancel()
 
@@ -122,7 +121,7 @@ async def _when_the_hosts_is_set(runtime: ZoneRuntime) -> None:
     await _right(runtime)
 
 
-async def _after_pauses(manager: ZoneManager, runtime: ZoneRuntime) -> None:
+async def _after_pauses(protectd: Assembly, runtime: ZoneRuntime) -> None:
     """The host's time has changed when the zone goes on."""
     with _host_clock() as move:
         await _xl("pause", runtime)
@@ -147,17 +146,17 @@ def _busy(runtime: ZoneRuntime) -> Callable[[], Awaitable[bool]]:
     return busy
 
 
-async def _when_the_zones_is_set(manager: ZoneManager, runtime: ZoneRuntime) -> None:
+async def _when_the_zones_is_set(protectd: Assembly, runtime: ZoneRuntime) -> None:
     """As by a privileged container; a small error, to be slewed."""
     await queries.clock(runtime.client, 7_200_000 * MS, step=True)
     assert abs(await _offset(runtime)) > 7_000_000 * MS
-    clock.begin(manager, runtime)
+    protectd.clocks.begin(runtime)
     await _right(runtime)
     await queries.clock(runtime.client, 15 * MS, step=True)
     # 15 ms at 500 parts in a million take half a minute. On a busy machine even the best reading of a check
     # may be wrong by as much, and its correction as well: the next check finds the rest.
     for is_last in (False, False, True):
-        clock.begin(manager, runtime)
+        protectd.clocks.begin(runtime)
         try:
             return await _right(runtime, 60.0, 5 * MS)
         except AssertionError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,8 +18,6 @@ from protect.model.domain.shares import DiskRates
 from protect.model.errors import ToolstackError
 from protect.model.toolstack import Capabilities, DomainDeath, ShutdownReason
 from protect.model.zone import ZoneState
-from protect.server import services
-from protect.zones import deaths, launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import running, zone_spec
 from tests.support.protect.zones import failing
@@ -37,8 +34,8 @@ LIMITS = ZoneLimits(disk_read_rate=Bytes(500), disk_write_rate=Bytes(700))
 async def serving(
     folder: Path, toolstack: MemoryToolstack, limits: ZoneLimits | None = None
 ) -> AsyncIterator[tuple[rpc.HostAsyncStub, rpc.ZonesAsyncStub]]:
-    async with running(folder, toolstack, limits) as manager:
-        add = functools.partial(services.add, manager)
+    async with running(folder, toolstack, limits) as protectd:
+        add = protectd.add_services
         async with serve_unix(folder / "s", add, name="p", grace=0.1), channel(folder / "s") as link:
             yield rpc.HostStub(link), rpc.ZonesStub(link)
 
@@ -97,31 +94,31 @@ async def test_a_host_that_cannot_hold_them(short_path: Path, toolstack: MemoryT
 async def test_a_zone_whose_rates_are_not_held_is_not_made(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
-    async with running(tmp_path, toolstack) as manager:
+    async with running(tmp_path, toolstack) as protectd:
         toolstack.failing.add("set_disk_rates")
         with pytest.raises(ToolstackError):
-            await launch.launch(manager, replace(zone_spec(), disk_rates=RATES))
-        assert not manager.zones and not toolstack.domains
-        await launch.launch(manager, zone_spec("z2"))
+            await protectd.launcher.launch(replace(zone_spec(), disk_rates=RATES))
+        assert not protectd.registry.zones and not toolstack.domains
+        await protectd.launcher.launch(zone_spec("z2"))
 
 
 async def test_after_a_restart_they_are_held_again(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, replace(zone_spec(), disk_rates=RATES))
-        assert manager.store.load().zones[0].spec.disk_rates == RATES
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(replace(zone_spec(), disk_rates=RATES))
+        assert protectd.registry.store.load().zones[0].spec.disk_rates == RATES
     for failing_ones in (set[str](), {"set_disk_rates"}):
         toolstack.failing |= failing_ones
-        async with running(tmp_path, toolstack) as manager:
-            await until(lambda manager=manager: manager.zones["z1"].connected)
+        async with running(tmp_path, toolstack) as protectd:
+            await until(lambda protectd=protectd: protectd.registry.zones["z1"].connected)
     assert toolstack.of_zone("z1").disk_rates == [RATES, RATES]
 
 
 async def test_a_zone_that_connects_a_disk_anew_is_ended(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, replace(zone_spec(), disk_rates=RATES))
-        runtime = manager.zones["z1"]
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(replace(zone_spec(), disk_rates=RATES))
+        runtime = protectd.registry.zones["z1"]
         death = DomainDeath(runtime.zone.uuid, ShutdownReason.RECONNECTED)
-        await deaths.on_death(manager, runtime, death)
+        await protectd.deaths.on_death(runtime, death)
         assert runtime.zone.state is ZoneState.DEAD
         assert runtime.zone.death_reason.startswith("RulesBroken: its kernel connected a disk anew")
         assert toolstack.destroyed == ["z1"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,7 +20,6 @@ from protect.config import HostConfig, NamedDevice, Profile, ProtectdConfig
 from protect.host.devices import present
 from protect.model.capacity.modes import WantedMode, choose, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, Mode
-from protect.server import services
 from protect.server.host import mode_notices
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import running
@@ -41,9 +39,8 @@ async def serving(
 ) -> AsyncIterator[tuple[rpc.HostAsyncStub, rpc.ZonesAsyncStub]]:
     toolstack = MemoryToolstack()
     toolstack.can, toolstack.seclabels = can, set(labels)
-    async with running(folder, toolstack) as manager:
-        manager.config = replace(manager.config, **config)  # type: ignore[arg-type]
-        add = functools.partial(services.add, manager)
+    async with running(folder, toolstack, **config) as protectd:  # type: ignore[arg-type]
+        add = protectd.add_services
         async with serve_unix(folder / "s", add, name="p", grace=0.1):
             async with channel(folder / "s") as link:
                 yield rpc.HostStub(link), rpc.ZonesStub(link)

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from protect.assembly import Assembly
 from protect.model.zone import MemoryPolicy
-from protect.state.manager import ZoneManager
-from protect.zones import launch
 from protect.zones.size.follow import MemoryFollower
 from protect.zones.size.policy import PATIENCE, STEP, Bounds, Look, SizeVerdict, decide
-from protect.zones.size.resize import ZoneSize, resize
+from protect.zones.size.resize import ZoneSize
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import running, zone_spec
+from tests.support.protect.protect_node import resize, running, zone_spec
 
 MIB = 1 << 20
 BOUNDS = Bounds(128 * MIB, 1024 * MIB)
@@ -86,10 +85,10 @@ DYNAMIC = replace(
 
 
 @pytest.fixture
-async def manager(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[ZoneManager]:
-    async with running(tmp_path, toolstack, total=600 * MIB) as manager:
-        await launch.launch(manager, DYNAMIC)
-        yield manager
+async def protectd(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Assembly]:
+    async with running(tmp_path, toolstack, total=600 * MIB) as protectd:
+        await protectd.launcher.launch(DYNAMIC)
+        yield protectd
 
 
 def uses(toolstack: MemoryToolstack, mebibytes: int) -> None:
@@ -97,79 +96,79 @@ def uses(toolstack: MemoryToolstack, mebibytes: int) -> None:
     size.memory_available_bytes = max(0, size.memory_total_bytes - mebibytes * MIB)
 
 
-def memory(manager: ZoneManager) -> int:
-    size = manager.zones["z1"].zone.spec.memory_bytes
-    assert manager.store.load().zones[0].spec.memory_bytes == size
+def memory(protectd: Assembly) -> int:
+    size = protectd.registry.zones["z1"].zone.spec.memory_bytes
+    assert protectd.registry.store.load().zones[0].spec.memory_bytes == size
     return size // MIB
 
 
 async def test_a_zone_grows_and_shrinks_with_what_it_uses(
-    manager: ZoneManager, toolstack: MemoryToolstack
+    protectd: Assembly, toolstack: MemoryToolstack
 ) -> None:
-    follower = MemoryFollower(manager)
+    follower = MemoryFollower(protectd.registry, protectd.sizing, protectd.config.memory)
     uses(toolstack, 250)
     await follower.look()
-    assert memory(manager) == 336 == toolstack.of_zone("z1").memory // MIB
+    assert memory(protectd) == 336 == toolstack.of_zone("z1").memory // MIB
     uses(toolstack, 20)
     for _ in range(PATIENCE - 1):
         await follower.look()
-        assert memory(manager) == 336
+        assert memory(protectd) == 336
     await follower.look()
-    assert memory(manager) == 128 == toolstack.of_zone("z1").memory // MIB
-    assert manager.ledger.reserved_bytes == 128 * MIB
+    assert memory(protectd) == 128 == toolstack.of_zone("z1").memory // MIB
+    assert protectd.ledger.reserved_bytes == 128 * MIB
 
 
-async def test_a_static_zone_stays(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
-    assert await resize(manager, "z1", ZoneSize(memory_policy=MemoryPolicy.STATIC)) == []
+async def test_a_static_zone_stays(protectd: Assembly, toolstack: MemoryToolstack) -> None:
+    assert await resize(protectd, "z1", ZoneSize(memory_policy=MemoryPolicy.STATIC)) == []
     uses(toolstack, 256)
     for _ in range(PATIENCE + 1):
-        await MemoryFollower(manager).look()
-    assert memory(manager) == 256
-    assert manager.zones["z1"].zone.spec.memory_policy is MemoryPolicy.STATIC
+        await MemoryFollower(protectd.registry, protectd.sizing, protectd.config.memory).look()
+    assert memory(protectd) == 256
+    assert protectd.registry.zones["z1"].zone.spec.memory_policy is MemoryPolicy.STATIC
 
 
-async def test_a_resize_says_how_far_it_may_go(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_a_resize_says_how_far_it_may_go(protectd: Assembly, toolstack: MemoryToolstack) -> None:
     """The zone keeps its memory for its use, unless the memory exceeds the new limit."""
-    assert await resize(manager, "z1", ZoneSize(memory_bytes=300 * MIB)) == []
-    assert memory(manager) == 256
+    assert await resize(protectd, "z1", ZoneSize(memory_bytes=300 * MIB)) == []
+    assert memory(protectd) == 256
     uses(toolstack, 256)
     for _ in range(3):
-        await MemoryFollower(manager).look()
+        await MemoryFollower(protectd.registry, protectd.sizing, protectd.config.memory).look()
         uses(toolstack, 300)
-    assert memory(manager) == 300
+    assert memory(protectd) == 300
     uses(toolstack, 50)
-    assert await resize(manager, "z1", ZoneSize(memory_bytes=200 * MIB)) == []
-    assert memory(manager) == 200
+    assert await resize(protectd, "z1", ZoneSize(memory_bytes=200 * MIB)) == []
+    assert memory(protectd) == 200
     # Of a container that needs less than the pod may have already nothing follows.
-    assert await resize(manager, "z1", ZoneSize(memory_bytes=150 * MIB), only_more=True) == []
-    assert manager.zones["z1"].zone.spec.policy_limit == 200 * MIB
-    assert len(await resize(manager, "z1", ZoneSize(memory_bytes=513 * MIB))) == 1
+    assert await resize(protectd, "z1", ZoneSize(memory_bytes=150 * MIB), only_more=True) == []
+    assert protectd.registry.zones["z1"].zone.spec.policy_limit == 200 * MIB
+    assert len(await resize(protectd, "z1", ZoneSize(memory_bytes=513 * MIB))) == 1
 
 
-async def test_a_host_without_memory_lets_it_be(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_a_host_without_memory_lets_it_be(protectd: Assembly, toolstack: MemoryToolstack) -> None:
     other = replace(zone_spec(), id="z2", memory_bytes=320 * MIB)
-    await launch.launch(manager, other)
+    await protectd.launcher.launch(other)
     uses(toolstack, 256)
-    follower = MemoryFollower(manager)
+    follower = MemoryFollower(protectd.registry, protectd.sizing, protectd.config.memory)
     for _ in range(2):
         await follower.look()
-        assert memory(manager) == 256
+        assert memory(protectd) == 256
     toolstack.failing.add("set_memory")
     uses(toolstack, 1)
     for _ in range(PATIENCE + 1):
         await follower.look()
-    assert memory(manager) == 256, "a failure is no end"
+    assert memory(protectd) == 256, "a failure is no end"
 
 
 async def test_a_zone_that_lies_stays_within_its_bounds(
-    manager: ZoneManager, toolstack: MemoryToolstack
+    protectd: Assembly, toolstack: MemoryToolstack
 ) -> None:
-    follower = MemoryFollower(manager)
+    follower = MemoryFollower(protectd.registry, protectd.sizing, protectd.config.memory)
     size = toolstack.of_zone("z1").agent.size
     for total, available in ((0, 2**64 - 1), (2**64 - 1, 0), (2**64 - 1, 2**64 - 1), (1, 1)):
         for _ in range(PATIENCE + 1):
             size.memory_total_bytes, size.memory_available_bytes = total, available
             await follower.look()
-            assert 128 <= memory(manager) <= 512
+            assert 128 <= memory(protectd) <= 512
     toolstack.kill("z1")
     await follower.look()

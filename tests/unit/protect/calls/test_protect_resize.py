@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from daemonkit.config import Seconds
 from daemonkit.faults import Exhausted, Fault, Refused
+from protect.assembly import Assembly
 from protect.model.domain.shares import CpuShares
 from protect.model.zone import Zone, ZoneSpec
-from protect.state.manager import ZoneManager
 from protect.state.store import Intent
-from protect.zones import launch
-from protect.zones.size.resize import ZoneSize, resize
+from protect.zones.size.resize import ZoneSize
 from tests.support.protect.memory_toolstack import MemoryDomain, MemoryToolstack
-from tests.support.protect.protect_node import running, zone_spec
+from tests.support.protect.protect_node import hasten, resize, running, zone_spec
 from tests.support.waiting import until
 
 MIB = 1 << 20
@@ -31,13 +29,12 @@ SPEC = replace(
 )
 
 
-def impatient(manager: ZoneManager) -> None:
-    timeouts = replace(manager.config.timeouts, resize=Seconds(0.05))
-    manager.config = replace(manager.config, timeouts=timeouts)
+def impatient(protectd: Assembly) -> None:
+    hasten(protectd, resize=0.05)
 
 
-def recorded(manager: ZoneManager) -> tuple[Zone, Intent | None]:
-    saved = manager.store.load()
+def recorded(protectd: Assembly) -> tuple[Zone, Intent | None]:
+    saved = protectd.registry.store.load()
     return saved.zones[0], saved.zone_intents.get("z1")
 
 
@@ -45,13 +42,13 @@ def held(domain: MemoryDomain) -> tuple[int, int, CpuShares]:
     return domain.memory // MIB, domain.agent.size.cpus, domain.cpu_shares[-1]
 
 
-def is_as_before(manager: ZoneManager, domain: MemoryDomain, spec: ZoneSpec = SPEC) -> bool:
-    zone, intent = recorded(manager)
-    shown = manager.zones["z1"].zone.spec
+def is_as_before(protectd: Assembly, domain: MemoryDomain, spec: ZoneSpec = SPEC) -> bool:
+    zone, intent = recorded(protectd)
+    shown = protectd.registry.zones["z1"].zone.spec
     return (
         held(domain) == (spec.memory_bytes // MIB, spec.vcpus, spec.shares)
         and (zone.spec, intent, shown) == (spec, None, spec)
-        and manager.ledger.reserved_bytes == spec.memory_bytes
+        and protectd.ledger.reserved_bytes == spec.memory_bytes
     )
 
 
@@ -69,18 +66,18 @@ def is_as_before(manager: ZoneManager, domain: MemoryDomain, spec: ZoneSpec = SP
 async def test_a_zone_becomes_what_is_asked(
     tmp_path: Path, toolstack: MemoryToolstack, wanted: ZoneSize, expected: tuple[int, int, CpuShares]
 ) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, SPEC)
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(SPEC)
         domain = toolstack.of_zone("z1")
-        assert await resize(manager, "z1", wanted) == []
+        assert await resize(protectd, "z1", wanted) == []
         assert held(domain) == expected
-        zone, intent = recorded(manager)
+        zone, intent = recorded(protectd)
         assert (zone.spec.memory_bytes // MIB, zone.spec.vcpus, zone.spec.shares) == expected
         assert zone.spec.most_memory == 512 * MIB and zone.spec.most_vcpus == 4
-        assert intent is None and zone.spec == manager.zones["z1"].zone.spec
-        assert manager.ledger.reserved_bytes == zone.spec.memory_bytes
+        assert intent is None and zone.spec == protectd.registry.zones["z1"].zone.spec
+        assert protectd.ledger.reserved_bytes == zone.spec.memory_bytes
         back = ZoneSize(memory_bytes=256 * MIB, vcpus=2, weight=512, cap=0)
-        assert await resize(manager, "z1", back) == []
+        assert await resize(protectd, "z1", back) == []
         assert held(domain) == (256, 2, CpuShares(512))
 
 
@@ -95,53 +92,53 @@ async def test_a_zone_becomes_what_is_asked(
 async def test_size_outside_the_zones_bounds_is_refused(
     tmp_path: Path, toolstack: MemoryToolstack, wanted: ZoneSize, said: str
 ) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, SPEC)
-        (not_done,) = await resize(manager, "z1", replace(wanted, weight=3))
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(SPEC)
+        (not_done,) = await resize(protectd, "z1", replace(wanted, weight=3))
         assert not_done.startswith(said)
-        assert is_as_before(manager, toolstack.of_zone("z1"))
+        assert is_as_before(protectd, toolstack.of_zone("z1"))
 
 
 async def test_memory_in_use_stays_and_the_answer_says_how_much(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
     """Of 256 MiB 128 are available; a few of these must stay available."""
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, SPEC)
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(SPEC)
         domain = toolstack.of_zone("z1")
         wanted = ZoneSize(memory_bytes=100 * MIB, vcpus=1, weight=3)
-        (not_done,) = await resize(manager, "z1", wanted)
+        (not_done,) = await resize(protectd, "z1", wanted)
         assert not_done == "memory: 100 MiB wanted, the zone can go down to 132 MiB: the rest is in use"
-        assert is_as_before(manager, domain)
-        assert await resize(manager, "z1", ZoneSize(memory_bytes=132 * MIB)) == []
+        assert is_as_before(protectd, domain)
+        assert await resize(protectd, "z1", ZoneSize(memory_bytes=132 * MIB)) == []
 
 
 async def test_a_zone_that_promises_more_than_it_gives(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     """The hypervisor's count decides; all changes are put back, also earlier changes of the call."""
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, SPEC)
-        impatient(manager)
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(SPEC)
+        impatient(protectd)
         domain = toolstack.of_zone("z1")
         domain.kept = 180 * MIB
-        (not_done,) = await resize(manager, "z1", ZoneSize(memory_bytes=150 * MIB, vcpus=1, weight=3))
+        (not_done,) = await resize(protectd, "z1", ZoneSize(memory_bytes=150 * MIB, vcpus=1, weight=3))
         assert not_done == "memory: 150 MiB wanted, the zone can go down to 180 MiB: the rest is in use"
         domain.kept = 0
-        assert is_as_before(manager, domain)
+        assert is_as_before(protectd, domain)
 
 
 async def test_a_zone_that_lies_about_its_memory_gets_no_more(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, SPEC)
-        impatient(manager)
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(SPEC)
+        impatient(protectd)
         size = toolstack.of_zone("z1").agent.size
         size.memory_total_bytes, size.memory_available_bytes = 2**64 - 1, 2**64 - 1
-        assert await resize(manager, "z1", ZoneSize(memory_bytes=300 * MIB)) != []
+        assert await resize(protectd, "z1", ZoneSize(memory_bytes=300 * MIB)) != []
         size.memory_total_bytes, size.memory_available_bytes = 0, 2**64 - 1
-        assert await resize(manager, "z1", ZoneSize(memory_bytes=200 * MIB)) != []
-        assert recorded(manager) == (manager.zones["z1"].zone, None)
-        assert manager.zones["z1"].zone.spec == SPEC
+        assert await resize(protectd, "z1", ZoneSize(memory_bytes=200 * MIB)) != []
+        assert recorded(protectd) == (protectd.registry.zones["z1"].zone, None)
+        assert protectd.registry.zones["z1"].zone.spec == SPEC
 
 
 @pytest.mark.parametrize("memory", [200, 300])
@@ -150,14 +147,14 @@ async def test_memory_that_only_one_of_both_counts(
     tmp_path: Path, toolstack: MemoryToolstack, silent: str, memory: int
 ) -> None:
     """Neither the zone's word is enough nor the hypervisor's count."""
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, SPEC)
-        impatient(manager)
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(SPEC)
+        impatient(protectd)
         domain = toolstack.of_zone("z1")
         setattr(domain, silent, frozenset({"memory"}))
-        (not_done,) = await resize(manager, "z1", ZoneSize(memory_bytes=memory * MIB))
+        (not_done,) = await resize(protectd, "z1", ZoneSize(memory_bytes=memory * MIB))
         assert not_done.startswith(f"memory: {memory} MiB wanted, the zone ")
-        assert is_as_before(manager, domain)
+        assert is_as_before(protectd, domain)
 
 
 @pytest.mark.parametrize(("stubborn", "mute"), [(True, True), (False, True), (True, False)])
@@ -165,39 +162,39 @@ async def test_vcpus_that_do_not_start(
     tmp_path: Path, toolstack: MemoryToolstack, stubborn: bool, mute: bool
 ) -> None:
     """As for memory."""
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, SPEC)
-        impatient(manager)
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(SPEC)
+        impatient(protectd)
         domain = toolstack.of_zone("z1")
         domain.stubborn, domain.mute = (frozenset({"cpus"} if on else ()) for on in (stubborn, mute))
         for vcpus in (1, 3):
             wanted = ZoneSize(memory_bytes=300 * MIB, vcpus=vcpus, cap=10)
-            (not_done,) = await resize(manager, "z1", wanted)
+            (not_done,) = await resize(protectd, "z1", wanted)
             said, counted = (2 if fixed else vcpus for fixed in (mute, stubborn))
             cause = f"vCPUs: {vcpus} wanted, the zone says that it runs {said}, Xen counts {counted}"
             assert not_done == cause
-            assert is_as_before(manager, domain)
+            assert is_as_before(protectd, domain)
 
 
 async def test_a_cpu_that_comes_back_late_is_started(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     """The guest's kernel hears late that the taken CPU is available again."""
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, SPEC)
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(SPEC)
         domain = toolstack.of_zone("z1")
         domain.agent.deaf = 3
-        (not_done,) = await resize(manager, "z1", ZoneSize(memory_bytes=100 * MIB, vcpus=1))
+        (not_done,) = await resize(protectd, "z1", ZoneSize(memory_bytes=100 * MIB, vcpus=1))
         assert not_done.startswith("memory: 100 MiB wanted")
-        assert is_as_before(manager, domain)
+        assert is_as_before(protectd, domain)
 
 
 async def test_a_cpu_that_does_not_come_back_is_told(
     tmp_path: Path, toolstack: MemoryToolstack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, SPEC)
-        impatient(manager)
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(SPEC)
+        impatient(protectd)
         toolstack.of_zone("z1").agent.deaf = 1 << 30
-        assert await resize(manager, "z1", ZoneSize(memory_bytes=100 * MIB, vcpus=1)) != []
+        assert await resize(protectd, "z1", ZoneSize(memory_bytes=100 * MIB, vcpus=1)) != []
         assert "the zone does not start its CPUs" in caplog.text
 
 
@@ -205,94 +202,95 @@ async def test_a_cpu_that_does_not_come_back_is_told(
 async def test_resize_refused_by_the_hypervisor_is_undone(
     tmp_path: Path, toolstack: MemoryToolstack, step: str
 ) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, SPEC)
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(SPEC)
         toolstack.failing.add(step)
         with pytest.raises(Fault, match=step):
-            await resize(manager, "z1", ZoneSize(memory_bytes=300 * MIB, vcpus=3, weight=1))
+            await resize(protectd, "z1", ZoneSize(memory_bytes=300 * MIB, vcpus=3, weight=1))
         # The old size could not even be restored: the next start does that, and until then the memory counts.
-        assert recorded(manager)[1] == Intent("zone.resize", data={"memory_bytes": str(300 * MIB)})
-        assert manager.zones["z1"].zone.spec == SPEC
-        assert manager.ledger.reserved_bytes == 300 * MIB
+        assert recorded(protectd)[1] == Intent("zone.resize", data={"memory_bytes": str(300 * MIB)})
+        assert protectd.registry.zones["z1"].zone.spec == SPEC
+        assert protectd.ledger.reserved_bytes == 300 * MIB
     toolstack.failing.clear()
-    async with running(tmp_path, toolstack) as manager:
-        await until(lambda: recorded(manager)[1] is None)
-        assert is_as_before(manager, toolstack.of_zone("z1"))
+    async with running(tmp_path, toolstack) as protectd:
+        await until(lambda: recorded(protectd)[1] is None)
+        assert is_as_before(protectd, toolstack.of_zone("z1"))
 
 
 async def test_memory_that_the_host_lacks(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack, total=400 * MIB) as manager:
-        await launch.launch(manager, SPEC)
+    async with running(tmp_path, toolstack, total=400 * MIB) as protectd:
+        await protectd.launcher.launch(SPEC)
         with pytest.raises(Exhausted, match="needs 200 MiB, free are 144 MiB of 400 MiB"):
-            await resize(manager, "z1", ZoneSize(memory_bytes=456 * MIB, vcpus=3))
-        assert is_as_before(manager, toolstack.of_zone("z1"))
-        assert await resize(manager, "z1", ZoneSize(memory_bytes=400 * MIB)) == []
+            await resize(protectd, "z1", ZoneSize(memory_bytes=456 * MIB, vcpus=3))
+        assert is_as_before(protectd, toolstack.of_zone("z1"))
+        assert await resize(protectd, "z1", ZoneSize(memory_bytes=400 * MIB)) == []
         with pytest.raises(Exhausted):
-            await launch.launch(manager, replace(zone_spec(), id="z2", memory_bytes=64 * MIB))
+            await protectd.launcher.launch(replace(zone_spec(), id="z2", memory_bytes=64 * MIB))
 
 
 async def test_two_that_want_the_same_memory(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack, total=712 * MIB) as manager:
+    async with running(tmp_path, toolstack, total=712 * MIB) as protectd:
         for name in ("z1", "z2"):
-            await launch.launch(manager, replace(SPEC, id=name))
+            await protectd.launcher.launch(replace(SPEC, id=name))
         wanted = ZoneSize(memory_bytes=456 * MIB)
         results = await asyncio.gather(
-            *(resize(manager, name, wanted) for name in ("z1", "z2")), return_exceptions=True
+            *(resize(protectd, name, wanted) for name in ("z1", "z2")),
+            return_exceptions=True,
         )
         assert [] in results and sum(isinstance(one, Exhausted) for one in results) == 1
-        assert manager.ledger.reserved_bytes == 712 * MIB
+        assert protectd.ledger.reserved_bytes == 712 * MIB
 
 
 async def test_memory_is_not_promised_twice_while_it_is_taken(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
-    async with running(tmp_path, toolstack, total=300 * MIB) as manager:
-        await launch.launch(manager, SPEC)
+    async with running(tmp_path, toolstack, total=300 * MIB) as protectd:
+        await protectd.launcher.launch(SPEC)
         entered, go_on = toolstack.gate("set_memory")
-        shrinking = asyncio.create_task(resize(manager, "z1", ZoneSize(memory_bytes=200 * MIB)))
+        shrinking = asyncio.create_task(resize(protectd, "z1", ZoneSize(memory_bytes=200 * MIB)))
         await entered.wait()
         small = replace(zone_spec(), id="z2", memory_bytes=100 * MIB)
         with pytest.raises(Exhausted):
-            await launch.launch(manager, small)
+            await protectd.launcher.launch(small)
         go_on.set()
         assert await shrinking == []
-        await launch.launch(manager, small)
+        await protectd.launcher.launch(small)
 
 
 async def test_a_caller_that_goes_away_leaves_no_half(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, SPEC)
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(SPEC)
         entered, go_on = toolstack.gate("set_memory")
-        resizing = asyncio.create_task(resize(manager, "z1", ZoneSize(memory_bytes=300 * MIB, vcpus=3)))
+        resizing = asyncio.create_task(resize(protectd, "z1", ZoneSize(memory_bytes=300 * MIB, vcpus=3)))
         await entered.wait()
         resizing.cancel()
         go_on.set()
         await asyncio.wait([resizing])
         after = replace(SPEC, memory_bytes=300 * MIB, vcpus=3)
-        assert is_as_before(manager, toolstack.of_zone("z1"), after)
+        assert is_as_before(protectd, toolstack.of_zone("z1"), after)
 
 
 async def test_a_zone_that_ends_meanwhile(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, SPEC)
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(SPEC)
         toolstack.of_zone("z1").stubborn = frozenset({"cpus"})
-        resizing = asyncio.create_task(resize(manager, "z1", ZoneSize(vcpus=3)))
-        await until(lambda: recorded(manager)[1] is not None)
+        resizing = asyncio.create_task(resize(protectd, "z1", ZoneSize(vcpus=3)))
+        await until(lambda: recorded(protectd)[1] is not None)
         toolstack.kill("z1")
         with pytest.raises(Refused):
             await resizing
-        await until(lambda: manager.ledger.reserved_bytes == 0)
+        await until(lambda: protectd.ledger.reserved_bytes == 0)
         with pytest.raises(Refused):
-            await resize(manager, "z1", ZoneSize(vcpus=3))
+            await resize(protectd, "z1", ZoneSize(vcpus=3))
 
 
 async def test_an_agent_of_an_earlier_release(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     """It cannot say the zone's size: a decrease is left out, an increase is refused."""
-    async with running(tmp_path, toolstack) as manager:
+    async with running(tmp_path, toolstack) as protectd:
         toolstack.resizes = False
-        await launch.launch(manager, SPEC)
+        await protectd.launcher.launch(SPEC)
         less = ZoneSize(memory_bytes=100 * MIB, vcpus=1, weight=7)
-        assert await resize(manager, "z1", less) == []
-        assert is_as_before(manager, toolstack.of_zone("z1"), replace(SPEC, shares=CpuShares(7)))
-        not_done = await resize(manager, "z1", ZoneSize(memory_bytes=300 * MIB, vcpus=3))
+        assert await resize(protectd, "z1", less) == []
+        assert is_as_before(protectd, toolstack.of_zone("z1"), replace(SPEC, shares=CpuShares(7)))
+        not_done = await resize(protectd, "z1", ZoneSize(memory_bytes=300 * MIB, vcpus=3))
         assert len(not_done) == 2 and all("earlier release" in one for one in not_done)

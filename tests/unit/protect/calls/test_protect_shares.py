@@ -14,10 +14,9 @@ from daemonkit.faults import Fault
 from protect.model.domain.shares import CpuShares
 from protect.model.errors import ToolstackError
 from protect.model.zone import ZoneSpec
-from protect.zones import launch
-from protect.zones.size.resize import ZoneSize, resize
+from protect.zones.size.resize import ZoneSize
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import running, zone_spec
+from tests.support.protect.protect_node import resize, running, zone_spec
 from tests.support.protect.served import TIMEOUT, Served, served
 from tests.support.protect.zones import failing
 from tests.support.waiting import until
@@ -54,62 +53,64 @@ def test_weight_and_cap_are_divided_among_vcpus(shares: CpuShares, vcpus: int, w
 
 
 async def test_a_zone_boots_before_it_is_capped(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, spec())
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(spec())
         assert toolstack.of_zone("z1").cpu_shares == [CpuShares(512, 0), SHARES]
-        await launch.launch(manager, replace(spec(CpuShares(26)), id="z2"))
+        await protectd.launcher.launch(replace(spec(CpuShares(26)), id="z2"))
         assert toolstack.of_zone("z2").cpu_shares == [CpuShares(26, 0)]
 
 
 async def test_a_zone_that_cannot_be_weighed_is_not_made(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as manager:
+    async with running(tmp_path, toolstack) as protectd:
         toolstack.failing.add("set_shares")
         with pytest.raises(ToolstackError):
-            await launch.launch(manager, spec())
-        assert not manager.zones and not toolstack.domains
+            await protectd.launcher.launch(spec())
+        assert not protectd.registry.zones and not toolstack.domains
 
 
 async def test_a_resize_changes_what_it_names(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, spec())
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(spec())
         given = toolstack.of_zone("z1").cpu_shares
         for wanted, expected in (
             (ZoneSize(weight=1), CpuShares(1, 60)),
             (ZoneSize(cap=0), CpuShares(1, 0)),
             (ZoneSize(weight=7, cap=9), CpuShares(7, 9)),
         ):
-            assert await resize(manager, "z1", wanted) == []
-            assert given[-1] == manager.zones["z1"].zone.spec.shares == expected
-            assert manager.store.load().zones[0].spec.shares == expected
+            assert await resize(protectd, "z1", wanted) == []
+            assert given[-1] == protectd.registry.zones["z1"].zone.spec.shares == expected
+            assert protectd.registry.store.load().zones[0].spec.shares == expected
         count = len(given)
-        assert await resize(manager, "z1", ZoneSize(weight=7)) == []
-        assert await resize(manager, "z1", ZoneSize(memory_bytes=1 << 50, weight=8)) != []
+        assert await resize(protectd, "z1", ZoneSize(weight=7)) == []
+        assert await resize(protectd, "z1", ZoneSize(memory_bytes=1 << 50, weight=8)) != []
         assert len(given) == count, "nothing was to be done, or not all could be"
 
 
 async def test_shares_refused_by_the_hypervisor_are_not_shown(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, spec())
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(spec())
         toolstack.failing.add("set_shares")
         with pytest.raises(Fault, match="set_shares"):
-            await resize(manager, "z1", ZoneSize(weight=1))
-        assert manager.zones["z1"].zone.spec.shares == SHARES
-        assert manager.store.load().zones[0].spec.shares == SHARES
+            await resize(protectd, "z1", ZoneSize(weight=1))
+        assert protectd.registry.zones["z1"].zone.spec.shares == SHARES
+        assert protectd.registry.store.load().zones[0].spec.shares == SHARES
 
 
 async def test_after_a_restart_what_is_recorded_is_held(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     """Whatever the hypervisor holds: the daemon may have died, or somebody else may have set shares."""
-    async with running(tmp_path, toolstack) as manager:
-        await launch.launch(manager, spec())
-        manager.store.save_zone(replace(manager.zones["z1"].zone, spec=spec(CpuShares(9, 9))), None)
-    async with running(tmp_path, toolstack) as manager:
-        await until(lambda: manager.zones["z1"].connected)
+    async with running(tmp_path, toolstack) as protectd:
+        await protectd.launcher.launch(spec())
+        protectd.registry.store.save_zone(
+            replace(protectd.registry.zones["z1"].zone, spec=spec(CpuShares(9, 9))), None
+        )
+    async with running(tmp_path, toolstack) as protectd:
+        await until(lambda: protectd.registry.zones["z1"].connected)
         assert toolstack.of_zone("z1").cpu_shares[-1] == CpuShares(9, 9)
     toolstack.failing.add("set_shares")
-    async with running(tmp_path, toolstack) as manager:
-        await until(lambda: manager.zones["z1"].connected)
+    async with running(tmp_path, toolstack) as protectd:
+        await until(lambda: protectd.registry.zones["z1"].connected)
 
 
 async def test_over_the_wire(node: Served, toolstack: MemoryToolstack) -> None:

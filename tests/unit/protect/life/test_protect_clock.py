@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from daemonkit.config import Seconds
+from protect.assembly import Assembly
 from protect.model.toolstack import Capabilities
-from protect.state.manager import ZoneManager
-from protect.zones import launch
 from protect.zones.upkeep import clock
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
@@ -24,57 +23,55 @@ MS = 1_000_000
 
 
 @pytest.fixture
-async def manager(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[ZoneManager]:
+async def protectd(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Assembly]:
     toolstack.can = Capabilities(own_clocks=True)
-    async with running(tmp_path, toolstack) as manager:
-        hasten(manager, clock=600.0)
-        yield manager
+    async with running(tmp_path, toolstack) as protectd:
+        hasten(protectd, clock=600.0)
+        yield protectd
 
 
-async def _launched(manager: ZoneManager, toolstack: MemoryToolstack) -> SimAgent:
-    await launch.launch(manager, zone_spec())
-    await _settled(manager)
+async def _launched(protectd: Assembly, toolstack: MemoryToolstack) -> SimAgent:
+    await protectd.launcher.launch(zone_spec())
+    await _settled(protectd)
     return toolstack.of_zone("z1").agent
 
 
-async def _settled(manager: ZoneManager) -> None:
-    await until(lambda: not manager.zones["z1"].clock.busy)
+async def _settled(protectd: Assembly) -> None:
+    await until(lambda: not protectd.registry.zones["z1"].clock.busy)
 
 
 def _asked(agent: SimAgent) -> list[pb.SyncClock]:
     return [request.sync_clock for request in agent.requests if request.HasField("sync_clock")]
 
 
-async def _corrected(manager: ZoneManager, agent: SimAgent, ahead_ns: int) -> list[pb.SyncClock]:
+async def _corrected(protectd: Assembly, agent: SimAgent, ahead_ns: int) -> list[pb.SyncClock]:
     agent.requests.clear()
     agent.ahead_ns = ahead_ns
-    clock.begin(manager, manager.zones["z1"])
-    await _settled(manager)
+    protectd.clocks.begin(protectd.registry.zones["z1"])
+    await _settled(protectd)
     return [asked for asked in _asked(agent) if asked.add_ns]
 
 
 @pytest.mark.parametrize("ahead_ns", [-3600_000 * MS, -60 * MS, 60 * MS, 10**9 * MS])
 async def test_a_large_error_is_stepped(
-    manager: ZoneManager, toolstack: MemoryToolstack, ahead_ns: int
+    protectd: Assembly, toolstack: MemoryToolstack, ahead_ns: int
 ) -> None:
-    agent = await _launched(manager, toolstack)
-    assert await _corrected(manager, agent, 0) == []
-    (asked,) = await _corrected(manager, agent, ahead_ns)
+    agent = await _launched(protectd, toolstack)
+    assert await _corrected(protectd, agent, 0) == []
+    (asked,) = await _corrected(protectd, agent, ahead_ns)
     assert asked.step and abs(agent.ahead_ns) <= 10 * MS
 
 
 @pytest.mark.parametrize("ahead_ns", [-15 * MS, 15 * MS])
-async def test_a_small_error_is_slewed(
-    manager: ZoneManager, toolstack: MemoryToolstack, ahead_ns: int
-) -> None:
-    agent = await _launched(manager, toolstack)
-    (asked,) = await _corrected(manager, agent, ahead_ns)
+async def test_a_small_error_is_slewed(protectd: Assembly, toolstack: MemoryToolstack, ahead_ns: int) -> None:
+    agent = await _launched(protectd, toolstack)
+    (asked,) = await _corrected(protectd, agent, ahead_ns)
     assert not asked.step and abs(asked.add_ns + ahead_ns) <= 8 * MS
 
 
-async def test_clock_is_set_when_the_zone_is_made(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_clock_is_set_when_the_zone_is_made(protectd: Assembly, toolstack: MemoryToolstack) -> None:
     entered, gate = toolstack.gate("unpause")
-    launching = asyncio.create_task(launch.launch(manager, zone_spec()))
+    launching = asyncio.create_task(protectd.launcher.launch(zone_spec()))
     await entered.wait()
     agent = toolstack.of_zone("z1").agent
     agent.ahead_ns = -5000 * MS
@@ -83,43 +80,43 @@ async def test_clock_is_set_when_the_zone_is_made(manager: ZoneManager, toolstac
     await until(lambda: abs(agent.ahead_ns) <= 10 * MS)
 
 
-async def test_late_answers_count_less(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_late_answers_count_less(protectd: Assembly, toolstack: MemoryToolstack) -> None:
     """Halved, a round trip of 2 s would say that the zone is a second wrong."""
-    agent = await _launched(manager, toolstack)
+    agent = await _launched(protectd, toolstack)
     lags: Iterator[float] = iter((2.0, 0.5))
     agent.clock_lag = lambda: next(lags, 0.0)
-    assert await _corrected(manager, agent, 0) == []
+    assert await _corrected(protectd, agent, 0) == []
     assert len(_asked(agent)) >= 3
 
 
 async def test_nothing_but_late_answers_corrects_nothing_that_may_be_right(
-    manager: ZoneManager, toolstack: MemoryToolstack
+    protectd: Assembly, toolstack: MemoryToolstack
 ) -> None:
-    agent = await _launched(manager, toolstack)
+    agent = await _launched(protectd, toolstack)
     agent.clock_lag = lambda: 0.15
-    assert await _corrected(manager, agent, 0) == []
+    assert await _corrected(protectd, agent, 0) == []
     assert len(_asked(agent)) == clock.READINGS
     agent.clock_lag = lambda: 0.15
-    (asked,) = await _corrected(manager, agent, 5000 * MS)
+    (asked,) = await _corrected(protectd, agent, 5000 * MS)
     assert asked.step and abs(agent.ahead_ns) <= 100 * MS
 
 
-async def test_after_a_pause_it_is_set_at_once(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_after_a_pause_it_is_set_at_once(protectd: Assembly, toolstack: MemoryToolstack) -> None:
     """A paused zone answers nothing; its clock stands still until it goes on."""
-    agent = await _launched(manager, toolstack)
+    agent = await _launched(protectd, toolstack)
     agent.reading.clear()
-    clock.begin(manager, manager.zones["z1"])
+    protectd.clocks.begin(protectd.registry.zones["z1"])
     await asyncio.sleep(0.3)
-    assert manager.zones["z1"].clock.busy
+    assert protectd.registry.zones["z1"].clock.busy
     agent.ahead_ns = -30_000 * MS
     resumed = time.monotonic()
     agent.reading.set()
     await until(lambda: abs(agent.ahead_ns) <= 10 * MS)
-    assert time.monotonic() - resumed < manager.config.timeouts.clock / 2, "only by the next turn"
+    assert time.monotonic() - resumed < protectd.config.timeouts.clock / 2, "only by the next turn"
 
 
 async def test_now_and_then_and_when_the_hosts_is_set(
-    manager: ZoneManager, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
+    protectd: Assembly, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only tests/xen/inside/test_clock.py may set the host's clock, and tests that case."""
     from contextlib import contextmanager
@@ -131,42 +128,42 @@ async def test_now_and_then_and_when_the_hosts_is_set(
         yield changed
 
     monkeypatch.setattr(clock, "clock_set", told)
-    agent = await _launched(manager, toolstack)
-    keeping = asyncio.create_task(clock.keep(manager))
+    agent = await _launched(protectd, toolstack)
+    keeping = asyncio.create_task(protectd.clocks.keep())
     agent.ahead_ns = -5000 * MS
     await asyncio.sleep(0.3)
     assert agent.ahead_ns == -5000 * MS
     changed.set()
     await until(lambda: abs(agent.ahead_ns) <= 10 * MS)
     keeping.cancel()
-    hasten(manager, clock=0.1)
-    keeping = asyncio.create_task(clock.keep(manager))
+    hasten(protectd, clock=0.1)
+    keeping = asyncio.create_task(protectd.clocks.keep())
     await asyncio.sleep(0)
-    await _settled(manager)
+    await _settled(protectd)
     agent.ahead_ns = -5000 * MS
     await until(lambda: abs(agent.ahead_ns) <= 10 * MS)
     keeping.cancel()
 
 
 async def test_a_host_that_is_set_meanwhile_is_asked_again(
-    manager: ZoneManager, toolstack: MemoryToolstack
+    protectd: Assembly, toolstack: MemoryToolstack
 ) -> None:
-    agent = await _launched(manager, toolstack)
+    agent = await _launched(protectd, toolstack)
     agent.reading.clear()
     agent.requests.clear()
     for _ in range(3):
-        clock.begin(manager, manager.zones["z1"])
+        protectd.clocks.begin(protectd.registry.zones["z1"])
     await asyncio.sleep(0.1)
     agent.reading.set()
-    await _settled(manager)
+    await _settled(protectd)
     assert 2 <= len(_asked(agent)) <= 2 * clock.READINGS
 
 
 async def test_a_host_that_is_set_before_a_step_is_found_right_is_asked_again(
-    manager: ZoneManager, toolstack: MemoryToolstack
+    protectd: Assembly, toolstack: MemoryToolstack
 ) -> None:
     """However many turns of the loop later its timer tells: at the end of a round, too."""
-    agent = await _launched(manager, toolstack)
+    agent = await _launched(protectd, toolstack)
     loop = asyncio.get_running_loop()
 
     def tell(turns: int) -> None:
@@ -174,7 +171,7 @@ async def test_a_host_that_is_set_before_a_step_is_found_right_is_asked_again(
             loop.call_soon(tell, turns - 1)
         else:
             told.set()
-            clock.begin(manager, manager.zones["z1"])
+            protectd.clocks.begin(protectd.registry.zones["z1"])
 
     def set_host(turns: int) -> float:
         if abs(agent.ahead_ns) <= 10 * MS and not changed.is_set():
@@ -187,53 +184,53 @@ async def test_a_host_that_is_set_before_a_step_is_found_right_is_asked_again(
         changed, told = asyncio.Event(), asyncio.Event()
         agent.ahead_ns = -5000 * MS
         agent.clock_lag = lambda turns=turns: set_host(turns)  # type: ignore[misc]
-        clock.begin(manager, manager.zones["z1"])
+        protectd.clocks.begin(protectd.registry.zones["z1"])
         await told.wait()
-        await _settled(manager)
+        await _settled(protectd)
         assert abs(agent.ahead_ns) <= 10 * MS, turns
 
 
 @pytest.mark.parametrize("code", [9, 12])
 async def test_an_agent_that_cannot_is_asked_once(
-    manager: ZoneManager, toolstack: MemoryToolstack, code: int
+    protectd: Assembly, toolstack: MemoryToolstack, code: int
 ) -> None:
-    agent = await _launched(manager, toolstack)
+    agent = await _launched(protectd, toolstack)
     agent.errors["sync_clock"] = pb.Error(code=code, message="no")
-    await _corrected(manager, agent, -5000 * MS)
+    await _corrected(protectd, agent, -5000 * MS)
     assert len(_asked(agent)) == 1 and agent.ahead_ns == -5000 * MS
-    await _corrected(manager, agent, -5000 * MS)
+    await _corrected(protectd, agent, -5000 * MS)
     assert not _asked(agent)
 
 
 async def test_where_zones_have_the_hosts_clock_nobody_asks(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
-    async with running(tmp_path, toolstack) as manager:
-        hasten(manager, clock=0.05)
-        agent = await _launched(manager, toolstack)
-        await asyncio.wait_for(clock.keep(manager), 60)
+    async with running(tmp_path, toolstack) as protectd:
+        hasten(protectd, clock=0.05)
+        agent = await _launched(protectd, toolstack)
+        await asyncio.wait_for(protectd.clocks.keep(), 60)
         agent.ahead_ns = -5000 * MS
-        clock.begin(manager, manager.zones["z1"])
+        protectd.clocks.begin(protectd.registry.zones["z1"])
         await asyncio.sleep(0.2)
         assert not _asked(agent)
 
 
 async def test_a_lost_channel_and_the_daemons_end_end_a_round(
-    manager: ZoneManager, toolstack: MemoryToolstack
+    protectd: Assembly, toolstack: MemoryToolstack
 ) -> None:
-    agent = await _launched(manager, toolstack)
+    agent = await _launched(protectd, toolstack)
     agent.unanswered.add("sync_clock")
-    clock.begin(manager, manager.zones["z1"])
+    protectd.clocks.begin(protectd.registry.zones["z1"])
     await asyncio.sleep(0.1)
     agent.unanswered.clear()
     agent.ahead_ns = -5000 * MS
     agent.cut()
     await until(lambda: abs(agent.ahead_ns) <= 10 * MS)  # the next connection asks
     agent.unanswered.add("sync_clock")
-    clock.begin(manager, manager.zones["z1"])
-    assert manager.zones["z1"].clock.busy
-    manager.stop()
-    await _settled(manager)
+    protectd.clocks.begin(protectd.registry.zones["z1"])
+    assert protectd.registry.zones["z1"].clock.busy
+    protectd.stop()
+    await _settled(protectd)
 
 
 def test_the_bounds_keep_it_within_50_ms() -> None:

@@ -8,21 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from protect.assembly import Assembly
 from protect.model.events import ZoneSeen
 from protect.model.toolstack import DomainState
 from protect.model.zone import ZoneState
-from protect.state.manager import ZoneManager
-from protect.zones import launch
-from protect.zones.upkeep import silence
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import hasten, running, zone_spec
 from tests.support.waiting import until
 
 
 @pytest.fixture
-async def manager(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[ZoneManager]:
-    async with running(tmp_path, toolstack) as manager:
-        yield manager
+async def protectd(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Assembly]:
+    async with running(tmp_path, toolstack) as protectd:
+        yield protectd
 
 
 def _cut(toolstack: MemoryToolstack) -> None:
@@ -32,11 +30,11 @@ def _cut(toolstack: MemoryToolstack) -> None:
 
 
 async def test_a_lost_channel_is_told_and_then_ends_the_zone(
-    manager: ZoneManager, toolstack: MemoryToolstack
+    protectd: Assembly, toolstack: MemoryToolstack
 ) -> None:
-    hasten(manager, silence=0.3)
-    await launch.launch(manager, zone_spec())
-    watch = manager.hub.watch()
+    hasten(protectd, silence=0.3)
+    await protectd.launcher.launch(zone_spec())
+    watch = protectd.registry.hub.watch()
     seen = [await anext(watch) for _ in range(2)]
     assert isinstance(seen[0], ZoneSeen) and seen[0].connected
     _cut(toolstack)
@@ -48,39 +46,39 @@ async def test_a_lost_channel_is_told_and_then_ends_the_zone(
     await until(lambda: toolstack.destroyed == ["z1"])
 
 
-async def test_zone_whose_agent_returns_lives_on(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
-    hasten(manager, silence=1.0)
-    await launch.launch(manager, zone_spec())
+async def test_zone_whose_agent_returns_lives_on(protectd: Assembly, toolstack: MemoryToolstack) -> None:
+    hasten(protectd, silence=1.0)
+    await protectd.launcher.launch(zone_spec())
     _cut(toolstack)
-    await until(lambda: not manager.zones["z1"].connected)
+    await until(lambda: not protectd.registry.zones["z1"].connected)
     toolstack.of_zone("z1").agent.available.set()
-    await until(lambda: manager.zones["z1"].heard.is_set())
+    await until(lambda: protectd.registry.zones["z1"].heard.is_set())
     await asyncio.sleep(1.5)
-    assert manager.zones["z1"].zone.state is ZoneState.RUNNING
+    assert protectd.registry.zones["z1"].zone.state is ZoneState.RUNNING
 
 
 @pytest.mark.parametrize("limit", [0.2, 0.0])
 async def test_a_paused_one_and_one_without_limit_live_on(
-    manager: ZoneManager, toolstack: MemoryToolstack, limit: float
+    protectd: Assembly, toolstack: MemoryToolstack, limit: float
 ) -> None:
-    hasten(manager, silence=limit)
-    await launch.launch(manager, zone_spec())
+    hasten(protectd, silence=limit)
+    await protectd.launcher.launch(zone_spec())
     if limit:
         toolstack.of_zone("z1").state = DomainState.PAUSED
     _cut(toolstack)
     await asyncio.sleep(1.0)
-    assert manager.zones["z1"].zone.state is ZoneState.RUNNING
+    assert protectd.registry.zones["z1"].zone.state is ZoneState.RUNNING
     toolstack.of_zone("z1").state = DomainState.RUNNING
     if limit:
-        await until(lambda: manager.zones["z1"].zone.death_kind == "ChannelLost")
+        await until(lambda: protectd.registry.zones["z1"].zone.death_kind == "ChannelLost")
 
 
-async def test_the_wait_ends_with_the_daemon(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
-    await launch.launch(manager, zone_spec())
+async def test_the_wait_ends_with_the_daemon(protectd: Assembly, toolstack: MemoryToolstack) -> None:
+    await protectd.launcher.launch(zone_spec())
     _cut(toolstack)
-    await until(lambda: not manager.zones["z1"].connected)
-    waiting = asyncio.create_task(silence.wait(manager, manager.zones["z1"]))
+    await until(lambda: not protectd.registry.zones["z1"].connected)
+    waiting = asyncio.create_task(protectd.silence.wait(protectd.registry.zones["z1"]))
     await asyncio.sleep(0)
-    manager.stop()
+    protectd.stop()
     await asyncio.wait_for(waiting, 60)
-    assert manager.zones["z1"].zone.state is ZoneState.RUNNING
+    assert protectd.registry.zones["z1"].zone.state is ZoneState.RUNNING

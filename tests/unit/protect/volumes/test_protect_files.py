@@ -13,14 +13,12 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Refused, TooLate
+from protect.assembly import Assembly
 from protect.model.files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
 from protect.model.workload import Workload
 from protect.state import records
-from protect.state.manager import ZoneManager
 from protect.volumes import filetree
 from protect.volumes.watch import FileWatches
-from protect.workloads import create, delete
-from protect.zones import destroy, launch
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.cri.kubelet_files import AtomicFiles
 from tests.support.protect.memory_toolstack import MemoryToolstack
@@ -81,9 +79,9 @@ def volume(path: Path, name: str = "0", **more: object) -> FileVolume:
 
 
 async def created(
-    manager: ZoneManager, folder: Path, *volumes: FileVolume, workload: str = "w1", zone: str = "z1"
+    protectd: Assembly, folder: Path, *volumes: FileVolume, workload: str = "w1", zone: str = "z1"
 ) -> Workload:
-    return await create.create(manager, workload_spec(folder, workload, zone, file_volumes=volumes))
+    return await protectd.creation.create(workload_spec(folder, workload, zone, file_volumes=volumes))
 
 
 def puts(agent: SimAgent) -> list[pb.PutFiles]:
@@ -105,11 +103,11 @@ def has(agent: SimAgent, text: bytes) -> bool:
 async def test_workloads_share_a_copy_of_their_volume(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
-    async with running(tmp_path, toolstack, files=host) as manager:
-        await launch.launch(manager, zone_spec())
+    async with running(tmp_path, toolstack, files=host) as protectd:
+        await protectd.launcher.launch(zone_spec())
         agent = toolstack.of_zone("z1").agent
-        await created(manager, tmp_path, volume(files.path))
-        await created(manager, tmp_path, volume(files.path, "1"), workload="w2")
+        await created(protectd, tmp_path, volume(files.path))
+        await created(protectd, tmp_path, volume(files.path, "1"), workload="w2")
         (put,) = puts(agent)
         assert (put.owner, put.volume, put.first, put.last) == ("", "settings", True, True)
         assert put.keep == [os.readlink(files.path / "..data"), "..data", "a"]
@@ -119,20 +117,20 @@ async def test_workloads_share_a_copy_of_their_volume(
         assert shown == [("1", "", "settings")]
         files.write({"a": "two"})
         await until(lambda: put_texts(agent)[-1] == b"two")
-        await delete.delete(manager, "w1")
+        await protectd.workload_removal.delete("w1")
         files.write({"a": "three"})
         await until(lambda: put_texts(agent)[-1] == b"three")
-        await delete.delete(manager, "w2")
-        assert not manager.zones["z1"].files.copies["", "settings"].watched
+        await protectd.workload_removal.delete("w2")
+        assert not protectd.registry.zones["z1"].files.copies["", "settings"].watched
 
 
 async def test_many_changes_are_one(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
-    async with running(tmp_path, toolstack, files=host) as manager:
-        await launch.launch(manager, zone_spec())
+    async with running(tmp_path, toolstack, files=host) as protectd:
+        await protectd.launcher.launch(zone_spec())
         agent = toolstack.of_zone("z1").agent
-        await created(manager, tmp_path, volume(files.path))
+        await created(protectd, tmp_path, volume(files.path))
         for number in range(200):
             files.write({"a": str(number)})
         await until(lambda: put_texts(agent)[-1] == b"199")
@@ -145,11 +143,11 @@ async def test_a_zone_that_does_not_take_its_copies_holds_up_nobody(
     """The zone has a single part on its way, whatever changes; it gets the last version once it answers."""
     large = AtomicFiles(tmp_path / "large")
     large.write({"a": "x" * 900_000})
-    async with running(tmp_path, toolstack, files=host) as manager:
+    async with running(tmp_path, toolstack, files=host) as protectd:
         for zone in ("z1", "z2"):
-            await launch.launch(manager, zone_spec(zone))
+            await protectd.launcher.launch(zone_spec(zone))
             await created(
-                manager,
+                protectd,
                 tmp_path,
                 volume(files.path),
                 volume(large.path, "1"),
@@ -159,7 +157,7 @@ async def test_a_zone_that_does_not_take_its_copies_holds_up_nobody(
         silent, honest = (toolstack.of_zone(zone).agent for zone in ("z1", "z2"))
         silent.unanswered.add("put_files")
         silent.requests.clear()
-        hasten(manager, call=0.2)
+        hasten(protectd, call=0.2)
         for number in range(3):
             large.write({"a": f"{number}" * 900_000})
             files.write({"a": f"small {number}"})
@@ -167,8 +165,8 @@ async def test_a_zone_that_does_not_take_its_copies_holds_up_nobody(
         sizes = [put.ByteSize() for put in puts(silent)]
         assert sizes and max(sizes) < 300_000
         with pytest.raises(TooLate):
-            await created(manager, tmp_path, volume(files.path, volume="other"), workload="w9")
-        assert "w9" not in manager.workloads
+            await created(protectd, tmp_path, volume(files.path, volume="other"), workload="w9")
+        assert "w9" not in protectd.registry.workloads
         silent.unanswered.clear()
         await until(lambda: b"small 2" in put_texts(silent))
         await until(lambda: sum(len(text) for text in put_texts(silent) if text.startswith(b"2")) >= 900_000)
@@ -177,16 +175,16 @@ async def test_a_zone_that_does_not_take_its_copies_holds_up_nobody(
 async def test_a_zone_that_ends_is_not_waited_for(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
-    async with running(tmp_path, toolstack, files=host) as manager:
-        await launch.launch(manager, zone_spec())
-        await created(manager, tmp_path, volume(files.path))
-        zone, agent = manager.zones["z1"], toolstack.of_zone("z1").agent
+    async with running(tmp_path, toolstack, files=host) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        await created(protectd, tmp_path, volume(files.path))
+        zone, agent = protectd.registry.zones["z1"], toolstack.of_zone("z1").agent
         agent.unanswered.add("put_files")
         files.write({"a": "two"})
         await until(lambda: zone.files.renewing is not None)
         renewing = zone.files.renewing
         assert renewing is not None
-        await destroy.destroy(manager, "z1")
+        await protectd.removal.destroy("z1")
         async with asyncio.timeout(60):
             await renewing
 
@@ -195,18 +193,18 @@ async def test_after_a_restart(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
     """The agent tells the zone's copies, the record tells the volumes to follow."""
-    async with running(tmp_path, toolstack, files=host) as manager:
-        await launch.launch(manager, zone_spec())
-        await created(manager, tmp_path, volume(files.path))
-        recorded = manager.workloads["w1"].workload
+    async with running(tmp_path, toolstack, files=host) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        await created(protectd, tmp_path, volume(files.path))
+        recorded = protectd.registry.workloads["w1"].workload
         body = json.loads(json.dumps(records.of_workload(recorded)))
         assert recorded.files and records.workload(body) == recorded
     agent = toolstack.of_zone("z1").agent
     agent.errors["put_files"] = pb.Error(code=6, message="it has this version")
     agent.requests.clear()
-    async with running(tmp_path, toolstack, files=host) as manager:
+    async with running(tmp_path, toolstack, files=host) as protectd:
         await until(lambda: len(puts(agent)) == 1)
-        await until(lambda: manager.zones["z1"].files.copies["", "settings"].version)
+        await until(lambda: protectd.registry.zones["z1"].files.copies["", "settings"].version)
         agent.errors.clear()
         files.write({"a": "two"})
         await until(lambda: put_texts(agent)[-1] == b"two")
@@ -215,12 +213,12 @@ async def test_after_a_restart(
 async def test_a_zone_whose_agent_knows_none(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
-    async with running(tmp_path, toolstack, files=host) as manager:
+    async with running(tmp_path, toolstack, files=host) as protectd:
         toolstack.file_volumes = False
-        zone = await launch.launch(manager, zone_spec())
+        zone = await protectd.launcher.launch(zone_spec())
         assert not zone.file_volumes
         with pytest.raises(Refused, match="knows no file volumes"):
-            await created(manager, tmp_path, volume(files.path))
+            await created(protectd, tmp_path, volume(files.path))
 
 
 async def test_volumes_beyond_the_zones_room_for_copies_are_shared(
@@ -232,9 +230,9 @@ async def test_volumes_beyond_the_zones_room_for_copies_are_shared(
         made = AtomicFiles(tmp_path / f"large-{number}")
         made.write({"a": b"x" * (15 << 18)})
         volumes.append(volume(made.path, str(number)))
-    async with running(tmp_path, toolstack, files=host) as manager:
-        await launch.launch(manager, zone_spec())
-        workload = await created(manager, tmp_path, *volumes)
+    async with running(tmp_path, toolstack, files=host) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        workload = await created(protectd, tmp_path, *volumes)
         assert [each.name for each in workload.files] == ["0", "1", "2", "3"]
         asked = toolstack.of_zone("z1").agent.requests[-1].create_container
         assert list(asked.shared_volumes) == ["4"]
@@ -248,11 +246,11 @@ async def test_returned_bytes_are_bounded_by_the_request(
     log = tmp_path / "message"
     log.touch()
     own = volume(log, volume="", keep_current=False, writable=writable, return_bytes=100)
-    async with running(tmp_path, toolstack, files=host) as manager:
-        await launch.launch(manager, zone_spec())
-        await created(manager, tmp_path, own)
+    async with running(tmp_path, toolstack, files=host) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        await created(protectd, tmp_path, own)
         agent = toolstack.of_zone("z1").agent
         agent.left = b"y" * 4000
         agent.exit("w1", 3)
-        await until(lambda: manager.workloads["w1"].ended.is_set())
+        await until(lambda: protectd.registry.workloads["w1"].ended.is_set())
         assert host.returned == ([(str(log), b"y" * 100)] if writable else [])

@@ -17,8 +17,7 @@ from protect.model.volume import Volume
 from protect.server import requests
 from protect.volumes.area import Area
 from protect.volumes.host import HostVolumes
-from protect.workloads import control, create, delete, start
-from protect.zones import destroy, launch
+from protect.workloads import control, start
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import MemoryVolumes, running, workload_spec, zone_spec
@@ -44,21 +43,21 @@ def end(agent: SimAgent) -> None:
 async def test_from_the_creation_to_the_end(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
-    async with running(tmp_path, toolstack, volumes=volumes) as manager:
-        await launch.launch(manager, zone_spec())
+    async with running(tmp_path, toolstack, volumes=volumes) as protectd:
+        await protectd.launcher.launch(zone_spec())
         assert toolstack.of_zone("z1").spec.shared == volumes.shared("z1")
         before = descriptors()
-        await create.create(manager, workload_spec(tmp_path, volumes=VOLUMES))
+        await protectd.creation.create(workload_spec(tmp_path, volumes=VOLUMES))
         assert volumes.attached == {"z1": {"w1": ["0", "1"]}}
         assert len(opened_since(before)) <= 2, "its log and journal are open, and nothing else"
-        await start.start(manager, "w1")
+        await start.start(protectd.registry, protectd.ports.volumes, "w1")
         assert volumes.attached == {"z1": {"w1": ["0", "1"]}}
         agent = toolstack.of_zone("z1").agent
         end(agent)
-        await control.wait(manager, "w1")
+        await control.wait(protectd.registry, protectd.lifetime.stopping, "w1")
         assert volumes.attached == {"z1": {}}
-        await delete.delete(manager, "w1")
-        await destroy.destroy(manager, "z1")
+        await protectd.workload_removal.delete("w1")
+        await protectd.removal.destroy("z1")
         assert volumes.zones() == []
 
 
@@ -66,61 +65,61 @@ async def test_from_the_creation_to_the_end(
 async def test_failed_volume_fails_the_create_and_leaves_nothing(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes, failing: str
 ) -> None:
-    async with running(tmp_path, toolstack, volumes=volumes) as manager:
-        await launch.launch(manager, zone_spec())
+    async with running(tmp_path, toolstack, volumes=volumes) as protectd:
+        await protectd.launcher.launch(zone_spec())
         volumes.failing.add(failing)
         before = descriptors()
         with pytest.raises(Broken):
-            await create.create(manager, workload_spec(tmp_path, volumes=VOLUMES))
-        assert not manager.workloads and not toolstack.of_zone("z1").disks
+            await protectd.creation.create(workload_spec(tmp_path, volumes=VOLUMES))
+        assert not protectd.registry.workloads and not toolstack.of_zone("z1").disks
         assert volumes.attached == {"z1": {}} and not opened_since(before)
         volumes.failing.clear()
-        await create.create(manager, workload_spec(tmp_path, volumes=VOLUMES))
+        await protectd.creation.create(workload_spec(tmp_path, volumes=VOLUMES))
 
 
 async def test_volumes_of_a_refused_workload_are_released(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
     limits = ZoneLimits(workloads_per_zone=1)
-    async with running(tmp_path, toolstack, limits, volumes=volumes) as manager:
-        await launch.launch(manager, zone_spec())
-        await create.create(manager, workload_spec(tmp_path))
+    async with running(tmp_path, toolstack, limits, volumes=volumes) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        await protectd.creation.create(workload_spec(tmp_path))
         before = descriptors()
         with pytest.raises(Exhausted):
-            await create.create(manager, workload_spec(tmp_path, "w2", volumes=VOLUMES))
+            await protectd.creation.create(workload_spec(tmp_path, "w2", volumes=VOLUMES))
         assert not opened_since(before)
 
 
 async def test_volume_whose_detach_failed_is_detached_by_the_next_delete(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
-    async with running(tmp_path, toolstack, volumes=volumes) as manager:
-        await launch.launch(manager, zone_spec())
-        await create.create(manager, workload_spec(tmp_path, volumes=VOLUMES))
-        await start.start(manager, "w1")
+    async with running(tmp_path, toolstack, volumes=volumes) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        await protectd.creation.create(workload_spec(tmp_path, volumes=VOLUMES))
+        await start.start(protectd.registry, protectd.ports.volumes, "w1")
         volumes.failing.add("detach")
         end(toolstack.of_zone("z1").agent)
-        await control.wait(manager, "w1")
+        await control.wait(protectd.registry, protectd.lifetime.stopping, "w1")
         with pytest.raises(Broken):
-            await delete.delete(manager, "w1")
-        assert "w1" in manager.workloads and volumes.attached["z1"]
+            await protectd.workload_removal.delete("w1")
+        assert "w1" in protectd.registry.workloads and volumes.attached["z1"]
         volumes.failing.clear()
-        await delete.delete(manager, "w1")
+        await protectd.workload_removal.delete("w1")
         assert volumes.attached == {"z1": {}}
 
 
 async def test_volume_whose_detach_failed_is_detached_at_the_daemons_start(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
-    async with running(tmp_path, toolstack, volumes=volumes) as manager:
-        await launch.launch(manager, zone_spec())
-        await create.create(manager, workload_spec(tmp_path, volumes=VOLUMES))
-        await start.start(manager, "w1")
+    async with running(tmp_path, toolstack, volumes=volumes) as protectd:
+        await protectd.launcher.launch(zone_spec())
+        await protectd.creation.create(workload_spec(tmp_path, volumes=VOLUMES))
+        await start.start(protectd.registry, protectd.ports.volumes, "w1")
         volumes.failing.add("detach")
         end(toolstack.of_zone("z1").agent)
-        await control.wait(manager, "w1")
+        await control.wait(protectd.registry, protectd.lifetime.stopping, "w1")
     volumes.failing.clear()
-    async with running(tmp_path, toolstack, volumes=volumes) as manager:
+    async with running(tmp_path, toolstack, volumes=volumes) as protectd:
         await until(lambda: volumes.attached == {"z1": {}})
 
 
@@ -128,23 +127,23 @@ async def test_a_zone_whose_directory_cannot_be_made(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
     volumes.failing.add("open")
-    async with running(tmp_path, toolstack, volumes=volumes) as manager:
+    async with running(tmp_path, toolstack, volumes=volumes) as protectd:
         with pytest.raises(Broken):
-            await launch.launch(manager, zone_spec())
-        assert not manager.zones and not toolstack.domains
+            await protectd.launcher.launch(zone_spec())
+        assert not protectd.registry.zones and not toolstack.domains
 
 
 async def test_volumes_of_forgotten_zones_are_removed_at_start(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
     volumes.attached["forgotten"] = {"w1": ["0"]}
-    async with running(tmp_path, toolstack, volumes=volumes) as manager:
-        await launch.launch(manager, zone_spec())
+    async with running(tmp_path, toolstack, volumes=volumes) as protectd:
+        await protectd.launcher.launch(zone_spec())
         assert volumes.zones() == ["z1"]
     volumes.attached["forgotten"] = {}
     volumes.failing.add("close")
-    async with running(tmp_path, toolstack, volumes=volumes) as manager:
-        assert list(manager.zones) == ["z1"], "it starts all the same"
+    async with running(tmp_path, toolstack, volumes=volumes) as protectd:
+        assert list(protectd.registry.zones) == ["z1"], "it starts all the same"
 
 
 def program(folder: Path, does: str) -> Path:
@@ -298,10 +297,10 @@ def test_requests(fields: dict[str, object], words: str) -> None:
 async def test_memory_is_not_larger_than_the_zones(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
-    async with running(tmp_path, toolstack, volumes=volumes) as manager:
-        zone = await launch.launch(manager, zone_spec())
+    async with running(tmp_path, toolstack, volumes=volumes) as protectd:
+        zone = await protectd.launcher.launch(zone_spec())
         most = zone.spec.memory_bytes
         asked = [MemoryVolume(name=str(size), volume="v", size_bytes=size) for size in (0, most - 1, most)]
-        await create.create(manager, replace(workload_spec(tmp_path), memory_volumes=asked))
+        await protectd.creation.create(replace(workload_spec(tmp_path), memory_volumes=asked))
         made = toolstack.of_zone("z1").agent.requests[-1].create_container.memory_volumes
         assert [volume.size_bytes for volume in made] == [most // 2, most - 1, most // 2]

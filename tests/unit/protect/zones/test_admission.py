@@ -10,6 +10,7 @@ import pytest
 
 from daemonkit.config import Bytes
 from daemonkit.faults import Exhausted, Exists, Fault, Invalid, Refused
+from protect.assembly import Assembly
 from protect.config import Memory, Profile, ProtectdConfig, ZoneLimits
 from protect.model.capacity.host import ZoneCapacity
 from protect.model.capacity.modes import WantedMode
@@ -17,7 +18,6 @@ from protect.model.capacity.reservation import Reservation
 from protect.model.domain.shares import DiskRates
 from protect.model.toolstack import Capabilities, DomainKernel, Mode
 from protect.model.zone import ZoneSpec
-from protect.state.manager import ZoneManager
 from protect.zones import admission
 from protect.zones.admission import Resources, ZoneRequest
 from tests.support.protect.memory_toolstack import MemoryToolstack
@@ -203,48 +203,50 @@ def test_automatic_mode_follows_the_host_and_the_kernel() -> None:
 
 
 @pytest.fixture
-async def manager(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[ZoneManager]:
-    async with running(tmp_path, toolstack) as manager:
-        yield manager
+async def protectd(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Assembly]:
+    async with running(tmp_path, toolstack) as protectd:
+        yield protectd
 
 
-async def test_an_id_is_taken_once(manager: ZoneManager) -> None:
-    await admission.admit(manager, zone_spec())
+async def test_an_id_is_taken_once(protectd: Assembly) -> None:
+    await protectd.admission.admit(zone_spec())
     with pytest.raises(Exists):
-        await admission.admit(manager, zone_spec())
+        await protectd.admission.admit(zone_spec())
 
 
-async def test_zone_beyond_the_memory_leaves_no_record(manager: ZoneManager) -> None:
+async def test_zone_beyond_the_memory_leaves_no_record(protectd: Assembly) -> None:
     with pytest.raises(Exhausted, match="needs 8192 MiB, free are 4096 MiB of 4096 MiB"):
-        await admission.admit(manager, zone_spec(memory=8192 * MIB))
-    saved = manager.store.load()
-    assert not (manager.zones or manager.ledger.reserved_bytes or saved.zones or saved.zone_intents)
+        await protectd.admission.admit(zone_spec(memory=8192 * MIB))
+    saved = protectd.registry.store.load()
+    assert not (
+        protectd.registry.zones or protectd.ledger.reserved_bytes or saved.zones or saved.zone_intents
+    )
 
 
-async def test_scratch_disk_is_given_back_if_memory_is_short(manager: ZoneManager) -> None:
+async def test_scratch_disk_is_given_back_if_memory_is_short(protectd: Assembly) -> None:
     spec = replace(zone_spec(memory=8192 * MIB), scratch_bytes=16 * MIB)
     with pytest.raises(Exhausted, match="needs 8192 MiB"):
-        await admission.admit(manager, spec)
-    assert manager.scratch.capacity().promised_bytes == 0
+        await protectd.admission.admit(spec)
+    assert protectd.ports.scratch.capacity().promised_bytes == 0
 
 
-async def test_closed_daemon_admits_no_zone(manager: ZoneManager) -> None:
-    manager.closed = "the host shuts down"
+async def test_closed_daemon_admits_no_zone(protectd: Assembly) -> None:
+    protectd.gate.closed = "the host shuts down"
     with pytest.raises(Refused, match="the host shuts down"):
-        await admission.admit(manager, zone_spec())
+        await protectd.admission.admit(zone_spec())
 
 
 async def test_the_number_of_zones_is_limited(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack, ZoneLimits(zones=1)) as manager:
-        await admission.admit(manager, zone_spec("a"))
+    async with running(tmp_path, toolstack, ZoneLimits(zones=1)) as protectd:
+        await protectd.admission.admit(zone_spec("a"))
         with pytest.raises(Exhausted, match=r"there are 1 zones, as many as limits.zones"):
-            await admission.admit(manager, zone_spec("b"))
+            await protectd.admission.admit(zone_spec("b"))
 
 
 async def test_zones_under_construction_take_room_of_the_hypervisor(
-    manager: ZoneManager, toolstack: MemoryToolstack
+    protectd: Assembly, toolstack: MemoryToolstack
 ) -> None:
     toolstack.zone_capacity = ZoneCapacity(1, "the table of maps")
-    await admission.admit(manager, zone_spec("a"))
+    await protectd.admission.admit(zone_spec("a"))
     with pytest.raises(Exhausted, match=r"there are 1 domains, as many as .* room for: the table of maps"):
-        await admission.admit(manager, zone_spec("b"))
+        await protectd.admission.admit(zone_spec("b"))

@@ -1,69 +1,48 @@
-"""The running daemon: collaborators, and the registries of zones and workloads."""
+"""Registry of zones, workloads and reservations: records each change in the store, then publishes it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from daemonkit.faults import Fault, Missing, Unreachable
 from daemonkit.host.boot import boot_id
 from daemonkit.logs import fields
-from daemonkit.shares import Holding, Shares
-from daemonkit.tasks import Background
-from protect.agent.link import LinkFactory
-from protect.config import ProtectdConfig
+from protect.config import Timeouts
 from protect.model.capacity.host import HostNotice
 from protect.model.capacity.reservation import Reservation
-from protect.model.events import Change, NoticeSeen, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
-from protect.model.lifetime import End
-from protect.model.ports import HostFiles, LogFactory, ScratchDisks, Splice, ZoneVolumes
-from protect.model.toolstack import Toolstack
-from protect.model.volume import HostDevices
+from protect.model.events import (
+    Change,
+    NoticeGone,
+    NoticeSeen,
+    WorkloadGone,
+    WorkloadSeen,
+    ZoneGone,
+    ZoneSeen,
+)
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import Zone
 from protect.state.hub import Hub
-from protect.state.ledger import Ledger
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent, StateStore
 
 log = logging.getLogger(__name__)
 
-MEMORY_BUDGET = 64 << 20
-"""Bytes of output in memory for all callers together, beside a chunk for each (ADR 63)."""
-
 
 @dataclass
-class ZoneManager:
-    """The daemon's collaborators, and the registries."""
+class Registry:
+    """Zones, workloads, reservations and notices by id, with their store and their hub of changes."""
 
-    config: ProtectdConfig
-    toolstack: Toolstack
     store: StateStore
-    links: LinkFactory
-    logs: LogFactory
-    splice: Splice
-    ledger: Ledger
-    volumes: ZoneVolumes
-    files: HostFiles
-    devices: HostDevices
-    scratch: ScratchDisks
-    tasks: Background = field(default_factory=Background)
+    timeouts: Timeouts
     zones: dict[str, ZoneRuntime] = field(default_factory=dict)
     workloads: dict[str, WorkloadRuntime] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
-    preflight: tuple[HostNotice, ...] = ()
-    stopping: End = field(default_factory=lambda: End(Unreachable))
-    """The end of the daemon; zones go on afterwards."""
-    closed: str = ""
-    """Why no more zones are admitted; "": zones are admitted."""
+    notices: tuple[HostNotice, ...] = ()
     host_boot: str = field(default_factory=boot_id)
-    memory: Shares = field(default_factory=lambda: Shares(MEMORY_BUDGET))
-    """Bytes of output on the way to callers, by tenant."""
+    """The host's present boot; a zone belongs to one boot."""
     hub: Hub = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,7 +50,7 @@ class ZoneManager:
 
     def add_zone(self, zone: Zone) -> ZoneRuntime:
         """Register a zone, before or after its record is written."""
-        runtime = self.zones[zone.id] = ZoneRuntime(zone, self.config.timeouts.call)
+        runtime = self.zones[zone.id] = ZoneRuntime(zone, self.timeouts.call)
         return runtime
 
     def add_workload(self, runtime: WorkloadRuntime) -> None:
@@ -101,10 +80,6 @@ class ZoneManager:
     def tenant_of(self, zone_id: str) -> str:
         """The namespace of a zone's pod, from the name ``namespace/name``; else the zone id."""
         return self.pod_of(zone_id).partition("/")[0] or zone_id
-
-    def memory_of(self, zone_id: str) -> Holding:
-        """Memory for a zone's output, from the tenant's share."""
-        return Holding(self.memory, self.tenant_of(zone_id))
 
     def visible_workloads(self, zone_id: str = "") -> list[Workload]:
         return [
@@ -176,11 +151,10 @@ class ZoneManager:
             self.hub.publish(WorkloadGone(runtime.id))
 
     def drop_zone(self, runtime: ZoneRuntime) -> None:
-        """Forget a zone and its workloads, after their removal."""
+        """Forget a zone and its workloads, after their removal.  The caller releases the memory."""
         self.store.forget_zone(runtime.id)
         for workload in list(runtime.workloads.values()):
             self.drop_workload(workload, recorded=False)
-        self.ledger.release(runtime.id)
         if self.zones.pop(runtime.id, None):
             self.hub.publish(ZoneGone(runtime.id))
 
@@ -190,51 +164,37 @@ class ZoneManager:
         self.reservations[reservation.id] = reservation
 
     def drop_reservation(self, reservation_id: str) -> None:
-        """Forget a reservation.  The ledger releases the memory."""
+        """Forget a reservation.  The caller releases the memory."""
         self.store.forget_reservation(reservation_id)
         self.reservations.pop(reservation_id, None)
 
-    def declare_end(self, runtime: ZoneRuntime, cause: str) -> None:
-        """Declare a zone's end, and wake the verbs that wait for the agent or the kernel."""
-        runtime.end.declare(cause)
-        if runtime.zone.domain_id:
-            self.toolstack.abandon(runtime.zone.domain_id)
+    def put_notices(self, notices: tuple[HostNotice, ...]) -> list[HostNotice]:
+        """Replace the notices, and publish the changes; returns the new notices."""
+        before, self.notices = self.notices, notices
+        new = [notice for notice in notices if notice not in before]
+        for notice in new:
+            self.hub.publish(NoticeSeen(notice))
+        for setting in {notice.setting for notice in before} - {notice.setting for notice in notices}:
+            self.hub.publish(NoticeGone(setting))
+        return new
 
-    def stop(self) -> None:
-        """Release all callers with long waits."""
-        self.stopping.declare("protectd is stopping")
+    def release_callers(self, cause: str) -> None:
+        """End the execs and watches of all callers, because the daemon stops."""
         for zone in self.zones.values():
             for run in zone.execs.values():
-                run.fail(Unreachable("exec", f"workload {run.workload_id}", "protectd is stopping"))
+                run.fail(Unreachable("exec", f"workload {run.workload_id}", cause))
         self.hub.close()
-        self.ledger.close()
 
     async def close(self) -> None:
-        """Wait for tasks under way, then close channels and logs.  Zones go on running."""
-        await self.tasks.close(self.config.timeouts.stop)
+        """Close channels and logs.  Zones go on running."""
         await asyncio.gather(*(zone.client.close() for zone in self.zones.values()))
         outputs = [workload.outputs for workload in self.workloads.values() if workload.outputs is not None]
         await asyncio.gather(*(one.log.close() for one in outputs))
-
-    def zone_dir(self, zone_id: str) -> Path:
-        """Directory of the journals of a zone's logs."""
-        return self.config.run_dir / "zones" / zone_id
-
-    def journal(self, runtime: WorkloadRuntime) -> Path:
-        return self.zone_dir(runtime.zone.id) / f"{runtime.id}.journal"
-
-    def clear_zone_dir(self, zone_id: str) -> None:
-        shutil.rmtree(self.zone_dir(zone_id), ignore_errors=True)
 
     def _everything(self) -> Iterable[Change]:
         for runtime in self.zones.values():
             yield ZoneSeen(runtime.zone, runtime.connected, runtime.paused)
         for workload in self.visible_workloads():
             yield WorkloadSeen(workload)
-        for notice in self.preflight:
+        for notice in self.notices:
             yield NoticeSeen(notice)
-
-
-def now_ns() -> int:
-    """The host's clock, ns since the epoch."""
-    return time.time_ns()
