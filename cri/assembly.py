@@ -148,7 +148,7 @@ def assembled(
     return daemon, Reconciler(records, unfinished, shares, remove_sandbox, remove_container)
 
 
-async def adopt(records: PodRecords, images: Images, store: Database) -> None:
+async def adopt_records(records: PodRecords, images: Images, store: Database) -> None:
     """Adopt the stored records, with the names and images that they hold."""
     sandboxes, containers = await store.load()
     for sandbox in sandboxes:
@@ -169,7 +169,7 @@ def _hold_kernel(images: Images, sandbox: Sandbox) -> None:
     if sandbox.phase in (SandboxPhase.STOPPED, SandboxPhase.REMOVING):
         return
     try:
-        kernel.hold(images, sandbox.kernel, sandbox.id)
+        kernel.hold_kernel(images, sandbox.kernel, sandbox.id)
     except Missing as fault:
         log.error("a zone's kernel image is gone: %s", fault, extra=fields(sandbox=sandbox.id))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from grpc import GenericRpcHandler
 
-from cri.assembly import CriDaemon, adopt, assembled, pod_records
+from cri.assembly import CriDaemon, adopt_records, assembled, pod_records
 from cri.cni import template
 from cri.cni.conf import ConfDir
 from cri.cni.network import Network
@@ -44,7 +44,7 @@ _FIRST_SWEEP = 10.0
 
 
 @contextlib.asynccontextmanager
-async def running(config: CriConfig, images: Images, network: PodNetwork) -> AsyncIterator[CriDaemon]:
+async def running_daemon(config: CriConfig, images: Images, network: PodNetwork) -> AsyncIterator[CriDaemon]:
     """Load the records, and run the background tasks while the block does.
 
     Half-done work of an earlier daemon is finished before the block begins; without protectd, later.
@@ -57,7 +57,7 @@ async def running(config: CriConfig, images: Images, network: PodNetwork) -> Asy
         paths = HostPaths(config.guest_dir / "lookup")
         undo.callback(paths.close)
         records = pod_records(store)
-        await adopt(records, images, store)
+        await adopt_records(records, images, store)
         zones = Zones(traces.traced(link))
         daemon, reconciler = assembled(config, records, images, network, zones, paths)
         follower = daemon.follower
@@ -86,7 +86,7 @@ def check_host(config: CriConfig) -> None:
     """Check the values that depend on this host.  WrongKey: a value cannot work on this host."""
     if config.cni.conf_template is not None:
         existing_file("cni.conf_template", config.cni.conf_template)
-        template.check("cni.conf_template", config.cni.conf_template)
+        template.check_template("cni.conf_template", config.cni.conf_template)
     if config.delegate.endpoint and config.delegate.path.resolve() == config.listen.resolve():
         raise WrongKey("delegate.endpoint", "it leads to our own socket: set it to the other runtime's")
     tls = config.streaming.tls

@@ -105,7 +105,7 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
             config.socket_path, add, name="protectd", tasks=manager.tasks, in_flight=in_flight, audit=audit
         )
         async with serving:
-            lifecycle.ready(f"serving with {len(manager.zones)} zones")
+            lifecycle.notify_ready(f"serving with {len(manager.zones)} zones")
             await _wait(stop, watching)
             manager.stop()
 

@@ -19,7 +19,7 @@ from cri.container import kubelet_paths
 from cri.container.host_files import host_resolv, make_log_directory, seccomp_profile
 from cri.container.kubelet_paths import Source
 from cri.container.signals import stop_signal
-from cri.container.volumes import plan, set_image_ids
+from cri.container.volumes import plan_volumes, set_image_ids
 from cri.oci.capabilities import grantable
 from cri.oci.files import pod_files
 from cri.oci.process import bounding, process
@@ -78,7 +78,7 @@ class PlanContainer:
         security = config.linux.security_context
         handler = self.config.handlers.get(sandbox.handler, HandlerConfig())
         host_is_zone = handler.host_namespaces is HostNamespaces.ZONE
-        request.check(config, sandbox.config, host_is_zone=host_is_zone)
+        request.check_container(config, sandbox.config, host_is_zone=host_is_zone)
         if not sandbox.kernel:
             await refuse_labels(self.host, CREATE, config.metadata.name, security.selinux_options)
         image = self.images.resolve(config.image.image)
@@ -103,7 +103,7 @@ class PlanContainer:
         first = process(config, image, who, sandbox.hostname, defaults.nofile, grantable())
         filters = seccomp(config.linux.security_context, bounding(first), local=host.seccomp)
         notes = sandbox.config.annotations
-        volumes = plan(
+        volumes = plan_volumes(
             container_id,
             config.mounts,
             volume_images,
@@ -179,7 +179,9 @@ class PlanContainer:
         log_path = _log_path(sandbox, config)
         await make_log_directory(paths, pod.metadata, str(Path(log_path).parent) if log_path else "")
         host_paths = [mount.host_path for mount in config.mounts]
-        in_zone = await kubelet_paths.look(sandbox.id, pod.metadata.uid, host_paths, sandbox.in_zone)
+        in_zone = await kubelet_paths.look_up_sources(
+            sandbox.id, pod.metadata.uid, host_paths, sandbox.in_zone
+        )
         return HostInputs(profile, resolv, log_path, in_zone)
 
 

@@ -35,7 +35,7 @@ class PodCidr:
         try:
             chain = self._network.check()
         except Fault:
-            path = await template.write(self._config.conf_template, self._config.conf_dir, networks)
+            path = await template.write_conflist(self._config.conf_template, self._config.conf_dir, networks)
             log.info("network configuration written", extra=fields(cidr=cidr, path=path))
         else:
             log.info(

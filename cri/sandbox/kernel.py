@@ -30,7 +30,7 @@ def chosen(config: cri.PodSandboxConfig, handler: HandlerConfig, settings: Kerne
     return str(wanted)
 
 
-def resolve(images: Images, name: str) -> str:
+def resolve_kernel(images: Images, name: str) -> str:
     """Look an image up; its id ("" for "").  Missing if the store lacks the image: nothing is pulled."""
     if not name:
         return ""
@@ -43,12 +43,12 @@ def resolve(images: Images, name: str) -> str:
         ) from None
 
 
-def hold(images: Images, image_id: str, sandbox_id: str) -> None:
+def hold_kernel(images: Images, image_id: str, sandbox_id: str) -> None:
     """Keep the image until ``release``; Missing if the image is gone."""
     if image_id:
         images.hold(image_id, ZONE + sandbox_id)
 
 
-def release(images: Images, sandbox_id: str) -> None:
+def release_kernel(images: Images, sandbox_id: str) -> None:
     """End the hold, if any, once no zone boots from the image."""
     images.release(ZONE + sandbox_id)

@@ -40,10 +40,10 @@ class PlanSandbox:
         """Check the request and decide on the pod's record, without a side effect."""
         handler = request.handler_name(asked.runtime_handler, self.config.handlers)
         chosen = self.config.handlers[handler]
-        request.check(asked.config, handler, self.config.handlers)
-        sizing.check(asked.config, self.config.zone.memory_overhead, handler, chosen)
+        request.check_sandbox(asked.config, handler, self.config.handlers)
+        sizing.check_size(asked.config, self.config.zone.memory_overhead, handler, chosen)
         disk_rates(asked.config, handler, chosen)
-        image = kernel.resolve(self.images, kernel.chosen(asked.config, chosen, self.config.kernels))
+        image = kernel.resolve_kernel(self.images, kernel.chosen(asked.config, chosen, self.config.kernels))
         sandbox_id = new_id()
         most = BandwidthLimits(handler, chosen.ingress_bandwidth, chosen.egress_bandwidth)
         place = self.network.plan(sandbox_id, asked.config, most)

@@ -31,11 +31,11 @@ class PodZones:
 
     def hold_kernel(self, sandbox: Sandbox) -> None:
         """Keep the kernel image until ``release_kernel``; Missing if the image is gone."""
-        kernel.hold(self.images, sandbox.kernel, sandbox.id)
+        kernel.hold_kernel(self.images, sandbox.kernel, sandbox.id)
 
     def release_kernel(self, sandbox_id: str) -> None:
         """End the hold, if any."""
-        kernel.release(self.images, sandbox_id)
+        kernel.release_kernel(self.images, sandbox_id)
 
     async def create(self, sandbox: Sandbox, namespace: Callable[[], Awaitable[object]]) -> pb.Zone:
         """Boot the zone while the CNI plugins run.

@@ -9,7 +9,7 @@ from cri.state.container import Container
 from cri.state.pod_records import PodRecords
 from cri.state.sandbox import SandboxPhase
 from cri.stats.rates import Rates
-from cri.stats.values import cpu, io, memory, put
+from cri.stats.values import cpu, io, put_memory, put_number
 from cri.zones.client import Zones
 from daemonkit.faults import Unreachable
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -54,14 +54,14 @@ class ContainerStatistics:
         """Put one container's statistics into the message."""
         attributes(target.attributes, container)
         cpu(target.cpu, row, self.rates.rate(row.id, row.timestamp_ns, row.cpu_usage_ns))
-        memory(target.memory, row)
+        put_memory(target.memory, row)
         if limit := row.memory_limit_bytes:
-            put(target.memory.available_bytes, max(0, limit - row.memory_working_set_bytes))
+            put_number(target.memory.available_bytes, max(0, limit - row.memory_working_set_bytes))
         layer = target.writable_layer
         layer.timestamp = row.timestamp_ns
         layer.fs_id.mountpoint = str(self.state_dir)
-        put(layer.used_bytes, row.writable_layer_bytes)
-        put(layer.inodes_used, row.writable_layer_inodes)
+        put_number(layer.used_bytes, row.writable_layer_bytes)
+        put_number(layer.inodes_used, row.writable_layer_inodes)
         _swap(target.swap, row)
         io(target, row)
 
@@ -86,7 +86,7 @@ def attributes(target: cri.ContainerAttributes, container: Container) -> None:
 def _swap(target: cri.SwapUsage, row: pb.WorkloadStatsRow) -> None:
     """Put statistics of swap; the available swap is known only if memory and swap have a common limit."""
     target.timestamp = row.timestamp_ns
-    put(target.swap_usage_bytes, row.swap_usage_bytes)
+    put_number(target.swap_usage_bytes, row.swap_usage_bytes)
     if row.memory_swap_limit_bytes and row.memory_limit_bytes:
         limit = max(0, row.memory_swap_limit_bytes - row.memory_limit_bytes)
-        put(target.swap_available_bytes, max(0, limit - row.swap_usage_bytes))
+        put_number(target.swap_available_bytes, max(0, limit - row.swap_usage_bytes))

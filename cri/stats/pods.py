@@ -10,7 +10,7 @@ from cri.state.records import Records, has_id, has_labels
 from cri.state.sandbox import Sandbox, SandboxPhase
 from cri.stats.containers import ContainerStatistics, forget_others
 from cri.stats.rates import Rates
-from cri.stats.values import cpu, io, memory, put
+from cri.stats.values import cpu, io, put_memory, put_number
 from cri.zones.client import Zones
 from daemonkit.faults import Refused, Unreachable
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -62,12 +62,12 @@ class PodStatistics:
         target.attributes.annotations.MergeFrom(sandbox.config.annotations)
         linux = target.linux
         cpu(linux.cpu, row, self.rates.rate(sandbox.id, row.timestamp_ns, row.cpu_usage_ns))
-        memory(linux.memory, row)
-        put(linux.memory.available_bytes, row.memory_available_bytes)
+        put_memory(linux.memory, row)
+        put_number(linux.memory.available_bytes, row.memory_available_bytes)
         io(linux, row)
         _network(linux, sandbox, row)
         linux.process.timestamp = row.timestamp_ns
-        put(linux.process.process_count, sum(one.pids_current for one in row.workloads))
+        put_number(linux.process.process_count, sum(one.pids_current for one in row.workloads))
         known = self.records.containers
         for one in row.workloads:
             if known.has(one.id) and (container := known.get(one.id)).live:
@@ -103,7 +103,7 @@ def _network(linux: cri.LinuxPodSandboxStats, sandbox: Sandbox, row: pb.ZoneStat
 
 def _interface(target: cri.NetworkInterfaceUsage, one: pb.InterfaceStats) -> None:
     target.name = one.name
-    put(target.rx_bytes, one.rx_bytes)
-    put(target.rx_errors, one.rx_errors)
-    put(target.tx_bytes, one.tx_bytes)
-    put(target.tx_errors, one.tx_errors)
+    put_number(target.rx_bytes, one.rx_bytes)
+    put_number(target.rx_errors, one.rx_errors)
+    put_number(target.tx_bytes, one.tx_bytes)
+    put_number(target.tx_errors, one.tx_errors)

@@ -61,7 +61,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
                 await toolstack.unpause(domain)
                 checkpoint("zone-create.unpaused")
                 hello = await client.connect(new_link(manager, runtime), manager.config.timeouts.boot)
-                reported.show(hello.steps)
+                reported.show_steps(hello.steps)
             checkpoint("zone-create.connected")
             with step("zone.configure", zone=spec.id):
                 await client.configure_zone(spec)

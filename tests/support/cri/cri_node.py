@@ -13,11 +13,11 @@ import grpc.aio
 from cri.assembly import CriDaemon
 from cri.cni import pod
 from cri.config import ANNOTATIONS, CniConfig, CriConfig, HandlerConfig, HostNamespaces
-from cri.daemon import delegation, running
+from cri.daemon import delegation, running_daemon
 from cri.oci.values import RootImage
 from cri.state.attachment import UNLIMITED, Attachment, BandwidthLimits, Chain, Plugin
 from cri.stats.rates import Rates
-from cri.streaming.server import serving as streaming_server
+from cri.streaming.server import serving_streams as streaming_server
 from daemonkit.faults import Fault, Missing
 from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
@@ -209,7 +209,7 @@ async def rig(
     async with contextlib.AsyncExitStack() as stack:
         if serve:
             await stack.enter_async_context(serving(protect, config.protect_socket))
-        daemon = await stack.enter_async_context(running(config, images, network))
+        daemon = await stack.enter_async_context(running_daemon(config, images, network))
 
         streaming = await stack.enter_async_context(streaming_server(config.streaming))
         service = daemon.service(streaming, rates or Rates())

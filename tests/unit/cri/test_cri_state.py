@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cri.daemon import running
+from cri.daemon import running_daemon
 from cri.state.changes import StateChanges, advanced
 from cri.state.container import NEXT as CONTAINER_NEXT
 from cri.state.container import Container, ContainerExit, ContainerImage, ContainerPhase
@@ -261,7 +261,7 @@ async def test_a_cancelled_change_is_made_in_memory_and_in_the_store() -> None:
 async def test_a_daemon_that_turned_deaf_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(FakeProtect(), node_config(tmp_path).protect_socket):
         with pytest.raises(ExceptionGroup) as raised:
-            async with running(node_config(tmp_path), FakeImages(), FakeNetwork()) as node:
+            async with running_daemon(node_config(tmp_path), FakeImages(), FakeNetwork()) as node:
                 monkeypatch.setattr(StateChanges, "zone", None)
                 await node.zones.create_zone(pb.CreateZoneRequest(id="any"))
                 await asyncio.sleep(60)

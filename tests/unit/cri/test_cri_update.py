@@ -239,7 +239,7 @@ TEMPLATE = """{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "brid
 async def test_a_template_becomes_a_configuration(tmp_path: Path) -> None:
     source, directory = tmp_path / "template", tmp_path / "net.d"
     source.write_text(TEMPLATE)
-    path = await template.write(source, directory, template.networks("10.1.0.0/24, fd00::/64"))
+    path = await template.write_conflist(source, directory, template.networks("10.1.0.0/24, fd00::/64"))
     made = json.loads(path.read_text())
     assert made["plugins"][0]["ipam"]["ranges"] == [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00::/64"}]]
     assert made["plugins"][0]["ipam"]["routes"] == [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
@@ -253,19 +253,23 @@ async def test_a_template_becomes_a_configuration(tmp_path: Path) -> None:
 async def test_templates_that_are_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "template").write_text(text)
     with pytest.raises(Refused):
-        await template.write(tmp_path / "template", tmp_path / "net.d", template.networks("10.1.0.0/24"))
+        await template.write_conflist(
+            tmp_path / "template", tmp_path / "net.d", template.networks("10.1.0.0/24")
+        )
     with pytest.raises(WrongKey, match="is not a template"):
-        template.check("cni.conf_template", tmp_path / "template")
+        template.check_template("cni.conf_template", tmp_path / "template")
     assert not (tmp_path / "net.d").exists()
 
 
 async def test_templates_that_cannot_be_read_or_put(tmp_path: Path) -> None:
     with pytest.raises(Refused):
-        await template.write(tmp_path / "nothing", tmp_path, template.networks("10.1.0.0/24"))
+        await template.write_conflist(tmp_path / "nothing", tmp_path, template.networks("10.1.0.0/24"))
     (tmp_path / "template").write_text(TEMPLATE)
     (tmp_path / "file").touch()
     with pytest.raises(Broken):
-        await template.write(tmp_path / "template", tmp_path / "file", template.networks("10.1.0.0/24"))
+        await template.write_conflist(
+            tmp_path / "template", tmp_path / "file", template.networks("10.1.0.0/24")
+        )
     with pytest.raises(Invalid):
         template.networks("10.1.0.0/24,")
 
