@@ -12,12 +12,19 @@ import grpc.aio
 
 from cri.config import CriConfig
 from cri.container.images import StoredImages
-from cri.daemon import check_host, check_kernels, check_profiles, cni, delegation, mixed_images, running
-from cri.rpc.runtime import RuntimeService
+from cri.daemon import (
+    check_host,
+    check_kernels,
+    check_profiles,
+    cni,
+    delegation,
+    mixed_images,
+    running_daemon,
+)
 from cri.stats.figures import DaemonFigures
 from cri.stats.sampler import sampling
 from cri.streaming.ends import end_with_pods
-from cri.streaming.server import serving
+from cri.streaming.server import serving_streams
 from daemonkit import daemon, lifecycle
 from daemonkit.loop.fair_scheduler import FairScheduler
 from daemonkit.loop.in_flight import InFlight
@@ -43,10 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The console script."""
     sys.setswitchinterval(SWITCH)
     description = "Serves CRI: every pod in a zone of its own."
-    return daemon.main("xenpod-cri", description, CriConfig, _DEFAULT_CONFIG, serve, arguments)
+    return daemon.main("xenpod-cri", description, CriConfig, _DEFAULT_CONFIG, serve_cri, arguments)
 
 
-async def serve(config: CriConfig, stop: asyncio.Event) -> None:
+async def serve_cri(config: CriConfig, stop: asyncio.Event) -> None:
     """Serve until ``stop``; pods keep running afterwards."""
     check_host(config)
     lifecycle.make_directories(config.run_dir, config.state_dir)
@@ -57,17 +64,20 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
         await images.start()
         stored = StoredImages(images)
         check_kernels(config, stored)
-        runtime = await stack.enter_async_context(running(config, stored, cni(config)))
-        await check_profiles(runtime)
+        node = await stack.enter_async_context(running_daemon(config, stored, cni(config)))
+        await check_profiles(config, node.host)
         in_flight = InFlight()
         scheduler = FairScheduler(in_flight)
-        streaming = await stack.enter_async_context(serving(config.streaming, scheduler=scheduler))
-        end_with_pods(runtime.sandboxes, streaming.pods)
-        rates = await stack.enter_async_context(sampling(runtime))
+        streaming = await stack.enter_async_context(serving_streams(config.streaming, scheduler=scheduler))
+        end_with_pods(node.records.sandboxes, streaming.pods)
+        follower = node.follower
+        rates = await stack.enter_async_context(sampling(node.records, node.zones, follower.synced))
 
-        service = RuntimeService(runtime, streaming, rates)
-        both = await stack.enter_async_context(delegation(runtime, service))
-        mixed = await stack.enter_async_context(mixed_images(runtime, images, both))
+        service = node.service(streaming, rates)
+        both = await stack.enter_async_context(delegation(config, service, node.records, node.capacity))
+        mixed = await stack.enter_async_context(
+            mixed_images(config, node.records.sandbox_names, images, both)
+        )
 
         def add_services(server: grpc.aio.Server) -> None:
             if both is None:
@@ -76,14 +86,16 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
                 server.add_generic_rpc_handlers((both.service(),))
             add_image_services(server, images, mixed)
 
-        figures = DaemonFigures(runtime, None if both is None else both.delegate)
+        figures = DaemonFigures(
+            node.records, stored, node.network, follower, None if both is None else both.delegate
+        )
         await stack.enter_async_context(serving_metrics(config.metrics, "xenpod-cri", [figures.read]))
         audit = await stack.enter_async_context(auditing(config.audit, "xenpod-cri", config.state_dir))
         if audit is not None:
-            audit.pod_of = runtime.pod_of
+            audit.pod_of = node.records.pod_of
         serve = serve_unix(config.listen, add_services, name="xenpod-cri", in_flight=in_flight, audit=audit)
         await stack.enter_async_context(serve)
-        lifecycle.ready(f"serving with {len(runtime.sandboxes.visible())} pods")
+        lifecycle.notify_ready(f"serving with {len(node.records.sandboxes.visible())} pods")
         await stop.wait()
 
 

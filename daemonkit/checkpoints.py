@@ -43,7 +43,7 @@ def checkpoint(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def names() -> list[str]:
+def checkpoint_names() -> list[str]:
     """All steps of the modules imported until now, in the order of import and then of the source."""
     found: dict[str, None] = {}
     for name, module in list(sys.modules.items()):
@@ -65,7 +65,7 @@ def arm(kill_at: str) -> None:
     if not kill_at:
         return
     name, _, count = kill_at.partition(":")
-    known = names()
+    known = checkpoint_names()
     if name not in known:
         raise Invalid("arm checkpoint", name, "no such step", f"known: {', '.join(known) or 'none'}")
     if count and not (count.isascii() and count.isdigit() and int(count) > 0):

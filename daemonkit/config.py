@@ -44,7 +44,7 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
 _TIME_UNITS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def load(cls: type[T], path: Path, *, unknown_keys: bool = False) -> T:
+def load_config(cls: type[T], path: Path, *, unknown_keys: bool = False) -> T:
     """Read the file into a ``cls``.  Missing: no file; Invalid: a wrong content.
 
     ``unknown_keys``: whether tables may have keys missing in ``cls``, for a reader of another program's file.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from daemonkit import checkpoints, lifecycle, logs
-from daemonkit.config import about, load
+from daemonkit.config import about, load_config
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Fault
 
@@ -56,10 +56,10 @@ def main(
     """
     options = _parser(name, description, default_config).parse_args(arguments)
     if options.list_checkpoints:
-        sys.stdout.write("".join(f"{step}\n" for step in checkpoints.names()))
+        sys.stdout.write("".join(f"{step}\n" for step in checkpoints.checkpoint_names()))
         return 0
     try:
-        config = load(config_class, options.config)
+        config = load_config(config_class, options.config)
         logs.setup(config.log_level)
         if imports is not None:
             imports(config)
@@ -68,10 +68,10 @@ def main(
     except (Fault, ValueError) as fault:
         sys.stderr.write(f"{name}: {fault}\n")
         return 2
-    return lifecycle.run(functools.partial(_serve, serve, config, options.config))
+    return lifecycle.run_until_signal(functools.partial(_serve_until_stop, serve, config, options.config))
 
 
-async def _serve(
+async def _serve_until_stop(
     serve: Callable[[C, asyncio.Event], Awaitable[None]], config: C, path: Path, stop: asyncio.Event
 ) -> None:
     """Serve; errors of the configuration on this host name its file."""

@@ -27,7 +27,7 @@ _OBJECTS = 10_000
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def run(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
+def run_until_signal(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     """Run ``serve(stop)`` until it returns; the exit status: 0 on return, 1 on an exception (logged).
 
     SIGTERM or SIGINT sets ``stop``: serve then finishes open work and returns.  A second signal cancels
@@ -99,7 +99,7 @@ def hold_lock(path: Path, refusal: Refused) -> Iterator[None]:
         os.close(descriptor)
 
 
-def ready(status: str = "") -> bool:
+def notify_ready(status: str = "") -> bool:
     """Tell the service manager that the daemon serves; False without a service manager."""
     return _notify(f"READY=1\nSTATUS={status}" if status else "READY=1")
 

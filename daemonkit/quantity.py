@@ -51,7 +51,7 @@ def in_mib(size_bytes: int) -> str:
     return f"{size_bytes / _BINARY['Mi']:.0f} MiB"
 
 
-def text(size: int) -> str:
+def quantity_text(size: int) -> str:
     """A number of bytes in the API server's form: with the largest binary unit that divides the number."""
     for unit, scale in _BINARY.items():
         if size and not size % scale:

@@ -73,7 +73,7 @@ async def gather(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
                 task.result()
         return tasks[0].result(), tasks[1].result()
     finally:
-        await _end(*tasks)
+        await _end_tasks(*tasks)
 
 
 async def race(work: Awaitable[T], other: Awaitable[U]) -> T | U:
@@ -86,7 +86,7 @@ async def race(work: Awaitable[T], other: Awaitable[U]) -> T | U:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         winner = tasks[0] if tasks[0].done() else tasks[1]
     finally:
-        await _end(*tasks)
+        await _end_tasks(*tasks)
     return winner.result()
 
 
@@ -151,7 +151,7 @@ def _begun(work: Awaitable[T]) -> asyncio.Future[T]:
     return asyncio.ensure_future(fair_scheduler.paid(work) if asyncio.iscoroutine(work) else work)
 
 
-async def _end(*tasks: asyncio.Future[Any]) -> None:
+async def _end_tasks(*tasks: asyncio.Future[Any]) -> None:
     """Cancel running tasks, and wait for their end even if the caller is cancelled again."""
     for task in tasks:
         task.cancel()

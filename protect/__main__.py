@@ -95,7 +95,7 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
             audit=audit,
         )
         async with serving:
-            lifecycle.ready(f"serving with {len(protectd.registry.zones)} zones")
+            lifecycle.notify_ready(f"serving with {len(protectd.registry.zones)} zones")
             await _wait(stop, watching)
             protectd.stop()
 

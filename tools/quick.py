@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     tests, without = unit_tests(ROOT, paths)
     for package in without:
         _say(f"{package} has no unit tests")
-    failed = [step.name for step, status in run(steps(ROOT, paths, tests)) if status not in step.good]
+    failed = [step.name for step, status in run_steps(steps(ROOT, paths, tests)) if status not in step.good]
     _say(f"failed: {', '.join(failed)}" if failed else "nothing failed")
     return 1 if failed else 0
 
@@ -117,7 +117,7 @@ def _command(program: str, *arguments: str) -> tuple[str, ...]:
     return (str(Path(sys.executable).with_name(program)), *arguments)
 
 
-def run(steps: Sequence[Step]) -> Iterator[tuple[Step, int]]:
+def run_steps(steps: Sequence[Step]) -> Iterator[tuple[Step, int]]:
     """Run all steps at once, and yield each with its exit code when it ends.
 
     Of a step that succeeded only the last line is shown.

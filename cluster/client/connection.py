@@ -30,7 +30,7 @@ class Purpose:
 
 
 @contextlib.asynccontextmanager
-async def connected(kubeconfig: Path | None, purpose: Purpose) -> AsyncIterator[Any]:
+async def api_client(kubeconfig: Path | None, purpose: Purpose) -> AsyncIterator[Any]:
     """An ApiClient; errors in the block are raised as faults.
 
     Credentials rotate, and are read each time.  The API server's statuses become Denied (401, 403), Missing

@@ -41,7 +41,7 @@ from xenpod_proto.kubelet import (
 log = logging.getLogger(__name__)
 
 
-async def serve(config: DraConfig, stop: asyncio.Event) -> None:
+async def serve_dra(config: DraConfig, stop: asyncio.Event) -> None:
     """Serve until ``stop``.  The slice and the reservations stay: pods with claims run on."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(serving_metrics(config.metrics, "xenpod-dra"))
@@ -85,7 +85,7 @@ async def _serving(
 
     def told(error: str) -> None:
         if not error:
-            lifecycle.ready("the kubelet has registered the driver")
+            lifecycle.notify_ready("the kubelet has registered the driver")
             registered()
 
     def add_registrar(server: grpc.aio.Server) -> None:

@@ -60,7 +60,7 @@ def host(memory: ZoneMemory | None) -> None:
 
 
 @contextlib.contextmanager
-def call(name: str) -> Iterator[None]:
+def measured_call(name: str) -> Iterator[None]:
     """Measure a call of the kubelet in the block: "prepare" or "unprepare"."""
     begun = time.monotonic()
     try:

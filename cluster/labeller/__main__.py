@@ -35,17 +35,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sink = FeatureFile(options.directory)
     else:
         sink = NodeLabels(options.name, options.kubeconfig)
-    return lifecycle.run(functools.partial(_serve, options, sink))
+    return lifecycle.run_until_signal(functools.partial(_serve_labels, options, sink))
 
 
-async def _serve(options: argparse.Namespace, sink: LabelSink, stop: asyncio.Event) -> None:
-    read = functools.partial(source.read, options.cri_socket)
+async def _serve_labels(options: argparse.Namespace, sink: LabelSink, stop: asyncio.Event) -> None:
+    read = functools.partial(source.read_labels, options.cri_socket)
     if options.remove:
-        await keeper.remove(sink)
+        await keeper.remove_labels(sink)
     elif options.once:
         await keeper.once(read, sink)
     else:
-        await keeper.keep(read, sink, options.interval, stop)
+        await keeper.keep_labels(read, sink, options.interval, stop)
 
 
 def parser() -> argparse.ArgumentParser:

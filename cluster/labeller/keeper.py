@@ -30,7 +30,7 @@ class LabelSink(Protocol):
         """Remove our labels; returns whether any existed."""
 
 
-async def keep(
+async def keep_labels(
     read: Callable[[], Awaitable[Labels]], sink: LabelSink, interval: float, stop: asyncio.Event
 ) -> None:
     """Keep the labels up to date until ``stop``.  They stay afterwards, and while xenpod-cri is away.
@@ -54,7 +54,7 @@ async def keep(
             said, pause = "", interval * random.uniform(0.9, 1.1)
             backoff.reset()
             backoff.delay()
-            told = told or lifecycle.ready("the labels are there")
+            told = told or lifecycle.notify_ready("the labels are there")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await stop.wait()
@@ -67,7 +67,7 @@ async def once(read: Callable[[], Awaitable[Labels]], sink: LabelSink) -> None:
         log.info("labels changed", extra=fields(**dict(sorted(labels.items()))))
 
 
-async def remove(sink: LabelSink) -> None:
+async def remove_labels(sink: LabelSink) -> None:
     """Remove the labels.  Fault: the removal failed."""
     if await sink.remove():
         log.info("labels removed")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster.client.connection import TIMEOUT, Purpose, connected
+from cluster.client.connection import TIMEOUT, Purpose, api_client
 from cluster.labeller.labels import Labels, is_ours
 from daemonkit.faults import Broken
 
@@ -55,7 +55,7 @@ class NodeLabels:
         from kubernetes_asyncio import client
 
         purpose = Purpose(_OPERATION, self._name, self._hint)
-        async with connected(self._kubeconfig, purpose) as link:
+        async with api_client(self._kubeconfig, purpose) as link:
             api = client.CoreV1Api(link)
             node = await api.read_node(self._name, _request_timeout=TIMEOUT)
             metadata = getattr(node, "metadata", None)

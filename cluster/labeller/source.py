@@ -15,7 +15,7 @@ from xenpod_proto.cri.v1 import runtime_pb2_grpc
 _TIMEOUT = 30.0
 
 
-async def read(socket: Path) -> Labels:
+async def read_labels(socket: Path) -> Labels:
     """Labels for the node's present capabilities.  Unreachable: no answer of xenpod-cri or protectd."""
     async with channel(socket) as link:
         try:

@@ -23,7 +23,7 @@ OWN_LABELS = (
 _RESOURCES: Object = {"requests": {"cpu": "10m", "memory": "96Mi"}, "limits": {"memory": "192Mi"}}
 
 
-def image() -> str:
+def image_name() -> str:
     """The name of the image of deploy/image/Containerfile on the machine that has built it."""
     return f"localhost/xenpod:{version('xenpod')}"
 

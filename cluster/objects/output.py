@@ -34,7 +34,7 @@ class GenerateOptions:
     kyverno: Version | None = None
     cluster_api: str = nodes.CLUSTER_API[0]
     nodes: Sequence[str] = field(default=())
-    image: str = field(default_factory=labeller.image)
+    image: str = field(default_factory=labeller.image_name)
     namespace: str = daemonset.NAMESPACE
     claim_sizes: Sequence[int] = templates.SIZES
     claim_namespaces: Sequence[str] = ("default",)
@@ -102,7 +102,7 @@ def stream(found: Sequence[Object], output: str) -> str:
     return yamltext.documents(found)
 
 
-def files(found: Sequence[Object], output: str) -> dict[str, str]:
+def files_by_kind(found: Sequence[Object], output: str) -> dict[str, str]:
     """The objects as one file for each kind, by the file's name."""
     kinds: dict[str, list[Object]] = {}
     for one in found:

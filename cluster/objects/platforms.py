@@ -22,11 +22,11 @@ from typing import TypeVar
 
 from cluster.objects import syntax
 from cluster.objects.syntax import Taint
-from daemonkit.config import Bytes, absolute, load, parse
+from daemonkit.config import Bytes, absolute, load_config, parse
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
 from daemonkit.namespaces import expression
-from daemonkit.quantity import text as quantity_of
+from daemonkit.quantity import quantity_text as quantity_of
 
 DEFAULT_HANDLER = "xenpod"
 """The handler of pods that name none."""
@@ -222,7 +222,7 @@ class NodeFile:
 
 def of_file(path: Path) -> list[NodePlatform]:
     """Read the platforms of a file, in its order.  Invalid names the file and the key."""
-    found = load(PlatformsFile, path)
+    found = load_config(PlatformsFile, path)
     return [
         NodePlatform(
             name=name,
@@ -241,7 +241,7 @@ def of_file(path: Path) -> list[NodePlatform]:
 
 def of_config(path: Path) -> NodePlatform:
     """Read the platform of a node from its cri.toml.  Invalid names the file and the key."""
-    found = load(NodeFile, path, unknown_keys=True)
+    found = load_config(NodeFile, path, unknown_keys=True)
     return found.platform([DEFAULT_HANDLER, *found.handlers])
 
 

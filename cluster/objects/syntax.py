@@ -59,7 +59,7 @@ def dns_subdomain(text: str) -> None:
         raise ValueError(f"{text!r:.80} is not a DNS name: 1 to 253 of [a-z0-9.-]")
 
 
-def image(text: str) -> None:
+def check_image(text: str) -> None:
     """Check the name of an image, which needs a tag or a digest: without one it means a moving tag."""
     if not _IMAGE.fullmatch(text):
         raise ValueError(f"{text!r:.80} is not an image name with a tag or a digest")

@@ -13,7 +13,9 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 _OOM_SCORE = 1000  # proc(5), oom_score_adj
 
 
-def check(config: cri.ContainerConfig, pod: cri.PodSandboxConfig, *, host_is_zone: bool = False) -> None:
+def check_container(
+    config: cri.ContainerConfig, pod: cri.PodSandboxConfig, *, host_is_zone: bool = False
+) -> None:
     """Invalid, Refused or Unsupported for requests that cannot be honoured.
 
     ``host_is_zone``: the pod's handler gives the zone's namespaces to pods that ask for the host's.
@@ -33,7 +35,7 @@ def check(config: cri.ContainerConfig, pod: cri.PodSandboxConfig, *, host_is_zon
     if abs(score := config.linux.resources.oom_score_adj) > _OOM_SCORE:
         cause = f"oom_score_adj {score} is not between -{_OOM_SCORE} and {_OOM_SCORE}"
         raise Invalid(CREATE, config.metadata.name, cause)
-    devices.check(config)
+    devices.check_devices(config)
     security = config.linux.security_context
     check_security(config.metadata.name, security, pod.linux.security_context, host_is_zone=host_is_zone)
     check_mounts(config.mounts, pod_userns(CREATE, config.metadata.name, security.namespace_options))

@@ -50,7 +50,7 @@ def check_pod(config: cri.PodSandboxConfig, handler: HandlerConfig) -> None:
         raise Refused(RUN, config.metadata.name, f"{_USERNS} ({', '.join(names)})")
 
 
-def check(config: cri.ContainerConfig) -> None:
+def check_devices(config: cri.ContainerConfig) -> None:
     """Check a container's devices.  Invalid, Refused; protectd checks whether the host has the device."""
     for device in config.devices:
         check_path(CREATE, "device on the host", device.host_path, absolute=True)

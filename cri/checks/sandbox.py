@@ -33,7 +33,7 @@ def handler_name(wanted: str, handlers: Mapping[str, HandlerConfig]) -> str:
     return name
 
 
-def check(config: cri.PodSandboxConfig, handler: str, handlers: Mapping[str, HandlerConfig]) -> None:
+def check_sandbox(config: cri.PodSandboxConfig, handler: str, handlers: Mapping[str, HandlerConfig]) -> None:
     """Invalid, Refused or Denied for impossible requests; ``handler``: the pod's, a key of ``handlers``."""
     check_name(RUN, "metadata.name", config.metadata.name)
     check_name(RUN, "metadata.namespace", config.metadata.namespace, required=False)

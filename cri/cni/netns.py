@@ -29,7 +29,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _directory = threading.Lock()
 
 
-async def create(path: Path) -> None:
+async def create_netns(path: Path) -> None:
     """Make a network namespace with the lifetime of its name ``path``."""
     try:
         # A thread left behind by a cancelled call would make the name after its removal.
@@ -46,15 +46,15 @@ def is_there(path: Path) -> bool:
         return False
 
 
-async def remove(path: Path) -> None:
+async def remove_netns(path: Path) -> None:
     """Remove the name, and with it the namespace; an unknown name succeeds.
 
     Detaching is instant; the kernel dismantles the namespace later.
     """
-    await complete(asyncio.to_thread(_remove, path))
+    await complete(asyncio.to_thread(_remove_name, path))
 
 
-def _remove(path: Path) -> None:
+def _remove_name(path: Path) -> None:
     while _libc.umount2(os.fsencode(path), _MNT_DETACH) == 0:
         pass  # a name may have been bound more than once
     with _directory:
@@ -81,22 +81,22 @@ def _in_thread(path: Path, done: Future[None]) -> None:
 
 
 def _create(path: Path) -> None:
-    _check(_libc.unshare(_CLONE_NEWNET))
+    _check_errno(_libc.unshare(_CLONE_NEWNET))
     with _directory:
         path.parent.mkdir(parents=True, exist_ok=True)
         _share(os.fsencode(path.parent))
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
         checkpoint("network.namespace-named")
-        _check(_libc.mount(b"/proc/thread-self/ns/net", os.fsencode(path), b"none", _MS_BIND, None))
+        _check_errno(_libc.mount(b"/proc/thread-self/ns/net", os.fsencode(path), b"none", _MS_BIND, None))
 
 
 def _share(directory: bytes) -> None:
     """Make the mount shared: a name removed here then vanishes in every mount namespace."""
     if _libc.mount(b"", directory, b"none", _MS_SHARED_ALL, None) != 0:  # not a mount yet
-        _check(_libc.mount(directory, directory, b"none", _MS_BIND, None))
-        _check(_libc.mount(b"", directory, b"none", _MS_SHARED_ALL, None))
+        _check_errno(_libc.mount(directory, directory, b"none", _MS_BIND, None))
+        _check_errno(_libc.mount(b"", directory, b"none", _MS_SHARED_ALL, None))
 
 
-def _check(result: int) -> None:
+def _check_errno(result: int) -> None:
     if result != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -54,7 +54,7 @@ class Network:
         ``made`` is called once the namespace exists, before ADD.
         """
         async with _faults("attach pod", attachment), self._hold(attachment) as hold:
-            await netns.create(attachment.netns)
+            await netns.create_netns(attachment.netns)
             checkpoint("network.namespace-made")
             made()
             result: Json | None = None
@@ -86,7 +86,7 @@ class Network:
                 checkpoint("network.plugin-deleted")
             if failure is not None:
                 raise failure
-            await netns.remove(attachment.netns)
+            await netns.remove_netns(attachment.netns)
             checkpoint("network.namespace-gone")
             self._hold_path(attachment).unlink(missing_ok=True)
 

@@ -100,12 +100,12 @@ async def _converse(process: asyncio.subprocess.Process, given: bytes) -> tuple[
         process.stdin.write(given)
         await process.stdin.drain()
     process.stdin.close()
-    stdout, stderr = await gather(_read(process.stdout), _read(process.stderr))
+    stdout, stderr = await gather(_read_output(process.stdout), _read_output(process.stderr))
     await process.wait()
     return stdout, stderr
 
 
-async def _read(stream: asyncio.StreamReader) -> bytes:
+async def _read_output(stream: asyncio.StreamReader) -> bytes:
     """Read to the end, but keep no more than the limit."""
     kept = bytearray()
     while chunk := await stream.read(65_536):

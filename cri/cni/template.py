@@ -31,7 +31,7 @@ def networks(pod_cidr: str) -> list[_Network]:
     return found
 
 
-def check(key: str, path: Path) -> None:
+def check_template(key: str, path: Path) -> None:
     """WrongKey unless the file is a template of a configuration."""
     sample = networks("10.0.0.0/24")
     try:
@@ -40,7 +40,7 @@ def check(key: str, path: Path) -> None:
         raise WrongKey(key, f"{path} is not a template of a network configuration: {error}") from None
 
 
-async def write(template: Path, directory: Path, cidrs: Sequence[_Network]) -> Path:
+async def write_conflist(template: Path, directory: Path, cidrs: Sequence[_Network]) -> Path:
     """Fill the template in, and put the result into the directory of configurations.
 
     ``$POD_CIDR`` is the first network, ``$POD_CIDR_RANGES`` and ``$ROUTES`` are JSON arrays in host-local's

@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 from cri.oci.process import exec_process
-from cri.runtime import EXEC_CALLS, Runtime
 from cri.state.container import Container, ContainerPhase
+from cri.state.pod_records import PodRecords
+from cri.zones.client import Zones
 from daemonkit.faults import Exhausted, Invalid, Refused, TooLate
 from daemonkit.logs import fields
 from daemonkit.rpc.client import MESSAGE_LIMIT
-from daemonkit.shares import Holding
+from daemonkit.shares import Holding, Shares
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 log = logging.getLogger(__name__)
 
+MEMORY_BUDGET = 128 << 20
+"""Memory budget in bytes for the data under way of all tenants together (ADR 63)."""
+EXEC_CALLS = 1024
+"""Most calls of ExecSync under way; the server has room for four times as many calls of all kinds."""
 OUTPUT_LIMIT = MESSAGE_LIMIT - 64 * 1024
 """Maximum bytes of both streams together: the reply must fit into one message."""
 OUTPUT_FLOOR = 16 * 1024
@@ -30,56 +36,67 @@ _ANSWER = 5
 """Seconds beyond the process's own timeout for the zone to start it and to report its end."""
 
 
-async def exec_sync(runtime: Runtime, asked: cri.ExecSyncRequest, until_sent: ExitStack) -> bytes:
-    """Run a command: the encoded reply.
+@dataclass(frozen=True, slots=True)
+class ExecSync:
+    """Runs commands and collects their output.
 
-    ``timeout`` in seconds, 0 for none; TooLate after the timeout, and the process is killed.  Exhausted: the
-    namespace has too many commands in flight.  ``until_sent`` is closed once the reply has been sent.
-
-    Output beyond a limit is read and dropped: long output must not make a probe fail.
+    ``memory``: bytes for the output, by namespace; ``calls``: calls in flight, by namespace.
     """
-    container = runtime.containers.find(asked.container_id)
-    if container.phase is not ContainerPhase.RUNNING:
-        raise Refused("exec in", container.id, f"it is {container.phase.value}")
-    if asked.timeout < 0:
-        raise Invalid("exec in", container.id, f"timeout {asked.timeout} is negative")
-    start = pb.ExecStart(
-        workload_id=container.id,
-        process=exec_process(container, asked.cmd, tty=False).encode(),
-        timeout_ns=min(asked.timeout, _LONGEST) * 10**9,
-    )
-    namespace = runtime.sandboxes.get(container.sandbox_id).config.metadata.namespace
-    _begin(runtime, container, namespace, until_sent)
-    holding = Holding(runtime.memory, namespace)
-    until_sent.callback(holding.close)
-    output = _Output(holding)
-    most = min(asked.timeout, _LONGEST) + _ANSWER if asked.timeout else None
-    try:
-        async with asyncio.timeout(most):
-            return await _collect(runtime, start, output)
-    except TimeoutError:
-        raise TooLate("exec in", container.id, f"its zone did not answer within {most} s") from None
 
+    records: PodRecords
+    zones: Zones
+    memory: Shares = field(default_factory=lambda: Shares(MEMORY_BUDGET))
+    calls: Shares = field(default_factory=lambda: Shares(EXEC_CALLS))
 
-def _begin(runtime: Runtime, container: Container, namespace: str, until_sent: ExitStack) -> None:
-    if not runtime.exec_calls.take(namespace):
-        held = runtime.exec_calls.held(namespace)
-        cause = f"namespace {namespace} has {held} calls of ExecSync under way, its share of {EXEC_CALLS}"
-        raise Exhausted("exec in", container.id, cause, "wait until some have ended, or probe less often")
-    until_sent.callback(runtime.exec_calls.give, namespace)
+    async def exec_sync(self, asked: cri.ExecSyncRequest, until_sent: ExitStack) -> bytes:
+        """Run a command: the encoded reply.
 
+        ``timeout`` in seconds, 0 for none; TooLate after the timeout, and the process is killed.
+        Exhausted: the namespace has too many commands in flight.
+        ``until_sent`` is closed once the reply has been sent.
 
-async def _collect(runtime: Runtime, start: pb.ExecStart, output: _Output) -> bytes:
-    code = 0
-    async for piece in runtime.zones.exec(start):
-        output.stdout += output.fitting(piece.stdout)
-        output.stderr += output.fitting(piece.stderr)
-        if piece.HasField("exit"):
-            code = piece.exit.exit_code
-    if output.dropped:
-        known = fields(container=start.workload_id, kept=output.size, dropped=output.dropped)
-        log.warning("exec output cut off", extra=known)
-    return output.reply(code)
+        Output beyond a limit is read and dropped: long output must not make a probe fail.
+        """
+        container = self.records.containers.find(asked.container_id)
+        if container.phase is not ContainerPhase.RUNNING:
+            raise Refused("exec in", container.id, f"it is {container.phase.value}")
+        if asked.timeout < 0:
+            raise Invalid("exec in", container.id, f"timeout {asked.timeout} is negative")
+        start = pb.ExecStart(
+            workload_id=container.id,
+            process=exec_process(container, asked.cmd, tty=False).encode(),
+            timeout_ns=min(asked.timeout, _LONGEST) * 10**9,
+        )
+        namespace = self.records.namespace_of(container)
+        self._begin(container, namespace, until_sent)
+        holding = Holding(self.memory, namespace)
+        until_sent.callback(holding.close)
+        output = _Output(holding)
+        most = min(asked.timeout, _LONGEST) + _ANSWER if asked.timeout else None
+        try:
+            async with asyncio.timeout(most):
+                return await self._collect(start, output)
+        except TimeoutError:
+            raise TooLate("exec in", container.id, f"its zone did not answer within {most} s") from None
+
+    def _begin(self, container: Container, namespace: str, until_sent: ExitStack) -> None:
+        if not self.calls.take(namespace):
+            held = self.calls.held(namespace)
+            cause = f"namespace {namespace} has {held} calls of ExecSync under way, its share of {EXEC_CALLS}"
+            raise Exhausted("exec in", container.id, cause, "wait until some have ended, or probe less often")
+        until_sent.callback(self.calls.give, namespace)
+
+    async def _collect(self, start: pb.ExecStart, output: _Output) -> bytes:
+        code = 0
+        async for piece in self.zones.exec(start):
+            output.stdout += output.fitting(piece.stdout)
+            output.stderr += output.fitting(piece.stderr)
+            if piece.HasField("exit"):
+                code = piece.exit.exit_code
+        if output.dropped:
+            known = fields(container=start.workload_id, kept=output.size, dropped=output.dropped)
+            log.warning("exec output cut off", extra=known)
+        return output.reply(code)
 
 
 class _Output:

@@ -6,11 +6,12 @@ The kubelet changes the containers of a pod that is resized in place first, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cri.checks.fields import MAX_MEMORY, MAX_VCPUS
-from cri.container.shares import resize
-from cri.runtime import Runtime
+from cri.container.shares import PodShares
 from cri.state.container import ContainerPhase
+from cri.state.pod_records import PodRecords
 from daemonkit.faults import Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -18,23 +19,32 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 _LIVE = frozenset({ContainerPhase.CREATING, ContainerPhase.CREATED, ContainerPhase.RUNNING})
 
 
-async def grow(
-    runtime: Runtime, operation: str, container_id: str, merged: cri.LinuxContainerResources
-) -> None:
-    """Make the zone large enough for a container with these resources.  Refused: the zone cannot grow."""
-    container = runtime.containers.get(container_id)
-    pod = runtime.sandboxes.get(container.sandbox_id).config.linux
-    others = [
-        one.config.linux.resources
-        for one in runtime.containers_of(container.sandbox_id)
-        if one.phase in _LIVE and one.id != container_id
-    ]
-    now = container.config.linux.resources
-    wanted = needed(pod, others, now, merged, runtime.config.zone.memory_overhead)
-    if wanted.ByteSize():
-        not_done = await resize(runtime, container.sandbox_id, pod, wanted, only_more=True)
-        if not_done:
-            raise Refused(operation, container_id, "; ".join(not_done))
+@dataclass(frozen=True, slots=True)
+class ZoneGrowth:
+    """The room for new limits in a pod's zone.
+
+    ``memory_overhead``: bytes for the zone's kernel if the pod has no overhead.
+    """
+
+    records: PodRecords
+    shares: PodShares
+    memory_overhead: int
+
+    async def grow(self, operation: str, container_id: str, merged: cri.LinuxContainerResources) -> None:
+        """Make the zone large enough for a container with these resources.  Refused: the zone cannot grow."""
+        container = self.records.containers.get(container_id)
+        pod = self.records.sandboxes.get(container.sandbox_id).config.linux
+        others = [
+            one.config.linux.resources
+            for one in self.records.containers_of(container.sandbox_id)
+            if one.phase in _LIVE and one.id != container_id
+        ]
+        now = container.config.linux.resources
+        wanted = needed(pod, others, now, merged, self.memory_overhead)
+        if wanted.ByteSize():
+            not_done = await self.shares.resize(container.sandbox_id, pod, wanted, only_more=True)
+            if not_done:
+                raise Refused(operation, container_id, "; ".join(not_done))
 
 
 def needed(

@@ -16,7 +16,7 @@ _ACCOUNTS = 1024 * 1024
 
 
 class StoredImages:
-    """Implements ``cri.runtime.Images`` with the image store."""
+    """Implements ``cri.ports.Images`` with the image store."""
 
     def __init__(self, manager: ImageManager) -> None:
         self._manager = manager
@@ -44,7 +44,7 @@ class StoredImages:
         )
 
     async def mend(self, references: Sequence[str]) -> None:
-        """See ``cri.runtime.Images``."""
+        """See ``cri.ports.Images``."""
         for reference in references:
             with suppress(Missing, Invalid):
                 await self._manager.mend(self._store.resolve(reference))
@@ -62,11 +62,11 @@ class StoredImages:
         self._store.collect()
 
     def pulls(self) -> list[dict[str, object]]:
-        """See ``cri.runtime.Images``."""
+        """See ``cri.ports.Images``."""
         return [snapshot.as_json() for snapshot in self._manager.pulls.snapshots()]
 
     async def kernel(self, image_id: str) -> pb.ZoneKernel:
-        """See ``cri.runtime.Images``."""
+        """See ``cri.ports.Images``."""
         found = await self._manager.kernels.files(image_id)
         return pb.ZoneKernel(
             name=found.name,

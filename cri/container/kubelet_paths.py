@@ -95,19 +95,21 @@ class KubeletFiles:
 Source = EmptyDirSource | KubeletFiles
 
 
-async def look(
+async def look_up_sources(
     sandbox_id: str, pod_uid: str, paths: Sequence[str], in_zone: Sequence[str]
 ) -> Mapping[str, Source]:
-    """``find`` on this host.  Refused if a file system does not answer."""
+    """``find_sources`` on this host.  Refused if a file system does not answer."""
     if not any(_is_looked_at(path) for path in paths):
-        return find(pod_uid, paths, in_zone, lambda _: None)
+        return find_sources(pod_uid, paths, in_zone, lambda _: None)
     try:
-        return await _CALLS.run(sandbox_id, lambda: find(pod_uid, paths, in_zone, see))
+        return await _CALLS.run(sandbox_id, lambda: find_sources(pod_uid, paths, in_zone, see))
     except OSError as error:
         raise Refused(CREATE, "mounts", f"volumes of the kubelet: {error.strerror or error}") from error
 
 
-def find(pod_uid: str, paths: Sequence[str], in_zone: Sequence[str], see: See) -> Mapping[str, Source]:
+def find_sources(
+    pod_uid: str, paths: Sequence[str], in_zone: Sequence[str], see: See
+) -> Mapping[str, Source]:
     """Files in the zone or copied into the zone, by path; Unsupported for volumes of huge pages.
 
     ``in_zone``: as ``Sandbox.in_zone``.

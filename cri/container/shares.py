@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cri.checks.cpu import clamped
-from cri.runtime import Runtime
 from cri.state.container import ContainerPhase
-from cri.state.sandbox import SandboxPhase
+from cri.state.names import Locks
+from cri.state.pod_records import PodRecords
+from cri.state.sandbox import Sandbox, SandboxPhase
+from cri.state.unfinished import Unfinished
+from cri.zones.client import Zones
 from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
@@ -76,51 +79,70 @@ def cap(quota: int, period: int) -> int:
     return -(-100 * quota // (period or _PERIOD)) if quota > 0 else 0
 
 
-def shares_of(runtime: Runtime, sandbox_id: str, pod: cri.LinuxPodSandboxConfig) -> ZoneShares:
-    """The share of a pod's zone with its present containers."""
-    containers = [
-        one.config.linux.resources for one in runtime.containers_of(sandbox_id) if one.phase in _COUNTED
-    ]
-    return zone_shares(pod, containers, runtime.config.zone.cpu_overhead)
+class PodShares:
+    """Has protectd enforce the shares of all pods.  ``cpu_overhead``: in percent of one CPU."""
 
+    def __init__(self, records: PodRecords, zones: Zones, unfinished: Unfinished, cpu_overhead: int) -> None:
+        self._records = records
+        self._zones = zones
+        self._unfinished = unfinished
+        self._cpu_overhead = cpu_overhead
+        self._locks = Locks()
+        self._sent: dict[str, ZoneShares] = {}
+        """By sandbox, the share last sent to protectd."""
+        records.sandboxes.observe(self._forget)
 
-async def resize(
-    runtime: Runtime,
-    sandbox_id: str,
-    pod: cri.LinuxPodSandboxConfig,
-    wanted: pb.ZoneResources,
-    *,
-    only_more: bool = False,
-) -> list[str]:
-    """Set the zone's size, and the share that follows from ``pod``; returns the failures."""
-    async with runtime.locks.hold(f"shares of {sandbox_id}"):
-        shares = shares_of(runtime, sandbox_id, pod)
-        not_done = await runtime.zones.resize_zone(sandbox_id, shares.put(wanted), only_more=only_more)
-        if not not_done:
-            runtime.shares[sandbox_id] = (shares.weight, shares.cap)
-        return not_done
+    def of(self, sandbox_id: str, pod: cri.LinuxPodSandboxConfig) -> ZoneShares:
+        """The share of a pod's zone with its present containers."""
+        containers = [
+            one.config.linux.resources
+            for one in self._records.containers_of(sandbox_id)
+            if one.phase in _COUNTED
+        ]
+        return zone_shares(pod, containers, self._cpu_overhead)
 
+    def sent(self, sandbox_id: str, shares: ZoneShares) -> None:
+        """Note the share with which a zone was created."""
+        self._sent[sandbox_id] = shares
 
-async def settle(runtime: Runtime, sandbox_id: str) -> None:
-    """Have protectd enforce the recorded share, unless unchanged; nothing for a pod without a zone."""
-    async with runtime.locks.hold(f"shares of {sandbox_id}"):
-        if runtime.sandboxes.phase(sandbox_id) is SandboxPhase.READY:
-            await complete(_settle(runtime, sandbox_id))
+    async def resize(
+        self,
+        sandbox_id: str,
+        pod: cri.LinuxPodSandboxConfig,
+        wanted: pb.ZoneResources,
+        *,
+        only_more: bool = False,
+    ) -> list[str]:
+        """Set the zone's size, and the share that follows from ``pod``; returns the failures."""
+        async with self._locks.hold(sandbox_id):
+            shares = self.of(sandbox_id, pod)
+            not_done = await self._zones.resize_zone(sandbox_id, shares.put(wanted), only_more=only_more)
+            if not not_done:
+                self._sent[sandbox_id] = shares
+            return not_done
 
+    async def settle(self, sandbox_id: str) -> None:
+        """Have protectd enforce the recorded share, unless unchanged; nothing for a pod without a zone."""
+        async with self._locks.hold(sandbox_id):
+            if self._records.sandboxes.phase(sandbox_id) is SandboxPhase.READY:
+                await complete(self._settle(sandbox_id))
 
-async def settle_or_log(runtime: Runtime, sandbox_id: str) -> None:
-    """The same without a caller to tell: a failure is logged, and reconciliation tries again."""
-    try:
-        await settle(runtime, sandbox_id)
-    except Refused as fault:
-        log.info("CPU shares stay: %s", fault, extra=fields(sandbox=sandbox_id))
-    except Fault as fault:
-        log.warning("CPU shares are not set yet: %s", fault, extra=fields(sandbox=sandbox_id))
-        runtime.unfinished.set()
+    async def settle_or_log(self, sandbox_id: str) -> None:
+        """The same without a caller to tell: a failure is logged, and reconciliation tries again."""
+        try:
+            await self.settle(sandbox_id)
+        except Refused as fault:
+            log.info("CPU shares stay: %s", fault, extra=fields(sandbox=sandbox_id))
+        except Fault as fault:
+            log.warning("CPU shares are not set yet: %s", fault, extra=fields(sandbox=sandbox_id))
+            self._unfinished.set()
 
+    async def _settle(self, sandbox_id: str) -> None:
+        wanted = self.of(sandbox_id, self._records.sandboxes.get(sandbox_id).config.linux)
+        if self._sent.get(sandbox_id) != wanted:
+            await self._zones.resize_zone(sandbox_id, wanted.put(pb.ZoneResources()))
+            self._sent[sandbox_id] = wanted
 
-async def _settle(runtime: Runtime, sandbox_id: str) -> None:
-    wanted = shares_of(runtime, sandbox_id, runtime.sandboxes.get(sandbox_id).config.linux)
-    if runtime.shares.get(sandbox_id) != (wanted.weight, wanted.cap):
-        await runtime.zones.resize_zone(sandbox_id, wanted.put(pb.ZoneResources()))
-        runtime.shares[sandbox_id] = (wanted.weight, wanted.cap)
+    def _forget(self, before: Sandbox | None, after: Sandbox | None) -> None:
+        if before is not None and after is None:
+            self._sent.pop(before.id, None)

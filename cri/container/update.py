@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from cri.container.growth import grow
-from cri.container.shares import settle, settle_or_log
+from cri.container.growth import ZoneGrowth
+from cri.container.shares import PodShares
 from cri.oci.resources import resources
-from cri.runtime import Runtime
 from cri.state.container import Container
+from cri.state.pod_records import PodRecords
+from cri.zones.client import Zones
 from daemonkit.faults import Fault, Invalid, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
@@ -32,53 +33,74 @@ _PERIOD = 100_000  # the kernel's default, microseconds
 _MOST = 2**63 - 1  # of a field
 
 
-async def update(runtime: Runtime, asked: cri.UpdateContainerResourcesRequest) -> None:
-    """Change limits; 0 and "" leave a limit unchanged.  Refused: container ended, or the kernel refuses."""
-    container_id = runtime.containers.find(asked.container_id).id
-    async with runtime.locks.hold(container_id):
-        container = runtime.containers.get(container_id)
-        if not container.live:
-            raise Refused(UPDATE, container_id, f"it is {container.phase.value}")
-        if asked.HasField("windows"):
-            raise Invalid(UPDATE, container_id, "windows is set", "zones run Linux")
-        wanted = _wanted(container.config.linux.resources, asked.linux)
-        changes = _changes(container, wanted)
-        # The zone and the record change together, even if the caller is cancelled.
-        await complete(_update(runtime, container_id, wanted, changes))
+@dataclass(frozen=True, slots=True)
+class UpdateContainer:
+    """Changes the limits of containers."""
 
+    records: PodRecords
+    zones: Zones
+    shares: PodShares
+    growth: ZoneGrowth
 
-async def _update(
-    runtime: Runtime, container_id: str, asked: cri.LinuxContainerResources, changes: dict[str, object]
-) -> None:
-    if not changes:
-        return
-    container = runtime.containers.get(container_id)
-    sandbox_id, merged = container.sandbox_id, cri.LinuxContainerResources()
-    merged.CopyFrom(container.config.linux.resources)
-    merge(merged, asked)
-    await grow(runtime, UPDATE, container_id, merged)
-    try:
-        await _apply(runtime, container_id, asked, changes)
-    except Refused:
-        await _one_by_one(runtime, container_id, asked)
-        await settle_or_log(runtime, sandbox_id)
-        raise
-    await settle(runtime, sandbox_id)
+    async def update(self, asked: cri.UpdateContainerResourcesRequest) -> None:
+        """Change limits; 0 and "" leave a limit unchanged.
 
+        Refused: the container has ended, or the kernel refuses.
+        """
+        container_id = self.records.containers.find(asked.container_id).id
+        async with self.records.locks.hold(container_id):
+            container = self.records.containers.get(container_id)
+            if not container.live:
+                raise Refused(UPDATE, container_id, f"it is {container.phase.value}")
+            if asked.HasField("windows"):
+                raise Invalid(UPDATE, container_id, "windows is set", "zones run Linux")
+            wanted = _wanted(container.config.linux.resources, asked.linux)
+            changes = _changes(container, wanted)
+            # The zone and the record change together, even if the caller is cancelled.
+            await complete(self._update(container_id, wanted, changes))
 
-async def _one_by_one(runtime: Runtime, container_id: str, asked: cri.LinuxContainerResources) -> None:
-    """Set the limits one by one, and find the limits that the kernel accepts.
-
-    The OCI runtime stops at the first refused limit, and has set the limits before.
-    """
-    parts = [_part(asked, names) for names in _PARTS]
-    parts = [part for part in parts if part.ByteSize()]
-    for part in parts if len(parts) > 1 else ():
+    async def _update(
+        self, container_id: str, asked: cri.LinuxContainerResources, changes: dict[str, object]
+    ) -> None:
+        if not changes:
+            return
+        container = self.records.containers.get(container_id)
+        sandbox_id, merged = container.sandbox_id, cri.LinuxContainerResources()
+        merged.CopyFrom(container.config.linux.resources)
+        merge(merged, asked)
+        await self.growth.grow(UPDATE, container_id, merged)
         try:
-            if changes := _changes(runtime.containers.get(container_id), part):
-                await _apply(runtime, container_id, part, changes)
-        except Refused as fault:
-            log.info("not changed: %s", fault, extra=fields(container=container_id))
+            await self._apply(container_id, asked, changes)
+        except Refused:
+            await self._one_by_one(container_id, asked)
+            await self.shares.settle_or_log(sandbox_id)
+            raise
+        await self.shares.settle(sandbox_id)
+
+    async def _one_by_one(self, container_id: str, asked: cri.LinuxContainerResources) -> None:
+        """Set the limits one by one, and find the limits that the kernel accepts.
+
+        The OCI runtime stops at the first refused limit, and has set the limits before.
+        """
+        parts = [_part(asked, names) for names in _PARTS]
+        parts = [part for part in parts if part.ByteSize()]
+        for part in parts if len(parts) > 1 else ():
+            try:
+                if changes := _changes(self.records.containers.get(container_id), part):
+                    await self._apply(container_id, part, changes)
+            except Refused as fault:
+                log.info("not changed: %s", fault, extra=fields(container=container_id))
+
+    async def _apply(
+        self, container_id: str, asked: cri.LinuxContainerResources, changes: dict[str, object]
+    ) -> None:
+        await self.zones.update_workload(container_id, json.dumps(changes).encode())
+        container = self.records.containers.get(container_id)
+        config = cri.ContainerConfig()
+        config.CopyFrom(container.config)
+        merge(config.linux.resources, asked)
+        await self.records.containers.put(replace(container, config=config))
+        log.info("container updated", extra=fields(container=container_id, changes=",".join(sorted(changes))))
 
 
 def _part(asked: cri.LinuxContainerResources, names: tuple[str, ...]) -> cri.LinuxContainerResources:
@@ -88,18 +110,6 @@ def _part(asked: cri.LinuxContainerResources, names: tuple[str, ...]) -> cri.Lin
         if field.name not in names:
             part.ClearField(field.name)  # type: ignore[arg-type]  # a field of the same message
     return part
-
-
-async def _apply(
-    runtime: Runtime, container_id: str, asked: cri.LinuxContainerResources, changes: dict[str, object]
-) -> None:
-    await runtime.zones.update_workload(container_id, json.dumps(changes).encode())
-    container = runtime.containers.get(container_id)
-    config = cri.ContainerConfig()
-    config.CopyFrom(container.config)
-    merge(config.linux.resources, asked)
-    await runtime.containers.put(replace(container, config=config))
-    log.info("container updated", extra=fields(container=container_id, changes=",".join(sorted(changes))))
 
 
 def merge(into: cri.LinuxContainerResources, asked: cri.LinuxContainerResources) -> None:

@@ -34,7 +34,7 @@ class VolumePlan:
         return any(volume.follow_host for volume in self.shared)
 
 
-def plan(
+def plan_volumes(
     container_id: str,
     mounts: Sequence[cri.Mount],
     found: Sequence[RootImage] = (),

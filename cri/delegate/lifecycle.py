@@ -25,7 +25,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
-class RunPod:
+class RoutedPod:
     """RunPodSandbox: the runtime handler and ``[delegate]`` choose the side of the pod."""
 
     def __init__(
@@ -74,7 +74,7 @@ class RunPod:
         return answer
 
 
-class CreateContainer(ById):
+class RoutedContainer(ById):
     """CreateContainer: brings the image to the pod's side first."""
 
     def __init__(

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from cri.delegate.kinds import parsed
 from cri.delegate.link import RUNTIME, Delegate, Metadata, error_text, passed_on, remaining
 from cri.delegate.lists import lacks
-from cri.delegate.untrusted import read
+from cri.delegate.untrusted import read_message
 from daemonkit.faults import Fault
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -73,7 +73,7 @@ class MetricLabels:
         introduction = self._delegate.introductions
         try:
             answer = await self._delegate.call(RUNTIME + _METHOD, raw, timeout, metadata)
-            _, reply = read(cri.ListMetricDescriptorsResponse, answer)
+            _, reply = read_message(cri.ListMetricDescriptorsResponse, answer)
         except (grpc.aio.AioRpcError, Fault, DecodeError) as error:
             if not lacks(error):
                 log.warning("the delegate has no descriptors of metrics: %s", error_text(error))

@@ -17,7 +17,7 @@ from cri.delegate.cached_list import CachedList
 from cri.delegate.config import DelegateConfig
 from cri.delegate.follow import DelegateFollower
 from cri.delegate.kinds import CONTAINERS, LISTS, METHODS, POD_METRICS, PODS, ListKind, parsed
-from cri.delegate.lifecycle import Change, CreateContainer, RunPod, listed_entries
+from cri.delegate.lifecycle import Change, RoutedContainer, RoutedPod, listed_entries
 from cri.delegate.link import Delegate, error_text
 from cri.delegate.lists import MergedList
 from cri.delegate.metrics import MetricLabels
@@ -95,7 +95,7 @@ class Delegation:
         behaviours: dict[str, Behaviour] = {
             **{method: self._by_id(method).call for method in (*POD_CALLS, *CONTAINER_CALLS)},
             **{kind.method: one.answer for kind, one in self._lists.items()},
-            "RunPodSandbox": RunPod(
+            "RunPodSandbox": RoutedPod(
                 self._config,
                 self._handlers,
                 self.delegate,
@@ -131,7 +131,7 @@ class Delegation:
         last, owners = self._last[CONTAINERS], self.pods if method in POD_CALLS else self.containers
         match method:
             case "CreateContainer":
-                return CreateContainer(
+                return RoutedContainer(
                     owners,
                     self.delegate,
                     self._servicer,

@@ -15,7 +15,7 @@ from cri.delegate.kinds import parsed
 from cri.delegate.link import RUNTIME, CallerLeft, Delegate, PendingCall, error_text, passed_on, remaining
 from cri.delegate.lists import lacks
 from cri.delegate.stored import DelegateFacts
-from cri.delegate.untrusted import read
+from cri.delegate.untrusted import read_message
 from daemonkit.faults import Broken, Fault
 from daemonkit.rpc.interceptors import clip
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -118,7 +118,7 @@ class MergedStatus:
     async def _theirs(self, pending: PendingCall) -> tuple[cri.StatusResponse | None, str]:
         """The delegate's Status and "", or None and the trouble."""
         try:
-            _, reply = read(cri.StatusResponse, await pending.answer())
+            _, reply = read_message(cri.StatusResponse, await pending.answer())
         except DecodeError:
             return None, f"{self._delegate.endpoint}: its Status is not CRI's"
         except (grpc.aio.AioRpcError, Fault) as error:

@@ -37,7 +37,7 @@ class DelegateFacts:
         self.runtime_config = runtime_config or self.runtime_config
         value = {"endpoint": self._delegate.endpoint, "runtime_config": self.runtime_config.hex()}
         try:
-            _write(self._path, json.dumps(value))
+            _write_whole(self._path, json.dumps(value))
         except OSError as error:
             log.error("not stored: %s", error, extra=fields(path=self._path))
 
@@ -54,7 +54,7 @@ class DelegateFacts:
         self._delegate.ever_answered = True
 
 
-def _write(path: Path, text: str) -> None:
+def _write_whole(path: Path, text: str) -> None:
     """Write a file whole or not at all, even if the power fails."""
     beside = path.with_name(f".{path.name}.new")
     with beside.open("w") as file:

@@ -65,7 +65,7 @@ class Checked:
         try:
             if has_more_items(untrusted):
                 raise self._broken(TOO_MANY)
-            readable, answer = read(kind, untrusted)
+            readable, answer = read_message(kind, untrusted)
         except DecodeError:
             raise self._broken("its answer is not CRI's") from None
         found = getattr(answer, field)
@@ -134,7 +134,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise DecodeError("a number without end")
 
 
-def read(kind: Any, untrusted: bytes) -> tuple[bytes, Any]:
+def read_message(kind: Any, untrusted: bytes) -> tuple[bytes, Any]:
     """Decode a message; returns bytes for every decoder, and the message.
 
     protobuf for Python treats a known field of a wrong type as unknown.  Decoders in Go may refuse the field,

@@ -10,7 +10,7 @@ from pathlib import Path
 from cri.checks.fields import CREATE
 from cri.checks.security import chosen, local_path
 from cri.oci.seccomp_bpf import compiled
-from cri.oci.seccomp_profile import MACHINES, ContainerFacts, resolve
+from cri.oci.seccomp_profile import MACHINES, ContainerFacts, resolve_profile
 from cri.oci.values import Filter
 from daemonkit.faults import Unsupported
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -40,7 +40,7 @@ def seccomp(
         return _default(container)
     subject = f"seccomp profile {local_profile(security)!r:.200}"
     # Not compiled here: compiling may cost any amount, and the zone should pay.
-    return Filter(resolve(local, subject, container))
+    return Filter(resolve_profile(local, subject, container))
 
 
 def local_profile(
@@ -60,6 +60,6 @@ def local_profile(
 @functools.lru_cache(maxsize=64)
 def _default(container: ContainerFacts) -> Filter:
     """Our own profile for these capabilities; cached, since most containers have the same capabilities."""
-    profile = resolve(DEFAULT.read_bytes(), "the default seccomp profile", container)
+    profile = resolve_profile(DEFAULT.read_bytes(), "the default seccomp profile", container)
     here = MACHINES.get(platform.machine()) == container.machine
     return Filter(profile, compiled(profile) if here else "")

@@ -68,7 +68,7 @@ class _Wrong(Exception):
     """A profile is invalid; the text says why."""
 
 
-def resolve(untrusted_text: bytes, subject: str, container: ContainerFacts) -> Json:
+def resolve_profile(untrusted_text: bytes, subject: str, container: ContainerFacts) -> Json:
     """Resolve to ``linux.seccomp``; Invalid: malformed profile; Unsupported: impossible in every zone."""
     try:
         return _resolve(_object(json.loads(untrusted_text), "profile", None), subject, container)

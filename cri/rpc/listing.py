@@ -9,9 +9,9 @@ import grpc.aio
 
 from cri.rpc import container_view, sandbox_view
 from cri.rpc.rendered import Rendered, encoded
-from cri.runtime import Runtime
 from cri.state.container import Container
-from cri.state.events import Event
+from cri.state.events import Event, Events
+from cri.state.pod_records import PodRecords
 from cri.state.sandbox import Sandbox
 from daemonkit.rpc.interceptors import read_only
 from daemonkit.rpc.server import batches
@@ -23,12 +23,13 @@ _Context = grpc.aio.ServicerContext[object, object]
 class ListingRpcs:
     """The methods of RuntimeService that list, and stream events."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._pod_lines = Rendered(runtime.sandboxes, sandbox_view.item)
-        self._container_lines = Rendered(runtime.containers, container_view.item)
-        self._pod_statuses = Rendered(runtime.sandboxes, sandbox_view.status)
-        self._container_statuses = Rendered(runtime.containers, container_view.status)
+    def __init__(self, records: PodRecords, events: Events) -> None:
+        self._records = records
+        self._events = events
+        self._pod_lines = Rendered(records.sandboxes, sandbox_view.item)
+        self._container_lines = Rendered(records.containers, container_view.item)
+        self._pod_statuses = Rendered(records.sandboxes, sandbox_view.status)
+        self._container_statuses = Rendered(records.containers, container_view.status)
 
     @read_only
     async def ListPodSandbox(
@@ -42,7 +43,7 @@ class ListingRpcs:
     async def PodSandboxStatus(
         self, request: cri.PodSandboxStatusRequest, context: _Context
     ) -> cri.PodSandboxStatusResponse:
-        sandbox = self._runtime.sandboxes.find(request.pod_sandbox_id)
+        sandbox = self._records.sandboxes.find(request.pod_sandbox_id)
         if not request.verbose:
             return encoded(self._pod_statuses.one(sandbox))  # type: ignore[no-any-return]
         status = sandbox_view.status(sandbox)
@@ -67,7 +68,7 @@ class ListingRpcs:
     async def ContainerStatus(
         self, request: cri.ContainerStatusRequest, context: _Context
     ) -> cri.ContainerStatusResponse:
-        container = self._runtime.containers.find(request.container_id)
+        container = self._records.containers.find(request.container_id)
         if not request.verbose:
             return encoded(self._container_statuses.one(container))  # type: ignore[no-any-return]
         return cri.ContainerStatusResponse(
@@ -83,15 +84,15 @@ class ListingRpcs:
     async def GetContainerEvents(
         self, request: cri.GetEventsRequest, context: _Context
     ) -> AsyncIterator[cri.ContainerEventResponse]:
-        async with aclosing(self._runtime.events.subscribe()) as events:
+        async with aclosing(self._events.subscribe()) as events:
             async for event in events:
                 yield _event(event)
 
     def _sandboxes(self, asked: cri.PodSandboxFilter) -> list[Sandbox]:
-        return [one for one in self._runtime.sandboxes.visible() if sandbox_view.selected(one, asked)]
+        return [one for one in self._records.sandboxes.visible() if sandbox_view.selected(one, asked)]
 
     def _containers(self, asked: cri.ContainerFilter) -> list[Container]:
-        return [one for one in self._runtime.containers.visible() if container_view.selected(one, asked)]
+        return [one for one in self._records.containers.visible() if container_view.selected(one, asked)]
 
 
 def _event(event: Event) -> cri.ContainerEventResponse:

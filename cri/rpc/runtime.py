@@ -8,19 +8,20 @@ from pathlib import Path
 
 import grpc.aio
 
-from cri.container import create, execsync, logs, remove, start, stop
-from cri.rpc import status
+from cri.container.logs import reopen_log
 from cri.rpc.listing import ListingRpcs
+from cri.rpc.pod_cidr import PodCidr
 from cri.rpc.resources import ResourcesRpcs
 from cri.rpc.statistics import StatisticsRpcs
-from cri.runtime import Runtime
-from cri.sandbox import remove as sandbox_remove
-from cri.sandbox import run as sandbox_run
-from cri.sandbox import stop as sandbox_stop
-from cri.stats.rates import Rates
+from cri.rpc.status import NodeStatus
+from cri.rpc.verbs import ContainerVerbs, PodVerbs
+from cri.state.events import Events
+from cri.state.pod_records import PodRecords
+from cri.stats.pods import PodStatistics
 from cri.streaming.forwarding.portforward import port_forward_url
 from cri.streaming.process.exec import attach_url, exec_url
 from cri.streaming.server import Server
+from cri.zones.client import Zones
 from daemonkit.rpc.interceptors import read_only
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
@@ -35,11 +36,29 @@ _Context = grpc.aio.ServicerContext[object, object]
 
 
 class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServiceServicer):
-    """``runtime.v1.RuntimeService`` over ``runtime``; exec, attach and port-forward lead to ``streaming``."""
+    """``runtime.v1.RuntimeService``; exec, attach and port-forward lead to ``streaming``."""
 
-    def __init__(self, runtime: Runtime, streaming: Server, rates: Rates) -> None:
-        ListingRpcs.__init__(self, runtime)
-        StatisticsRpcs.__init__(self, runtime, rates)
+    def __init__(
+        self,
+        pods: PodVerbs,
+        containers: ContainerVerbs,
+        *,
+        records: PodRecords,
+        zones: Zones,
+        events: Events,
+        status: NodeStatus,
+        pod_cidr: PodCidr,
+        statistics: PodStatistics,
+        streaming: Server,
+    ) -> None:
+        ListingRpcs.__init__(self, records, events)
+        StatisticsRpcs.__init__(self, records, zones, statistics)
+        ResourcesRpcs.__init__(self, containers.update, pods.update, pod_cidr)
+        self._run_pod, self._stop_pod, self._remove_pod = pods.run, pods.stop, pods.remove
+        self._create_container, self._start_container = containers.create, containers.start
+        self._stop_container, self._remove_container = containers.stop, containers.remove
+        self._exec_sync = containers.exec_sync
+        self._status = status
         self._streaming = streaming
 
     @read_only
@@ -53,7 +72,7 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
 
     @read_only
     async def Status(self, request: cri.StatusRequest, context: _Context) -> cri.StatusResponse:
-        return await status.status(self._runtime, request.verbose)
+        return await self._status.status(request.verbose)
 
     @read_only
     async def RuntimeConfig(
@@ -65,47 +84,47 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
     async def RunPodSandbox(
         self, request: cri.RunPodSandboxRequest, context: _Context
     ) -> cri.RunPodSandboxResponse:
-        return cri.RunPodSandboxResponse(pod_sandbox_id=await sandbox_run.run(self._runtime, request))
+        return cri.RunPodSandboxResponse(pod_sandbox_id=await self._run_pod.run(request))
 
     async def StopPodSandbox(
         self, request: cri.StopPodSandboxRequest, context: _Context
     ) -> cri.StopPodSandboxResponse:
-        await sandbox_stop.stop(self._runtime, request.pod_sandbox_id)
+        await self._stop_pod.stop(request.pod_sandbox_id)
         return cri.StopPodSandboxResponse()
 
     async def RemovePodSandbox(
         self, request: cri.RemovePodSandboxRequest, context: _Context
     ) -> cri.RemovePodSandboxResponse:
-        await sandbox_remove.remove(self._runtime, request.pod_sandbox_id)
+        await self._remove_pod.remove(request.pod_sandbox_id)
         return cri.RemovePodSandboxResponse()
 
     async def CreateContainer(
         self, request: cri.CreateContainerRequest, context: _Context
     ) -> cri.CreateContainerResponse:
-        return cri.CreateContainerResponse(container_id=await create.create(self._runtime, request))
+        return cri.CreateContainerResponse(container_id=await self._create_container.create(request))
 
     async def StartContainer(
         self, request: cri.StartContainerRequest, context: _Context
     ) -> cri.StartContainerResponse:
-        await start.start(self._runtime, request.container_id)
+        await self._start_container.start(request.container_id)
         return cri.StartContainerResponse()
 
     async def StopContainer(
         self, request: cri.StopContainerRequest, context: _Context
     ) -> cri.StopContainerResponse:
-        await stop.stop(self._runtime, request.container_id, request.timeout)
+        await self._stop_container.stop(request.container_id, request.timeout)
         return cri.StopContainerResponse()
 
     async def RemoveContainer(
         self, request: cri.RemoveContainerRequest, context: _Context
     ) -> cri.RemoveContainerResponse:
-        await remove.remove(self._runtime, request.container_id)
+        await self._remove_container.remove(request.container_id)
         return cri.RemoveContainerResponse()
 
     async def ReopenContainerLog(
         self, request: cri.ReopenContainerLogRequest, context: _Context
     ) -> cri.ReopenContainerLogResponse:
-        await logs.reopen(self._runtime, request.container_id)
+        await reopen_log(self._records.containers, self._zones, request.container_id)
         return cri.ReopenContainerLogResponse()
 
     async def ExecSync(  # type: ignore[override]  # the reply is encoded already, see daemonkit.rpc
@@ -114,18 +133,19 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
         until_sent = ExitStack()
         # Also if the client has gone: work still under way gets no memory any more.
         context.add_done_callback(lambda _: until_sent.close())  # type: ignore[arg-type]  # in the stubs it is no protocol
-        return await execsync.exec_sync(self._runtime, request, until_sent)
+        return await self._exec_sync.exec_sync(request, until_sent)
 
     async def Exec(self, request: cri.ExecRequest, context: _Context) -> cri.ExecResponse:
-        return cri.ExecResponse(url=exec_url(self._runtime, self._streaming, request))
+        return cri.ExecResponse(url=exec_url(self._records, self._zones, self._streaming, request))
 
     async def Attach(self, request: cri.AttachRequest, context: _Context) -> cri.AttachResponse:
-        return cri.AttachResponse(url=attach_url(self._runtime, self._streaming, request))
+        return cri.AttachResponse(url=attach_url(self._records, self._zones, self._streaming, request))
 
     async def PortForward(
         self, request: cri.PortForwardRequest, context: _Context
     ) -> cri.PortForwardResponse:
-        return cri.PortForwardResponse(url=port_forward_url(self._runtime, self._streaming, request))
+        url = port_forward_url(self._records.sandboxes, self._zones, self._streaming, request)
+        return cri.PortForwardResponse(url=url)
 
 
 def _cgroup_driver() -> cri.CgroupDriver.ValueType:

@@ -1,73 +1,110 @@
-"""Status: whether pods can run now, with facts for operators."""
+"""The status of the node, and its conditions."""
 
 from __future__ import annotations
 
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
 
-from cri.config import DEFAULT_HANDLER
+from cri.config import DEFAULT_HANDLER, CriConfig
+from cri.ports import Images, PodNetwork
 from cri.rpc import handlers
-from cri.runtime import Runtime
+from cri.rpc.pod_cidr import PodCidr
+from cri.zones.follow import HostInfo
 from daemonkit.faults import Fault
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
-async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
-    """RuntimeReady: protectd answers.  NetworkReady: a CNI configuration exists, with all its plugins.
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """Status: whether pods can run now, with facts for operators."""
 
-    HandlersReady, a condition of our own: protectd has every handler's profile, every size fits its profile,
-    and this host meets the requirements.  Without the default handler no ordinary pod can run: RuntimeReady
-    is false, too.
+    config: CriConfig
+    host: HostInfo
+    network: PodNetwork
+    images: Images
+    pod_cidr: PodCidr
 
-    Two other conditions keep no pod from running.  HostPrepared: protectd's preflight found all settings of
-    the host as they should be.  ZoneModePreferred: no handler's zones are PV only because the host lacks
-    requirements of PVH.
-    """
-    fresh = verbose or any(handler.needs_fresh_facts for handler in runtime.config.handlers.values())
-    host, trouble = await _host(runtime, fresh=fresh)
-    wrong = handlers.unusable(runtime.config, host) if host is not None else {}
-    trouble = wrong.get(DEFAULT_HANDLER, trouble)
-    fallbacks = handlers.fallbacks(runtime.config, host) if host is not None else {}
-    reply = cri.StatusResponse(
-        status=cri.RuntimeStatus(
-            conditions=[
-                _condition(
-                    "RuntimeReady", "ProtectdNotReady" if host is None else "DefaultHandlerNotReady", trouble
-                ),
-                _condition("NetworkReady", "NetworkPluginNotReady", _network_trouble(runtime)),
-                _condition("HandlersReady", "HandlerUnusable", _of_handlers(wrong)),
-                _condition("HostPrepared", "HostSettings", _of_settings(host)),
-                _condition("ZoneModePreferred", "FallsBackToPV", _of_handlers(fallbacks)),
-            ]
-        ),
-        runtime_handlers=handlers.usable(runtime.config, host),
-        features=cri.RuntimeFeatures(supplemental_groups_policy=True),
-    )
-    if verbose:
-        reply.info.update(_info(runtime, host))
-    return reply
+    async def status(self, verbose: bool) -> cri.StatusResponse:
+        """RuntimeReady: protectd answers.  NetworkReady: a CNI configuration exists, with all its plugins.
 
+        HandlersReady, a condition of our own: protectd has every handler's profile, every size fits its
+        profile, and this host meets the requirements.  Without the default handler no ordinary pod can run:
+        RuntimeReady is false, too.
 
-async def _host(runtime: Runtime, *, fresh: bool) -> tuple[pb.InfoResponse | None, str]:
-    """The host's facts, or why they are unknown; constant facts are cached, since callers ask often."""
-    try:
-        return await runtime.host.info(fresh=fresh), ""
-    except Fault as fault:
-        return None, str(fault)
+        Two other conditions keep no pod from running.  HostPrepared: protectd's preflight found all settings
+        of the host as they should be.  ZoneModePreferred: no handler's zones are PV only because the host
+        lacks requirements of PVH.
+        """
+        fresh = verbose or any(handler.needs_fresh_facts for handler in self.config.handlers.values())
+        host, trouble = await self._host(fresh=fresh)
+        wrong = handlers.unusable(self.config, host) if host is not None else {}
+        trouble = wrong.get(DEFAULT_HANDLER, trouble)
+        fallbacks = handlers.fallbacks(self.config, host) if host is not None else {}
+        reply = cri.StatusResponse(
+            status=cri.RuntimeStatus(
+                conditions=[
+                    _condition(
+                        "RuntimeReady",
+                        "ProtectdNotReady" if host is None else "DefaultHandlerNotReady",
+                        trouble,
+                    ),
+                    _condition("NetworkReady", "NetworkPluginNotReady", self._network_trouble()),
+                    _condition("HandlersReady", "HandlerUnusable", _of_handlers(wrong)),
+                    _condition("HostPrepared", "HostSettings", _of_settings(host)),
+                    _condition("ZoneModePreferred", "FallsBackToPV", _of_handlers(fallbacks)),
+                ]
+            ),
+            runtime_handlers=handlers.usable(self.config, host),
+            features=cri.RuntimeFeatures(supplemental_groups_policy=True),
+        )
+        if verbose:
+            reply.info.update(self._info(host))
+        return reply
 
+    async def _host(self, *, fresh: bool) -> tuple[pb.InfoResponse | None, str]:
+        """The host's facts, or why they are unknown; constant facts are cached, since callers ask often."""
+        try:
+            return await self.host.info(fresh=fresh), ""
+        except Fault as fault:
+            return None, str(fault)
 
-def _network_trouble(runtime: Runtime) -> str:
-    try:
-        runtime.network.check()
-    except Fault as fault:
-        return str(fault)
-    return ""
+    def _network_trouble(self) -> str:
+        try:
+            self.network.check()
+        except Fault as fault:
+            return str(fault)
+        return ""
+
+    def _info(self, host: pb.InfoResponse | None) -> dict[str, str]:
+        """The verbose information, with values in JSON as crictl expects."""
+        return {
+            "config": json.dumps(asdict(self.config), default=_plain),
+            "versions": json.dumps(_versions(host)),
+            "handlers": json.dumps(handlers.details(self.config, host)),
+            "cni": json.dumps(self._cni()),
+            "toolstack": json.dumps(_toolstack(host)),
+            "pulls": json.dumps(self.images.pulls()),
+            "notices": json.dumps(list(host.notices) if host else []),
+        }
+
+    def _cni(self) -> dict[str, object]:
+        try:
+            chain = self.network.check()
+        except Fault as fault:
+            return {"error": str(fault), "podCIDR": self.pod_cidr.cidr}
+        return {
+            "podCIDR": self.pod_cidr.cidr,
+            "network": chain.name,
+            "source": chain.source,
+            "cniVersion": chain.version,
+            "plugins": [plugin.type for plugin in chain.plugins],
+        }
 
 
 def _of_handlers(said: Mapping[str, str]) -> str:
@@ -88,19 +125,6 @@ def _condition(kind: str, reason: str, trouble: str) -> cri.RuntimeCondition:
     )
 
 
-def _info(runtime: Runtime, host: pb.InfoResponse | None) -> dict[str, str]:
-    """The verbose information, with values in JSON as crictl expects."""
-    return {
-        "config": json.dumps(asdict(runtime.config), default=_plain),
-        "versions": json.dumps(_versions(host)),
-        "handlers": json.dumps(handlers.details(runtime.config, host)),
-        "cni": json.dumps(_cni(runtime)),
-        "toolstack": json.dumps(_toolstack(host)),
-        "pulls": json.dumps(runtime.images.pulls()),
-        "notices": json.dumps(list(host.notices) if host else []),
-    }
-
-
 def _versions(host: pb.InfoResponse | None) -> dict[str, str]:
     return {
         "xenpod-cri": version("xenpod"),
@@ -109,20 +133,6 @@ def _versions(host: pb.InfoResponse | None) -> dict[str, str]:
         "cri": "v1",
         "python": platform.python_version(),
         "kernel": platform.release(),
-    }
-
-
-def _cni(runtime: Runtime) -> dict[str, object]:
-    try:
-        chain = runtime.network.check()
-    except Fault as fault:
-        return {"error": str(fault), "podCIDR": runtime.kubelet.pod_cidr}
-    return {
-        "podCIDR": runtime.kubelet.pod_cidr,
-        "network": chain.name,
-        "source": chain.source,
-        "cniVersion": chain.version,
-        "plugins": [plugin.type for plugin in chain.plugins],
     }
 
 

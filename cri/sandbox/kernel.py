@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cri.checks.fields import RUN
 from cri.config import KERNEL, HandlerConfig
-from cri.runtime import Runtime
+from cri.ports import Images
 from daemonkit.faults import Denied, Invalid, Missing
 from images.globs import Globs
 from images.kernels.images import ZONE
@@ -30,12 +30,12 @@ def chosen(config: cri.PodSandboxConfig, handler: HandlerConfig, settings: Kerne
     return str(wanted)
 
 
-def resolve(runtime: Runtime, name: str) -> str:
+def resolve_kernel(images: Images, name: str) -> str:
     """Look an image up; its id ("" for "").  Missing if the store lacks the image: nothing is pulled."""
     if not name:
         return ""
     try:
-        return runtime.images.resolve(name).id
+        return images.resolve(name).id
     except Missing:
         hint = f"protect image pull {name}"
         raise Missing(
@@ -43,12 +43,12 @@ def resolve(runtime: Runtime, name: str) -> str:
         ) from None
 
 
-def hold(runtime: Runtime, image_id: str, sandbox_id: str) -> None:
+def hold_kernel(images: Images, image_id: str, sandbox_id: str) -> None:
     """Keep the image until ``release``; Missing if the image is gone."""
     if image_id:
-        runtime.images.hold(image_id, ZONE + sandbox_id)
+        images.hold(image_id, ZONE + sandbox_id)
 
 
-def release(runtime: Runtime, sandbox_id: str) -> None:
+def release_kernel(images: Images, sandbox_id: str) -> None:
     """End the hold, if any, once no zone boots from the image."""
-    runtime.images.release(ZONE + sandbox_id)
+    images.release(ZONE + sandbox_id)

@@ -6,15 +6,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 
-from cri.container.remove import remove_by_id as remove_container
-from cri.container.remove import undo as undo_container
-from cri.container.shares import settle
-from cri.runtime import Runtime
-from cri.sandbox.remove import remove as remove_sandbox
-from cri.sandbox.remove import undo as undo_sandbox
-from cri.sandbox.stop import stop as stop_sandbox
+from cri.container.remove import RemoveContainer
+from cri.container.shares import PodShares
+from cri.sandbox.remove import RemoveSandbox
 from cri.state.container import ContainerPhase
+from cri.state.pod_records import PodRecords
 from cri.state.sandbox import SandboxPhase
+from cri.state.unfinished import Unfinished
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 
@@ -29,58 +27,65 @@ class Reconciler:
     Records from before the daemon's start are finished in any phase: no task works on them.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._inherited = frozenset(s.id for s in runtime.sandboxes.all()) | {
-            c.id for c in runtime.containers.all()
+    def __init__(
+        self,
+        records: PodRecords,
+        unfinished: Unfinished,
+        shares: PodShares,
+        remove_sandbox: RemoveSandbox,
+        remove_container: RemoveContainer,
+    ) -> None:
+        self._records = records
+        self._unfinished = unfinished
+        self._shares = shares
+        self._remove_sandbox = remove_sandbox
+        self._remove_container = remove_container
+        self._inherited = frozenset(s.id for s in records.sandboxes.all()) | {
+            c.id for c in records.containers.all()
         }
         self.first_done = asyncio.Event()
-        runtime.unfinished.set()
+        unfinished.set()
 
-    async def run(self) -> None:
-        """Sweep whenever ``unfinished`` is set and protectd answers; retry until nothing is left."""
-        runtime = self._runtime
+    async def run(self, synced: asyncio.Event) -> None:
+        """Sweep whenever work is unfinished and ``synced`` is set; retry until nothing is left."""
         while True:
-            await runtime.unfinished.wait()
-            await runtime.follower.synced.wait()
-            runtime.unfinished.clear()
+            await self._unfinished.event.wait()
+            await synced.wait()
+            self._unfinished.event.clear()
             clean = await self._sweep()
             self.first_done.set()
             if not clean:
                 await asyncio.sleep(_RETRY)
-                runtime.unfinished.set()
+                self._unfinished.set()
 
     async def _sweep(self) -> bool:
         """Finish everything, containers first; returns whether nothing is left."""
-        runtime = self._runtime
-        done = [await self._container(container.id) for container in runtime.containers.all()]
-        done += [await self._sandbox(sandbox.id) for sandbox in runtime.sandboxes.all()]
+        done = [await self._container(container.id) for container in self._records.containers.all()]
+        done += [await self._sandbox(sandbox.id) for sandbox in self._records.sandboxes.all()]
         return all(done)
 
     async def _container(self, container_id: str) -> bool:
-        runtime = self._runtime
-        match runtime.containers.phase(container_id):
+        match self._records.containers.phase(container_id):
             case ContainerPhase.UNDOING:
-                return await undo_container(runtime, container_id)
+                return await self._remove_container.undo(container_id)
             case ContainerPhase.CREATING if container_id in self._inherited:
-                return await undo_container(runtime, container_id)
+                return await self._remove_container.undo(container_id)
             case ContainerPhase.REMOVING if container_id in self._inherited:
-                return await _succeeds(container_id, remove_container(runtime, container_id))
+                return await _succeeds(container_id, self._remove_container.remove_by_id(container_id))
         return True
 
     async def _sandbox(self, sandbox_id: str) -> bool:
-        runtime = self._runtime
-        match runtime.sandboxes.phase(sandbox_id):
+        match self._records.sandboxes.phase(sandbox_id):
             case SandboxPhase.READY:
-                return await _succeeds(sandbox_id, settle(runtime, sandbox_id))
+                return await _succeeds(sandbox_id, self._shares.settle(sandbox_id))
             case SandboxPhase.UNDOING:
-                return await undo_sandbox(runtime, sandbox_id)
+                return await self._remove_sandbox.undo(sandbox_id)
             case SandboxPhase.CREATING if sandbox_id in self._inherited:
-                return await undo_sandbox(runtime, sandbox_id)
+                return await self._remove_sandbox.undo(sandbox_id)
             case SandboxPhase.STOPPING if sandbox_id in self._inherited:
-                return await _succeeds(sandbox_id, stop_sandbox(runtime, sandbox_id))
+                return await _succeeds(sandbox_id, self._remove_sandbox.stop_sandbox.stop(sandbox_id))
             case SandboxPhase.REMOVING if sandbox_id in self._inherited:
-                return await _succeeds(sandbox_id, remove_sandbox(runtime, sandbox_id))
+                return await _succeeds(sandbox_id, self._remove_sandbox.remove(sandbox_id))
         return True
 
 

@@ -79,7 +79,7 @@ def _begin_small(resources: pb.ZoneResources, begin: int) -> None:
     resources.memory_policy = pb.MEMORY_POLICY_DYNAMIC
 
 
-def check(config: cri.PodSandboxConfig, memory_overhead: int, name: str, handler: HandlerConfig) -> None:
+def check_size(config: cri.PodSandboxConfig, memory_overhead: int, name: str, handler: HandlerConfig) -> None:
     """Check that the handler ``name`` allows the size.
 
     Denied: an annotation above the pod's own limits or beyond the handler's bounds; Invalid: an unreadable

@@ -81,13 +81,13 @@ class Database:
     async def save_sandbox(self, sandbox: Sandbox) -> None:
         """Insert or replace; Exhausted: no disk space for a new sandbox."""
         if sandbox.phase is SandboxPhase.CREATING:
-            disk_space.check(self._path)
+            disk_space.check_space(self._path)
         await self._run(lambda c: _execute(c, rows.SAVE_SANDBOX, rows.of_sandbox(sandbox)))
 
     async def save_container(self, container: Container) -> None:
         """Insert or replace; Exhausted: no disk space for a new container."""
         if container.phase is ContainerPhase.CREATING:
-            disk_space.check(self._path)
+            disk_space.check_space(self._path)
         await self._run(lambda c: _execute(c, rows.SAVE_CONTAINER, rows.of_container(container)))
 
     async def delete_sandbox(self, sandbox_id: str) -> None:

@@ -57,7 +57,7 @@ def of_sandbox(sandbox: Sandbox) -> Row:
 
 def to_sandbox(row: Row) -> Sandbox:
     """The inverse of ``of_sandbox``; Broken: not a sandbox's row."""
-    return _read("pod sandbox", Sandbox, dict(zip(_SANDBOX, row, strict=True)))
+    return _read_body("pod sandbox", Sandbox, dict(zip(_SANDBOX, row, strict=True)))
 
 
 def of_container(container: Container) -> Row:
@@ -74,10 +74,10 @@ def to_container(row: Row) -> Container:
     body["image"] = {key: body[column] for key, column in _IMAGE.items()}
     ended = {key: body[column] for key, column in _EXIT.items()}
     body["exit"] = None if body["finished_ns"] is None else ended
-    return _read("container", Container, body)
+    return _read_body("container", Container, body)
 
 
-def _read(kind: str, cls: type[T], body: dict[str, Any]) -> T:
+def _read_body(kind: str, cls: type[T], body: dict[str, Any]) -> T:
     try:
         return structure(_converter, cls, body)
     except ValueError as error:

@@ -13,30 +13,41 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from cri.delegate.link import Delegate
-from cri.runtime import Runtime
+from cri.ports import Images, PodNetwork
 from cri.state.container import ContainerPhase
+from cri.state.pod_records import PodRecords
 from cri.state.sandbox import SandboxPhase
+from cri.zones.follow import Follower
 from daemonkit.faults import Fault
 
 
 class DaemonFigures:
     """Reads the daemon's figures."""
 
-    def __init__(self, runtime: Runtime, delegate: Delegate | None) -> None:
-        self._runtime = runtime
+    def __init__(
+        self,
+        records: PodRecords,
+        images: Images,
+        network: PodNetwork,
+        follower: Follower,
+        delegate: Delegate | None,
+    ) -> None:
+        self._records = records
+        self._images = images
+        self._network = network
+        self._follower = follower
         self._delegate = delegate
 
     async def read(self) -> list[Metric]:
         """All figures of one moment."""
-        runtime = self._runtime
-        pods = (pod.phase for pod in runtime.sandboxes.all())
-        containers = (container.phase for container in runtime.containers.all())
+        pods = (pod.phase for pod in self._records.sandboxes.all())
+        containers = (container.phase for container in self._records.containers.all())
         found = [
             _states("xenpod_pods", "Pods, by the phase of their record.", SandboxPhase, pods),
             _states("xenpod_containers", "Containers, likewise.", ContainerPhase, containers),
-            GaugeMetricFamily("xenpod_pulls", "Pulls under way.", len(runtime.images.pulls())),
-            _truth("xenpod_protectd_up", "Whether protectd answers.", not runtime.follower.trouble),
-            _truth("xenpod_network_ready", "Whether pods get a network.", _attachable(runtime)),
+            GaugeMetricFamily("xenpod_pulls", "Pulls under way.", len(self._images.pulls())),
+            _truth("xenpod_protectd_up", "Whether protectd answers.", not self._follower.trouble),
+            _truth("xenpod_network_ready", "Whether pods get a network.", _attachable(self._network)),
         ]
         if self._delegate is not None:
             answers = not self._delegate.trouble
@@ -44,9 +55,9 @@ class DaemonFigures:
         return found
 
 
-def _attachable(runtime: Runtime) -> bool:
+def _attachable(network: PodNetwork) -> bool:
     try:
-        runtime.network.check()
+        network.check()
     except Fault:
         return False
     return True

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from cri.runtime import Runtime
 from cri.state.container import Container
+from cri.state.pod_records import PodRecords
+from cri.state.records import Records
 from cri.state.sandbox import Sandbox, SandboxPhase
 from cri.stats import descriptors as known
 from cri.stats.pods import zone_rows
 from cri.stats.values import value
+from cri.zones.client import Zones
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _POD = "POD"  # the kubelet's name for figures of the pod itself
 
 
-async def metrics(runtime: Runtime) -> list[cri.PodSandboxMetrics]:
+async def metrics(records: PodRecords, zones: Zones) -> list[cri.PodSandboxMetrics]:
     """Metrics of every running pod, except for silent zones."""
-    ready = [sandbox for sandbox in runtime.sandboxes.visible() if sandbox.phase is SandboxPhase.READY]
-    rows = await zone_rows(runtime, ready, details=True)
-    return [_pod(runtime, sandbox, rows[sandbox.id]) for sandbox in ready if sandbox.id in rows]
+    ready = [sandbox for sandbox in records.sandboxes.visible() if sandbox.phase is SandboxPhase.READY]
+    rows = await zone_rows(records.sandboxes, zones, ready, details=True)
+    return [_pod(records.containers, sandbox, rows[sandbox.id]) for sandbox in ready if sandbox.id in rows]
 
 
-def _pod(runtime: Runtime, sandbox: Sandbox, row: pb.ZoneStatsRow) -> cri.PodSandboxMetrics:
-    live = [(runtime.containers.get(one.id), one) for one in row.workloads if runtime.containers.has(one.id)]
+def _pod(containers: Records[Container], sandbox: Sandbox, row: pb.ZoneStatsRow) -> cri.PodSandboxMetrics:
+    live = [(containers.get(one.id), one) for one in row.workloads if containers.has(one.id)]
     return cri.PodSandboxMetrics(
         pod_sandbox_id=sandbox.id,
         metrics=[*_network(sandbox, row), *_whole(sandbox, row)],

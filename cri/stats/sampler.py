@@ -8,12 +8,13 @@ import logging
 import time
 from collections.abc import AsyncIterator
 
-from cri.runtime import Runtime
 from cri.state.container import Container
+from cri.state.pod_records import PodRecords
 from cri.state.sandbox import Sandbox, SandboxPhase
 from cri.stats.containers import forget_others
 from cri.stats.pods import zone_rows
 from cri.stats.rates import Rates
+from cri.zones.client import Zones
 from daemonkit.faults import Fault
 
 log = logging.getLogger(__name__)
@@ -31,9 +32,12 @@ _RETRY = 3.0
 
 
 @contextlib.asynccontextmanager
-async def sampling(runtime: Runtime) -> AsyncIterator[Rates]:
-    """Keep the rates of all running pods and containers recent, while the block runs."""
-    sampler = Sampler(runtime)
+async def sampling(records: PodRecords, zones: Zones, synced: asyncio.Event) -> AsyncIterator[Rates]:
+    """Keep the rates of all running pods and containers recent, while the block runs.
+
+    ``synced``: set while the records agree with protectd.
+    """
+    sampler = Sampler(records, zones, synced)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(sampler.run(), name="sample CPU usage")
         try:
@@ -45,9 +49,11 @@ async def sampling(runtime: Runtime) -> AsyncIterator[Rates]:
 class Sampler:
     """Run ``run`` as a task."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, records: PodRecords, zones: Zones, synced: asyncio.Event) -> None:
         self.rates = Rates()
-        self._runtime = runtime
+        self._records = records
+        self._zones = zones
+        self._synced = synced
         self._fresh = asyncio.Event()
         """Set when a pod or container without a reading runs."""
         self._fresh.set()
@@ -55,8 +61,8 @@ class Sampler:
         """Longest time between two readings now, in seconds."""
         self._seen = 0
         """Number of readings at our own last reading; callers caused later ones."""
-        runtime.sandboxes.observe(self._sandbox)
-        runtime.containers.observe(self._container)
+        records.sandboxes.observe(self._sandbox)
+        records.containers.observe(self._container)
 
     async def run(self) -> None:
         """Read new pods and containers, and everything at least every ``interval``, until cancelled."""
@@ -65,7 +71,7 @@ class Sampler:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(rest):
                     await self._fresh.wait()
-            await self._runtime.follower.synced.wait()
+            await self._synced.wait()
             self.adapt()
             if self._fresh.is_set():
                 await asyncio.sleep(_SETTLE)
@@ -83,13 +89,13 @@ class Sampler:
             await self._read(self._due())
         except Fault as fault:
             log.debug("no readings of CPU usage: %s", fault)
-        forget_others(self._runtime, self.rates)
+        forget_others(self._records, self.rates)
         self._seen = self.rates.readings
         return all(self.rates.read_ns(sandbox.id) is not None for sandbox in self._due())
 
     async def _read(self, due: list[Sandbox]) -> None:
         if due:
-            for row in (await zone_rows(self._runtime, due)).values():
+            for row in (await zone_rows(self._records.sandboxes, self._zones, due)).values():
                 self.rates.rate(row.zone_id, row.timestamp_ns, row.cpu_usage_ns)
                 for one in row.workloads:
                     self.rates.rate(one.id, one.timestamp_ns, one.cpu_usage_ns)
@@ -97,11 +103,11 @@ class Sampler:
     def _due(self) -> list[Sandbox]:
         """The pods without a recent reading, or with a container without a reading."""
         recent = time.time_ns() - int(self.interval * 10**9)
-        live = [container for container in self._runtime.containers.all() if container.live]
+        live = [container for container in self._records.containers.all() if container.live]
         unread = {one.sandbox_id for one in live if self.rates.read_ns(one.id) is None}
         return [
             sandbox
-            for sandbox in self._runtime.sandboxes.all()
+            for sandbox in self._records.sandboxes.all()
             if sandbox.phase is SandboxPhase.READY
             and (sandbox.id in unread or (self.rates.read_ns(sandbox.id) or 0) <= recent)
         ]

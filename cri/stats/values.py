@@ -13,7 +13,7 @@ def value(number: int) -> cri.UInt64Value:
     return cri.UInt64Value(value=min(number, LARGEST))
 
 
-def put(field: cri.UInt64Value, number: int) -> None:
+def put_number(field: cri.UInt64Value, number: int) -> None:
     """Set a field of a message, in place: a node with many pods has thousands, and copying costs the most."""
     field.value = min(number, LARGEST)
 
@@ -30,21 +30,21 @@ def pressure(target: cri.PsiStats, measured: pb.Pressure) -> None:
 def cpu(target: cri.CpuUsage, row: pb.WorkloadStatsRow | pb.ZoneStatsRow, nano_cores: int | None) -> None:
     """Put CPU time; the rate is unset if unknown, and pressure if the zone's kernel has none."""
     target.timestamp = row.timestamp_ns
-    put(target.usage_core_nano_seconds, row.cpu_usage_ns)
+    put_number(target.usage_core_nano_seconds, row.cpu_usage_ns)
     if nano_cores is not None:
-        put(target.usage_nano_cores, nano_cores)
+        put_number(target.usage_nano_cores, nano_cores)
     if row.HasField("cpu_pressure"):
         pressure(target.psi, row.cpu_pressure)
 
 
-def memory(target: cri.MemoryUsage, row: pb.WorkloadStatsRow | pb.ZoneStatsRow) -> None:
+def put_memory(target: cri.MemoryUsage, row: pb.WorkloadStatsRow | pb.ZoneStatsRow) -> None:
     """Put memory without the available memory: zones and their workloads report it in different ways."""
     target.timestamp = row.timestamp_ns
-    put(target.working_set_bytes, row.memory_working_set_bytes)
-    put(target.usage_bytes, row.memory_usage_bytes)
-    put(target.rss_bytes, row.memory_rss_bytes)
-    put(target.page_faults, row.page_faults)
-    put(target.major_page_faults, row.major_page_faults)
+    put_number(target.working_set_bytes, row.memory_working_set_bytes)
+    put_number(target.usage_bytes, row.memory_usage_bytes)
+    put_number(target.rss_bytes, row.memory_rss_bytes)
+    put_number(target.page_faults, row.page_faults)
+    put_number(target.major_page_faults, row.major_page_faults)
     if row.HasField("memory_pressure"):
         pressure(target.psi, row.memory_pressure)
 

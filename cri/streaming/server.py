@@ -234,7 +234,7 @@ async def _outlived(ended: asyncio.Event) -> str:
 
 
 @contextlib.asynccontextmanager
-async def serving(
+async def serving_streams(
     config: StreamingConfig, goodbye: float = GOODBYE, scheduler: FairScheduler | None = None
 ) -> AsyncIterator[Server]:
     """Run a server while the block does.  ``scheduler``: for all users of the event loop."""

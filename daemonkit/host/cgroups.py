@@ -16,7 +16,7 @@ from daemonkit.host import mountinfo
 def own_groups(proc: Path = Path("/proc/self")) -> Iterator[Path]:
     """The directories of the process's groups: one of version 2, and all of version 1."""
     places: dict[frozenset[str], Path] = {}
-    for mount in mountinfo.read(proc / "mountinfo"):
+    for mount in mountinfo.read_mountinfo(proc / "mountinfo"):
         if mount.kind in ("cgroup", "cgroup2"):
             # The name of the hierarchy in /proc/self/cgroup: its controllers, or nothing.
             named = frozenset[str]() if mount.kind == "cgroup2" else mount.options

@@ -51,7 +51,7 @@ def settle(pid: int) -> None:
         try:
             _expose(each)
             for group in _groups():
-                _write(group / "cgroup.procs", str(each))
+                _write_file(group / "cgroup.procs", str(each))
         except OSError as error:
             if error.errno not in _GONE:
                 log.warning("process %d keeps what is the daemon's: %s", each, error)
@@ -61,8 +61,8 @@ def settle(pid: int) -> None:
 
 def _expose(pid: int) -> None:
     place = Path(f"/proc/{pid}/oom_score_adj")
-    if int(_read(place)) < SCORE:
-        _write(place, str(SCORE))
+    if int(_read_file(place)) < SCORE:
+        _write_file(place, str(SCORE))
 
 
 def _children(pid: int) -> Iterator[int]:
@@ -90,7 +90,7 @@ def _groups() -> tuple[Path, ...]:
     return tuple(made)
 
 
-def _read(place: Path) -> str:
+def _read_file(place: Path) -> str:
     # In one read: a second read would append the end of a longer number written in between.
     descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -99,7 +99,7 @@ def _read(place: Path) -> str:
         os.close(descriptor)
 
 
-def _write(place: Path, text: str) -> None:
+def _write_file(place: Path, text: str) -> None:
     # Without O_CREAT and O_TRUNC: the file exists, and one write is one command.
     descriptor = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
     try:

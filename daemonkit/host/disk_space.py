@@ -49,7 +49,7 @@ def reserve(database: Path, size: int) -> None:
         os.close(descriptor)
 
 
-def check(path: Path) -> None:
+def check_space(path: Path) -> None:
     """Raise Exhausted when the disk of ``path`` has no space for anything new."""
     if _free(os.statvfs(path)) < LEAST:
         raise Exhausted("write state", str(path), os.strerror(errno.ENOSPC), "free space in state_dir")

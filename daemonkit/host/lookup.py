@@ -201,7 +201,7 @@ class Lookups:
 
     async def _start(self, started: list[_Started]) -> None:
         try:
-            await complete(asyncio.to_thread(_start, self._program, started))
+            await complete(asyncio.to_thread(_start_helper, self._program, started))
         except OSError as error:
             hint = "build the guest parts: make zone" if isinstance(error, FileNotFoundError) else ""
             raise Broken("start", str(self._program), error.strerror or str(error), hint) from error
@@ -243,7 +243,7 @@ class _Started:
         self.process.wait()
 
 
-def _start(program: Path, started: list[_Started]) -> None:
+def _start_helper(program: Path, started: list[_Started]) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         try:

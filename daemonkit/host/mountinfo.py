@@ -37,7 +37,7 @@ class Mount:
     readonly: bool
 
 
-def read(file: Path) -> list[Mount]:
+def read_mountinfo(file: Path) -> list[Mount]:
     """The mounts in a mountinfo file, in order: of two mounts at one place the last is on top."""
     return parsed(file.read_text(errors="surrogateescape"))
 
@@ -49,7 +49,7 @@ def parsed(text: str) -> list[Mount]:
 
 def mounts(proc: Path = _SELF) -> Mapping[int, Mount]:
     """All mounts of a process or thread, by number."""
-    return {mount.number: mount for mount in read(proc / "mountinfo")}
+    return {mount.number: mount for mount in read_mountinfo(proc / "mountinfo")}
 
 
 def number_of(descriptor: int) -> int:

@@ -92,19 +92,19 @@ def unshare(names: Iterable[str]) -> None:
     flags = 0
     for name in names:
         flags |= NAMESPACES[name]
-    _check(_libc.unshare(flags), "make namespaces")
+    _check_result(_libc.unshare(flags), "make namespaces")
 
 
 def enter(made: Mapping[str, int]) -> None:
     """Enter these namespaces; with ``mnt``, also the root directory of the mount namespace."""
     for name, handle in made.items():
-        _check(_libc.setns(handle, NAMESPACES[name]), f"enter the {name} namespace")
+        _check_result(_libc.setns(handle, NAMESPACES[name]), f"enter the {name} namespace")
 
 
 def mount(source: str | None, place: str, kind: str | None, flags: int, options: str = "") -> None:
     """mount(2)."""
     given = [None if one is None else os.fsencode(one) for one in (source, place, kind)]
-    _check(_libc.mount(*given, ctypes.c_ulong(flags), options.encode() or None), f"mount {place}")
+    _check_result(_libc.mount(*given, ctypes.c_ulong(flags), options.encode() or None), f"mount {place}")
 
 
 def keep_mounts() -> None:
@@ -116,21 +116,21 @@ def clone(handle: int) -> int:
     """A detached bind mount of an open file; needs to be closed."""
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH
     made = _libc.syscall(ctypes.c_long(_OPEN_TREE), handle, b"", flags)
-    _check(made, "clone a mount")
+    _check_result(made, "clone a mount")
     return int(made)
 
 
-def attach(mounted: int, place: str) -> None:
+def attach_mount(mounted: int, place: str) -> None:
     """Put a detached mount at a path."""
     given = mounted, b"", _AT_FDCWD, os.fsencode(place), _MOVE_MOUNT_F_EMPTY_PATH
-    _check(_libc.syscall(ctypes.c_long(_MOVE_MOUNT), *given), f"mount {place}")
+    _check_result(_libc.syscall(ctypes.c_long(_MOVE_MOUNT), *given), f"mount {place}")
 
 
 def pivot(top: str) -> None:
     """Make a mount the root directory of this mount namespace; all other mounts go."""
     os.chdir(top)
-    _check(_libc.pivot_root(b".", b"."), "make a root directory")
-    _check(_libc.umount2(b".", _MNT_DETACH), "leave the host's root directory")
+    _check_result(_libc.pivot_root(b".", b"."), "make a root directory")
+    _check_result(_libc.umount2(b".", _MNT_DETACH), "leave the host's root directory")
     os.chdir("/")
 
 
@@ -169,7 +169,7 @@ def become(number: int) -> None:
     os.setresgid(number, number, number)
     os.setresuid(number, number, number)
     header, nothing = _Header(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
-    _check(_libc.capset(ctypes.byref(header), nothing), "drop capabilities")
+    _check_result(_libc.capset(ctypes.byref(header), nothing), "drop capabilities")
 
 
 def no_new_privileges() -> None:
@@ -191,14 +191,14 @@ def end_with(parent: int) -> None:
 
 def name(text: str) -> None:
     """Set the process's name in lists: the first 15 bytes."""
-    _check(_libc.prctl(_PR_SET_NAME, text.encode(), 0, 0, 0), "set the name")
+    _check_result(_libc.prctl(_PR_SET_NAME, text.encode(), 0, 0, 0), "set the name")
 
 
 def _prctl(option: int, value: int, more: object = 0) -> None:
-    _check(_libc.prctl(option, ctypes.c_ulong(value), more, 0, 0), f"prctl {option}")
+    _check_result(_libc.prctl(option, ctypes.c_ulong(value), more, 0, 0), f"prctl {option}")
 
 
-def _check(result: int, what: str) -> None:
+def _check_result(result: int, what: str) -> None:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"cannot {what}: {os.strerror(number)}")

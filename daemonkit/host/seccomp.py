@@ -48,18 +48,20 @@ def compiled(profile: Mapping[str, Any]) -> bytes:
     with _filter(library, default) as made:
         if default == _KILL:
             # The default for calls of another architecture would kill only the thread.
-            _check(library.seccomp_attr_set(made, _ATTR_BAD_ARCH, _KILL), "set the action for other machines")
+            _check_result(
+                library.seccomp_attr_set(made, _ATTR_BAD_ARCH, _KILL), "set the action for other machines"
+            )
         for name in profile["architectures"]:
             number = library.seccomp_arch_resolve_name(name.removeprefix("SCMP_ARCH_").lower().encode())
             # 0: unknown; seccomp_arch_add would take 0 for this machine.
             result = library.seccomp_arch_add(made, number) if number else -errno.EINVAL
-            _check(result, name, ignored=errno.EEXIST)
+            _check_result(result, name, ignored=errno.EEXIST)
         for rule in profile["syscalls"]:
-            _add(library, made, rule)
+            _add_rule(library, made, rule)
         return _exported(library, made)
 
 
-def _add(library: ctypes.CDLL, made: int, rule: Mapping[str, Any]) -> None:
+def _add_rule(library: ctypes.CDLL, made: int, rule: Mapping[str, Any]) -> None:
     action = _action(rule["action"], rule.get("errnoRet"))
     arguments = [
         _Comparison(one["index"], _OPERATORS.index(one["op"]), one["value"], one["valueTwo"])
@@ -70,13 +72,13 @@ def _add(library: ctypes.CDLL, made: int, rule: Mapping[str, Any]) -> None:
         number = library.seccomp_syscall_resolve_name(name.encode())
         if number != _NO_SYSCALL:
             result = library.seccomp_rule_add_array(made, action, number, len(arguments), array)
-            _check(result, name)
+            _check_result(result, name)
 
 
 def _exported(library: ctypes.CDLL, made: int) -> bytes:
     file = os.memfd_create("seccomp", os.MFD_CLOEXEC)
     try:
-        _check(library.seccomp_export_bpf(made, file), "export")
+        _check_result(library.seccomp_export_bpf(made, file), "export")
         return os.pread(file, _MOST, 0)
     finally:
         os.close(file)
@@ -103,7 +105,7 @@ def _filter(library: ctypes.CDLL, action: int) -> Iterator[int]:
         library.seccomp_release(made)
 
 
-def _check(result: int, what: str, ignored: int = 0) -> None:
+def _check_result(result: int, what: str, ignored: int = 0) -> None:
     if result < 0 and result != -ignored:
         raise Broken(_COMPILE, "seccomp profile", f"libseccomp: {what}: {os.strerror(-result)}")
 

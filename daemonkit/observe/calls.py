@@ -91,7 +91,7 @@ class ObservedCall:
     def span(self, context: _Context) -> AbstractContextManager[object]:
         """A block for the call's work, as a span of its trace."""
         metadata: traces.Metadata | None = context.invocation_metadata()
-        return traces.serving(self.method.full_name, metadata)
+        return traces.serving_span(self.method.full_name, metadata)
 
     def asked(self, request: Any) -> None:
         """Record the request for the audit log, and its pod, before the pod may be gone."""

@@ -29,7 +29,7 @@ class ReportedSteps:
     steps: tuple[ReportedStep, ...] = ()
 
 
-def show(reported: ReportedSteps) -> None:
+def show_steps(reported: ReportedSteps) -> None:
     """Add the steps to the current span, if recorded; they are marked as untrusted."""
     begun = traces.recorded_since()
     if begun is None or not reported.steps:
@@ -38,7 +38,7 @@ def show(reported: ReportedSteps) -> None:
     for one in reported.steps:
         start = _within(begun, reported.came_ns - one.ago_ns, now)
         end = _within(start, reported.came_ns - one.ago_ns + one.duration_ns, now)
-        traces.add(one.name, start, end, {"untrusted": True, "reported_us": one.duration_ns // 1000})
+        traces.add_span(one.name, start, end, {"untrusted": True, "reported_us": one.duration_ns // 1000})
 
 
 def _within(low: int, value: int, high: int) -> int:

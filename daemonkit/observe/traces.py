@@ -97,13 +97,13 @@ def recorded_since() -> int | None:
     return spans.recorded_since()
 
 
-def add(name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Value]) -> None:
+def add_span(name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Value]) -> None:
     """Add an ended span below the current one."""
     if _spans is not None:
         _spans.add(name, start_ns, end_ns, attributes)
 
 
-def serving(full_name: str, metadata: Metadata | None) -> AbstractContextManager[object]:
+def serving_span(full_name: str, metadata: Metadata | None) -> AbstractContextManager[object]:
     """The span of a served call: the caller's context decides whether to record."""
     if _spans is None:
         return _OFF

@@ -38,7 +38,7 @@ def configuration(machine: CheckedMachine, settings: DoctorSettings) -> Check:
             yield failed(name, f"{file} is not there", f"mkdir -p {file.parent} && touch {file}")
             continue
         try:
-            config.load(kind, file, unknown_keys=others)
+            config.load_config(kind, file, unknown_keys=others)
         except Fault as fault:
             yield failed(name, str(fault), f"mv {file} {file}.broken && touch {file}  # the defaults")
         else:

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemonkit.config import load, size
+from daemonkit.config import load_config, size
 from daemonkit.faults import Invalid, Refused
 from hostsetup.setup.change import FileChange, Plan, variable, with_variable
 from hostsetup.setup.host import MIB, Host, MachineSize
@@ -80,7 +80,9 @@ def grub(host: Host, machine: MachineSize, wishes: Wishes) -> str:
         cpus = str(_dom0_cpus(machine, wishes.dom0_cpus))
     words = [f"dom0_mem={memory}", f"dom0_max_vcpus={cpus}"]
     config = (
-        load(ProtectdConfig, host.at(_PROTECTD)) if host.read(_PROTECTD) is not None else ProtectdConfig()
+        load_config(ProtectdConfig, host.at(_PROTECTD))
+        if host.read(_PROTECTD) is not None
+        else ProtectdConfig()
     )
     limits = HostWants(config.limits.zones, config.limits.disks_per_zone)
     if frames := maptrack({}, limits):

@@ -15,8 +15,8 @@ from images.concurrency import SingleFlight, WorkerThreads
 from images.errors import Corrupt, disk_full
 from images.kernels import metadata
 from images.kernels.metadata import Metadata
-from images.kernels.plan import ADDONS, INITRAMFS, KERNEL, METADATA, KernelPlan, find, name_of
-from images.kernels.take import take
+from images.kernels.plan import ADDONS, INITRAMFS, KERNEL, METADATA, KernelPlan, find_kernel, name_of
+from images.kernels.take import take_kernel
 from images.settings import KernelSettings
 from images.store.catalogue import StoredImage
 from images.store.store import ImageStore
@@ -123,7 +123,7 @@ class KernelImages:
         known = self._plans.get(image.id)
         if known is None:
             try:
-                known = find(self._store, image, self._settings, self._limits, self._workers, token)
+                known = find_kernel(self._store, image, self._settings, self._limits, self._workers, token)
             except (Broken, Corrupt):
                 raise
             except Fault as fault:
@@ -155,7 +155,7 @@ class KernelImages:
     def _take_into(self, work: Path, image: StoredImage, plan: KernelPlan, token: CancelToken) -> None:
         """Refused if the kernel was not built for zones; the refusal is cached."""
         try:
-            take(plan, work, self._workers, token)
+            take_kernel(plan, work, self._workers, token)
             metadata.parse((work / METADATA).read_bytes(), plan.subject)
         except Corrupt:
             raise

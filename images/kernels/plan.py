@@ -53,7 +53,7 @@ class KernelPlan(NamedTuple):
     files: Mapping[str, FilePlace]
 
 
-def find(
+def find_kernel(
     store: ImageStore,
     image: StoredImage,
     settings: KernelSettings,

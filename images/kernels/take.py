@@ -31,7 +31,7 @@ class Taken(NamedTuple):
     size: int
 
 
-def take(plan: KernelPlan, folder: Path, workers: LayerWorkers, token: CancelToken) -> None:
+def take_kernel(plan: KernelPlan, folder: Path, workers: LayerWorkers, token: CancelToken) -> None:
     """Write and sync each file, and their digests.
 
     Corrupt: a layer has changed since the plan; Refused: the kernel was not built for zones; OSError.

@@ -21,16 +21,16 @@ UNUSABLE = (OSError, zstandard.ZstdError, ValueError, EOFError, TypeError)
 """Errors of a damaged or outdated file."""
 
 
-def write(out: BinaryIO, digest: str, diff_id: str, index: LayerIndex) -> None:
+def write_index(out: BinaryIO, digest: str, diff_id: str, index: LayerIndex) -> None:
     """Write a layer's list. digest: of the compressed layer; its plain bytes have been verified."""
     packed.save(out, (_FORM, digest, diff_id, *index[1:]))
     index.entries.save(out)
 
 
-def load(source: BinaryIO, digest: str, diff_id: str) -> LayerIndex | None:
-    """Read the output of write() for this layer; None: unusable, or another layer's list."""
+def load_index(source: BinaryIO, digest: str, diff_id: str) -> LayerIndex | None:
+    """Read the output of write_index() for this layer; None: unusable, or another layer's list."""
     try:
-        *key, plain_bytes, names, memory = packed.load(source)
+        *key, plain_bytes, names, memory = packed.load_packed(source)
         if key != [_FORM, digest, diff_id]:
             return None
         records = PackedRecords.load(source)

@@ -92,10 +92,10 @@ class LayerBudget:
     def spend(self, cost: Iterable[int]) -> None:
         """Count one or more layers; raises Oversized once the sum exceeds the limits."""
         self.spent = self.spent.plus(cost)
-        check(self.spent, self._subject, self._limits)
+        check_cost(self.spent, self._subject, self._limits)
 
 
-def check(cost: Cost, subject: str, limits: ImageLimits) -> None:
+def check_cost(cost: Cost, subject: str, limits: ImageLimits) -> None:
     """Raise Oversized, naming the key, if a cost exceeds its limit."""
     for what, amount, key in (
         ("entries", cost.entries, "entries"),
@@ -151,7 +151,7 @@ def read_layer(
     names = memory = 0
 
     def weigh(headers: int) -> None:
-        check(Cost(memory=memory + headers), diff_id, limits)
+        check_cost(Cost(memory=memory + headers), diff_id, limits)
 
     for entry in tarstream.entries(stream, limits.header_bytes, weigh):
         found.add(entry)
@@ -160,10 +160,10 @@ def read_layer(
         memory += text + (DIRECTORY_BYTES if entry.kind == tarstream.DIR else ENTRY_BYTES)
         memory += XATTR_BYTES * len(entry.xattrs)
         if text > CHECK_BYTES or len(found) % CHECK_ENTRIES == 0:
-            check(Cost(len(found), names, memory), diff_id, limits)
+            check_cost(Cost(len(found), names, memory), diff_id, limits)
         if reader is not None:
             reader(entry, stream)
-    check(Cost(len(found), names, memory), diff_id, limits)
+    check_cost(Cost(len(found), names, memory), diff_id, limits)
     stream.drain()
     if counted.hash.hexdigest() != wanted:
         raise Corrupt(

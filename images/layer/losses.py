@@ -51,7 +51,7 @@ class LossCount:
         return {name: count for name, count in sums.items() if count}
 
 
-def shown(counts: Mapping[str, int]) -> str:
+def shown_losses(counts: Mapping[str, int]) -> str:
     """The counts as a text for people."""
     return ", ".join(f"{TEXTS.get(name, name)} (files: {count})" for name, count in counts.items())
 

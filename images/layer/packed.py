@@ -42,9 +42,9 @@ class PackedRecords:
 
     @classmethod
     def load(cls, source: BinaryIO) -> PackedRecords:
-        """Read the output of save(); raises as load() below.  Each group is checked when expanded."""
+        """Read the output of save(); raises as load_packed() below.  Each group is checked when expanded."""
         made = cls()
-        ends, made._open, made._count = load(source)
+        ends, made._open, made._count = load_packed(source)
         made._ends.frombytes(ends)
         made._packed = bytearray(_exactly(source, made._ends[-1] if made._ends else 0))
         made._open_bytes = sum(map(len, made._open))
@@ -101,7 +101,7 @@ def save(out: BinaryIO, value: Any) -> None:
     out.write(len(data).to_bytes(_SIZE, "little") + data)
 
 
-def load(source: BinaryIO) -> Any:
+def load_packed(source: BinaryIO) -> Any:
     """Read the output of save(); raises OSError, ZstdError, ValueError, EOFError, TypeError."""
     return expanded(_exactly(source, int.from_bytes(_exactly(source, _SIZE), "little")))
 

@@ -95,7 +95,7 @@ def _entry(block: bytes, kind: bytes, size: int, extras: Extras, stream: PlainSt
         raise _bad(stream, f"a name longer than {PATH_MAX} bytes")
     known = _KINDS.get(kind)
     if known is None:
-        raise _bad(stream, f"{shown(name)} is of the unknown type {kind!r}")
+        raise _bad(stream, f"{shown_name(name)} is of the unknown type {kind!r}")
     if kind == b"\0" and name.endswith(b"/"):
         # How v7 wrote directories.
         known = DIR
@@ -116,7 +116,7 @@ def _entry(block: bytes, kind: bytes, size: int, extras: Extras, stream: PlainSt
         else:
             extents, full = pax_map(pax, extras.sparse_pairs, stream)
     if extents is not None and sum(length for _, length in extents) != size:
-        raise _bad(stream, f"the sparse map of {shown(name)} does not match its data")
+        raise _bad(stream, f"the sparse map of {shown_name(name)} does not match its data")
     mtime, lost = _mtime(pax.get(b"mtime"), block[136:148], stream)
     if any(key in pax for key in ACL_TEXTS):
         lost |= losses.ACL
@@ -193,7 +193,7 @@ def _decimal(text: bytes, stream: PlainStream) -> int:
 def _owner(pax: bytes | None, field: bytes, stream: PlainStream, name: bytes) -> int:
     value = _decimal(pax, stream) if pax is not None else _number(field, stream)
     if not 0 <= value < 0xFFFFFFFF:
-        raise _bad(stream, f"{shown(name)} has the owner {value}, which Linux cannot hold")
+        raise _bad(stream, f"{shown_name(name)} has the owner {value}, which Linux cannot hold")
     return value
 
 
@@ -227,6 +227,6 @@ def _bad(stream: PlainStream, cause: str) -> Unpackable:
     return Unpackable("read layer", stream.subject, f"{cause}, at byte {stream.offset}")
 
 
-def shown(name: bytes) -> str:
+def shown_name(name: bytes) -> str:
     """An untrusted name made safe for a message."""
     return repr(name[:200].decode("utf-8", "backslashreplace"))

@@ -65,14 +65,14 @@ def judge(
         stdin.seek(0)
         command = [str(program), *arguments, "-stdin-media-type", MEDIA_TYPE]
         try:
-            process = _start(command, stdin)
+            process = _start_verifier(command, stdin)
         except OSError as error:
             return Verdict(False, f"cannot be run: {error.strerror}")
         try:
-            with token.unblocking(lambda: _end(process)):
+            with token.unblocking(lambda: _kill_group(process)):
                 said, heard = _listen(process, time.monotonic() + seconds)
         finally:
-            _end(process)
+            _kill_group(process)
             process.wait()
             assert process.stdout is not None and process.stderr is not None
             process.stdout.close()
@@ -87,7 +87,7 @@ def judge(
     return Verdict(process.returncode == 0, reason)
 
 
-def _start(command: Sequence[str], stdin: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start_verifier(command: Sequence[str], stdin: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start the verifier in a new process group, to kill all its children with it."""
     process = subprocess.Popen(
         command,
@@ -122,7 +122,7 @@ def _listen(process: subprocess.Popen[bytes], deadline: float) -> tuple[str | No
             done = ended in ready
             for descriptor in kept if done else ready:
                 # After the process ends, empty the pipes, even if a child still holds them open.
-                while not _take(descriptor, kept[descriptor], poll) and done:
+                while not _take_output(descriptor, kept[descriptor], poll) and done:
                     pass
     finally:
         os.close(ended)
@@ -130,7 +130,7 @@ def _listen(process: subprocess.Popen[bytes], deadline: float) -> tuple[str | No
     return first, second
 
 
-def _take(descriptor: int, kept: bytearray, poll: select.poll) -> bool:
+def _take_output(descriptor: int, kept: bytearray, poll: select.poll) -> bool:
     """Read once, up to the limit on output; returns whether the pipe is empty for now."""
     try:
         data = os.read(descriptor, MOST_OUTPUT)
@@ -151,7 +151,7 @@ def _line(untrusted: bytes | bytearray) -> str:
     return words if len(words) <= _MOST_REASON else words[:_MOST_REASON] + "..."
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kill the verifier and its children, who may outlive it."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -285,7 +285,7 @@ class FilesystemBuilder:
         self._store.add_filesystem(work, row, built.accounts, planned.plan.content.value)
         checkpoint("image-pull.filesystem-recorded")
         if row.lost:
-            log.warning("image %s: %s cannot hold %s", image.subject, FS_TYPE, losses.shown(row.lost))
+            log.warning("image %s: %s cannot hold %s", image.subject, FS_TYPE, losses.shown_losses(row.lost))
 
     def _keep_tree(self, planned: Planned) -> None:
         chain_id, tree = planned.part.chain_id, planned.plan.tree

@@ -70,14 +70,14 @@ def read_kept(
     if not read and list_path.is_file() and path.is_file() and path.stat().st_size == layer.size:
         return ListedLayer(None, False)
     with listing(layer, files) as new:
-        cost = _read(layer, diff_id, path, new.file, workers, token)
+        cost = _read_layer(layer, diff_id, path, new.file, workers, token)
         if cost is None:
             return None
         new.keep()
     return ListedLayer(cost, True)
 
 
-def _read(
+def _read_layer(
     layer: Descriptor, diff_id: str, path: Path, new: BinaryIO, workers: LayerWorkers, token: CancelToken
 ) -> Cost | None:
     cost: Cost | None = None

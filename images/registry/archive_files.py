@@ -168,13 +168,13 @@ def _unpacking(
                 if chunk == bytes(len(chunk)):
                     out.seek(size)
                 else:
-                    _write(out, chunk)
+                    _write_chunk(out, chunk)
                 yield chunk
         finally:
             out.truncate(size)
 
 
-def _write(out: BinaryIO, chunk: bytes) -> None:
+def _write_chunk(out: BinaryIO, chunk: bytes) -> None:
     view = memoryview(chunk)
     while view:
         view = view[out.write(view) :]

@@ -73,7 +73,7 @@ def hosts_for(registry: str, certs_dir: Path) -> tuple[RegistryHost, ...]:
     for directory in _directories(registry, certs_dir):
         file = directory / "hosts.toml"
         if file.is_file():
-            return _read(file, registry, own)
+            return _read_hosts(file, registry, own)
         if directory.is_dir():
             return (_with_certificates(own, directory),)
     return (own,)
@@ -108,7 +108,7 @@ def _with_certificates(own: RegistryHost, directory: Path) -> RegistryHost:
     return replace(own, scheme="https" if ca or clients else own.scheme, ca=ca, clients=clients)
 
 
-def _read(file: Path, registry: str, own: RegistryHost) -> tuple[RegistryHost, ...]:
+def _read_hosts(file: Path, registry: str, own: RegistryHost) -> tuple[RegistryHost, ...]:
     try:
         if file.stat().st_size > _MAX_FILE:
             raise _wrong(file, "is larger than 1 MiB")

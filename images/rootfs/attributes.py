@@ -50,5 +50,5 @@ class AttributeTable:
                 kept.append((key, value))
         if any(len(key) > NAME_MAX for key, _ in kept) or sum(len(k) + len(v) for k, v in kept) > MAX_XATTRS:
             cause = f"has extended attributes of more than {MAX_XATTRS} bytes"
-            raise Unpackable("merge", self._subject, f"{tarstream.shown(entry.name)} {cause}")
+            raise Unpackable("merge", self._subject, f"{tarstream.shown_name(entry.name)} {cause}")
         return tuple(kept), lost

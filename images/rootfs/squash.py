@@ -72,7 +72,9 @@ class Squashfs:
             source, self._sink = os.pipe()
             undo.callback(self._end_stream)
             try:
-                self._tool = _start(tools, size, settings, source, self._errors.fileno(), self._file.fileno())
+                self._tool = _start_tool(
+                    tools, size, settings, source, self._errors.fileno(), self._file.fileno()
+                )
             finally:
                 os.close(source)
             undo.pop_all()
@@ -136,7 +138,7 @@ class Squashfs:
         return Broken(_BUILD, name, f"{TOOL} ended with {status}: {said or 'no message'}")
 
 
-def _start(
+def _start_tool(
     tools: Tools, size: int, settings: ImageSettings, source: int, errors: int, out: int
 ) -> RunningTool:
     program = shutil.which(TOOL)

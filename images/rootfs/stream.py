@@ -55,7 +55,7 @@ class Contents(NamedTuple):
 
 def load_contents(source: BinaryIO) -> tuple[Contents, dict[str, Inode | None]]:
     """Read the output of FilesystemPlan.save(): the stream's contents, and the account files."""
-    order, accounts = packed.load(source)
+    order, accounts = packed.load_packed(source)
     files = {layer: NamedInodes(PackedRecords.load(source)) for layer in order}
     bare, links = NamedInodes(PackedRecords.load(source)), PackedRecords.load(source)
     return Contents(bare, files, links), _nodes(accounts)

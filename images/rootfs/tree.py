@@ -218,9 +218,11 @@ class MergedTree:
         trail = self._resolve(parts[:-1], create=False)
         node = trail.nodes[-1].names.get(parts[-1]) if trail is not None and parts else None
         if node is None:
-            raise self._bad(entry, f"is a hard link to {tarstream.shown(entry.link)}, which is not there")
+            raise self._bad(
+                entry, f"is a hard link to {tarstream.shown_name(entry.link)}, which is not there"
+            )
         if node.kind == tarstream.DIR:
-            raise self._bad(entry, f"is a hard link to the directory {tarstream.shown(entry.link)}")
+            raise self._bad(entry, f"is a hard link to the directory {tarstream.shown_name(entry.link)}")
         assert trail is not None
         self._base.link(node, b"/".join((*trail.names, parts[-1])))
         return node
@@ -249,7 +251,7 @@ class MergedTree:
                 hops += 1
                 self._spend(len(node.target))
                 if hops > MAX_SYMLINKS:
-                    where = tarstream.shown(b"/".join(parts))
+                    where = tarstream.shown_name(b"/".join(parts))
                     raise Unpackable("merge", self.subject, f"too many symlinks on the way to {where}")
                 if node.target.startswith(b"/"):
                     nodes, names = [self.root], []
@@ -297,4 +299,4 @@ class MergedTree:
             node.fill(Content(self._layer, entry.offset, entry.stored, entry.extents), entry.size)
 
     def _bad(self, entry: TarEntry, cause: str) -> Unpackable:
-        return Unpackable("merge", self.subject, f"{tarstream.shown(entry.name)} {cause}")
+        return Unpackable("merge", self.subject, f"{tarstream.shown_name(entry.name)} {cause}")

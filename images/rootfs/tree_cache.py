@@ -96,7 +96,7 @@ def pack(cache: TreeCache) -> bytes:
     return squeezed((_FORM, *fields))
 
 
-def load(source: BinaryIO) -> TreeCache | None:
+def load_tree(source: BinaryIO) -> TreeCache | None:
     """Load the output of pack(); None: unusable."""
     try:
         form, *fields, serials, groups = expanded(source.read())

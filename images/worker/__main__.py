@@ -23,8 +23,8 @@ from typing import NamedTuple, NoReturn
 
 from images.worker.confinement.confine import Confinement, Needs
 from images.worker.confinement.program import Order, ProgramConfinement
-from images.worker.handles import ONLINE, PROGRAM, Given, receive
-from images.worker.jobs import carry_out, load, prepared, refuse
+from images.worker.handles import ONLINE, PROGRAM, Given, receive_order
+from images.worker.jobs import carry_out, load_modules, prepared, refuse
 
 # If the host runs out of memory, the kernel kills workers and their parent before a daemon or a zone.
 _OOM_SCORE = "500"
@@ -93,7 +93,7 @@ class Parent:
         self._short -= long
 
     def _begin(self) -> bool:
-        order = receive(self._control)
+        order = receive_order(self._control)
         if order is None:
             return False
         if not self._settled:
@@ -126,7 +126,7 @@ class Parent:
         network = order.kind == ONLINE
         if network not in self._confinements:
             if network:
-                load()
+                load_modules()
                 # Otherwise a garbage collection in a child would write to, and copy, all of these pages.
                 gc.collect()
                 gc.freeze()

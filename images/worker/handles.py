@@ -24,7 +24,9 @@ class Given(NamedTuple):
     handles: list[int]
 
 
-def send(control: socket.socket, handles: Sequence[int], kind: bytes = WORKER, text: bytes = b"") -> None:
+def send_order(
+    control: socket.socket, handles: Sequence[int], kind: bytes = WORKER, text: bytes = b""
+) -> None:
     """Send an order over a socket that preserves message boundaries."""
     for at in range(0, len(handles), _MOST):
         part = handles[at : at + _MOST]
@@ -32,7 +34,7 @@ def send(control: socket.socket, handles: Sequence[int], kind: bytes = WORKER, t
         socket.send_fds(control, [left.to_bytes(_LEFT, "little"), kind, text], part)
 
 
-def receive(control: socket.socket) -> Given | None:
+def receive_order(control: socket.socket) -> Given | None:
     """The next order; None if the sender has gone."""
     found: list[int] = []
     while True:

@@ -31,7 +31,7 @@ from images.worker import wire
 from images.worker.frames import Ended
 from images.worker.kernel import files as kernels
 from images.worker.planner import Planning
-from images.worker.writer import account_fields, write
+from images.worker.writer import account_fields, write_files
 
 READ, PLAN, WRITE, ACCOUNTS, FIND_KERNEL, COPY_KERNEL = (
     "unpack layer",
@@ -62,7 +62,7 @@ class _Handles(NamedTuple):
 
 def carry_out(source: int, target: int, *more: int) -> None:
     """The worker's main function; a fault is sent as the result. more: the pipe of a tar2sqfs, and files."""
-    name, most, count, arguments = wire.take(source)
+    name, most, count, arguments = wire.take_value(source)
     limits = ImageLimits(**most)
     _limit(limits, _address_space(limits))
     sink, files = more[: len(more) - count], [open(one, "rb") for one in more[len(more) - count :]]
@@ -81,11 +81,11 @@ def carry_out(source: int, target: int, *more: int) -> None:
             wire.complain(target, error)
 
 
-def load() -> None:
+def load_modules() -> None:
     """Import all code for registries; a confined process could not import."""
     from images.registry.conversation import preload
 
-    preload.run()
+    preload.preload_modules()
 
 
 def prepared(source: int, target: int, control: int) -> Callable[[], None]:
@@ -96,7 +96,7 @@ def prepared(source: int, target: int, control: int) -> Callable[[], None]:
     """
     from images.registry.conversation.serve import PullServer
 
-    _, most, _, (_, told) = wire.take(source)
+    _, most, _, (_, told) = wire.take_value(source)
     limits, server, libc = ImageLimits(**most), PullServer(told), ctypes.CDLL(None)
 
     def life() -> None:
@@ -127,7 +127,7 @@ def _limit(limits: ImageLimits, address_space: int) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_seconds, limits.cpu_seconds + 5))
 
 
-def _read(handles: _Handles, limits: ImageLimits, diff_id: str, size: int, digest: str) -> None:
+def _read_layer(handles: _Handles, limits: ImageLimits, diff_id: str, size: int, digest: str) -> None:
     """List a layer, and write its files."""
     writer = FileWriter(diff_id, limits, handles.out) if handles.out is not None else None
     reader = writer.take if writer is not None else None
@@ -141,22 +141,22 @@ def _read(handles: _Handles, limits: ImageLimits, diff_id: str, size: int, diges
         for offset, data in accounts.items():
             fields.number(offset).data(data)
     with wire.file(handles.target, 0) as listed:
-        layer_cache.write(listed, digest, diff_id, index)
-    wire.answer(handles.target, fields)
+        layer_cache.write_index(listed, digest, diff_id, index)
+    wire.answer_fields(handles.target, fields)
 
 
 def _plan(handles: _Handles, limits: ImageLimits, subject: str) -> None:
     """Plan the filesystems of one image, request by request."""
     planning = Planning(subject, limits)
     while True:
-        request, arguments, count = wire.take(handles.source)
+        request, arguments, count = wire.take_value(handles.source)
         files = wire.take_files(handles.source, count)
-        wire.answer(handles.target, planning.requests[request](handles.target, files, *arguments))
+        wire.answer_fields(handles.target, planning.requests[request](handles.target, files, *arguments))
         for file in files:
             file.close()
 
 
-def _write(
+def _write_filesystem(
     handles: _Handles,
     limits: ImageLimits,
     subject: str,
@@ -167,14 +167,16 @@ def _write(
     """See writer.write()."""
     assert handles.out is not None
     plan, blobs = _given(handles, numbers)
-    wire.answer(handles.target, write(handles.target, handles.out, plan, blobs, subject, layers, known))
+    wire.answer_fields(
+        handles.target, write_files(handles.target, handles.out, plan, blobs, subject, layers, known)
+    )
 
 
 def _account_files(handles: _Handles, limits: ImageLimits, subject: str, numbers: Sequence[int]) -> None:
     """Read account files."""
     plan, blobs = _given(handles, numbers)
     _, found = load_contents(plan)
-    wire.answer(handles.target, account_fields(Accounts(found, {}).contents(blobs, subject)))
+    wire.answer_fields(handles.target, account_fields(Accounts(found, {}).contents(blobs, subject)))
 
 
 def _given(handles: _Handles, numbers: Sequence[int]) -> tuple[BinaryIO, dict[int, BinaryIO]]:
@@ -192,8 +194,8 @@ def _find_kernel(
     wanted: Sequence[tuple[str, int, str, bool]],
 ) -> None:
     """Find the files of a kernel image; bounds: lower limits for kernel images."""
-    found = kernels.find(handles.files, replace(limits, **bounds), subject, layers, wanted)
-    wire.answer(handles.target, found)
+    found = kernels.find_kernel_files(handles.files, replace(limits, **bounds), subject, layers, wanted)
+    wire.answer_fields(handles.target, found)
 
 
 def _copy_kernel(
@@ -206,26 +208,26 @@ def _copy_kernel(
 ) -> None:
     """Copy files of a kernel image out of one layer."""
     (blob,) = handles.files
-    wire.answer(handles.target, kernels.copy(handles.target, blob, subject, diff_id, places, extras))
+    wire.answer_fields(handles.target, kernels.copy(handles.target, blob, subject, diff_id, places, extras))
 
 
 def _document(handles: _Handles, limits: ImageLimits, subject: str, said: str, wanted: Sequence[str]) -> None:
     """Facts of a manifest or an index."""
     found = reading.read_document(_fed(handles), said, subject, Platform(*wanted), limits.layers)
-    wire.answer(handles.target, FieldWriter().data(pack_document(found)))
+    wire.answer_fields(handles.target, FieldWriter().data(pack_document(found)))
 
 
 def _config(handles: _Handles, limits: ImageLimits, subject: str, layers: int) -> None:
     """Facts of a configuration."""
     found = reading.read_config(_fed(handles), subject, layers)
-    wire.answer(handles.target, FieldWriter().data(pack_config(found)))
+    wire.answer_fields(handles.target, FieldWriter().data(pack_config(found)))
 
 
 def _image(handles: _Handles, limits: ImageLimits, subject: str, manifest_bytes: int) -> None:
     """Facts of a manifest and the following configuration."""
     data = _fed(handles)
     found = reading.read_image(data[:manifest_bytes], data[manifest_bytes:], subject, limits.layers)
-    wire.answer(handles.target, FieldWriter().data(pack_image(found)))
+    wire.answer_fields(handles.target, FieldWriter().data(pack_image(found)))
 
 
 def _fed(handles: _Handles) -> bytes:
@@ -233,9 +235,9 @@ def _fed(handles: _Handles) -> bytes:
 
 
 _JOBS: Mapping[str, Callable[..., None]] = {
-    READ: _read,
+    READ: _read_layer,
     PLAN: _plan,
-    WRITE: _write,
+    WRITE: _write_filesystem,
     ACCOUNTS: _account_files,
     FIND_KERNEL: _find_kernel,
     COPY_KERNEL: _copy_kernel,

@@ -80,7 +80,7 @@ def convert(
     (disk, limits), Cancelled; then ``out`` is removed.
     """
     with closing(Squashfs(out, plan.file_bytes, settings, workers)) as squashfs:
-        accounts = _write(workers, squashfs, blobs, plan, plan.order, {}, token, moved)
+        accounts = _write_filesystem(workers, squashfs, blobs, plan, plan.order, {}, token, moved)
     return BuiltFilesystem(_digest(out, token), accounts)
 
 
@@ -97,7 +97,7 @@ def convert_rest(
     assert begun.written is not None
     moved(min(begun.written.bytes, plan.file_bytes))
     known = {(first, at): data for at, data in begun.written.accounts.items()}
-    accounts = _write(workers, begun.squashfs, blobs, plan, rest, known, token, moved)
+    accounts = _write_filesystem(workers, begun.squashfs, blobs, plan, rest, known, token, moved)
     return BuiltFilesystem(_digest(begun.out, token), accounts)
 
 
@@ -115,7 +115,7 @@ def account_files(
         return workers.run(jobs.ACCOUNTS, arguments, token, outcome, decode, (), files)
 
 
-def _write(
+def _write_filesystem(
     workers: LayerWorkers,
     squashfs: Squashfs,
     blobs: Mapping[int, Path],

@@ -19,7 +19,7 @@ from images.rootfs.plan import FilesystemPlan, Planner
 from images.rootfs.stream import ACCOUNT_FILES, StreamPipe
 from images.rootfs.tree_cache import TreeCache
 from images.worker import wire
-from images.worker.writer import write
+from images.worker.writer import write_files
 
 BEGIN, APPLY, PLAN, WRITE = "begin", "apply", "plan", "write"
 """The requests; BEGIN may come first, once, and WRITE comes last."""
@@ -49,7 +49,7 @@ class Planning:
         """
         below: list[TreeCache] = []
         for file, key in zip(files, expected, strict=True):
-            cache = tree_cache.load(file)
+            cache = tree_cache.load_tree(file)
             # Layers that claim the same contents may lie.
             if cache is None or (cache.chain_id, cache.layers) != key:
                 break
@@ -63,7 +63,7 @@ class Planning:
 
     def _apply(self, _: int, files: Sequence[BinaryIO], digest: str, diff_id: str) -> FieldWriter:
         """Apply a layer's list; answers whether the list is usable, and the layer's cost."""
-        index = layer_cache.load(files[0], digest, diff_id)
+        index = layer_cache.load_index(files[0], digest, diff_id)
         fields = FieldWriter().number(index is not None)
         cost = Cost() if index is None else index.cost
         if index is not None:
@@ -114,7 +114,7 @@ class Planning:
         """See writer.write(). files: the pipe of a tar2sqfs, the plan, and the layers with these numbers."""
         sink, plan, *blobs = files
         given = dict(zip(numbers, blobs, strict=True))
-        return write(target, StreamPipe(sink.fileno()), plan, given, self._subject, layers, known)
+        return write_files(target, StreamPipe(sink.fileno()), plan, given, self._subject, layers, known)
 
 
 def _state_accounts(plan: FilesystemPlan, fields: FieldWriter) -> None:

@@ -120,12 +120,12 @@ class Worker:
     def _tell(self, value: Any, files: Sequence[int]) -> None:
         # If the worker has a fault or has ended, the results tell.
         with suppress(*_GONE):
-            wire.put(self._source.handle, value, files)
+            wire.put_value(self._source.handle, value, files)
 
     def _feed(self, feed: Iterable[bytes]) -> None:
         with suppress(*_GONE):
             for chunk in feed:
-                wire.write(self._source.handle, chunk)
+                wire.write_bytes(self._source.handle, chunk)
         self._source.close()
 
     def _hang_up(self) -> None:

@@ -46,27 +46,27 @@ _FAULTS: dict[str, type[faults.Fault]] = {
 # To a worker.
 
 
-def put(handle: int, value: Any, files: Sequence[int] = ()) -> None:
+def put_value(handle: int, value: Any, files: Sequence[int] = ()) -> None:
     """Write a value, then open files; raises BrokenPipeError, ConnectionResetError.
 
     files: handles; they need a socket as handle. The receiver must know their number.
     """
     data = marshal.dumps(value, MARSHAL)
-    write(handle, len(data).to_bytes(_LENGTH, "little"))
-    write(handle, data)
+    write_bytes(handle, len(data).to_bytes(_LENGTH, "little"))
+    write_bytes(handle, data)
     for start in range(0, len(files), _TOGETHER):
         with socket.socket(fileno=os.dup(handle)) as sender:
             socket.send_fds(sender, [b"f"], list(files[start : start + _TOGETHER]))
 
 
-def write(handle: int, data: bytes | memoryview) -> None:
+def write_bytes(handle: int, data: bytes | memoryview) -> None:
     """Write all of some bytes; raises BrokenPipeError, ConnectionResetError."""
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
 
 
-def take(handle: int) -> Any:
+def take_value(handle: int) -> Any:
     """The daemon's next value; raises Ended."""
     return marshal.loads(exactly(handle, int.from_bytes(exactly(handle, _LENGTH), "little")))
 
@@ -110,8 +110,8 @@ class FileFrames(io.RawIOBase):
         view = memoryview(data)
         for start in range(0, len(view), _PIECE):
             piece = view[start : start + _PIECE]
-            write(self._handle, HEAD.pack(self._kind, len(piece)))
-            write(self._handle, piece)
+            write_bytes(self._handle, HEAD.pack(self._kind, len(piece)))
+            write_bytes(self._handle, piece)
         return len(view)
 
 
@@ -120,15 +120,15 @@ def file(handle: int, number: int) -> io.BufferedWriter:
     return io.BufferedWriter(FileFrames(handle, number), _PIECE)
 
 
-def answer(handle: int, fields: FieldWriter) -> None:
+def answer_fields(handle: int, fields: FieldWriter) -> None:
     """Give an answer; raises BrokenPipeError."""
     data = fields.done()
-    write(handle, HEAD.pack(ANSWER, len(data)) + data)
+    write_bytes(handle, HEAD.pack(ANSWER, len(data)) + data)
 
 
 def moved(handle: int, size: int) -> None:
     """Report more copied bytes; raises BrokenPipeError."""
-    write(handle, HEAD.pack(MOVED, 8) + size.to_bytes(8, "little"))
+    write_bytes(handle, HEAD.pack(MOVED, 8) + size.to_bytes(8, "little"))
 
 
 def complain(handle: int, error: Exception) -> None:
@@ -142,7 +142,7 @@ def complain(handle: int, error: Exception) -> None:
     for text in (kind, *texts):
         fields.data(text.encode("utf-8", "replace")[:_TEXT])
     data = fields.done()
-    write(handle, HEAD.pack(FAULT, len(data)) + data)
+    write_bytes(handle, HEAD.pack(FAULT, len(data)) + data)
 
 
 def fault(data: bytes) -> Exception:

@@ -26,7 +26,7 @@ from images.bounds.limits import ImageLimits
 from images.worker.confinement.tools import ConfinedTool, order
 from images.worker.ends import end_of
 from images.worker.frames import JobOutcome
-from images.worker.handles import ONLINE, PROGRAM, WORKER, send
+from images.worker.handles import ONLINE, PROGRAM, WORKER, send_order
 from images.worker.jobs import CONVERSE, OWN_BYTES
 from images.worker.session import Pipe, Worker
 
@@ -69,7 +69,7 @@ class WorkerParent:
                 self._control, self._process = _started()
                 _hold(self._process.pid, self._limits)
             try:
-                send(self._control, handles, kind, text)
+                send_order(self._control, handles, kind, text)
             except (BrokenPipeError, ConnectionResetError):
                 return
             except BaseException:

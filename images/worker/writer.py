@@ -16,7 +16,7 @@ from images.worker import wire
 _TOLD = 4 << 20
 
 
-def write(
+def write_files(
     target: int,
     out: StreamPipe,
     plan: BinaryIO,

@@ -38,4 +38,4 @@ def read(untrusted: Sequence[channel_pb2.StepTime]) -> ReportedSteps:
 def show(untrusted: Sequence[channel_pb2.StepTime]) -> None:
     """Add the steps of a reply that has just come to the current span."""
     if untrusted and traces.on():
-        reported.show(read(untrusted))
+        reported.show_steps(read(untrusted))

@@ -203,7 +203,7 @@ class SqliteStore:
     def _want_space(self, table: str, new_id: str) -> None:
         """Exhausted: the disk has no space for a new row.  Existing rows are written as long as possible."""
         if self._db.execute(f"SELECT 1 FROM {table} WHERE id = ?", (new_id,)).fetchone() is None:
-            disk_space.check(self._path)
+            disk_space.check_space(self._path)
 
     def _put_zone(self, zone: Zone) -> None:
         row = (zone.id, str(zone.uuid), zone.state.value, json.dumps(records.of_zone(zone)))

@@ -81,7 +81,7 @@ class ZoneLaunch:
                     await toolstack.unpause(domain)
                     checkpoint("zone-create.unpaused")
                     hello = await client.connect(self.zone_links.new(runtime), self.timeouts.boot)
-                    reported.show(hello.steps)
+                    reported.show_steps(hello.steps)
                 checkpoint("zone-create.connected")
                 with step("zone.configure", zone=spec.id):
                     await client.configure_zone(spec)

@@ -70,7 +70,9 @@ def add_arguments(noun: argparse.ArgumentParser) -> None:
     node = _text(syntax.dns_subdomain)
     noun.add_argument("--node", action="append", type=node, default=[], metavar="NAME", help=text)
     text = "image of the labeller and the driver, with its registry and tag"
-    noun.add_argument("--image", type=_text(syntax.image), default=_DEFAULTS.image, metavar="NAME", help=text)
+    noun.add_argument(
+        "--image", type=_text(syntax.check_image), default=_DEFAULTS.image, metavar="NAME", help=text
+    )
     text = "namespace of the labeller and the driver"
     name = _text(syntax.dns_label)
     noun.add_argument("--namespace", type=name, default=_DEFAULTS.namespace, metavar="NAME", help=text)
@@ -130,7 +132,7 @@ async def generate(options: argparse.Namespace) -> None:
     except Fault as fault:
         raise CommandFailed(str(fault)) from None
     if options.to:
-        _write(options.to, output.files(objects, options.output) | texts)
+        _write(options.to, output.files_by_kind(objects, options.output) | texts)
     elif len(texts) > 1 and "cloud-init" in wanted.what:
         options.refuse("each platform has its own user data: name one with --platform, or use --to")
     elif texts:

@@ -18,7 +18,7 @@ def add_arguments(noun: argparse.ArgumentParser) -> None:
 
 async def audit_verify(options: argparse.Namespace) -> None:
     """CheckFailed: a log has a fault, and the fault has been shown."""
-    if not await asyncio.to_thread(command.run, options):
+    if not await asyncio.to_thread(command.check_logs, options):
         raise CheckFailed
 
 

@@ -80,8 +80,8 @@ async def _settings(options: argparse.Namespace, machine: CheckedMachine) -> Doc
         kubelet_dir=options.kubelet_config_dir,
     )
     try:
-        found = replace(found, protectd=config.load(ProtectdConfig, options.config))
-        found = replace(found, cri=config.load(CriFolders, options.cri_config, unknown_keys=True))
+        found = replace(found, protectd=config.load_config(ProtectdConfig, options.config))
+        found = replace(found, cri=config.load_config(CriFolders, options.cri_config, unknown_keys=True))
     except Fault as fault:
         show.note(f"{fault}: other checks go by the defaults")
     notices = await _notices(options)

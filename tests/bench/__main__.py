@@ -74,7 +74,7 @@ def main() -> int:
 
 async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) -> None:
     async with AsyncExitStack() as stack:
-        address = await stack.enter_async_context(registry.serve(folder / "registry"))
+        address = await stack.enter_async_context(registry.serve_registry(folder / "registry"))
         await asyncio.to_thread(_push, address, folder)
         running = await _serve(folder, address, arguments, console, stack)
         pulled = {name: await side.client.pull(IMAGE) for name, side in running.items()}

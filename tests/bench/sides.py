@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.bench import memory
 from tests.support.delegate.containerd import Containerd, Surroundings, containerd
 from tools.localnode import network, node
-from tools.localnode.client import Client, connect
+from tools.localnode.client import Client, connect_client
 from tools.localnode.registry import mirror
 
 WORKLOAD = "sleep"
@@ -53,9 +53,9 @@ async def ours(
     """
     layout = _prepare_ours(folder, registry, host, settings + cri, settings + protectd)
     async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(network.remove, layout.bridge)
-        served = await stack.enter_async_context(node.serve(layout, toolstack))
-        client = await stack.enter_async_context(connect(served.cri_socket, folder / "pods"))
+        stack.push_async_callback(network.remove_bridge, layout.bridge)
+        served = await stack.enter_async_context(node.serve_node(layout, toolstack))
+        client = await stack.enter_async_context(connect_client(served.cri_socket, folder / "pods"))
 
         def zones() -> set[int]:
             monitors = memory.with_argument(str(layout.run), "fakedom")
@@ -78,11 +78,11 @@ async def theirs(
     """Start containerd, from a folder or as installed, with runc."""
     bridge = network.bridge_for(str(folder), _PREFIX)
     networks, certs = folder / "net.d", folder / "certs.d"
-    network.write(networks, bridge, folder / "addresses", masquerade=False)
+    network.write_conflist(networks, bridge, folder / "addresses", masquerade=False)
     mirror(certs, host, registry)
     served = containerd(folder, Surroundings(pause, certs, networks, programs))
     async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(network.remove, bridge)
+        stack.push_async_callback(network.remove_bridge, bridge)
         stack.push_async_callback(served.close)
         await served.start()
         client = await stack.enter_async_context(served.client())
@@ -96,8 +96,8 @@ def _prepare_ours(folder: Path, registry: str, host: str, cri: str, protectd: st
     (folder / "protectd.toml").write_text(protectd)
     layout = node.NodeLayout(folder.resolve())
     bridge = network.bridge_for(str(layout.folder), _PREFIX)
-    network.write(layout.networks, bridge, layout.addresses, masquerade=False)
-    # Both files are there already; what they leave out node.serve adds.
+    network.write_conflist(layout.networks, bridge, layout.addresses, masquerade=False)
+    # Both files are there already; what they leave out node.serve_node adds.
     layout = node.prepare(folder, "", masquerade=False)
     mirror(layout.certs, host, registry)
     return layout

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cri.config import DEFAULT_HANDLER, CriConfig, HandlerConfig
-from daemonkit.config import load
+from daemonkit.config import load_config
 from daemonkit.faults import Invalid
 from protect.config import ProtectdConfig
 from xenpod_proto.channel.v1 import channel_pb2 as channel
@@ -262,7 +262,7 @@ def test_a_value_that_cannot_work(tmp_path: Path, config: Any, key: str, value: 
     path = tmp_path / "the.toml"
     path.write_text(_text(key, value))
     with pytest.raises(Invalid) as caught:
-        load(config, path)
+        load_config(config, path)
     assert str(caught.value).startswith(
         tuple(f"read configuration {path}: key '{named}" for named in (f"{key}'", f"{key}[", f"{_row(key)}'"))
     )
@@ -277,10 +277,10 @@ def test_names_of_handlers_and_profiles(tmp_path: Path, name: str) -> None:
     path = tmp_path / "the.toml"
     path.write_text(f"[handlers.{name}]\n")
     with pytest.raises(Invalid, match="key 'handlers'"):
-        load(CriConfig, path)
+        load_config(CriConfig, path)
     path.write_text(f"[profiles.{name[:-1]}_']\n")
     with pytest.raises(Invalid, match="key 'profiles'"):
-        load(ProtectdConfig, path)
+        load_config(ProtectdConfig, path)
 
 
 @pytest.mark.parametrize(
@@ -295,17 +295,17 @@ def test_devices_that_cannot_be(tmp_path: Path, line: str) -> None:
     path = tmp_path / "the.toml"
     path.write_text(f"[host.devices]\n{line}\n")
     with pytest.raises(Invalid, match=r"key 'host\.devices"):
-        load(ProtectdConfig, path)
+        load_config(ProtectdConfig, path)
     path.write_text(
         "[host.devices]\ngpu = '0000:65:00.0'\ndisk = {place = '/dev/sdb', profiles = ['default']}\n"
     )
-    assert sorted(load(ProtectdConfig, path).host.devices) == ["disk", "gpu"]
+    assert sorted(load_config(ProtectdConfig, path).host.devices) == ["disk", "gpu"]
 
 
 def test_the_default_handler_is_there_whatever_others_a_file_names(tmp_path: Path) -> None:
     path = tmp_path / "cri.toml"
     path.write_text("[handlers.fast]\nprofile = 'pvh'\n")
-    found = load(CriConfig, path).handlers
+    found = load_config(CriConfig, path).handlers
     assert found == {DEFAULT_HANDLER: HandlerConfig(), "fast": HandlerConfig(profile="pvh")}
     path.write_text("[handlers.xenpod]\nprofile = 'small'\n")
-    assert load(CriConfig, path).handlers == {DEFAULT_HANDLER: HandlerConfig(profile="small")}
+    assert load_config(CriConfig, path).handlers == {DEFAULT_HANDLER: HandlerConfig(profile="small")}

@@ -10,7 +10,7 @@ import pytest
 import cri.__main__
 import protect.__main__
 from cri.config import CriConfig
-from daemonkit.config import about, load
+from daemonkit.config import about, load_config
 from daemonkit.faults import Invalid
 from protect.config import ProtectdConfig
 
@@ -44,7 +44,7 @@ async def test_cri(folder: Path, text: str, key: str, cause: str) -> None:
     path = folder / "cri.toml"
     path.write_text(f"state_dir = '{folder}/state'\nrun_dir = '{folder}/run'\n{text.format(folder)}\n")
     with pytest.raises(Invalid) as caught, about(path):
-        await cri.__main__.serve(load(CriConfig, path), asyncio.Event())
+        await cri.__main__.serve_cri(load_config(CriConfig, path), asyncio.Event())
     assert str(caught.value).startswith(f"read configuration {path}: key '{key}': ")
     assert cause in str(caught.value)
     assert not (folder / "state").exists(), "nothing is made before the configuration is known to work"
@@ -66,7 +66,7 @@ async def test_protectd(folder: Path, text: str, key: str, cause: str) -> None:
     path = folder / "protectd.toml"
     path.write_text(f"state_dir = '{folder}/state'\nrun_dir = '{folder}/run'\n{text.format(folder)}\n")
     with pytest.raises(Invalid) as caught, about(path):
-        await protect.__main__.serve(load(ProtectdConfig, path), asyncio.Event())
+        await protect.__main__.serve(load_config(ProtectdConfig, path), asyncio.Event())
     assert str(caught.value).startswith(f"read configuration {path}: key '{key}': ")
     assert cause in str(caught.value)
     assert not (folder / "state").exists()

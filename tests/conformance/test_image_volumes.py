@@ -31,7 +31,7 @@ def model() -> PushedImage:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def pulled(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> str:
-    async with registry.serve(tmp_path_factory.mktemp("models")) as address:
+    async with registry.serve_registry(tmp_path_factory.mktemp("models")) as address:
         images.push(address, NAME.partition("/")[2], model())
         registry.mirror(stage.node.certs, NAME.partition("/")[0], address)
         return await stage.client.pull(NAME)

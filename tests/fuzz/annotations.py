@@ -69,8 +69,8 @@ def plan(asked: Asked) -> None:
 
 def _check(asked: Asked) -> None:
     config, handler = asked.config, asked.handler
-    sandbox.check(config, _NAME, {_NAME: handler})
-    sizing.check(config, _OVERHEAD, _NAME, handler)
+    sandbox.check_sandbox(config, _NAME, {_NAME: handler})
+    sizing.check_size(config, _OVERHEAD, _NAME, handler)
     rates = disk_rates(config, _NAME, handler)
     image = kernel.chosen(config, handler, _KERNELS)
     most = BandwidthLimits(_NAME, handler.ingress_bandwidth, handler.egress_bandwidth)

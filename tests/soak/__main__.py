@@ -171,7 +171,7 @@ async def soak(folder: Path, pods: int, at_once: int, seed: int, attackers: str 
             run = Soak(node, Client(link, node.logs, 900.0), image, random, chaos)
             if attackers is None:
                 return await _both_halves(run, pods, at_once)
-            async with registry.serve(folder / "honest") as address:
+            async with registry.serve_registry(folder / "honest") as address:
                 honest = await asyncio.to_thread(push_honest, address)
                 run.kinds = [kind for kind in KINDS if attackers in kind]
                 run.attack = AttackGround(str(node.daemon.socket), str(node.logs), address, honest)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.support.waiting import until
 from tools.localnode import network
-from tools.localnode.client import Client, connect
+from tools.localnode.client import Client, connect_client
 from tools.localnode.processes import Output, background
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +45,7 @@ async def running(folder: Path, name: str, *command: str) -> AsyncIterator[Run]:
         line = next(line for line in output.path.read_text().splitlines() if "CRI endpoint" in line)
         socket = Path(line.partition("unix://")[2])
         assert socket.is_relative_to(folder)
-        async with connect(socket, folder / "log" / "pods") as client:
+        async with connect_client(socket, folder / "log" / "pods") as client:
             yield Run(process, client, output.path)
 
 

@@ -66,7 +66,9 @@ def page() -> str:
 
 
 def _tables(name: str, config: type[Any]) -> Iterator[str]:
-    sections = {_NAMED.get(one.path, one.path): one for one in example.read(ROOT / "packaging" / name)}
+    sections = {
+        _NAMED.get(one.path, one.path): one for one in example.read_example(ROOT / "packaging" / name)
+    }
     for path, keys in tables(config):
         section = sections.pop(path, None) or sections.pop(path.removesuffix(".NAME"), None)
         if not keys and section is None:

@@ -33,7 +33,7 @@ class Section:
             yield from group.keys
 
 
-def read(path: Path) -> list[Section]:
+def read_example(path: Path) -> list[Section]:
     """The tables of the file, in order.  A comment before a blank line explains no key."""
     sections = [Section("", "")]
     comment: list[str] = []
@@ -44,7 +44,7 @@ def read(path: Path) -> list[Section]:
             sections.append(Section(table["path"], " ".join(comment)))
             comment = []
         elif key:
-            _add(sections[-1], key, " ".join(comment))
+            _add_key(sections[-1], key, " ".join(comment))
             comment = []
         elif line.startswith("#"):
             comment.append(line[1:].strip())
@@ -58,7 +58,7 @@ def read(path: Path) -> list[Section]:
     return sections
 
 
-def _add(section: Section, key: re.Match[str], text: str) -> None:
+def _add_key(section: Section, key: re.Match[str], text: str) -> None:
     name = key["key"]
     if key["comment"] and name in section.keys():
         section.groups[-1].examples.append(f"{name} = {key['value']}")

@@ -123,7 +123,7 @@ def _edge(fine: Callable[[int], bool], good: int, bad: int) -> int:
 
 
 def _size(value: int) -> str:
-    return text if (text := quantity.text(value)).isdecimal() else f"{text}B"
+    return text if (text := quantity.quantity_text(value)).isdecimal() else f"{text}B"
 
 
 def _duration(value: float) -> str:

@@ -127,7 +127,7 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def connect(socket: Path, logs: Path) -> AsyncIterator[Client]:
+async def connect_client(socket: Path, logs: Path) -> AsyncIterator[Client]:
     """Connect to the endpoint at ``socket``; the client's pods log under ``logs``."""
     async with channel(socket) as link:
         yield Client(link, logs)

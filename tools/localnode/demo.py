@@ -14,10 +14,10 @@ from pathlib import Path
 from grpc.aio import AioRpcError
 
 from tools.localnode import images, network, node, registry
-from tools.localnode.client import connect
+from tools.localnode.client import connect_client
 from tools.localnode.processes import ProgramFailed
 from tools.localnode.screen import Screen
-from tools.localnode.story import tell
+from tools.localnode.story import tell_story
 
 HOST = "registry.demo.example"
 IMAGE = f"{HOST}/debian/busybox:1"
@@ -51,7 +51,7 @@ async def _demo(folder: Path, toolstack: str, screen: Screen) -> None:
     screen.title("xenpod: every pod its own Xen virtual machine")
     async with AsyncExitStack() as stack:
         with screen.step("start a private registry") as done:
-            address = await stack.enter_async_context(registry.serve(folder / "registry"))
+            address = await stack.enter_async_context(registry.serve_registry(folder / "registry"))
             done(address)
         with screen.step("build an image from Debian's busybox, push it") as done:
             image = await asyncio.to_thread(images.busybox)
@@ -60,11 +60,11 @@ async def _demo(folder: Path, toolstack: str, screen: Screen) -> None:
         with screen.step("start protectd and xenpod-cri") as done:
             layout = await asyncio.to_thread(node.prepare, folder, toolstack, masquerade=False)
             await asyncio.to_thread(registry.mirror, layout.certs, HOST, address)
-            stack.push_async_callback(network.remove, layout.bridge)
-            served = await stack.enter_async_context(node.serve(layout, toolstack))
+            stack.push_async_callback(network.remove_bridge, layout.bridge)
+            served = await stack.enter_async_context(node.serve_node(layout, toolstack))
             done("on private sockets")
-        client = await stack.enter_async_context(connect(served.cri_socket, layout.logs / "pods"))
-        await tell(client, served, IMAGE, screen)
+        client = await stack.enter_async_context(connect_client(served.cri_socket, layout.logs / "pods"))
+        await tell_story(client, served, IMAGE, screen)
     screen.note(f"everything removed; {time.monotonic() - begun:.1f} s in all")
 
 

@@ -42,7 +42,7 @@ def bridge_for(owner: str, prefix: int = 24) -> Bridge:
     raise RuntimeError(f"every /{prefix} of {_POOL} is routed already")
 
 
-def write(folder: Path, bridge: Bridge, addresses: Path, *, masquerade: bool) -> None:
+def write_conflist(folder: Path, bridge: Bridge, addresses: Path, *, masquerade: bool) -> None:
     """Write ``folder/10-xenpod.conflist``; host-local keeps its leases under ``addresses``.
 
     With ``masquerade`` pods reach the host's networks, and host ports work (iptables rules).
@@ -69,7 +69,7 @@ def write(folder: Path, bridge: Bridge, addresses: Path, *, masquerade: bool) ->
     (folder / "10-xenpod.conflist").write_text(json.dumps(conflist, indent=2) + "\n")
 
 
-async def remove(bridge: Bridge) -> None:
+async def remove_bridge(bridge: Bridge) -> None:
     """Delete the bridge, left behind by the bridge plugin; a missing bridge succeeds."""
     async with AsyncIPRoute() as netlink:
         for index in await netlink.link_lookup(ifname=bridge.name):

@@ -111,7 +111,7 @@ def prepare(folder: Path, toolstack: str, *, masquerade: bool) -> NodeLayout:
     for path in (layout.logs, layout.run, layout.certs, layout.networks, layout.run / "netns"):
         path.mkdir(parents=True, exist_ok=True)
     if not any(path.suffix in (".conf", ".conflist", ".json") for path in layout.networks.iterdir()):
-        network.write(layout.networks, layout.bridge, layout.addresses, masquerade=masquerade)
+        network.write_conflist(layout.networks, layout.bridge, layout.addresses, masquerade=masquerade)
     protect_socket = layout.run / "protect" / "protect.sock"
     _write_missing(layout.folder / "protectd.toml", layout.protectd_defaults(toolstack))
     _write_missing(layout.folder / "cri.toml", layout.cri_defaults(protect_socket))
@@ -124,7 +124,7 @@ def _write_missing(path: Path, defaults: toml.Table) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serve(layout: NodeLayout, toolstack: str) -> AsyncIterator[LocalNode]:
+async def serve_node(layout: NodeLayout, toolstack: str) -> AsyncIterator[LocalNode]:
     """Run both daemons while the block runs, then stop both in order; zones stay."""
     settings = _settings(layout, "protectd.toml", layout.protectd_defaults(toolstack))
     protect_socket = _socket(settings, "protect.sock")

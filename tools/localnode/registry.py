@@ -15,7 +15,7 @@ _TIMEOUT = 30.0
 
 
 @contextlib.asynccontextmanager
-async def serve(folder: Path) -> AsyncIterator[str]:
+async def serve_registry(folder: Path) -> AsyncIterator[str]:
     """Serve a registry with blobs under ``folder`` while the block runs: ``127.0.0.1:<port>``."""
     address = f"127.0.0.1:{_free_port()}"
     config = _configure(folder, address)

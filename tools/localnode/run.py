@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tools.localnode import network, node
-from tools.localnode.client import Client, connect
+from tools.localnode.client import Client, connect_client
 from tools.localnode.processes import ProgramFailed
 
 
@@ -21,20 +21,20 @@ def main() -> int:
     parser.add_argument("--remove-pods", action="store_true", help="remove every pod, then stop")
     arguments = parser.parse_args()
     try:
-        return asyncio.run(_run(arguments.folder, arguments.toolstack, arguments.remove_pods))
+        return asyncio.run(_run_node(arguments.folder, arguments.toolstack, arguments.remove_pods))
     except ProgramFailed as error:
         _print(f"error: {error}")
         return 1
 
 
-async def _run(folder: Path, toolstack: str, remove_pods: bool) -> int:
+async def _run_node(folder: Path, toolstack: str, remove_pods: bool) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     layout = await asyncio.to_thread(node.prepare, folder, toolstack, masquerade=True)
-    async with node.serve(layout, toolstack) as served:
-        async with connect(served.cri_socket, layout.logs) as client:
+    async with node.serve_node(layout, toolstack) as served:
+        async with connect_client(served.cri_socket, layout.logs) as client:
             if remove_pods:
                 await _remove_pods(client, layout)
                 return 0
@@ -45,7 +45,7 @@ async def _run(folder: Path, toolstack: str, remove_pods: bool) -> int:
         raise ProgramFailed(f"{ended} ended by itself; its log ends:\n{_tail(served, ended)}")
     _print("stopped both daemons")
     if not left:
-        await network.remove(layout.bridge)
+        await network.remove_bridge(layout.bridge)
     else:
         again = f"{sys.executable} -m tools.localnode.run --toolstack {toolstack}"
         _print(f"{len(left)} pod(s) go on without them; `make run DIR={folder}` finds them again")
@@ -80,7 +80,7 @@ async def _remove_pods(client: Client, layout: node.NodeLayout) -> None:
     pods = await client.pods()
     for pod in pods:
         await client.remove_pod(pod)
-    await network.remove(layout.bridge)
+    await network.remove_bridge(layout.bridge)
     _print(f"removed {len(pods)} pod(s)")
 
 

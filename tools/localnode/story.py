@@ -30,7 +30,7 @@ _TIMEOUT = 60.0
 _POLL = 0.02
 
 
-async def tell(client: Client, node: LocalNode, image: str, screen: Screen) -> None:
+async def tell_story(client: Client, node: LocalNode, image: str, screen: Screen) -> None:
     """Run every step; created objects are removed even if a later step fails."""
     async with AsyncExitStack() as undo:
         with screen.step("PullImage") as done:
@@ -90,9 +90,9 @@ async def _show_isolation(node: LocalNode, pod: Pod, screen: Screen) -> None:
     here = os.uname()
     rows = [
         ("kernel", here.release, facts.kernel_release),
-        ("pid 1", _read("/proc/1/comm"), facts.pid1),
+        ("pid 1", _read_text("/proc/1/comm"), facts.pid1),
         ("hostname", here.nodename, facts.hostname),
-        ("/sys/hypervisor/type", _read("/sys/hypervisor/type") or "-", facts.hypervisor_type or "-"),
+        ("/sys/hypervisor/type", _read_text("/sys/hypervisor/type") or "-", facts.hypervisor_type or "-"),
         ("CPUs", str(os.cpu_count()), str(facts.cpus)),
         ("uptime", f"{_uptime():.0f} s", f"{facts.uptime_ns / 1e9:.0f} s"),
     ]
@@ -113,7 +113,7 @@ async def _log_with(path: Path, text: str) -> str:
     """The log once it has ``text``; polled, since protectd writes the file."""
     deadline = time.monotonic() + _TIMEOUT
     while time.monotonic() < deadline:
-        log = await asyncio.to_thread(_read, str(path))
+        log = await asyncio.to_thread(_read_text, str(path))
         if text in log:
             return log
         await asyncio.sleep(_POLL)
@@ -136,7 +136,7 @@ async def _get(url: str) -> str:
             await asyncio.sleep(_POLL)
 
 
-def _read(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         return Path(path).read_text(errors="replace").strip()
     except FileNotFoundError:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from cluster.client.connection import TIMEOUT, Purpose, connected
+from cluster.client.connection import TIMEOUT, Purpose, api_client
 from cluster.dra import metrics
 from cluster.dra.slices.document import GROUP, Document, NodeSlice, SliceVersion, devices, document
 from daemonkit.faults import Invalid, Missing, Unsupported
@@ -17,7 +17,7 @@ _RIGHTS = "it needs the rights that protect generate driver lists"
 
 
 class ClusterApi:
-    """The API server.  All methods raise the faults of ``cluster.client.connection.connected``."""
+    """The API server.  All methods raise the faults of ``cluster.client.connection.api_client``."""
 
     def __init__(self, kubeconfig: Path | None) -> None:
         self._kubeconfig = kubeconfig
@@ -132,7 +132,7 @@ class ClusterApi:
     @asynccontextmanager
     async def _link(self, operation: str, subject: str) -> AsyncIterator[Any]:
         with metrics.request(operation):
-            async with connected(self._kubeconfig, Purpose(operation, subject, _hint)) as link:
+            async with api_client(self._kubeconfig, Purpose(operation, subject, _hint)) as link:
                 yield link
 
 

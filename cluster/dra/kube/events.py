@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cluster.client.connection import TIMEOUT, Purpose, connected
+from cluster.client.connection import TIMEOUT, Purpose, api_client
 from cluster.dra import metrics
 from cluster.dra.claims.claim import Consumer, WantedClaim
 from daemonkit.faults import Fault
@@ -94,7 +94,7 @@ class RefusalEvents:
 
         purpose = Purpose("write event of", f"{about.namespace}/{about.name}", _hint)
         with metrics.request("write event"):
-            async with connected(self._kubeconfig, purpose) as link:
+            async with api_client(self._kubeconfig, purpose) as link:
                 await client.CustomObjectsApi(link).create_namespaced_custom_object(
                     *("events.k8s.io", "v1", about.namespace, "events", self._event(about, cause)),
                     _request_timeout=TIMEOUT,

@@ -120,7 +120,7 @@ async def offer(config: GranulesConfig, plugin: GranulePlugin) -> None:
             async with _serving(config, plugin):
                 await _register(config)
                 log.info("the kubelet has the granules", extra=fields(resource=config.resource))
-                lifecycle.ready("the kubelet has the granules")
+                lifecycle.notify_ready("the kubelet has the granules")
                 backoff.reset()
                 said = ""
                 await plugin.watched()
@@ -135,13 +135,15 @@ async def offer(config: GranulesConfig, plugin: GranulePlugin) -> None:
 async def _serving(config: GranulesConfig, plugin: GranulePlugin) -> AsyncIterator[None]:
     """Like ``serve_unix``.  Its end must not be cancelled: gRPC would wait for the end for ever."""
     async with AsyncExitStack() as stack:
-        serving = serve_unix(config.socket, lambda server: _add(plugin, server), name="granules", grace=1.0)
+        serving = serve_unix(
+            config.socket, lambda server: _add_services(plugin, server), name="granules", grace=1.0
+        )
         await serving.__aenter__()
         stack.push_async_callback(lambda: complete(serving.__aexit__(None, None, None)))
         yield
 
 
-def _add(plugin: GranulePlugin, server: grpc.aio.Server) -> None:
+def _add_services(plugin: GranulePlugin, server: grpc.aio.Server) -> None:
     rpc.add_DevicePluginServicer_to_server(plugin, server)
 
 

@@ -61,7 +61,7 @@ class _Plugin:
 
     async def _prepare(self, claim: Any) -> tuple[Allocation | None, str]:
         try:
-            with metrics.call("prepare"):
+            with metrics.measured_call("prepare"):
                 return await self._claims.prepare(claim.namespace, claim.name, claim.uid), ""
         except Fault as fault:
             log.warning("%s", fault, extra=fields(uid=claim.uid))
@@ -69,7 +69,7 @@ class _Plugin:
 
     async def _unprepare(self, claim: Any) -> str:
         try:
-            with metrics.call("unprepare"):
+            with metrics.measured_call("unprepare"):
                 await self._claims.unprepare(claim.uid)
         except Fault as fault:
             log.warning("%s", fault, extra=fields(uid=claim.uid))

@@ -15,7 +15,7 @@ from cluster.dra.claims.claim import MEMORY
 from cluster.dra.config import ClaimSizes
 from cluster.dra.model import HostDevice
 from cluster.dra.slices.offer import MemoryDevice
-from daemonkit.quantity import text
+from daemonkit.quantity import quantity_text
 
 GROUP = "resource.k8s.io"
 Document = dict[str, Any]
@@ -133,7 +133,7 @@ def generation(found: Mapping[str, Any]) -> int:
 
 def _device(slice_: NodeSlice, device: MemoryDevice, common: Document) -> Document:
     found: Document = {"name": device.name, **_taints(slice_)}
-    capacity: Document = {"value": text(device.bytes)}
+    capacity: Document = {"value": quantity_text(device.bytes)}
     if device.shared:
         capacity["requestPolicy"] = _policy(slice_.sizes, device.bytes)
         found["allowMultipleAllocations"] = True
@@ -142,7 +142,7 @@ def _device(slice_: NodeSlice, device: MemoryDevice, common: Document) -> Docume
     found["capacity"] = {MEMORY: capacity}
     if slice_.dom0_memory:
         # A cluster without the feature drops the mapping.
-        taken = {"allocationMultiplier": text(slice_.dom0_memory)}
+        taken = {"allocationMultiplier": quantity_text(slice_.dom0_memory)}
         found[MAPPINGS] = {"memory": taken}
     return found
 
@@ -174,8 +174,12 @@ def _policy(sizes: ClaimSizes, claimable: int) -> Document:
     # The API wants the largest size to be a whole number of steps above the least.
     most = sizes.minimum + max(claimable - sizes.minimum, 0) // sizes.step * sizes.step
     return {
-        "default": text(min(sizes.default, most)),
-        "validRange": {"min": text(sizes.minimum), "max": text(most), "step": text(sizes.step)},
+        "default": quantity_text(min(sizes.default, most)),
+        "validRange": {
+            "min": quantity_text(sizes.minimum),
+            "max": quantity_text(most),
+            "step": quantity_text(sizes.step),
+        },
     }
 
 

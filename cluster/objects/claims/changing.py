@@ -37,7 +37,7 @@ def new_pods() -> Object:
     }
 
 
-def add(path: str, value: str) -> str:
+def add_patch(path: str, value: str) -> str:
     """A CEL patch that adds ``value``, an expression, at ``path``."""
     return f'JSONPatch{{op: "add", path: "{path}", value: {value}}}'
 
@@ -54,8 +54,8 @@ def patches(wanted: str, *more: str, note: tuple[str, str]) -> str:
         _without_requests("initContainers"),
         '(object.spec.?resources.?requests[?"memory"].hasValue() ? '
         '[JSONPatch{op: "replace", path: "/spec/resources/requests/memory", value: "0"}] : [])',
-        f"(has(object.metadata.annotations) ? [] : [{add('/metadata/annotations', '{}')}])",
-        f"[{add('/metadata/annotations/' + name.replace('/', '~1'), text)}]",
+        f"(has(object.metadata.annotations) ? [] : [{add_patch('/metadata/annotations', '{}')}])",
+        f"[{add_patch('/metadata/annotations/' + name.replace('/', '~1'), text)}]",
     ]
     return f"!({wanted}) ? [] : {' + '.join(found)}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cluster.objects.claims.changing import add, changing_policy, patches
+from cluster.objects.claims.changing import add_patch, changing_policy, patches
 from cluster.objects.claims.need import variables
 from cluster.objects.claims.templates import DOMAIN, PAGES
 from cluster.objects.classes import Object
@@ -52,12 +52,12 @@ def granule_policy(
 
 _ASKED = f'one.?resources.?limits[?"{RESOURCE}"].orValue("0")'
 _FIRST = "/spec/containers/0/resources"
-_RESOURCES = f"(has(object.spec.containers[0].resources) ? [] : [{add(_FIRST, '{}')}])"
+_RESOURCES = f"(has(object.spec.containers[0].resources) ? [] : [{add_patch(_FIRST, '{}')}])"
 
 
 def _asked(kind: str) -> str:
     """Patches that add the granules to the first container's limits or requests."""
     there = f"object.spec.containers[0].?resources.?{kind}.hasValue()"
     path = f"{_FIRST}/{kind}"
-    granules = add(f"{path}/{RESOURCE.replace('/', '~1')}", "string(variables.granules)")
-    return f"({there} ? [] : [{add(path, '{}')}]) + [{granules}]"
+    granules = add_patch(f"{path}/{RESOURCE.replace('/', '~1')}", "string(variables.granules)")
+    return f"({there} ? [] : [{add_patch(path, '{}')}]) + [{granules}]"

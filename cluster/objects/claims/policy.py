@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from cluster.objects.claims.changing import CLAIMING, add, changing_policy, new_pods, patches
+from cluster.objects.claims.changing import CLAIMING, add_patch, changing_policy, new_pods, patches
 from cluster.objects.claims.need import variables
 from cluster.objects.claims.templates import CLASS, claims_version, room, template_name
 from cluster.objects.classes import Object
@@ -147,7 +147,7 @@ _NOTE = (
 )
 _PATCHES = patches(
     "variables.ours && (size(variables.own) > 0 || size(variables.fitting) > 0)",
-    f"(has(object.spec.resourceClaims) ? [] : [{add('/spec/resourceClaims', '[]')}])",
-    f"(size(variables.own) > 0 ? [] : [{add('/spec/resourceClaims/-', _CLAIMED)}])",
+    f"(has(object.spec.resourceClaims) ? [] : [{add_patch('/spec/resourceClaims', '[]')}])",
+    f"(size(variables.own) > 0 ? [] : [{add_patch('/spec/resourceClaims/-', _CLAIMED)}])",
     note=(ANNOTATION, _NOTE),
 )

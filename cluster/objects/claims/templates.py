@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from cluster.objects.classes import Object
 from cluster.objects.versions import Version
 from daemonkit.faults import Invalid
-from daemonkit.quantity import text as quantity_of
+from daemonkit.quantity import quantity_text as quantity_of
 
 DRIVER = "zones.xenpod.dev"
 """The driver's name, as in packaging/dra.toml."""

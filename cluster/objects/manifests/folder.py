@@ -34,7 +34,7 @@ def change(path: Path, words: re.Pattern[str], plan: Planner, *, dry_run: bool) 
 
     ManifestError, OSError: the file cannot be read or changed, and stays as it is.
     """
-    text = _read(path)
+    text = _read_manifest(path)
     changed, changes = edited(text, words, plan)
     if changes and dry_run:
         return _difference(path, text, changed)
@@ -43,7 +43,7 @@ def change(path: Path, words: re.Pattern[str], plan: Planner, *, dry_run: bool) 
     return "".join(f"{path}: {one}\n" for one in changes)
 
 
-def _read(path: Path) -> str:
+def _read_manifest(path: Path) -> str:
     if path.is_symlink():
         raise ManifestError("a symbolic link: name its target")
     with path.open("rb") as file:

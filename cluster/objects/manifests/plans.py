@@ -72,9 +72,9 @@ class Critical:
             kind, _, name = who.partition(" ")
             if kind in _ADDONS and (name in self.addons if self.addons else kind == "DaemonSet"):
                 self.missing.discard(name)
-                if _add(spec, ("tolerations",), _TOLERATES):
+                if _add_item(spec, ("tolerations",), _TOLERATES):
                     changes.append(f"{who}: tolerates {TAINT}")
-                if _add(spec, _PREFERRED, (self._term,)):
+                if _add_item(spec, _PREFERRED, (self._term,)):
                     changes.append(f"{who}: prefers nodes for add-ons")
         return changes
 
@@ -97,7 +97,7 @@ def _inner(found: Any, key: str) -> Any:
     return found.get(key) if isinstance(found, dict) else None
 
 
-def _add(spec: dict[str, Any], path: Sequence[str], items: Sequence[object]) -> bool:
+def _add_item(spec: dict[str, Any], path: Sequence[str], items: Sequence[object]) -> bool:
     """Append the first of the items to the list at the path, unless one of them is there already."""
     there: Any = spec
     for key in path:

@@ -10,7 +10,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from cri.delegate.link import IMAGES, Delegate, Metadata, error_text
-from cri.delegate.untrusted import ITEMS, TOO_MANY, has_more_items, read
+from cri.delegate.untrusted import ITEMS, TOO_MANY, has_more_items, read_message
 from daemonkit.faults import Broken, Fault, TooLate, Unreachable
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -157,7 +157,7 @@ def parsed_answer(kind: type[M], untrusted: bytes, method: str, name: str) -> M:
     try:
         if has_more_items(untrusted):
             raise Broken(method, name, TOO_MANY)
-        message: Any = read(kind, untrusted)[1]
+        message: Any = read_message(kind, untrusted)[1]
     except DecodeError:
         raise Broken(method, name, "its answer is not CRI's") from None
     return message  # type: ignore[no-any-return]

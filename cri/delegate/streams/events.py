@@ -16,7 +16,7 @@ from cri.delegate.link import RUNTIME, Delegate, error_text, passed_on
 from cri.delegate.lists import lacks
 from cri.delegate.owners import Owners
 from cri.delegate.streams.missed import MissedEvents
-from cri.delegate.untrusted import read
+from cri.delegate.untrusted import read_message
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, Unsupported
 from daemonkit.logs import fields
@@ -113,7 +113,7 @@ class MergedEvents:
     def _checked(self, untrusted: bytes) -> bytes | None:
         """The event to pass on; None: malformed, or about a pod or container of ours."""
         try:
-            readable, event = read(cri.ContainerEventResponse, untrusted)
+            readable, event = read_message(cri.ContainerEventResponse, untrusted)
         except DecodeError:
             log.warning("an event of the delegate that is not CRI's: left out")
             return None

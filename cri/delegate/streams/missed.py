@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from cri.delegate.link import RUNTIME, Delegate
 from cri.delegate.lists import MergedList
-from cri.delegate.untrusted import read
+from cri.delegate.untrusted import read_message
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -98,7 +98,7 @@ class MissedEvents:
         try:
             data = request.SerializeToString()
             answer = await self._delegate.call(RUNTIME + method, data, self._delegate.timeout)
-            return read(kind, answer)[1]
+            return read_message(kind, answer)[1]
         except DecodeError:
             return None
         except grpc.aio.AioRpcError as error:

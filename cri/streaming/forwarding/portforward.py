@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
 
-from cri.runtime import Runtime
-from cri.state.sandbox import SandboxPhase
+from cri.state.records import Records
+from cri.state.sandbox import Sandbox, SandboxPhase
 from cri.streaming.forwarding.connections import ChannelPair, StreamPair, StreamPairs
 from cri.streaming.forwarding.forward import Dial, forward
 from cri.streaming.http.handshake import Bad, Request
@@ -19,6 +19,7 @@ from cri.streaming.server import Server
 from cri.streaming.transport.channels import PROTOCOLS, WebSocketChannels
 from cri.streaming.transport.websocket import TunnelWire, WebSocket
 from cri.streaming.transport.wire import ClientWire
+from cri.zones.client import Zones
 from cri.zones.connection import ZoneConnection
 from daemonkit.faults import Invalid, Refused
 from daemonkit.tasks import race
@@ -103,15 +104,17 @@ class ForwardJob:
         await race(serve(), channels.run())
 
 
-def port_forward_url(runtime: Runtime, server: Server, asked: cri.PortForwardRequest) -> str:
+def port_forward_url(
+    sandboxes: Records[Sandbox], zones: Zones, server: Server, asked: cri.PortForwardRequest
+) -> str:
     """A URL for the request; connections are made later, on the client's request."""
-    sandbox = runtime.sandboxes.find(asked.pod_sandbox_id)
+    sandbox = sandboxes.find(asked.pod_sandbox_id)
     if sandbox.phase is not SandboxPhase.READY:
         raise Refused("forward ports of", sandbox.id, f"it is {sandbox.phase.value}")
     if len(asked.port) > PORTS or not all(1 <= port <= 0xFFFF for port in asked.port):
         raise Invalid("forward ports of", sandbox.id, f"want at most {PORTS} ports between 1 and 65535")
 
     def dial(port: int) -> AbstractAsyncContextManager[ZoneConnection]:
-        return runtime.zones.dial(sandbox.id, port)
+        return zones.dial(sandbox.id, port)
 
     return server.url(ForwardJob(sandbox.id, sandbox.config.metadata.namespace, tuple(asked.port), dial))

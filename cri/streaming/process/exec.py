@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from cri.oci.process import exec_process
-from cri.runtime import Runtime
 from cri.state.container import Container, ContainerPhase
+from cri.state.pod_records import PodRecords
 from cri.streaming.http.handshake import Request
 from cri.streaming.http.negotiate import Chosen, negotiate
 from cri.streaming.process.command import SPDY_PROTOCOLS, ChannelCommand, Command, SpdyCommand, Wants
@@ -22,6 +22,7 @@ from cri.streaming.server import Server
 from cri.streaming.transport.channels import PROTOCOLS, SubProtocol
 from cri.streaming.transport.websocket import WebSocket
 from cri.streaming.transport.wire import ClientWire
+from cri.zones.client import Zones
 from daemonkit.faults import Fault, Invalid, Refused
 from daemonkit.tasks import race
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -31,9 +32,9 @@ Run = Callable[[Command], Awaitable[ExitStatus]]
 """Runs a command with a client's streams; cancelled when the client goes."""
 
 
-def exec_url(runtime: Runtime, server: Server, asked: cri.ExecRequest) -> str:
+def exec_url(records: PodRecords, zones: Zones, server: Server, asked: cri.ExecRequest) -> str:
     """A URL for the request; the process starts when the client has come."""
-    container = runtime.containers.find(asked.container_id)
+    container = records.containers.find(asked.container_id)
     if container.phase is not ContainerPhase.RUNNING:
         raise Refused("exec in", container.id, f"it is {container.phase.value}")
     wants = wanted("exec in", container.id, asked)
@@ -46,30 +47,30 @@ def exec_url(runtime: Runtime, server: Server, asked: cri.ExecRequest) -> str:
 
     async def run(command: Command) -> ExitStatus:
         try:
-            async with runtime.zones.open_exec(start) as process:
+            async with zones.open_exec(start) as process:
                 return ExitStatus(code=await copy_streams(process, command, stdin=asked.stdin, tty=asked.tty))
         except Fault as fault:
             return ExitStatus(failure=f"error executing command in container: {fault}")
 
-    return server.url(_job(runtime, "exec", container, wants, run, asked.ByteSize()))
+    return server.url(_job(records, "exec", container, wants, run, asked.ByteSize()))
 
 
-def attach_url(runtime: Runtime, server: Server, asked: cri.AttachRequest) -> str:
+def attach_url(records: PodRecords, zones: Zones, server: Server, asked: cri.AttachRequest) -> str:
     """A URL for the request: output from the client's arrival, then success, whatever the exit code."""
-    container = runtime.containers.find(asked.container_id)
+    container = records.containers.find(asked.container_id)
     if container.phase is not ContainerPhase.RUNNING:
         raise Refused("attach to", container.id, f"it is {container.phase.value}")
     wants = wanted("attach to", container.id, asked)
 
     async def run(command: Command) -> ExitStatus:
         try:
-            async with runtime.zones.open_attach(pb.AttachStart(workload_id=container.id)) as process:
+            async with zones.open_attach(pb.AttachStart(workload_id=container.id)) as process:
                 await copy_streams(process, command, stdin=container.config.stdin, tty=container.config.tty)
         except Fault as fault:
             return ExitStatus(failure=f"error attaching to container: {fault}")
         return ExitStatus()
 
-    return server.url(_job(runtime, "attach", container, wants, run))
+    return server.url(_job(records, "attach", container, wants, run))
 
 
 def wanted(operation: str, subject: str, asked: cri.ExecRequest | cri.AttachRequest) -> Wants:
@@ -119,9 +120,9 @@ class CommandJob:
 
 
 def _job(
-    runtime: Runtime, kind: str, container: Container, wants: Wants, run: Run, size: int = 0
+    records: PodRecords, kind: str, container: Container, wants: Wants, run: Run, size: int = 0
 ) -> CommandJob:
-    namespace = runtime.sandboxes.get(container.sandbox_id).config.metadata.namespace
+    namespace = records.namespace_of(container)
     return CommandJob(kind, container.id, container.sandbox_id, namespace, wants, run, size)
 
 

@@ -59,7 +59,7 @@ class Verified:
     """The requested entry, if found."""
 
 
-def read(line: bytes) -> ChainedLine:
+def read_line(line: bytes) -> ChainedLine:
     """The place of a line without its newline; ValueError: the line is damaged."""
     at = len(line) - len(_MARK) - _HASH - len(_END)
     if at <= 0 or line[at : at + len(_MARK)] != _MARK or not line.endswith(_END):
@@ -77,7 +77,7 @@ def verify(lines: Iterable[bytes], anchor: ChainLink | None = None) -> Verified:
     before: ChainLink | None = None
     for number, line in enumerate(lines, 1):
         try:
-            one = read(line.rstrip(b"\n"))
+            one = read_line(line.rstrip(b"\n"))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             found.wrong.append(f"line {number}: {error}")
             before = None

@@ -21,7 +21,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--contains", type=_link, metavar="SEQ:HASH", help=text)
 
 
-def run(options: argparse.Namespace) -> bool:
+def check_logs(options: argparse.Namespace) -> bool:
     """Check the logs, and print the result for each; returns whether all are sound."""
     folders: list[Path] = options.folders or [one for one in FOLDERS if one.is_dir()]
     if not folders:

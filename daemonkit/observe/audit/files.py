@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.faults import Broken
-from daemonkit.observe.audit.chain import LINE, ChainLink, Verified, read, verify
+from daemonkit.observe.audit.chain import LINE, ChainLink, Verified, read_line, verify
 
 NAME = "audit.log"
 HEAD = "audit.head"
@@ -76,7 +76,7 @@ class AuditFiles:
             lines.append(line)
         before = os.fstat(self._file).st_size
         try:
-            _write(self._file, b"".join(lines))
+            _write_all(self._file, b"".join(lines))
             os.fdatasync(self._file)
         except OSError:
             os.ftruncate(self._file, before)
@@ -145,7 +145,7 @@ def _open(path: Path) -> int:
     return file
 
 
-def _write(file: int, data: bytes) -> None:
+def _write_all(file: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(file, left) :]
@@ -161,7 +161,7 @@ def _last_link(path: Path) -> ChainLink | None:
         return None
     for line in reversed(lines):
         try:
-            return read(line).link
+            return read_line(line).link
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return None
@@ -171,7 +171,7 @@ def _first(files: list[Path]) -> int:
     """The number of the oldest entry; 0: no entry."""
     for line in _lines(files):
         try:
-            return read(line.rstrip(b"\n")).link.seq
+            return read_line(line.rstrip(b"\n")).link.seq
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return 0

@@ -30,16 +30,16 @@ def challenges(untrusted: str) -> list[Challenge]:
     at = 0
     while len(untrusted) <= MAX_CHALLENGE:
         # Each pattern begins at the end of the last match, and can match in only one way.
-        at = _end(_GAP, untrusted, at)
+        at = _match_end(_GAP, untrusted, at)
         word = _TOKEN.match(untrusted, at)
         if word is None:
             break
-        equals = _end(_SPACE, untrusted, word.end())
+        equals = _match_end(_SPACE, untrusted, word.end())
         if untrusted[equals : equals + 1] != "=":
             found.append((word[0].lower(), {}))
             at = word.end()
             continue
-        at = _end(_SPACE, untrusted, equals + 1)
+        at = _match_end(_SPACE, untrusted, equals + 1)
         quoted = untrusted[at : at + 1] == '"'
         value = (_QUOTED if quoted else _BARE).match(untrusted, at)
         if not found or value is None:
@@ -49,6 +49,6 @@ def challenges(untrusted: str) -> list[Challenge]:
     return [Challenge(*one) for one in found]
 
 
-def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
     found = pattern.match(text, at)
     return at if found is None else found.end()

@@ -62,7 +62,7 @@ def _chunks_from(
 ) -> Iterator[bytes]:
     """The blob from byte ``at`` on, over one connection; asked: the first byte of the request."""
     with client.blob(descriptor.digest, asked) as response:
-        start = _start(response)
+        start = _first_byte(response)
         declared = response.headers.get("Content-Length", "")
         subject = f"{descriptor.digest} at {client.host}"
         if start > at:
@@ -77,7 +77,7 @@ def _chunks_from(
             skip = max(0, skip - len(chunk))
 
 
-def _start(response: requests.Response) -> int:
+def _first_byte(response: requests.Response) -> int:
     """The first byte of a response."""
     if response.status_code != requests.codes.partial_content:
         return 0

@@ -16,7 +16,7 @@ import images.registry.conversation.serve
 _LOADED = (encodings, http, stringprep, unicodedata, images.registry.conversation.serve)
 
 
-def run() -> None:
+def preload_modules() -> None:
     """Load the configuration of libraries, and modules that Python imports at first use."""
     hashlib.new("sha256")
     ssl.create_default_context()

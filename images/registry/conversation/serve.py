@@ -115,11 +115,13 @@ class PullServer:
                 return
             stream, outcome = (socket.socket(fileno=handle) for handle in handles)
             question = unpack_question(said)
-            work = partial(_answer, self._sources[question.host], question, stream, outcome)
+            work = partial(_answer_question, self._sources[question.host], question, stream, outcome)
             threading.Thread(target=work, daemon=True).start()
 
 
-def _answer(source: HostSource, question: Question, stream: socket.socket, outcome: socket.socket) -> None:
+def _answer_question(
+    source: HostSource, question: Question, stream: socket.socket, outcome: socket.socket
+) -> None:
     # The daemon reads the outcome after the stream ends, and closes both to give up.
     with outcome, stream, suppress(BrokenPipeError, ConnectionResetError, Cancelled):
         try:

@@ -93,7 +93,7 @@ class ProgramConfinement:
         rights.enter(self._namespaces)
         # For this run alone: each run has its own output file at /out.
         rights.unshare(("mnt",))
-        rights.attach(mounted, OUT)
+        rights.attach_mount(mounted, OUT)
         own = FIRST_ID + os.getpid()
         os.fchown(out, own, own)
         return OUT

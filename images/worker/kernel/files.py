@@ -51,7 +51,7 @@ class KernelPlace(NamedTuple):
     config: bool
 
 
-def find(
+def find_kernel_files(
     files: Sequence[BinaryIO],
     limits: ImageLimits,
     subject: str,
@@ -140,7 +140,7 @@ def copy(
     if whole.hexdigest() != digest:
         raise Corrupt(READ, subject, "a layer of it is damaged", "remove it, and pull it again")
     if config is not None:
-        kconfig.check(config, subject, set(extras))
+        kconfig.check_kconfig(config, subject, set(extras))
     return FieldWriter()
 
 

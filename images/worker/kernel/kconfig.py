@@ -37,7 +37,7 @@ BEFORE_ADDONS = ("XEN_BLKDEV_FRONTEND", "SQUASHFS")
 """Needed to reach the modules in addons.squashfs at all."""
 
 
-def check(untrusted: bytes, subject: str, extras: Set[str]) -> None:
+def check_kconfig(untrusted: bytes, subject: str, extras: Set[str]) -> None:
     """Raise Refused, naming missing options.  ``extras``: the present ones of initramfs, addons.squashfs."""
     inflater = zlib.decompressobj(wbits=31)
     try:

@@ -36,7 +36,7 @@ class DiskGroups:
     @classmethod
     def find(cls, proc: Path = Path("/proc/self")) -> DiskGroups:
         """The groups of this host: in v1 or v2, depending on the version that has the controller."""
-        for mount in mountinfo.read(proc / "mountinfo"):
+        for mount in mountinfo.read_mountinfo(proc / "mountinfo"):
             place = Path(mount.place)
             if mount.kind == "cgroup" and "blkio" in mount.options and can_throttle(place):
                 return cls(place)

@@ -27,7 +27,7 @@ def find_hierarchies(proc: Path = Path("/proc/self")) -> tuple[Hierarchy, ...]:
     """The hierarchies to use on this host.  Unsupported: no hierarchy can limit memory."""
     first: list[Hierarchy] = []
     second: list[Hierarchy] = []
-    for mount in mountinfo.read(proc / "mountinfo"):
+    for mount in mountinfo.read_mountinfo(proc / "mountinfo"):
         place = Path(mount.place)
         if mount.kind == "cgroup":
             # the options are mount flags and controllers ("rw,memory"), or name=... of a named hierarchy

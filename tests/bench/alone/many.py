@@ -38,7 +38,7 @@ _SETTINGS = '[metrics]\naddress = "127.0.0.1:0"\n'
 async def main(pods: int, seconds: float) -> None:
     folder = Path(tempfile.mkdtemp(prefix="xenpod-many-"))
     try:
-        async with registry.serve(folder / "registry") as address:
+        async with registry.serve_registry(folder / "registry") as address:
             await asyncio.to_thread(images.push, address, _IMAGE.partition("/")[2], images.busybox())
             async with sides.ours(folder / "n", address, _HOST, _SETTINGS) as side:
                 await _measure(side, folder / "n", pods, seconds)

@@ -101,7 +101,7 @@ async def _bench(folder: Path, rounds: int, console: Console) -> None:
     version = subprocess.run(["containerd", "--version"], capture_output=True, text=True, check=True)
     console.print(f"beside {version.stdout.strip()}", highlight=False)
     async with AsyncExitStack() as stack:
-        address = await stack.enter_async_context(registry.serve(folder / "registry"))
+        address = await stack.enter_async_context(registry.serve_registry(folder / "registry"))
         pause = images.PushedImage([layers.pause(folder)], {"Entrypoint": ["/pause"]})
         await asyncio.to_thread(images.push, address, PAUSE.partition("/")[2], pause)
         settings = f'[images]\nstall_timeout = "{_STALL}"\n'

@@ -82,7 +82,7 @@ async def _compare(pods: int) -> None:
     folder = Path(tempfile.mkdtemp(prefix="xenpod-observed-"))
     try:
         async with AsyncExitStack() as stack:
-            address = await stack.enter_async_context(registry.serve(folder / "registry"))
+            address = await stack.enter_async_context(registry.serve_registry(folder / "registry"))
             await asyncio.to_thread(images.push, address, _IMAGE.partition("/")[2], images.busybox())
             collector = await stack.enter_async_context(collecting())
             traces = _TRACES.format(endpoint=collector.endpoint)

@@ -74,7 +74,7 @@ def rows(only: str) -> dict[str, Sequence[str]]:
 async def measure(folder: Path, plan: AttackPlan, chosen: Mapping[str, Sequence[str]]) -> list[Attacked]:
     """One row after the other; a row that fails has its reason."""
     folder.mkdir(parents=True)
-    async with registry.serve(folder / "registry") as address:
+    async with registry.serve_registry(folder / "registry") as address:
         honest = await asyncio.to_thread(_push, address)
         found = []
         for number, (name, kinds) in enumerate(chosen.items()):

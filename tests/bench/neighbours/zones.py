@@ -69,7 +69,7 @@ async def measure(
 ) -> list[Beside]:
     """Beside each kind of neighbour, then beside all, ``most`` zones at least; ``only``: names with this."""
     folder.mkdir(parents=True)
-    async with registry.serve(folder / "registry") as address:
+    async with registry.serve_registry(folder / "registry") as address:
         pulls = await asyncio.to_thread(_push, address)
         settings = 'log_level = "info"\n'
         async with sides.ours(folder / "x", address, HOST, settings) as side:

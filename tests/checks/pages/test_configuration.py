@@ -62,7 +62,7 @@ def test_comments_belong_to_the_keys_below_them(tmp_path: Path) -> None:
         "# The file.\n\n# Of one.\none = 1\n# Of two,\n# and three.\ntwo = 2\n# three = 3\n# two = 7\n"
         "\n# Nobody's.\n\n# The table.\n[a.b]\nfour = 4\n"
     )
-    top, table = example.read(path)
+    top, table = example.read_example(path)
     assert (top.path, top.text, table.path, table.text) == ("", "The file.", "a.b", "The table.")
     assert [(group.text, group.keys, group.examples) for group in top.groups] == [
         ("Of one.", ["one"], []),

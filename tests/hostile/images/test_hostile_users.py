@@ -87,7 +87,7 @@ async def attack(tmp_path: Path) -> AsyncIterator[Attack]:
         ),
     )
     try:
-        async with registry.serve(tmp_path / "registry") as address, node.client() as client:
+        async with registry.serve_registry(tmp_path / "registry") as address, node.client() as client:
             registry.mirror(node.certs, "registry.test", address)
             reply = await client.runtime.RunPodSandbox(cri.RunPodSandboxRequest(config=pod), timeout=60)
             yield Attack(client, address, pod, reply.pod_sandbox_id)

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from cri.runtime import MEMORY_BUDGET
+from cri.container.execsync import MEMORY_BUDGET
 from daemonkit.rpc.client import channel
 from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
 from tests.support.protect.daemons import Daemon

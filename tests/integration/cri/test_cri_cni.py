@@ -75,13 +75,13 @@ class Place:
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
     bridge = bridges.bridge_for(str(tmp_path))
-    bridges.write(tmp_path / "net.d", bridge, tmp_path / "leases", masquerade=False)
+    bridges.write_conflist(tmp_path / "net.d", bridge, tmp_path / "leases", masquerade=False)
     plugins = Plugins((tmp_path / "bin", CNI_BIN), 60.0)
     made = Network(ConfDir(tmp_path / "net.d"), plugins, tmp_path / "netns", tmp_path / "hold", 60.0)
     try:
         yield Place(tmp_path, bridge, made)
     finally:
-        await bridges.remove(bridge)
+        await bridges.remove_bridge(bridge)
 
 
 async def test_add_and_del_with_the_standard_plugins(place: Place) -> None:
@@ -99,10 +99,10 @@ async def test_add_and_del_with_the_standard_plugins(place: Place) -> None:
 async def test_a_directory_that_somebody_looks_into_is_let_go(place: Place) -> None:
     """Nobody would come back for it: the last pod is gone."""
     plan = place.plan()
-    await our_netns.create(plan.netns)
+    await our_netns.create_netns(plan.netns)
     looking = os.open(plan.netns.parent, os.O_RDONLY)
     try:
-        await our_netns.remove(plan.netns)
+        await our_netns.remove_netns(plan.netns)
         assert _mounts(place.folder) == []
     finally:
         os.close(looking)
@@ -287,7 +287,7 @@ async def test_del_calls_every_plugin_and_keeps_what_failed(place: Place) -> Non
     place.plugin("last", "cat >/dev/null; exit 3")
     place.write({"type": "first"}, {"type": "last"})
     plan = place.plan()
-    await our_netns.create(plan.netns)
+    await our_netns.create_netns(plan.netns)
     with pytest.raises(Broken):
         await place.network.detach(plan)
     assert (place.folder / "first").read_text() == "\n" and place.names == [plan.netns.name]
@@ -309,7 +309,9 @@ async def test_the_namespace_is_usable_by_others(place: Place) -> None:
 
 async def test_a_pod_that_reboot_took_is_still_deleted(place: Place) -> None:
     attached = await place.network.attach(place.plan())
-    await our_netns.remove(attached.netns)  # as a reboot: the name is gone, the lease on the disk is not
+    await our_netns.remove_netns(
+        attached.netns
+    )  # as a reboot: the name is gone, the lease on the disk is not
     assert place.leases != []
     await place.network.detach(attached)
     assert place.leases == []

@@ -339,7 +339,7 @@ async def test_a_host_that_rebooted(bench: Bench) -> None:
     await asyncio.gather(node.daemon.crash(), node.protectd.daemon.crash())
     os.kill(zone.domain_id, signal.SIGKILL)
     for name in list(node.netns_dir.iterdir()):
-        await netns.remove(name)
+        await netns.remove_netns(name)
     await _all_serve(bench)
     request = cri.PodSandboxStatusRequest(pod_sandbox_id=pod.id)
     assert (await client.runtime.PodSandboxStatus(request)).status.state == cri.SANDBOX_NOTREADY

@@ -31,7 +31,7 @@ async def _damaged(tmp_path: Path) -> AsyncIterator[tuple[CriNode, str, Client, 
     node.configure(images={"certs_dir": str(node.certs), "part_size": "1GiB"})
     await node.start()
     try:
-        async with registry.serve(tmp_path / "registry") as address, node.client() as client:
+        async with registry.serve_registry(tmp_path / "registry") as address, node.client() as client:
             layers = [images.busybox().layers[0], Layer().file("ballast", BALLAST).tar()]
             images.push(address, "ballast:1", images.PushedImage(layers, {"Cmd": ["sh"]}))
             registry.mirror(node.certs, "registry.test", address)

@@ -61,7 +61,7 @@ async def test_a_container_sees_its_stack_of_filesystems_as_one(node: CriNode, t
     lower = Layer().file("d/low", b"low").file("d/both", b"low").file("gone", b"x").dir("was/dir")
     upper = Layer().file("d/both", b"up").file(".wh.gone").file("was", b"file").link("d/linked", "d/low")
     both = [base, lower.tar(), upper.tar()]
-    async with registry.serve(tmp_path / "registry") as address, node.client() as client:
+    async with registry.serve_registry(tmp_path / "registry") as address, node.client() as client:
         for name, more in (("one", b"1"), ("two", b"2")):
             layers = [*both, Layer().file("etc/own", more).tar()]
             images.push(address, f"{name}:1", images.PushedImage(layers, {"Cmd": ["sh"]}))

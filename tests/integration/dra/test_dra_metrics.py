@@ -15,7 +15,7 @@ from cluster.dra import metrics
 from cluster.dra.config import DraConfig
 from cluster.dra.model import ZoneMemory
 from cluster.dra.slices.document import devices
-from daemonkit.config import load
+from daemonkit.config import load_config
 from daemonkit.faults import Exhausted
 from daemonkit.observe.exposition import serving_metrics
 from daemonkit.observe.settings import MetricsConfig
@@ -88,7 +88,7 @@ async def test_the_real_process_is_scraped(short_path: Path, address: str) -> No
         }
         path = short_path / "dra.toml"
         path.write_text(toml(settings))
-        config = load(DraConfig, path)
+        config = load_config(DraConfig, path)
         daemon = Daemon("cluster.dra", path, config.plugin_socket, short_path / "dra.log")
         async with served(short_path, MemoryToolstack()):
             starting = asyncio.create_task(daemon.start())
@@ -132,9 +132,9 @@ async def test_names_of_claims_make_no_series(address: str) -> None:
     async with serving_metrics(MetricsConfig(address), "xenpod-dra"):
         before = errors(await scraped(address, bool))
         for name in ("a", "b"):
-            with pytest.raises(Exhausted), metrics.call("prepare"):
+            with pytest.raises(Exhausted), metrics.measured_call("prepare"):
                 raise Exhausted("prepare claim", name, f"no room for {name}")
-            with pytest.raises(ZeroDivisionError), metrics.call("unprepare"):
+            with pytest.raises(ZeroDivisionError), metrics.measured_call("unprepare"):
                 raise ZeroDivisionError(name)
         after = errors(await scraped(address, bool))
     new = {key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key, 0)}

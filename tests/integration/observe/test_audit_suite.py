@@ -50,7 +50,7 @@ async def recorded(tmp_path: Path) -> AsyncIterator[RecordedNode]:
     node.configure(handlers={"xenpod": {"host_namespaces": "zone"}})
     node.protectd.configure(**audited.ON)
     # The suite wants host ports, too.
-    network.write(node.conf_dir, node.bridge, node.addresses, masquerade=True)
+    network.write_conflist(node.conf_dir, node.bridge, node.addresses, masquerade=True)
     socket = tmp_path / "recorded.sock"
     await node.start()
     try:
@@ -82,7 +82,7 @@ async def live(client: Client, image: str, name: str) -> None:
 
 
 async def test_pods_at_once_are_in_the_log_in_order(recorded: RecordedNode, tmp_path: Path) -> None:
-    async with registry.serve(tmp_path / "registry") as address, channel(recorded.socket) as link:
+    async with registry.serve_registry(tmp_path / "registry") as address, channel(recorded.socket) as link:
         images.push(address, IMAGE.partition("/")[2], images.busybox())
         registry.mirror(recorded.node.certs, IMAGE.partition("/")[0], address)
         client = Client(link, recorded.node.logs)
@@ -94,7 +94,7 @@ async def test_pods_at_once_are_in_the_log_in_order(recorded: RecordedNode, tmp_
 @pytest.mark.skipif(shutil.which("critest") is None, reason="critest is not on PATH")
 @pytest.mark.timeout(1800)
 async def test_critest_is_in_the_log_whole(recorded: RecordedNode, tmp_path: Path) -> None:
-    async with registry.serve(tmp_path / "registry") as address:
+    async with registry.serve_registry(tmp_path / "registry") as address:
         for name, image in every_image(tmp_path).items():
             await asyncio.to_thread(images.push, address, name, image)
         for host in HOSTS:

@@ -181,7 +181,7 @@ def steps_of(picture: str) -> list[str]:
 
 async def test_pods_go_on_between_runs_and_are_removed_when_asked(short_path: Path) -> None:
     folder = short_path / "n"
-    async with registry.serve(short_path / "registry") as address:
+    async with registry.serve_registry(short_path / "registry") as address:
         await asyncio.to_thread(images.push, address, IMAGE.partition("/")[2], images.busybox())
         registry.mirror(folder / "certs.d", HOST, address)
         async with running(folder, "first") as run:
@@ -211,7 +211,7 @@ async def test_pods_go_on_between_runs_and_are_removed_when_asked(short_path: Pa
 
 async def test_a_run_without_pods_at_its_end_leaves_nothing(short_path: Path) -> None:
     folder = short_path / "n"
-    async with registry.serve(short_path / "registry") as address:
+    async with registry.serve_registry(short_path / "registry") as address:
         await asyncio.to_thread(images.push, address, IMAGE.partition("/")[2], images.busybox())
         registry.mirror(folder / "certs.d", HOST, address)
         async with running(folder, "run") as run:

@@ -32,7 +32,7 @@ LOG = blocks(PAGE, "")[0]
 async def run(short_path: Path) -> AsyncIterator[Run]:
     """The daemons as the page starts them, with a registry of ours for docker.io."""
     folder = short_path / "n"
-    async with registry.serve(short_path / "registry") as address:
+    async with registry.serve_registry(short_path / "registry") as address:
         await asyncio.to_thread(images.push, address, IMAGE.partition("/")[2], images.busybox())
         registry.mirror(folder / "certs.d", "docker.io", address)
         async with running(folder, "make", *START.replace(FOLDER, str(folder)).split()) as served:

@@ -138,7 +138,7 @@ async def node_with(folder: Path, **settings: object) -> AsyncIterator[Stage]:
         fake={"memory": "2GiB"}, memory={"reserve": 0}, timeouts={"boot": "3s"},
         limits={"zones": 2, "execs_per_zone": 1}, faults={"toolstack": {"fault": faults}},
     )  # fmt: skip
-    async with registry.serve(folder / "registry") as address:
+    async with registry.serve_registry(folder / "registry") as address:
         images.push(address, "busybox:1", images.busybox())
         extra = [layers.layer(layers.LayerEntry(name)) for name in ("a", "b", "c")]
         images.push(address, "large:1", PushedImage([layers.busybox(), *extra]))

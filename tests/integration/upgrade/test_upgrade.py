@@ -163,7 +163,7 @@ async def test_pods_run_on_when_the_daemons_are_replaced(
     before: CriNode, checkouts: tuple[Path, Path], ended: str
 ) -> None:
     """Containers go on, their ends and output are told, execs and removal work; nothing is left."""
-    async with registry.serve(before.folder / "registry") as address:
+    async with registry.serve_registry(before.folder / "registry") as address:
         images_of(before, address)
         async with before.client() as client:
             await client.pull("registry.test/busybox:1")

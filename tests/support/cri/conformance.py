@@ -238,7 +238,7 @@ async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
         )
     await node.start()
     try:
-        async with registry.serve(folder / "registry") as address, node.client() as client:
+        async with registry.serve_registry(folder / "registry") as address, node.client() as client:
             image = PushedImage([layers.busybox(), _ACCOUNTS], {"Cmd": ["sh"], "Env": ["FROM_IMAGE=yes"]})
             images.push(address, IMAGE.partition("/")[2], image)
             registry.mirror(node.certs, IMAGE.partition("/")[0], address)

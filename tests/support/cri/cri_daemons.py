@@ -59,7 +59,7 @@ class CriNode:
             log=self.folder / "cri.log",
             checkout=self.checkout,
         )
-        network.write(self.conf_dir, self.bridge, self.addresses, masquerade=False)
+        network.write_conflist(self.conf_dir, self.bridge, self.addresses, masquerade=False)
         self.configure()
 
     def configure(self, **changes: object) -> None:
@@ -102,7 +102,7 @@ class CriNode:
         finally:
             await self.daemon.stop()
             await self.protectd.daemon.stop()
-            await network.remove(self.bridge)
+            await network.remove_bridge(self.bridge)
             # What a test that failed has left would stay for good, and its folder with it.
             for point in reversed(_mounts(self.folder, self.netns_dir)):
                 while mounts.unmount(Path(point)):
@@ -169,7 +169,7 @@ def _processes(folder: Path) -> list[str]:
 @contextlib.asynccontextmanager
 async def pulled(node: CriNode, store: Path) -> AsyncIterator[str]:
     """Pull busybox from a registry of one's own; its reference for create."""
-    async with registry.serve(store) as address:
+    async with registry.serve_registry(store) as address:
         images.push(address, "busybox:1", images.busybox())
         registry.mirror(node.certs, "registry.test", address)
         async with node.client() as client:

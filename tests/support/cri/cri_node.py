@@ -10,15 +10,14 @@ from typing import Any
 
 import grpc.aio
 
+from cri.assembly import CriDaemon
 from cri.cni import pod
 from cri.config import ANNOTATIONS, CniConfig, CriConfig, HandlerConfig, HostNamespaces
-from cri.daemon import delegation, running
+from cri.daemon import delegation, running_daemon
 from cri.oci.values import RootImage
-from cri.rpc.runtime import RuntimeService
-from cri.runtime import Runtime
 from cri.state.attachment import UNLIMITED, Attachment, BandwidthLimits, Chain, Plugin
 from cri.stats.rates import Rates
-from cri.streaming.server import serving as streaming_server
+from cri.streaming.server import serving_streams as streaming_server
 from daemonkit.faults import Fault, Missing
 from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
@@ -125,7 +124,7 @@ class Rig:
     protect: FakeProtect
     network: FakeNetwork
     images: FakeImages
-    node: Runtime
+    daemon: CriDaemon
     cri: Any
     """The RuntimeService stub."""
 
@@ -210,11 +209,11 @@ async def rig(
     async with contextlib.AsyncExitStack() as stack:
         if serve:
             await stack.enter_async_context(serving(protect, config.protect_socket))
-        node = await stack.enter_async_context(running(config, images, network))
+        daemon = await stack.enter_async_context(running_daemon(config, images, network))
 
         streaming = await stack.enter_async_context(streaming_server(config.streaming))
-        service = RuntimeService(node, streaming, rates or Rates())
-        both = await stack.enter_async_context(delegation(node, service))
+        service = daemon.service(streaming, rates or Rates())
+        both = await stack.enter_async_context(delegation(config, service, daemon.records, daemon.capacity))
 
         def add(server: grpc.aio.Server) -> None:
             if both is None:
@@ -224,4 +223,4 @@ async def rig(
 
         await stack.enter_async_context(serve_unix(config.listen, add, name="cri", grace=0.1))
         link = await stack.enter_async_context(channel(config.listen))
-        yield Rig(config, protect, network, images, node, rpc.RuntimeServiceStub(link))
+        yield Rig(config, protect, network, images, daemon, rpc.RuntimeServiceStub(link))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from tools.localnode.client import Client, Pod, connect
+from tools.localnode.client import Client, Pod, connect_client
 from xenpod_proto.cri.v1 import runtime_pb2 as pb
 
 _AT_ONCE = 4
@@ -65,7 +65,7 @@ KINDS: Mapping[str, Callable[[Client, str, Pod | None, int], Awaitable[None]]] =
 
 
 async def _hostile(socket: Path, logs: Path, kind: str, place: str, pods: list[Pod]) -> None:
-    async with connect(socket, logs) as client:
+    async with connect_client(socket, logs) as client:
         numbers = itertools.count()
 
         async def again(pod: Pod | None) -> None:

@@ -74,7 +74,7 @@ def small_image(scratch: Path) -> images.PushedImage:
 @asynccontextmanager
 async def with_image(node: CriNode) -> AsyncIterator[Client]:
     """A client of a node that has pulled the small image."""
-    async with registry.serve(node.folder / "registry") as address:
+    async with registry.serve_registry(node.folder / "registry") as address:
         images.push(address, "small:1", await asyncio.to_thread(small_image, node.folder))
         registry.mirror(node.certs, "registry.test", address)
         async with node.client() as client:

@@ -13,7 +13,7 @@ from cri.streaming.forwarding.portforward import ForwardJob
 from cri.streaming.process.command import Command, Wants
 from cri.streaming.process.exec import CommandJob
 from cri.streaming.process.exit_status import ExitStatus
-from cri.streaming.server import Server, serving
+from cri.streaming.server import Server, serving_streams
 from cri.zones.connection import ZoneConnection
 from daemonkit.faults import Refused
 
@@ -128,5 +128,5 @@ def forwarding(echoes: Echo, ports: tuple[int, ...] = ()) -> ForwardJob:
 async def streaming_server(goodbye: float = 0.0, **settings: object) -> AsyncIterator[Server]:
     """Run a server on a free port; at the end clients are cut off at once, unless there is a goodbye."""
     config = StreamingConfig(**settings)  # type: ignore[arg-type]
-    async with serving(config, goodbye) as running:
+    async with serving_streams(config, goodbye) as running:
         yield running

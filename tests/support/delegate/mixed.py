@@ -180,7 +180,7 @@ async def two_runtimes(
         stack.push_async_callback(node.nothing_left)
         stack.push_async_callback(delegate.close)
         stack.push_async_callback(node.close)
-        address = await stack.enter_async_context(registry.serve(folder / "registry"))
+        address = await stack.enter_async_context(registry.serve_registry(folder / "registry"))
         push(address, folder)
         registry.mirror(node.certs, IMAGE.partition("/")[0], address)
         await delegate.start()

@@ -29,7 +29,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     folder: Path = arguments.folder.resolve()
     bridge = network.bridge_for(str(folder))
-    network.write(folder / "net.d", bridge, folder / "addresses", masquerade=True)
+    network.write_conflist(folder / "net.d", bridge, folder / "addresses", masquerade=True)
     certs = (arguments.certs or folder / "certs.d").resolve()
     made = containerd(folder, Surroundings(arguments.pause, certs, folder / "net.d", arguments.containerd))
     try:
@@ -38,7 +38,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         await stop.wait()
     finally:
         await made.close()
-        await network.remove(bridge)
+        await network.remove_bridge(bridge)
 
 
 if __name__ == "__main__":

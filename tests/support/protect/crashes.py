@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def steps(*operations: str) -> list[str]:
-    found = [name for name in checkpoints.names() if name.split(".")[0] in operations]
+    found = [name for name in checkpoints.checkpoint_names() if name.split(".")[0] in operations]
     assert {name.split(".")[0] for name in found} == set(operations)
     return found
 

@@ -121,7 +121,7 @@ async def test_a_failed_create_leaves_nothing(node: Rig, pod: str, late: bool) -
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await node.container(pod)
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert not node.protect.workloads and not node.node.containers.all() and not node.images.held
+    assert not node.protect.workloads and not node.daemon.records.containers.all() and not node.images.held
     failures.clear()
     await node.container(pod)
 
@@ -328,6 +328,6 @@ def _with(node: Rig, **fields: Any) -> Any:
 
 async def _ended(node: Rig, container: str) -> cri.ContainerStatus:
     """Wait until the container's end is known: its status."""
-    await until(lambda: node.node.containers.get(container).exit is not None)
+    await until(lambda: node.daemon.records.containers.get(container).exit is not None)
     status: cri.ContainerStatus = await node.status(container)
     return status

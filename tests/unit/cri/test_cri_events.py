@@ -150,7 +150,7 @@ async def test_events_without_a_listener_are_kept_for_the_next_listener(node: Ri
     first = Listener(node)
     await first.next(2)
     first.close()
-    await until(lambda: not node.node.events._feed._subscribers)
+    await until(lambda: not node.daemon.events._feed._subscribers)
     container = await node.container(pod)
     assert await Listener(node).kinds(1) == [(CREATED, container)]
     assert await Listener(node).nothing()  # events are told once

@@ -109,11 +109,11 @@ async def test_another_attempt_waits_for_the_undo_of_the_former(node: Rig) -> No
     node.protect.failures["CreateZone"] = NO_MEMORY
     undoing = node.protect.stalls["DestroyZone"] = asyncio.Event()
     first = asyncio.create_task(node.pod(metadata=attempt(0)))
-    await until(lambda: [one.phase for one in node.node.sandboxes.all()] == [SandboxPhase.UNDOING])
+    await until(lambda: [one.phase for one in node.daemon.records.sandboxes.all()] == [SandboxPhase.UNDOING])
     del node.protect.failures["CreateZone"]
     second = asyncio.create_task(node.pod(metadata=attempt(1)))
     done, _ = await asyncio.wait([second], timeout=0.3)
-    assert not done and len(node.node.sandboxes.all()) == 1
+    assert not done and len(node.daemon.records.sandboxes.all()) == 1
     undoing.set()
     pod = await second
     with pytest.raises(grpc.aio.AioRpcError):
@@ -160,7 +160,7 @@ async def test_a_failed_run_leaves_nothing(
     assert raised.value.code() is code
     assert fault.cause in (raised.value.details() or "")
     assert not node.protect.zones and not node.network.attached
-    assert node.node.sandboxes.all() == [] and await node.pods() == []
+    assert node.daemon.records.sandboxes.all() == [] and await node.pods() == []
     node.protect.failures.clear()
     node.protect.late_failures.clear()
     await node.pod()  # the name is free again
@@ -182,7 +182,7 @@ async def test_a_caller_that_goes_away_leaves_nothing(node: Rig) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await node.cri.RunPodSandbox(request, timeout=0.5)
     assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await until(lambda: not node.node.sandboxes.all())
+    await until(lambda: not node.daemon.records.sandboxes.all())
     assert not node.protect.zones and not node.network.attached
 
 
@@ -198,9 +198,9 @@ async def test_an_end_goes_on_without_its_caller(node: Rig, call: str) -> None:
     assert pod in node.protect.zones
     node.protect.stalls["DestroyZone"].set()
     if call == "StopPodSandbox":
-        await until(lambda: node.node.sandboxes.get(pod).phase is SandboxPhase.STOPPED)
+        await until(lambda: node.daemon.records.sandboxes.get(pod).phase is SandboxPhase.STOPPED)
     else:
-        await until(lambda: not node.node.sandboxes.has(pod))
+        await until(lambda: not node.daemon.records.sandboxes.has(pod))
     assert not node.protect.zones and not node.network.attached
     assert node.protect.calls.count("DestroyZone") == 1
 
@@ -210,7 +210,7 @@ async def test_no_network_configuration_is_a_refusal_before_anything_is_done(nod
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await node.pod()
     assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert node.node.sandboxes.all() == [] and "CreateZone" not in node.protect.calls
+    assert node.daemon.records.sandboxes.all() == [] and "CreateZone" not in node.protect.calls
     reply = await node.cri.Status(cri.StatusRequest())
     network = next(c for c in reply.status.conditions if c.type == "NetworkReady")
     assert not network.status and "none there" in network.message
@@ -228,7 +228,7 @@ async def test_an_undo_that_fails_is_finished_later(node: Rig, monkeypatch: pyte
     assert raised.value.code() is grpc.StatusCode.ALREADY_EXISTS
     node.protect.failures.clear()
     await until(lambda: not node.protect.zones)
-    await until(lambda: not node.node.sandboxes.all())
+    await until(lambda: not node.daemon.records.sandboxes.all())
     await node.pod()
 
 
@@ -237,7 +237,7 @@ async def test_a_zone_that_dies_makes_its_pod_not_ready(node: Rig, told: bool) -
     pod = await node.pod()
     container = await node.started(pod)
     await node.protect.crash_zone(pod, "KernelPanic: out of memory", told=told)
-    await until(lambda: node.node.sandboxes.get(pod).death_reason != "")
+    await until(lambda: node.daemon.records.sandboxes.get(pod).death_reason != "")
     assert (await node.pod_status(pod)).state == cri.SANDBOX_NOTREADY
     status = await node.status(container)
     assert (status.state, status.reason) == (cri.CONTAINER_EXITED, "ZoneKernelPanic")

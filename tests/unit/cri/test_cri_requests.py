@@ -253,7 +253,7 @@ async def test_pods(node: Rig, pod: str, fields: dict[str, Any], code: grpc.Stat
     assert raised.value.code() is code and words in (raised.value.details() or "")
     assert (raised.value.details() or "").startswith(("run pod sandbox ", "read annotation ", "attach pod "))
     assert node.protect.calls == before and list(node.network.attached) == [pod]
-    assert [sandbox.id for sandbox in node.node.sandboxes.all()] == [pod]
+    assert [sandbox.id for sandbox in node.daemon.records.sandboxes.all()] == [pod]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,9 @@ async def test_containers(
         await node.container(pod, "bad", **fields)
     assert raised.value.code() is code and words in (raised.value.details() or "")
     assert (raised.value.details() or "").startswith(("create container ", "find "))
-    assert node.protect.calls == before and node.node.containers.all() == [] and not node.images.held
+    assert (
+        node.protect.calls == before and node.daemon.records.containers.all() == [] and not node.images.held
+    )
 
 
 async def test_a_log_directory_that_cannot_be(node: Rig, tmp_path: Path) -> None:

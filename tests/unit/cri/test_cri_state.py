@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cri.daemon import running
+from cri.daemon import running_daemon
 from cri.state.changes import StateChanges, advanced
 from cri.state.container import NEXT as CONTAINER_NEXT
 from cri.state.container import Container, ContainerExit, ContainerImage, ContainerPhase
@@ -180,7 +180,7 @@ async def test_a_host_that_rebooted_has_pods_that_are_not_ready(tmp_path: Path) 
         running = await node.started(pod, "running")
         ended = await node.started(pod, "ended")
         await node.protect.exit(ended, 4, "Error")
-        await until(lambda: node.node.containers.get(ended).exit is not None)
+        await until(lambda: node.daemon.records.containers.get(ended).exit is not None)
     async with rig(tmp_path, FakeProtect(), network) as node:  # a protectd without zones
         assert (await node.pod_status(pod)).state == cri.SANDBOX_NOTREADY
         assert (await node.status(ended)).exit_code == 4
@@ -212,10 +212,10 @@ async def test_news_is_heard_again_after_protectd_was_away(tmp_path: Path) -> No
         container = await node.started(pod)
         protect.stalls["Watch"] = asyncio.Event()
         protect.end_watches()
-        await until(lambda: not node.node.follower.synced.is_set())
+        await until(lambda: not node.daemon.follower.synced.is_set())
         await protect.exit(container, 6, "Error")
         protect.stalls["Watch"].set()
-        await until(node.node.follower.synced.is_set)
+        await until(node.daemon.follower.synced.is_set)
         assert (await node.status(container)).exit_code == 6
 
 
@@ -261,8 +261,8 @@ async def test_a_cancelled_change_is_made_in_memory_and_in_the_store() -> None:
 async def test_a_daemon_that_turned_deaf_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(FakeProtect(), node_config(tmp_path).protect_socket):
         with pytest.raises(ExceptionGroup) as raised:
-            async with running(node_config(tmp_path), FakeImages(), FakeNetwork()) as node:
-                monkeypatch.setattr(node.changes, "zone", None)
+            async with running_daemon(node_config(tmp_path), FakeImages(), FakeNetwork()) as node:
+                monkeypatch.setattr(StateChanges, "zone", None)
                 await node.zones.create_zone(pb.CreateZoneRequest(id="any"))
                 await asyncio.sleep(60)
         assert raised.group_contains(TypeError)

@@ -59,7 +59,7 @@ async def refusal(node: Rig, call: str, subject: str, **fields: Any) -> tuple[gr
 async def test_invalid_stream_request_is_refused(
     node: Rig, call: str, fields: dict[str, Any], words: str
 ) -> None:
-    pod = await node.pod(f"bad-{len(node.node.sandboxes.all())}")
+    pod = await node.pod(f"bad-{len(node.daemon.records.sandboxes.all())}")
     subject = pod if call == "PortForward" else await node.started(pod)
     code, text = await refusal(node, call, subject, **fields)
     assert code is INVALID and words in text

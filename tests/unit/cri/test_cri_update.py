@@ -16,7 +16,7 @@ from cri.cni import template
 from cri.cni.conf import ConfDir
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Invalid, Refused
-from tests.support.cri.cri_node import CHAIN, Rig, rig
+from tests.support.cri.cri_node import CHAIN, Rig, node_config, rig
 from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -185,7 +185,7 @@ async def test_a_pods_size_goes_to_protectd(node: Rig) -> None:
     (sent,) = node.protect.resizes
     overhead = node.config.zone.memory_overhead
     assert (sent.resources.memory_bytes, sent.resources.vcpus) == (256 * MIB + overhead, 2)
-    assert node.node.sandboxes.get(pod).config.linux.resources.memory_limit_in_bytes == 256 * MIB
+    assert node.daemon.records.sandboxes.get(pod).config.linux.resources.memory_limit_in_bytes == 256 * MIB
 
 
 async def test_parts_of_a_resize_that_failed_are_told(node: Rig) -> None:
@@ -195,7 +195,7 @@ async def test_parts_of_a_resize_that_failed_are_told(node: Rig) -> None:
         await resize(node, pod, memory_limit_in_bytes=MIB)
     assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "memory: too much; vCPUs: too many" in (raised.value.details() or "")
-    assert node.node.sandboxes.get(pod).config.linux.resources.memory_limit_in_bytes == 0
+    assert node.daemon.records.sandboxes.get(pod).config.linux.resources.memory_limit_in_bytes == 0
 
 
 @pytest.mark.parametrize("end", ["stopped", "dead"])
@@ -205,13 +205,13 @@ async def test_a_pod_without_a_zone_is_not_resized(node: Rig, end: str) -> None:
         await node.cri.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=pod))
     else:
         await node.protect.crash_zone(pod, "crash")
-        await until(lambda: node.node.sandboxes.get(pod).death_reason != "")
+        await until(lambda: node.daemon.records.sandboxes.get(pod).death_reason != "")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await resize(node, pod, memory_limit_in_bytes=MIB)
     assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert f"it is {end}" in (raised.value.details() or "")
     assert not node.protect.resizes
-    assert node.node.sandboxes.get(pod).config.linux.resources.memory_limit_in_bytes == 0
+    assert node.daemon.records.sandboxes.get(pod).config.linux.resources.memory_limit_in_bytes == 0
 
 
 # -- the pod CIDR
@@ -239,7 +239,7 @@ TEMPLATE = """{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "brid
 async def test_a_template_becomes_a_configuration(tmp_path: Path) -> None:
     source, directory = tmp_path / "template", tmp_path / "net.d"
     source.write_text(TEMPLATE)
-    path = await template.write(source, directory, template.networks("10.1.0.0/24, fd00::/64"))
+    path = await template.write_conflist(source, directory, template.networks("10.1.0.0/24, fd00::/64"))
     made = json.loads(path.read_text())
     assert made["plugins"][0]["ipam"]["ranges"] == [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00::/64"}]]
     assert made["plugins"][0]["ipam"]["routes"] == [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
@@ -253,33 +253,38 @@ async def test_a_template_becomes_a_configuration(tmp_path: Path) -> None:
 async def test_templates_that_are_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "template").write_text(text)
     with pytest.raises(Refused):
-        await template.write(tmp_path / "template", tmp_path / "net.d", template.networks("10.1.0.0/24"))
+        await template.write_conflist(
+            tmp_path / "template", tmp_path / "net.d", template.networks("10.1.0.0/24")
+        )
     with pytest.raises(WrongKey, match="is not a template"):
-        template.check("cni.conf_template", tmp_path / "template")
+        template.check_template("cni.conf_template", tmp_path / "template")
     assert not (tmp_path / "net.d").exists()
 
 
 async def test_templates_that_cannot_be_read_or_put(tmp_path: Path) -> None:
     with pytest.raises(Refused):
-        await template.write(tmp_path / "nothing", tmp_path, template.networks("10.1.0.0/24"))
+        await template.write_conflist(tmp_path / "nothing", tmp_path, template.networks("10.1.0.0/24"))
     (tmp_path / "template").write_text(TEMPLATE)
     (tmp_path / "file").touch()
     with pytest.raises(Broken):
-        await template.write(tmp_path / "template", tmp_path / "file", template.networks("10.1.0.0/24"))
+        await template.write_conflist(
+            tmp_path / "template", tmp_path / "file", template.networks("10.1.0.0/24")
+        )
     with pytest.raises(Invalid):
         template.networks("10.1.0.0/24,")
 
 
-async def test_the_template_waits_for_its_turn(node: Rig, tmp_path: Path) -> None:
+async def test_the_template_waits_for_its_turn(tmp_path: Path) -> None:
     source = tmp_path / "template"
     source.write_text(TEMPLATE)
-    cni = replace(node.config.cni, conf_template=source)
-    object.__setattr__(node.node, "config", replace(node.config, cni=cni))
-    await tell(node, "10.1.0.0/24")  # the network exists: nothing to do
-    assert not node.config.cni.conf_dir.exists() and node.network.check() == CHAIN
-    node.network.trouble = Refused("load", "network", "there is none")
-    await tell(node, "10.1.0.0/24")
-    assert (node.config.cni.conf_dir / template.NAME).exists()
+    config = node_config(tmp_path)
+    config = replace(config, cni=replace(config.cni, conf_template=source))
+    async with rig(tmp_path, config=config) as node:
+        await tell(node, "10.1.0.0/24")  # the network exists: nothing to do
+        assert not config.cni.conf_dir.exists() and node.network.check() == CHAIN
+        node.network.trouble = Refused("load", "network", "there is none")
+        await tell(node, "10.1.0.0/24")
+        assert (config.cni.conf_dir / template.NAME).exists()
 
 
 # -- Status

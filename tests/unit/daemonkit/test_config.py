@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemonkit.config import Bytes, Seconds, duration, load, size
+from daemonkit.config import Bytes, Seconds, duration, load_config, size
 from daemonkit.faults import Invalid, Missing
 
 
@@ -47,16 +47,16 @@ class Config:
 def read(folder: Path, text: str) -> Config:
     path = folder / "c.toml"
     path.write_text(text)
-    return load(Config, path)
+    return load_config(Config, path)
 
 
 def test_a_reader_of_anothers_file_sees_its_own_keys(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text("name = 'n'\nother = 3\n[profile]\nboot = 2\nmore = []\n")
-    assert load(Config, path, unknown_keys=True) == Config("n", profile=Profile(boot=Seconds(2.0)))
+    assert load_config(Config, path, unknown_keys=True) == Config("n", profile=Profile(boot=Seconds(2.0)))
     path.write_text("name = 3\nother = 3\n")
     with pytest.raises(Invalid, match="key 'name': want a string"):
-        load(Config, path, unknown_keys=True)
+        load_config(Config, path, unknown_keys=True)
 
 
 def test_every_type(tmp_path: Path) -> None:
@@ -120,15 +120,15 @@ def test_error_names_file_and_key(tmp_path: Path, text: str, cause: str) -> None
 
 def test_a_missing_file_is_missing(tmp_path: Path) -> None:
     with pytest.raises(Missing, match="no such file"):
-        load(Config, tmp_path / "none.toml")
+        load_config(Config, tmp_path / "none.toml")
 
 
 def test_a_folder_or_binary_is_invalid(tmp_path: Path) -> None:
     with pytest.raises(Invalid):
-        load(Config, tmp_path)
+        load_config(Config, tmp_path)
     (tmp_path / "b").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(Invalid, match="not TOML"):
-        load(Config, tmp_path / "b")
+        load_config(Config, tmp_path / "b")
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_readiness_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abst
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(name.replace("@", "\0"))
         monkeypatch.setenv("NOTIFY_SOCKET", name)
-        assert lifecycle.ready("serving")
+        assert lifecycle.notify_ready("serving")
         assert manager.recv(100) == b"READY=1\nSTATUS=serving"
         assert lifecycle.stopping()
         assert manager.recv(100) == b"STOPPING=1"
@@ -77,10 +77,10 @@ def test_no_manager_is_fine_and_a_dead_one_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    assert not lifecycle.ready()
+    assert not lifecycle.notify_ready()
     assert not caplog.records
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
-    assert not lifecycle.ready()
+    assert not lifecycle.notify_ready()
     assert "was not told READY=1" in caplog.text
 
 
@@ -235,7 +235,7 @@ def test_a_daemon_lists_its_checkpoints_without_a_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert start(tmp_path, "broken", "--list-checkpoints") == (0, [])
-    assert capsys.readouterr().out.split() == checkpoints.names()
+    assert capsys.readouterr().out.split() == checkpoints.checkpoint_names()
 
 
 def test_a_lock_has_one_holder(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_signal_asks_to_stop_and_the_daemon_finishes() -> None:
         await stop.wait()
         finished.append(True)
 
-    assert lifecycle.run(serve) == 0
+    assert lifecycle.run_until_signal(serve) == 0
     assert finished == [True]
 
 
@@ -268,7 +268,7 @@ def test_a_second_signal_cancels(caplog: pytest.LogCaptureFixture) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         await asyncio.Event().wait()
 
-    assert lifecycle.run(serve) == 1
+    assert lifecycle.run_until_signal(serve) == 1
     assert "again" in caplog.text
 
 
@@ -279,9 +279,9 @@ def test_a_fault_is_one_line_and_a_bug_keeps_its_traceback(caplog: pytest.LogCap
     async def broken(stop: asyncio.Event) -> None:
         raise KeyError("k")
 
-    assert lifecycle.run(refused) == 1
+    assert lifecycle.run_until_signal(refused) == 1
     assert caplog.records[-1].getMessage() == "listen on /s: taken" and not caplog.records[-1].exc_info
-    assert lifecycle.run(broken) == 1
+    assert lifecycle.run_until_signal(broken) == 1
     assert caplog.records[-1].exc_info
 
 
@@ -293,9 +293,9 @@ def test_faults_of_a_task_group_are_a_line_each(caplog: pytest.LogCaptureFixture
     async def mixed(stop: asyncio.Event) -> None:
         raise ExceptionGroup("both", [Refused("listen on", "/s", "taken"), KeyError("k")])
 
-    assert lifecycle.run(refused) == 1
+    assert lifecycle.run_until_signal(refused) == 1
     assert caplog.records[-1].getMessage() == "listen on /s: taken" and not caplog.records[-1].exc_info
-    assert lifecycle.run(mixed) == 1
+    assert lifecycle.run_until_signal(mixed) == 1
     assert caplog.records[-1].exc_info
 
 
@@ -316,7 +316,7 @@ def test_the_limit_of_open_files_is_raised() -> None:
         async def serve(stop: asyncio.Event) -> None:
             assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == wanted
 
-        assert lifecycle.run(serve) == 0
+        assert lifecycle.run_until_signal(serve) == 0
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

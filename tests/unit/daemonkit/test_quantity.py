@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemonkit.quantity import text, whole
+from daemonkit.quantity import quantity_text, whole
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_invalid_quantity_is_refused(written: object) -> None:
 
 @given(st.integers(0, 2**63 - 1))
 def test_written_quantity_is_read_as_the_same_size(size: int) -> None:
-    assert whole(text(size)) == size
+    assert whole(quantity_text(size)) == size

@@ -57,7 +57,7 @@ def _ask(
 
     def say() -> None:
         try:
-            wire.write(told, said)
+            wire.write_bytes(told, said)
         except BrokenPipeError:
             pass
         finally:

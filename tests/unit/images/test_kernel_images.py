@@ -49,9 +49,11 @@ def test_malformed_metadata(data: bytes, cause: str) -> None:
 
 
 def test_a_kernel_that_fits() -> None:
-    kconfig.check(config(), "x", set())
-    kconfig.check(config(OVERLAY_FS="m", NET_9P="m"), "x", {"addons.squashfs"})
-    kconfig.check(config(SQUASHFS="m", XEN_BLKDEV_FRONTEND="m"), "x", {"initramfs", "addons.squashfs"})
+    kconfig.check_kconfig(config(), "x", set())
+    kconfig.check_kconfig(config(OVERLAY_FS="m", NET_9P="m"), "x", {"addons.squashfs"})
+    kconfig.check_kconfig(
+        config(SQUASHFS="m", XEN_BLKDEV_FRONTEND="m"), "x", {"initramfs", "addons.squashfs"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_a_kernel_that_fits() -> None:
 )
 def test_a_kernel_that_cannot_work(data: bytes, extras: set[str], cause: str) -> None:
     with pytest.raises(Refused, match=cause):
-        kconfig.check(data, "x", extras)
+        kconfig.check_kconfig(data, "x", extras)
 
 
 _LINES = st.lists(st.sampled_from([b"A=1", b"KERNEL_ARCH=", b"KERNEL_VERSION=\xff", b"#", b" ", b"=", b"\0"]))
@@ -85,7 +87,7 @@ def test_nothing_in_a_configuration_is_trusted(noise: bytes, at: int) -> None:
     whole = config()
     for untrusted in (noise, gzip.compress(noise), whole[:at] + noise + whole[at + len(noise) :]):
         with contextlib.suppress(Refused):
-            kconfig.check(untrusted, "x", set())
+            kconfig.check_kconfig(untrusted, "x", set())
 
 
 def _pod(kernel: str | None = None) -> cri.PodSandboxConfig:

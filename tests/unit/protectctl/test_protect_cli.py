@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from daemonkit.config import load
+from daemonkit.config import load_config
 from daemonkit.faults import Refused, Unreachable
 from daemonkit.rpc.server import serve_unix
 from protect.assembly import Assembly
@@ -169,7 +169,7 @@ def test_wrong_usage(arguments: list[str]) -> None:
 
 
 def test_the_example_is_the_defaults() -> None:
-    assert load(ProtectdConfig, ROOT / "packaging" / "protectd.toml") == ProtectdConfig(
+    assert load_config(ProtectdConfig, ROOT / "packaging" / "protectd.toml") == ProtectdConfig(
         profiles={"default": ProtectdConfig().profile("")}
     )
 

@@ -109,7 +109,10 @@ def test_steps_fit_the_change(tree: Path) -> None:
 def test_output_and_exit_code_of_each_step_are_told(capfd: pytest.CaptureFixture[str]) -> None:
     fails = quick.Step("fails", (sys.executable, "-c", "print('on stdout'); exit('on stderr')"))
     succeeds = quick.Step("succeeds", (sys.executable, "-c", "print(1 + 1); print('last line')"))
-    assert {step.name: status for step, status in quick.run([fails, succeeds])} == {"fails": 1, "succeeds": 0}
+    assert {step.name: status for step, status in quick.run_steps([fails, succeeds])} == {
+        "fails": 1,
+        "succeeds": 0,
+    }
     shown = capfd.readouterr().out
     assert "quick: fails: " in shown and "on stdout\n" in shown and "on stderr\n" in shown
     assert "last line\n" in shown and "2\n" not in shown

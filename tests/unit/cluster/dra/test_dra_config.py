@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster.dra.config import DraConfig
-from daemonkit.config import load
+from daemonkit.config import load_config
 from daemonkit.faults import Invalid
 
 PATH = ("'relative'", "''", "3")
@@ -48,7 +48,7 @@ def test_a_value_that_cannot_work(tmp_path: Path, key: str, value: str) -> None:
     path = tmp_path / "dra.toml"
     path.write_text(f"{key} = {value}\n")
     with pytest.raises(Invalid) as caught:
-        load(DraConfig, path)
+        load_config(DraConfig, path)
     table = key.rpartition(".")[0]
     text = str(caught.value)
     assert text.startswith(f"read configuration {path}: ") and (f"'{key}'" in text or f"'{table}." in text)

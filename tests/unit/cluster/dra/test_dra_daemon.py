@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cluster.dra.config import DraConfig
-from cluster.dra.daemon import serve
+from cluster.dra.daemon import serve_dra
 from cluster.dra.slices.document import devices
 from daemonkit.config import Seconds
 from daemonkit.quantity import whole
@@ -73,7 +73,7 @@ class DraNode:
 @contextlib.asynccontextmanager
 async def driving(config: DraConfig) -> AsyncIterator[None]:
     stop = asyncio.Event()
-    task = asyncio.ensure_future(serve(config, stop))
+    task = asyncio.ensure_future(serve_dra(config, stop))
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 
 from cluster.dra.config import DraConfig, GranulesConfig
-from cluster.dra.daemon import serve
+from cluster.dra.daemon import serve_dra
 from daemonkit.config import Bytes
 from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
@@ -87,7 +87,7 @@ async def offering(short_path: Path) -> AsyncIterator[PluginKubelet]:
     granules = GranulesConfig(Bytes(GRANULE), devices_dir=folder)
     config = DraConfig(node="node-1", protect_socket=short_path / "protect.sock", granules=granules)
     stop = asyncio.Event()
-    task = asyncio.ensure_future(serve(config, stop))
+    task = asyncio.ensure_future(serve_dra(config, stop))
     try:
         yield PluginKubelet(folder)
     finally:

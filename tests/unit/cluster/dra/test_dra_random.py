@@ -23,7 +23,7 @@ from cluster.dra.slices.document import Document, NodeSlice, SliceVersion, devic
 from cluster.dra.slices.keeper import SliceKeeper
 from daemonkit.config import Seconds
 from daemonkit.faults import Exhausted, Fault, Unreachable
-from daemonkit.quantity import text, whole
+from daemonkit.quantity import quantity_text, whole
 from daemonkit.rpc.client import channel
 from tests.support.dra.claims import allocated
 from tests.support.labels.api_server import NAME
@@ -241,7 +241,7 @@ class Node:
             return
         self.count += 1
         uid = f"uid-{name}-{self.count}"
-        made = allocated(name, uid, text(size), f"pod-{uid}", device=device, shared=self.api.shared)
+        made = allocated(name, uid, quantity_text(size), f"pod-{uid}", device=device, shared=self.api.shared)
         self.api.claims[name], self.sizes[name] = made, size
 
     async def _ask(self, name: str) -> None:

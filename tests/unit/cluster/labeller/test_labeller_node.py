@@ -167,7 +167,7 @@ async def test_a_failure_is_tried_again_later_and_later(
     async def read() -> Labels:
         return HERE
 
-    await keeper.keep(read, sink, 30.0, stop)
+    await keeper.keep_labels(read, sink, 30.0, stop)
     assert sink.taken == [HERE, HERE, HERE]
     for index, pause in enumerate(pauses[:12]):
         step = min(300.0, 2.0**index)
@@ -186,5 +186,5 @@ async def test_while_nothing_is_known_the_labels_stay() -> None:
         stop.set()
         raise Unreachable("ask", "", "xenpod-cri is away")
 
-    await keeper.keep(read, sink, 30.0, stop)
+    await keeper.keep_labels(read, sink, 30.0, stop)
     assert sink.taken == []

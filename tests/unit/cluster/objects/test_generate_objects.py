@@ -316,7 +316,7 @@ def test_user_data_sets_the_variable_that_kubeadms_unit_reads() -> None:
 
 def test_every_kind_has_a_file_and_every_platform_its_texts() -> None:
     wanted = GenerateOptions([one for one in output.WHAT if one != "granules"])  # claims are there
-    files = output.files(output.objects([METAL, BARE], wanted), "yaml")
+    files = output.files_by_kind(output.objects([METAL, BARE], wanted), "yaml")
     assert list(files) == [
         "runtimeclass.yaml",
         "mutatingadmissionpolicy.yaml",

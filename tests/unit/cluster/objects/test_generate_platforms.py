@@ -13,7 +13,7 @@ import cri.config
 from cluster.objects import platforms, syntax
 from cluster.objects.platforms import DelegateRules, NodePlatform
 from cluster.objects.syntax import Taint
-from daemonkit.config import Bytes, load
+from daemonkit.config import Bytes, load_config
 from daemonkit.faults import Invalid, Missing
 
 SHIPPED = Path(__file__).resolve().parents[4] / "packaging/cri.toml"
@@ -291,7 +291,7 @@ def test_the_delegate_of_a_node_is_that_of_its_configuration(tmp_path: Path) -> 
     """xenpod-cri and the policy in the API server have the same namespaces."""
     table = '[delegate]\nendpoint = "unix:///run/c.sock"\nnamespaces = ["kube-system", "calico-*"]\n'
     path = written(tmp_path, table + 'default = "xenpod"\nhost_network = "delegate"')
-    config = load(cri.config.CriConfig, path)
+    config = load_config(cri.config.CriConfig, path)
     wanted = DelegateRules(config.delegate.namespaces, "xenpod", "delegate")
     by_status, _ = platforms.of_status(info({"xenpod": {}}, delegate=asdict(config.delegate)))
     for found in (platforms.of_config(path), by_status):

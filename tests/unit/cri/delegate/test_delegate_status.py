@@ -98,7 +98,7 @@ async def test_both_learn_the_pods_addresses(mixed: Mixed) -> None:
     network = cri.NetworkConfig(pod_cidr="10.1.0.0/16")
     request = cri.UpdateRuntimeConfigRequest(runtime_config=cri.RuntimeConfig(network_config=network))
     await mixed.ours.cri.UpdateRuntimeConfig(request)
-    assert mixed.ours.node.kubelet.pod_cidr == "10.1.0.0/16"
+    assert mixed.ours.daemon.pod_cidr.cidr == "10.1.0.0/16"
     assert [seen.request for seen in mixed.other.asked("UpdateRuntimeConfig")] == [
         request.SerializeToString()
     ]

@@ -117,7 +117,7 @@ async def _updated(node: Rig, container: str, limit: Resources) -> None:
 async def test_the_zone_grows_before_its_container(tmp_path: Path) -> None:
     """The zone does not shrink with its container: the later update of the pod does that."""
     async with rig(tmp_path) as node:
-        overhead = node.node.config.zone.memory_overhead // MIB
+        overhead = node.daemon.config.zone.memory_overhead // MIB
         pod = await node.pod(linux=cri.LinuxPodSandboxConfig(resources=limited(200, 1000)))
         linux = cri.LinuxContainerConfig(resources=limited(200, 1000))
         one = await node.started(pod, "one", linux=linux)
@@ -149,7 +149,7 @@ async def test_a_container_that_its_zone_cannot_hold_stays(tmp_path: Path) -> No
         assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert "the zone can have 300 MiB" in (raised.value.details() or "")
         assert node.protect.updates == []
-        kept = node.node.containers.get(one).config.linux.resources
+        kept = node.daemon.records.containers.get(one).config.linux.resources
         assert kept.memory_limit_in_bytes == 200 * MIB
 
 

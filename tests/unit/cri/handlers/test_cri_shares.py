@@ -119,7 +119,7 @@ async def test_the_containers_count_where_the_pod_says_nothing(node: Rig) -> Non
     one = await container(node, made, "one", limited(50_000, 512))
     await container(node, made, "two", limited(30_000, 256))
     await node.protect.exit(one, 0, "Completed")
-    await until(lambda: not node.node.containers.get(one).live)
+    await until(lambda: not node.daemon.records.containers.get(one).live)
     await container(node, made, "three", limited(30_000, 256))
     assert told(node) == [(128, 60), (192, 90), (128, 70)]
 
@@ -128,7 +128,7 @@ async def test_an_init_container_without_a_limit_lifts_the_cap_for_its_time(node
     made = await pod(node, limited(50_000, 512))
     first = await container(node, made, "first", FREE)
     await node.protect.exit(first, 0, "Completed")
-    await until(lambda: not node.node.containers.get(first).live)
+    await until(lambda: not node.daemon.records.containers.get(first).live)
     await container(node, made, "main", limited(50_000, 512))
     assert told(node) == [(128, 0), (128, 60)]
 

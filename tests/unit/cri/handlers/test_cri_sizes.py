@@ -11,7 +11,7 @@ import pytest
 import protect.config
 from cri.checks.handlers import trouble
 from cri.config import ANNOTATIONS, MEMORY, VCPUS, CriConfig, HandlerConfig
-from daemonkit.config import Bytes, load
+from daemonkit.config import Bytes, load_config
 from daemonkit.faults import Invalid
 from protect.server.host import bounds
 from tests.support.cri.cri_node import Rig, node_config, rig
@@ -88,14 +88,14 @@ def test_a_handler_that_cannot_be_ends_the_start(tmp_path: Path, text: str, caus
     path = tmp_path / "cri.toml"
     path.write_text(f"[handlers.fast]\n{text}\n")
     with pytest.raises(Invalid) as raised:
-        load(CriConfig, path)
+        load_config(CriConfig, path)
     assert all(part in str(raised.value) for part in (str(path), "handlers.fast", *causes))
 
 
 def test_a_handler_says_its_size_in_the_usual_words(tmp_path: Path) -> None:
     path = tmp_path / "cri.toml"
     path.write_text('[handlers.xenpod]\nmemory = "512MiB"\nvcpus = 3\nreserve = "limit"\n')
-    assert load(CriConfig, path).handlers == {"xenpod": SIZED}
+    assert load_config(CriConfig, path).handlers == {"xenpod": SIZED}
 
 
 def test_a_handlers_size_is_within_its_profile() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from cri.checks.handlers import fallback, trouble, unmet, zone_mode
 from cri.config import CriConfig, HandlerConfig, HandlerMode
-from daemonkit.config import Bytes, load
+from daemonkit.config import Bytes, load_config
 from daemonkit.faults import Invalid
 from tests.support.cri.cri_node import Rig, node_config, rig
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -209,7 +209,7 @@ def test_impossible_handler_key_fails_the_start(tmp_path: Path, line: str, cause
     path = tmp_path / "cri.toml"
     path.write_text(f"[handlers.fast]\n{line}\n")
     with pytest.raises(Invalid) as raised:
-        load(CriConfig, path)
+        load_config(CriConfig, path)
     assert cause in str(raised.value) and "handlers.fast." in str(raised.value)
 
 

@@ -179,7 +179,7 @@ async def test_new_pods_and_containers_are_sampled_soon(node: Rig, monkeypatch: 
     monkeypatch.setattr(sampler, "_SETTLE", 0.01)
     monkeypatch.setattr(sampler, "_RETRY", 0.01)
     earlier = await node.pod("earlier")
-    async with sampler.sampling(node.node) as rates:
+    async with sampler.sampling(node.daemon.records, node.daemon.zones, node.daemon.follower.synced) as rates:
         await until(lambda: rates.read_ns(earlier) is not None)
         node.protect.failures["ZoneStats"] = Unreachable("read", "statistics", "not now")
         pod = await node.pod()
@@ -193,7 +193,7 @@ async def test_new_pods_and_containers_are_sampled_soon(node: Rig, monkeypatch: 
 
 
 async def test_recent_samples_are_not_read_again(node: Rig) -> None:
-    reader = sampler.Sampler(node.node)
+    reader = sampler.Sampler(node.daemon.records, node.daemon.zones, node.daemon.follower.synced)
     pod, other = await node.pod(), await node.pod("other")
     await reader.sample()
     await reader.sample()
@@ -210,7 +210,7 @@ async def test_recent_samples_are_not_read_again(node: Rig) -> None:
 
 
 async def test_nobody_who_asks_is_no_reason_to_read_often(node: Rig) -> None:
-    reader = sampler.Sampler(node.node)
+    reader = sampler.Sampler(node.daemon.records, node.daemon.zones, node.daemon.follower.synced)
     pod = await node.pod()
     reader.adapt()
     assert reader.interval == sampler._INTERVAL

@@ -95,4 +95,4 @@ async def test_images_are_mended_before_a_container_gets_them(tmp_path: Path) ->
             await node.container(pod, "second", mounts=[_mount("/models")])
         assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert "it is damaged (pull it again)" in (caught.value.details() or "")
-        assert len(node.node.containers.all()) == 1 and len(images.held) == 1
+        assert len(node.daemon.records.containers.all()) == 1 and len(images.held) == 1

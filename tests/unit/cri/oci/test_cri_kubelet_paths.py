@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from cri.container.kubelet_paths import EmptyDirSource, KubeletFiles, SeenPath, find, look, see
-from cri.container.volumes import plan
+from cri.container.kubelet_paths import (
+    EmptyDirSource,
+    KubeletFiles,
+    SeenPath,
+    find_sources,
+    look_up_sources,
+    see,
+)
+from cri.container.volumes import plan_volumes
 from cri.state.sandbox import EMPTY_DIR, SMALL_FILES
 from daemonkit.faults import Unsupported
 from daemonkit.host.mountinfo import mounts
@@ -50,7 +57,7 @@ HOST: Mapping[str, SeenPath] = {
 
 
 def found(path: str, *in_zone: str) -> EmptyDirSource | KubeletFiles | None:
-    return find("1-2-3", [path, "/etc"], in_zone, HOST.get).get(path)
+    return find_sources("1-2-3", [path, "/etc"], in_zone, HOST.get).get(path)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +116,7 @@ def test_huge_pages_are_refused() -> None:
 
 
 async def test_other_paths_are_not_looked_at() -> None:
-    assert await look("s", "1-2-3", ["/nowhere", f"{VOLUMES}/cache/below"], [EMPTY_DIR]) == {}
+    assert await look_up_sources("s", "1-2-3", ["/nowhere", f"{VOLUMES}/cache/below"], [EMPTY_DIR]) == {}
 
 
 async def test_empty_dir_in_the_zone_has_the_mode_and_owner_of_the_hosts(tmp_path: Path) -> None:
@@ -118,7 +125,7 @@ async def test_empty_dir_in_the_zone_has_the_mode_and_owner_of_the_hosts(tmp_pat
     volume.mkdir(parents=True)
     volume.chmod(0o2770)
     (volume.parent / "link").symlink_to(volume)
-    found = await look("s", "u-1", [str(volume), str(volume.parent / "link")], [EMPTY_DIR])
+    found = await look_up_sources("s", "u-1", [str(volume), str(volume.parent / "link")], [EMPTY_DIR])
     source = found[str(volume)]
     assert isinstance(source, EmptyDirSource)
     assert found.keys() == {str(volume)} and source.on_disk
@@ -140,8 +147,8 @@ def test_empty_dirs_in_the_zone_have_sizes_modes_and_sub_paths() -> None:
         cri.Mount(container_path="/b", host_path=f"{PARTS}/disk/web/0"),
         cri.Mount(container_path="/c", host_path="/srv"),
     ]
-    in_zone = find("1-2-3", [mount.host_path for mount in asked], [EMPTY_DIR], HOST.get)
-    planned = plan("c1", asked, in_zone=in_zone, empty_dir_size=5 << 20)
+    in_zone = find_sources("1-2-3", [mount.host_path for mount in asked], [EMPTY_DIR], HOST.get)
+    planned = plan_volumes("c1", asked, in_zone=in_zone, empty_dir_size=5 << 20)
     assert [bind["source"] for bind in planned.mounts] == [
         "/run/xenpod/containers/c1/volumes/0",
         "/run/xenpod/containers/c1/volumes/1",
@@ -161,7 +168,7 @@ MESSAGE = f"{POD}/containers/web/0123abcd"
 @pytest.mark.parametrize("readonly", [False, True])
 def test_a_termination_message_is_returned_only_if_it_is_writable(readonly: bool) -> None:
     asked = cri.Mount(container_path="/m", host_path=MESSAGE, readonly=readonly)
-    planned = plan("c1", [asked], in_zone=find("1-2-3", [MESSAGE], [SMALL_FILES], HOST.get))
+    planned = plan_volumes("c1", [asked], in_zone=find_sources("1-2-3", [MESSAGE], [SMALL_FILES], HOST.get))
     (volume,) = planned.files
     expected = (False, 0, "") if readonly else (True, 4096, "/var/lib/kubelet/")
     assert (volume.writable, volume.return_bytes, volume.beneath) == expected
@@ -179,6 +186,6 @@ def test_a_termination_message_is_returned_only_if_it_is_writable(readonly: bool
     ],
 )
 def test_only_the_own_pods_termination_message_is_returned(pod_uid: str, path: str) -> None:
-    found = find(pod_uid, [path], [SMALL_FILES], HOST.get)
-    planned = plan("c1", [cri.Mount(container_path="/m", host_path=path)], in_zone=found)
+    found = find_sources(pod_uid, [path], [SMALL_FILES], HOST.get)
+    planned = plan_volumes("c1", [cri.Mount(container_path="/m", host_path=path)], in_zone=found)
     assert planned.files == () and [volume.host_path for volume in planned.shared] == [path]

@@ -18,7 +18,7 @@ from cri.oci.process import process
 from cri.oci.seccomp import DEFAULT as DEFAULT_PROFILE
 from cri.oci.seccomp import local_profile, seccomp
 from cri.oci.seccomp_bpf import compiled
-from cri.oci.seccomp_profile import MACHINES, ContainerFacts, resolve
+from cri.oci.seccomp_profile import MACHINES, ContainerFacts, resolve_profile
 from cri.oci.spec import spec
 from cri.oci.user import User
 from daemonkit.faults import Broken, Fault, Invalid, Unsupported
@@ -33,7 +33,7 @@ ALLOW_ALL: dict[str, Any] = {"defaultAction": "SCMP_ACT_ALLOW"}
 
 
 def _resolved(profile: object, container: ContainerFacts = X86) -> dict[str, Any]:
-    return dict(resolve(json.dumps(profile).encode(), "p", container))
+    return dict(resolve_profile(json.dumps(profile).encode(), "p", container))
 
 
 def _rules(*rules: dict[str, Any], container: ContainerFacts = X86) -> list[dict[str, Any]]:
@@ -151,7 +151,7 @@ def test_broken_profiles(profile: object) -> None:
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000, b"9" * 10_000])
 def test_profiles_that_are_not_json(text: bytes) -> None:
     with pytest.raises(Invalid):
-        resolve(text, "p", X86)
+        resolve_profile(text, "p", X86)
 
 
 def test_profiles_with_notifications_have_nobody_to_answer() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from cri.checks.mounts import LIMIT, check_mounts, place
 from cri.checks.userns import PodIdMapping
-from cri.container.volumes import plan
+from cri.container.volumes import plan_volumes
 from cri.oci.mounts import arranged
 from daemonkit.faults import Fault, Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -87,7 +87,7 @@ def test_supported_mount_options_are_accepted() -> None:
 
 
 def test_each_is_shared_and_bound_from_there() -> None:
-    volumes = plan(
+    volumes = plan_volumes(
         "c1",
         [
             mount(),
@@ -107,7 +107,7 @@ def test_each_is_shared_and_bound_from_there() -> None:
     assert volumes.mounts[1]["destination"] == "/etc/hosts"
     flags = [(each.readonly, each.follow_host) for each in volumes.shared]
     assert flags == [(False, False), (True, False), (True, False), (False, True)]
-    assert volumes.follows_host and not plan("c1", [mount()]).follows_host
+    assert volumes.follows_host and not plan_volumes("c1", [mount()]).follows_host
     assert all(volume.create_directory for volume in volumes.shared)
 
 

@@ -40,7 +40,7 @@ async def test_exec_output_takes_its_namespaces_share_of_memory_and_gives_it_bac
     """All 20 MiB have come, without an end: the held bytes show."""
     container = await node.started(pod)
     other = await node.started(await node.pod(metadata=_metadata("other", "elsewhere")))
-    chunk, free = b"x" * (1 << 20), node.node.memory.free
+    chunk, free = b"x" * (1 << 20), node.daemon.containers.exec_sync.memory.free
     end = node.protect.stalls["ExecEnd"] = asyncio.Event()
     node.protect.exec_outputs = [pb.ExecOutput(stdout=chunk) for _ in range(20)]
     node.protect.exec_outputs.append(pb.ExecOutput(exit=pb.ProcessExit(exit_code=3)))
@@ -49,8 +49,16 @@ async def test_exec_output_takes_its_namespaces_share_of_memory_and_gives_it_bac
         for one in (container, container, other)
     ]
     await until(lambda: node.protect.calls.count("ExecEnd") == len(calls))
-    await until(lambda: node.node.memory.held("default") > 0 and node.node.memory.held("elsewhere") > 0)
-    assert node.node.memory.free >= 0 and node.node.memory.held("default") <= free // 2
+    await until(
+        lambda: (
+            node.daemon.containers.exec_sync.memory.held("default") > 0
+            and node.daemon.containers.exec_sync.memory.held("elsewhere") > 0
+        )
+    )
+    assert (
+        node.daemon.containers.exec_sync.memory.free >= 0
+        and node.daemon.containers.exec_sync.memory.held("default") <= free // 2
+    )
     end.set()
     replies = await asyncio.gather(*calls)
     # Cut off, but none failed, and each has enough for a probe.
@@ -58,7 +66,7 @@ async def test_exec_output_takes_its_namespaces_share_of_memory_and_gives_it_bac
     kept = sum(len(reply.stdout) for reply in replies)
     assert kept * execsync.COPIES <= free + len(replies) * execsync.COPIES * execsync.OUTPUT_FLOOR
     assert min(len(reply.stdout) for reply in replies) >= execsync.OUTPUT_FLOOR
-    await until(lambda: node.node.memory.free == free)
+    await until(lambda: node.daemon.containers.exec_sync.memory.free == free)
 
 
 async def test_a_namespace_without_a_share_left_still_gets_the_floor(node: Rig, pod: str) -> None:
@@ -69,7 +77,7 @@ async def test_a_namespace_without_a_share_left_still_gets_the_floor(node: Rig, 
         pb.ExecOutput(stdout=b"later"),
         EXIT,
     ]
-    while node.node.memory.take("default", 1 << 10):
+    while node.daemon.containers.exec_sync.memory.take("default", 1 << 10):
         pass
     reply = await node.cri.ExecSync(cri.ExecSyncRequest(container_id=container, cmd=["x"]))
     assert (reply.stdout, reply.stderr) == (b"x" * 10_000, b"y" * (execsync.OUTPUT_FLOOR - 10_000))
@@ -77,19 +85,24 @@ async def test_a_namespace_without_a_share_left_still_gets_the_floor(node: Rig, 
 
 async def test_execs_of_a_client_that_goes_away_hold_no_memory(node: Rig, pod: str) -> None:
     container = await node.started(pod)
-    free, calls = node.node.memory.free, node.node.exec_calls.free
+    free, calls = node.daemon.containers.exec_sync.memory.free, node.daemon.containers.exec_sync.calls.free
     node.protect.stalls["ExecEnd"] = asyncio.Event()
     node.protect.exec_outputs = [pb.ExecOutput(stdout=b"x" * (1 << 20)), EXIT]
     call = node.cri.ExecSync(cri.ExecSyncRequest(container_id=container, cmd=["x"]))
-    await until(lambda: node.node.memory.free < free)
+    await until(lambda: node.daemon.containers.exec_sync.memory.free < free)
     call.cancel()
-    await until(lambda: (node.node.memory.free, node.node.exec_calls.free) == (free, calls))
+    await until(
+        lambda: (
+            (node.daemon.containers.exec_sync.memory.free, node.daemon.containers.exec_sync.calls.free)
+            == (free, calls)
+        )
+    )
 
 
 async def test_a_namespace_that_fills_its_share_of_exec_calls_is_refused_alone(node: Rig, pod: str) -> None:
     mine = await node.started(pod)
     other = await node.started(await node.pod(metadata=_metadata("other", "elsewhere")))
-    while node.node.exec_calls.take("default"):
+    while node.daemon.containers.exec_sync.calls.take("default"):
         pass
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await node.cri.ExecSync(cri.ExecSyncRequest(container_id=mine, cmd=["x"]))

@@ -16,7 +16,7 @@ from cri.streaming.pods import Pods, Slots
 from cri.streaming.process.command import Command
 from cri.streaming.process.copy import copy_streams
 from cri.streaming.process.exit_status import ExitStatus
-from cri.streaming.server import URLS_OF_POD, serving
+from cri.streaming.server import URLS_OF_POD, serving_streams
 from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, FrameType, Ping, SynStream
 from cri.streaming.transport.inbox import Inbox
@@ -110,7 +110,7 @@ def test_a_pod_that_comes_again_has_no_time_ahead_of_others() -> None:
 
 async def test_a_new_stream_opens_ahead_of_open_streams() -> None:
     scheduler = FairScheduler()
-    async with serving(StreamingConfig(), scheduler=scheduler) as streaming:
+    async with serving_streams(StreamingConfig(), scheduler=scheduler) as streaming:
         busy = scheduler.share()
         busy.used = 5.0
         assert scheduler.free(busy), "the clock is at its time now"

@@ -47,7 +47,7 @@ def test_failed_reservation_gives_its_space_back(tmp_path: Path, monkeypatch: py
 
 
 def test_free_space_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk_space.check(tmp_path)
+    disk_space.check_space(tmp_path)
     _with_free(monkeypatch, tmp_path, disk_space.LEAST - 4096)
     with pytest.raises(Exhausted, match="No space left on device .free space in state_dir"):
-        disk_space.check(tmp_path)
+        disk_space.check_space(tmp_path)

@@ -41,7 +41,7 @@ async def spans(collector: Collector, agent: SimAgent, sampling: float = 1.0) ->
     async with tracing(TracesConfig(collector.endpoint, sampling=sampling), "p"):
         with step("zone.boot", zone="z1"):
             hello = await link.open(60)
-            reported.show(hello.steps)
+            reported.show_steps(hello.steps)
         await link.call(FACTS, 60)
     await link.close()
     await agent.stop()
