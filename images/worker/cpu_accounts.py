@@ -28,7 +28,7 @@ def tenant_key(tenant: str) -> bytes:
     return blake2b(tenant.encode(), digest_size=TENANT_BYTES).digest() if tenant else HOST
 
 
-class _Account(NamedTuple):
+class _Balance(NamedTuple):
     left: float
     at: float
 
@@ -38,7 +38,7 @@ class CpuAccounts:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._accounts: dict[bytes, _Account] = {}
+        self._accounts: dict[bytes, _Balance] = {}
 
     def in_debt(self, tenant: bytes) -> bool:
         """Whether the tenant has used more than its share lately."""
@@ -51,7 +51,7 @@ class CpuAccounts:
         if len(self._accounts) >= _MOST_ACCOUNTS:
             self._close_full_accounts()
         left = max(self._left(tenant) - seconds, -_LARGEST_DEBT_SECONDS)
-        self._accounts[tenant] = _Account(left, self._clock())
+        self._accounts[tenant] = _Balance(left, self._clock())
 
     def _left(self, tenant: bytes) -> float:
         if (account := self._accounts.get(tenant)) is None:
