@@ -11,7 +11,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any, Generic, TypeVar
 
 from daemonkit.tasks import complete
@@ -44,7 +44,7 @@ class WorkerThreads:
         self._pool = ThreadPoolExecutor(most, "image")
 
     async def run(self, work: Callable[[CancelToken], T]) -> T:
-        """Run blocking work; when this raises CancelledError, the thread has stopped."""
+        """Run blocking work for the current tenant; if this raises CancelledError, the thread has stopped."""
         token = CancelToken()
         # Futures that refer to each other are cycles: a result in a future would stay until garbage
         # collection, and some results take 100 MiB.
@@ -58,7 +58,7 @@ class WorkerThreads:
                 forget_frames(error)
                 failure.append(error)
 
-        begun = self._pool.submit(carry_out)
+        begun = self._pool.submit(copy_context().run, carry_out)
         ended = asyncio.wrap_future(begun)
         try:
             await asyncio.wait([ended])

@@ -23,6 +23,7 @@ from typing import NamedTuple, NoReturn
 
 from images.worker.confinement.confine import Confinement, Needs
 from images.worker.confinement.program import Order, ProgramConfinement
+from images.worker.cpu_accounts import BURST_SECONDS, CpuAccounts
 from images.worker.handles import ONLINE, PROGRAM, Given, receive_order
 from images.worker.jobs import carry_out, load_modules, prepared, refuse
 
@@ -32,14 +33,14 @@ _OOM_SCORE = "500"
 _NEEDS = Needs(handles=32)
 # Connections to registries, and sockets of the daemon for answers.
 _SERVING = Needs(handles=256)
-# Seconds of CPU time before a child becomes low priority: enough for a whole small image. The parent checks
-# younger children every tenth of a second.
-_SHORT, _LOOK = 0.1, 0.1
+# The parent checks every tenth of a second which young children have used their tenant's burst of CPU time.
+_LOOK = 0.1
 
 
 class _Worker(NamedTuple):
     """ended: a pidfd; asker: a socket for the status. The daemon shuts its end to kill the worker."""
 
+    tenant: bytes
     pid: int
     ended: int
     asker: socket.socket
@@ -55,6 +56,7 @@ class Parent:
         self._confinements: dict[bool, Confinement] = {False: Confinement()}
         self._programs: ProgramConfinement | None = None
         self._workers: dict[int, _Worker] = {}
+        self._accounts = CpuAccounts()
         self._settled = False
         self._short: set[_Worker] = set()
         self._look = 0.0
@@ -87,7 +89,7 @@ class Parent:
             return
         self._look = now + _LOOK
         # No child here has been waited for: the process numbers are still valid.
-        long = {worker for worker in self._short if _cpu_seconds(worker.pid) >= _SHORT}
+        long = {worker for worker in self._short if _cpu_seconds(worker.pid) >= BURST_SECONDS}
         for worker in long:
             _make_way(worker.pid)
         self._short -= long
@@ -103,16 +105,20 @@ class Parent:
         asker, *given = order.handles
         parent = os.getpid()
         become = self._prepared(order, given, parent)
+        in_debt = self._accounts.in_debt(order.tenant)
         # The daemon has placed this process: forks inherit its control group.
         pid = os.fork()
         if pid == 0:
             os.nice(self._nicer)
+            if in_debt:
+                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
             become()
         for handle in given:
             os.close(handle)
-        worker = _Worker(pid, os.pidfd_open(pid), socket.socket(fileno=asker))
+        worker = _Worker(order.tenant, pid, os.pidfd_open(pid), socket.socket(fileno=asker))
         self._workers |= {worker.ended: worker, asker: worker}
-        self._short.add(worker)
+        if not in_debt:
+            self._short.add(worker)
         self._poll.register(worker.ended, select.POLLIN)
         self._poll.register(asker, select.POLLIN)
         return True
@@ -134,7 +140,8 @@ class Parent:
         return partial(_work, self._confinements[network], network, given, parent)
 
     def _reap(self, worker: _Worker) -> None:
-        _, status = os.waitpid(worker.pid, 0)
+        _, status, usage = os.wait4(worker.pid, 0)
+        self._accounts.charge(worker.tenant, usage.ru_utime + usage.ru_stime)
         self._short.discard(worker)
         for handle in (worker.ended, worker.asker.fileno()):
             del self._workers[handle]

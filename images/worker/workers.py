@@ -23,7 +23,9 @@ from daemonkit.host.children import NICER, settle
 from images.bounds.cancel import CancelToken
 from images.bounds.fields import FieldReader
 from images.bounds.limits import ImageLimits
+from images.concurrency import tenant
 from images.worker.confinement.tools import ConfinedTool, order
+from images.worker.cpu_accounts import tenant_key
 from images.worker.ends import end_of
 from images.worker.frames import JobOutcome
 from images.worker.handles import ONLINE, PROGRAM, WORKER, send_order
@@ -60,7 +62,10 @@ class WorkerParent:
             self._control = self._process = None
 
     def send(self, handles: list[int], kind: bytes = WORKER, text: bytes = b"") -> None:
-        """Have the process fork. If the fork fails, the worker's reader sees an ended worker."""
+        """Have the process fork, at the cost of the current work's tenant.
+
+        If the fork fails, the worker's reader sees an ended worker.
+        """
         with self._lock:
             # A killed parent ended its workers: their pulls have failed, and later pulls get a new parent.
             if self._control is None or self._process is None or self._process.poll() is not None:
@@ -69,7 +74,7 @@ class WorkerParent:
                 self._control, self._process = _started()
                 _hold(self._process.pid, self._limits)
             try:
-                send_order(self._control, handles, kind, text)
+                send_order(self._control, handles, kind, text, tenant_key(tenant()))
             except (BrokenPipeError, ConnectionResetError):
                 return
             except BaseException:

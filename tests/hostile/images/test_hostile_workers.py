@@ -22,10 +22,13 @@ from daemonkit.host.children import NICER
 from images.bounds.limits import ImageLimits
 from images.errors import Oversized
 from images.manager import ImageManager
+from images.registry import names
+from images.registry.credentials import ANONYMOUS
 from images.settings import ImageSettings
 from tests.hostile.images.confined import assert_apart, assert_without_rights
 from tests.support.images.image_manager import running
 from tests.support.images.images import Blob, Layer, build, digest, write_layout
+from tests.support.images.registry import LyingRegistry
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("tar2sqfs") is None, reason="tar2sqfs is not installed")
@@ -48,6 +51,8 @@ DAEMON = """
 import asyncio, sys
 from pathlib import Path
 from images.manager import ImageManager
+from images.registry import names
+from images.registry.credentials import ANONYMOUS
 from images.settings import ImageSettings
 
 async def pull():
@@ -88,6 +93,19 @@ def _workers(daemon: int | None = None) -> list[int]:
 def _reading() -> bool:
     """Whether a layer is read: the workers for documents have ended when its converter begins."""
     return bool(_workers() and _converters())
+
+
+def _readers() -> list[int]:
+    """The workers whose parent also started the converter: those without network."""
+    beside = [
+        children for parent in _parents() if "tar2sqfs" in map(_name, children := list(_children(parent)))
+    ]
+    return [pid for children in beside for pid in children if _name(pid) != "tar2sqfs"]
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _converters() -> list[int]:
@@ -265,6 +283,29 @@ async def test_workers_make_way_for_the_daemons_and_long_ones_for_short_ones(tmp
         pull.cancel()
         with pytest.raises(asyncio.CancelledError):
             await pull
+
+
+async def test_a_tenant_in_debt_starts_low_priority_workers_only(tmp_path: Path) -> None:
+    """A tenant is a registry. Short pulls add up."""
+
+    async def scheduler(manager: ImageManager, registry: LyingRegistry) -> int:
+        """Scheduling class of a new converter; the pull is cancelled after the tenant's burst of CPU time."""
+        pull = asyncio.create_task(manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS))
+        await until(_reading)
+        (found,) = set(map(os.sched_getscheduler, _converters()))
+        await until(lambda: max(map(_cpu_seconds, _readers()), default=0) > 0.7)
+        pull.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pull
+        await until(lambda: not _forked())
+        return found
+
+    image = build([_endless()])
+    with LyingRegistry("app", "1", image) as hostile, LyingRegistry("app", "1", image) as honest:
+        async with running(_settings(tmp_path / "state")) as manager:
+            assert await scheduler(manager, hostile) == os.SCHED_OTHER
+            assert await scheduler(manager, hostile) == os.SCHED_IDLE
+            assert await scheduler(manager, honest) == os.SCHED_OTHER
 
 
 async def test_a_deadline_is_heard(tmp_path: Path) -> None:
