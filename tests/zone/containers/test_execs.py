@@ -62,6 +62,19 @@ def test_an_exec_leaves_a_writer(client: Client) -> None:
     client.call(delete_exec=pb.DeleteExec(process=pb.ProcessRef(container_id="c1", exec_id="e2")))
 
 
+@pytest.mark.parametrize("lines", [0, 2000])
+def test_a_terminal_left_with_a_background_job_ends_with_its_shell(client: Client, lines: int) -> None:
+    """All output before the shell's end arrives, and the job lives on."""
+    client.start("c1", "sleep", "100", shared_pids=True)
+    script = f"trap '' HUP; sleep 50 & for n in $(seq {lines}); do echo $n; done; echo $!"
+    created = client.execute("c1", "e1", "sh", "-c", script, tty=True)
+    assert client.exited("c1", "e1").exit_code == 0
+    *shown, job = client.output(created.stdout_stream).decode().split()
+    assert shown == [str(n + 1) for n in range(lines)]
+    alive = client.execute("c1", "e2", "kill", "-0", job)
+    assert client.exited("c1", "e2").exit_code == 0, client.output(alive.stderr_stream)
+
+
 def test_a_running_exec_is_deleted(client: Client) -> None:
     client.start("c1", "sleep", "100")
     client.execute("c1", "e1", "sleep", "100")

@@ -70,7 +70,9 @@ static size_t read_some(struct output *output, uint8_t *bytes, size_t size)
 		return (size_t)n;
 	output->readable = false;
 	if (n < 0 && errno == EAGAIN) {
-		if (output->finishing && !output->terminal)
+		/* Nor can a job in the background write to the terminal: the end of the session's leader has hung up all
+		 * its open files.  And read(2) of a terminal returns EAGAIN only after the kernel has moved all bytes. */
+		if (output->finishing)
 			end_reading(output);
 		return 0;
 	}

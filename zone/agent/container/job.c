@@ -17,6 +17,7 @@ enum {
 	ARGUMENTS_MAX = 16,
 	LOG_FD = 3,
 	LOG_SHOWN = 1000,
+	SCORE_SIZE = 16,
 };
 
 #define DEADLINE_NS (60 * SECOND_NS)
@@ -78,6 +79,25 @@ static int spawn(struct job *job, char *const *arguments, const int stdio[3])
 	return error;
 }
 
+/* Child processes inherit the agent's score, and posix_spawn has no attribute for the score.  An error number. */
+static int spawn_with_score(struct job *job, char *const *arguments, const int stdio[3])
+{
+	const char *const own_path = "/proc/self/oom_score_adj";
+	char path[64], score[SCORE_SIZE], own[SCORE_SIZE];
+	int error;
+
+	if (!job->oom_like)
+		return spawn(job, arguments, stdio);
+	if (path_format(path, sizeof(path), "/proc/%d/oom_score_adj", job->oom_like) < 0 ||
+	    file_read(path, score, sizeof(score)) < 0 || file_read(own_path, own, sizeof(own)) < 0 ||
+	    file_overwrite(own_path, score) < 0)
+		return errno;
+	error = spawn(job, arguments, stdio);
+	if (file_overwrite(own_path, own) < 0)
+		log_errno("write", own_path);
+	return error;
+}
+
 static int prepare_log(struct job *job, const char *name, bool is_crun, struct fault *fault)
 {
 	job->name = name;
@@ -106,7 +126,7 @@ int job_start(struct job *job, const char *const *arguments, const int stdio[3],
 		all[count++] = (char *)*arguments++;
 	if (prepare_log(job, all[3], true, fault) < 0)
 		return -1;
-	error = spawn(job, all, stdio);
+	error = spawn_with_score(job, all, stdio);
 	if (error) {
 		close(job->log_fd);
 		errno = error;

@@ -13,6 +13,7 @@
 struct job {
 	/* Called once, from jobs_finish_ended.  A fault of NULL: the command succeeded. */
 	void (*done)(struct job *job, const struct fault *fault);
+	pid_t oom_like; /* crun and its children get this process's oom_score_adj; 0: the agent's own */
 	/* Private. */
 	const char *name;
 	bool is_crun;

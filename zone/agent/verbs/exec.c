@@ -120,6 +120,8 @@ static int run_crun(struct execution *execution, struct fault *fault)
 	}
 	arguments[count] = execution->exec->container->id;
 	execution->job.done = executed;
+	/* crun exec ignores the configuration's oomScoreAdj. */
+	execution->job.oom_like = execution->exec->container->init.pid;
 	if (job_start(&execution->job, arguments, execution->io.child, fault) < 0)
 		return -1;
 	stdio_close_child_ends(&execution->io);
