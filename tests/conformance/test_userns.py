@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cri.conformance import Stage, linux, refused
+from tests.support.cri.conformance import SuiteStage, linux, refused
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.protect.disk_source import DiskSource
 from tools.localnode.client import Pod
@@ -35,12 +35,12 @@ def mapped(pid: cri.NamespaceMode.ValueType = cri.CONTAINER, **security: Any) ->
     return linux(namespace_options=options, **security)
 
 
-async def test_user_namespaces_are_advertised_by_all_handlers(stage: Stage) -> None:
+async def test_user_namespaces_are_advertised_by_all_handlers(stage: SuiteStage) -> None:
     handlers = (await stage.runtime.Status(cri.StatusRequest())).runtime_handlers
     assert handlers and all(handler.features.user_namespaces for handler in handlers)
 
 
-async def test_root_of_a_pod(stage: Stage) -> None:
+async def test_root_of_a_pod(stage: SuiteStage) -> None:
     sysctls = {"net.ipv4.ip_unprivileged_port_start": "1024", "kernel.shmmni": "123"}
     async with stage.pod("mapped", linux=of_pod(sysctls=sysctls)) as pod:
         container = await stage.started(pod, linux=mapped())
@@ -53,7 +53,7 @@ async def test_root_of_a_pod(stage: Stage) -> None:
         await _other_containers(stage, pod)
 
 
-async def _its_files(stage: Stage, container: str) -> None:
+async def _its_files(stage: SuiteStage, container: str) -> None:
     script = "echo x >/etc/new && rm /etc/group && stat -c '%u %g' / /bin /etc/new /etc/hosts /bin/busybox"
     assert set((await stage.output(container, script)).splitlines()) == {"0 0"}
     owned = "echo y >>/etc/hosts && chown 65535:7 /etc/new && stat -c '%u %g' /etc/new; echo z >/dev/stderr"
@@ -62,7 +62,7 @@ async def _its_files(stage: Stage, container: str) -> None:
     assert code != 0 and "Invalid argument" in text
 
 
-async def _its_namespaces(stage: Stage, container: str) -> None:
+async def _its_namespaces(stage: SuiteStage, container: str) -> None:
     sysctls = "/proc/sys/kernel/shmmni /proc/sys/net/ipv4/ip_unprivileged_port_start"
     said = await stage.output(container, f"cat {sysctls}; ls /sys/class/net")
     assert said.split() == ["123", "1024", "eth0", "lo"]
@@ -72,7 +72,7 @@ async def _its_namespaces(stage: Stage, container: str) -> None:
     await stage.output(container, "echo shared >/dev/shm/note; ls /dev/mqueue /sys/fs/cgroup >/dev/null")
 
 
-async def _other_containers(stage: Stage, pod: Pod) -> None:
+async def _other_containers(stage: SuiteStage, pod: Pod) -> None:
     other = await stage.started(pod, linux=mapped(run_as_user=cri.Int64Value(value=1000)))
     script = "id -u; cat /dev/shm/note; stat -c %u /dev/shm/note; echo out >/dev/stdout"
     assert (await stage.output(other, script)).split() == ["1000", "shared", "0", "out"]
@@ -103,7 +103,7 @@ def source(tmp_path: Path) -> Iterator[DiskSource]:
         yield source
 
 
-async def test_volumes(stage: Stage, source: DiskSource) -> None:
+async def test_volumes(stage: SuiteStage, source: DiskSource) -> None:
     """Of mapped mounts the owners are those that the pod sees; without mappings they are nobody."""
     folder = source.path
     folder.chmod(0o755)
@@ -127,7 +127,7 @@ async def test_volumes(stage: Stage, source: DiskSource) -> None:
 
 
 async def test_id_mappings_other_than_the_pods_are_refused(
-    stage: Stage, shared_pod: Pod, tmp_path: Path
+    stage: SuiteStage, shared_pod: Pod, tmp_path: Path
 ) -> None:
     other = (cri.IDMapping(container_id=0, host_id=FIRST + LENGTH, length=LENGTH),)
     with refused("INVALID_ARGUMENT", "not that of its pod"):

@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from tests.support.cri.cri_daemons import needs_node
-from tests.support.cri.cri_watch import Events
+from tests.support.cri.events import Events
 from tests.support.delegate.containerd import needs_containerd
 from tests.support.delegate.mixed import HOST, KINDS, PATIENCE, ZONE, Mixed, can
 from tools.localnode.client import Pod

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
@@ -16,12 +16,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.support.cri.cri_daemons import CriNode, needs_node
-from tests.support.cri.cri_watch import Watched, watched
+from tests.support.cri.stage import Stage, StageSettings
 from tests.support.observe.prometheus import metrics_address, needs_prometheus, prometheus
 from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-pytestmark = [pytest.mark.root, needs_node, needs_prometheus]
+pytestmark = [pytest.mark.root, needs_node, needs_prometheus, pytest.mark.asyncio(loop_scope="module")]
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy" / "observability"
 ON = {"metrics": {"address": "127.0.0.1:0"}}
@@ -30,10 +30,9 @@ NOT_HERE = ("xenpod_delegate_up", "INTERNAL", '"cni.add"')
 """In series that this node does not have: no delegate, no plugin that fails, no bug."""
 
 
-@pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
-    async with watched(tmp_path, ON, ON) as made:
-        yield made
+@pytest.fixture(scope="module")
+def stage_settings() -> StageSettings:
+    return StageSettings(ON, ON)
 
 
 def panels() -> Iterator[tuple[str, str]]:
@@ -49,7 +48,7 @@ def alerts() -> Iterator[tuple[str, str]]:
         yield rule["alert"], rule["expr"]
 
 
-async def use(stage: Watched, name: str) -> None:
+async def use(stage: Stage, name: str) -> None:
     """Use the node: a pod at work, calls and pulls that fail."""
     pod = await stage.client.run_pod(name)
     container = await stage.started(pod, "while true; do echo on; sleep 0.2; done")
@@ -75,7 +74,7 @@ async def text(address: str) -> str:
     return await asyncio.to_thread(read)
 
 
-async def test_every_panel_and_alert_has_its_series(stage: Watched, tmp_path: Path) -> None:
+async def test_every_panel_and_alert_has_its_series(stage: Stage, tmp_path: Path) -> None:
     targets = addresses(stage.node)
     rules = DEPLOY / "alerts.yaml"
     async with prometheus(tmp_path, targets, rules) as served:
@@ -109,7 +108,7 @@ async def test_every_panel_and_alert_has_its_series(stage: Watched, tmp_path: Pa
         assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
 
 
-async def test_removed_zone_leaves_no_series_in_the_metrics(stage: Watched) -> None:
+async def test_removed_zone_leaves_no_series_in_the_metrics(stage: Stage) -> None:
     pod = await stage.client.run_pod("short")
     address = addresses(stage.node)["protectd"]
     assert pod.id in await text(address)
@@ -117,7 +116,7 @@ async def test_removed_zone_leaves_no_series_in_the_metrics(stage: Watched) -> N
     assert pod.id not in await text(address)
 
 
-async def test_metrics_show_whether_protectd_is_up(stage: Watched) -> None:
+async def test_metrics_show_whether_protectd_is_up(stage: Stage) -> None:
     address = addresses(stage.node)["xenpod-cri"]
 
     async def shows(line: str) -> bool:

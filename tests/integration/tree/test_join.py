@@ -15,8 +15,8 @@ from hostsetup.doctor.machine import CheckedMachine, CheckVerdict
 from hostsetup.doctor.settings import DoctorSettings
 from protectctl.__main__ import main
 from tests.support.cri.cri_daemons import IMAGE, needs_node
-from tests.support.cri.cri_watch import watched
 from tests.support.cri.kubelet import SHIPPED, kubelet, needs_kubelet
+from tests.support.cri.stage import staged
 from tests.support.local_run import ROOT
 from tools.docgen.blocks import blocks
 
@@ -81,7 +81,7 @@ def test_a_node_joins_with_what_is_generated(capsys: pytest.CaptureFixture[str])
 async def test_a_kubelet_runs_pods_with_it(tmp_path: Path) -> None:
     settings = {name: value for name, value in example("kubelet.yaml").items() if name not in OF_THE_HOST}
     async with (
-        watched(tmp_path) as stage,
+        staged(tmp_path) as stage,
         kubelet(stage.node, tmp_path / "k", shipped=False, settings=settings) as node,
     ):
         node.run("hello", "while :; do sleep 1; done", IMAGE)

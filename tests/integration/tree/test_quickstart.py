@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import json_format
 
-from tests.support.cri.conformance import Ends
+from tests.support.cri.events import Ends
 from tests.support.local_run import ROOT, Run, leftovers, nothing_left, remove_pods, running
 from tools.docgen.blocks import blocks
 from tools.localnode import images, registry

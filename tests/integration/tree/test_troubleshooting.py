@@ -17,8 +17,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.support.cri.conformance import Ends, Stage, crash_zone, linux, zone_folder
+from tests.support.cri.conformance import SuiteStage, crash_zone, linux, zone_folder
 from tests.support.cri.cri_daemons import CriNode, needs_node
+from tests.support.cri.events import Ends
 from tests.support.local_run import ROOT
 from tools.localnode import images, layers, registry
 from tools.localnode.client import Pod
@@ -32,7 +33,7 @@ HOST = "registry.test"
 _ENTRY = re.compile(r"^### (?P<heading>.+)\n\n```text\n(?P<message>.+)\n```$", re.MULTILINE)
 ENTRIES = {match["heading"]: match["message"] for match in _ENTRY.finditer(PAGE)}
 
-Provoke = Callable[[Stage], Awaitable[str]]
+Provoke = Callable[[SuiteStage], Awaitable[str]]
 
 
 def fits(heading: str, said: str) -> bool:
@@ -124,7 +125,7 @@ async def test_start_errors_are_printed_as_documented(heading: str, tmp_path: Pa
 
 
 @contextlib.asynccontextmanager
-async def node_with(folder: Path, **settings: object) -> AsyncIterator[Stage]:
+async def node_with(folder: Path, **settings: object) -> AsyncIterator[SuiteStage]:
     """Both daemons, an image, and a registry; faults for pods by their names."""
     node = CriNode(folder)
     certs = {"certs_dir": str(node.certs)}
@@ -148,7 +149,7 @@ async def node_with(folder: Path, **settings: object) -> AsyncIterator[Stage]:
         try:
             async with node.client() as client:
                 ends = Ends(client)
-                yield Stage(node, client, await client.pull(f"{HOST}/busybox:1"), ends, "fake")
+                yield SuiteStage(node, client, await client.pull(f"{HOST}/busybox:1"), ends, "fake")
                 await ends.close()
         finally:
             await node.close()
@@ -173,7 +174,7 @@ def memory(gibibytes: int) -> dict[str, Any]:
     return {"linux": cri.LinuxPodSandboxConfig(resources=resources)}
 
 
-async def one_zone_too_many(stage: Stage) -> str:
+async def one_zone_too_many(stage: SuiteStage) -> str:
     async with stage.pod("one"), stage.pod("two"):
         return await refusal(stage.run_pod("three"))
 
@@ -181,7 +182,7 @@ async def one_zone_too_many(stage: Stage) -> str:
 def container(**fields: Any) -> Provoke:
     """What CreateContainer and StartContainer say."""
 
-    async def provoke(stage: Stage) -> str:
+    async def provoke(stage: SuiteStage) -> str:
         async with stage.pod() as pod:
 
             async def started() -> None:
@@ -192,7 +193,7 @@ def container(**fields: Any) -> Provoke:
     return provoke
 
 
-async def socket_of_the_host(stage: Stage) -> str:
+async def socket_of_the_host(stage: SuiteStage) -> str:
     mount = cri.Mount(host_path=str(stage.node.daemon.socket), container_path="/run/cri.sock")
     return await container(mounts=[mount])(stage)
 
@@ -200,7 +201,7 @@ async def socket_of_the_host(stage: Stage) -> str:
 def zone_ends(end: Callable[[CriNode, Pod], None]) -> Provoke:
     """What a container says whose zone ends."""
 
-    async def provoke(stage: Stage) -> str:
+    async def provoke(stage: SuiteStage) -> str:
         async with stage.pod() as pod:
             ended = await stage.started(pod)
             end(stage.node, pod)
@@ -220,7 +221,7 @@ def end_without_a_word(node: CriNode, pod: Pod) -> None:
             os.kill(one, signal.SIGKILL)
 
 
-async def out_of_memory(stage: Stage) -> str:
+async def out_of_memory(stage: SuiteStage) -> str:
     async with stage.pod() as pod:
         limit = linux(cri.LinuxContainerResources(memory_limit_in_bytes=16 << 20))
         script = "x=$(head -c 200m /dev/zero | tr '\\0' x); echo ${#x}"
@@ -228,7 +229,7 @@ async def out_of_memory(stage: Stage) -> str:
         return f"{status.reason}: {status.message}"
 
 
-async def one_exec_too_many(stage: Stage) -> str:
+async def one_exec_too_many(stage: SuiteStage) -> str:
     async with stage.pod() as pod:
         running = await stage.started(pod, "sleep 1000")
         execs = [asyncio.create_task(stage.client.exec(running, "/bin/sleep", "1000")) for _ in range(2)]
@@ -285,14 +286,14 @@ async def test_refusals_of_pods_and_images_are_printed_as_documented(tmp_path: P
 # -- conditions
 
 
-async def condition(stage: Stage, kind: str) -> str:
+async def condition(stage: SuiteStage, kind: str) -> str:
     """A condition of Status as the kubelet prints it."""
     reply = await stage.runtime.Status(cri.StatusRequest(), wait_for_ready=True)
     (one,) = [one for one in reply.status.conditions if one.type == kind]
     return f"{kind}={str(one.status).lower()} reason:{one.reason} message:{one.message}"
 
 
-async def no_network(stage: Stage) -> str:
+async def no_network(stage: SuiteStage) -> str:
     (file,) = stage.node.conf_dir.iterdir()
     text = file.read_text()
     file.unlink()
@@ -302,7 +303,7 @@ async def no_network(stage: Stage) -> str:
         file.write_text(text)
 
 
-async def no_plugin(stage: Stage) -> str:
+async def no_plugin(stage: SuiteStage) -> str:
     (file,) = stage.node.conf_dir.iterdir()
     text = file.read_text()
     file.write_text(text.replace('"bridge"', '"absent"'))
@@ -312,7 +313,7 @@ async def no_plugin(stage: Stage) -> str:
         file.write_text(text)
 
 
-async def no_protectd(stage: Stage) -> str:
+async def no_protectd(stage: SuiteStage) -> str:
     await stage.node.protectd.daemon.stop()
     try:
         return await condition(stage, "RuntimeReady")
