@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import pytest_asyncio
 
 from protect.host import mounts, mountspace
 from tests.support.images import busybox
@@ -19,13 +20,13 @@ from tests.support.protect.silent_server import SilentServer
 from tests.support.protect.zones import Zones, failing, needs_protectd
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_protectd]
+pytestmark = [pytest.mark.root, needs_protectd, pytest.mark.asyncio(loop_scope="module")]
 
 
-@pytest.fixture
-async def zone(zones: Zones) -> Zones:
-    await zones.create_zone()
-    return zones
+@pytest_asyncio.fixture(loop_scope="module")
+async def zone(shared_zones: Zones) -> Zones:
+    await shared_zones.create_zone()
+    return shared_zones
 
 
 @pytest.fixture

@@ -19,8 +19,13 @@ from tests.support.protect.zones import TIMEOUT, Zones, collected, failing, need
 from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_protectd]
+pytestmark = [pytest.mark.root, needs_protectd, pytest.mark.asyncio(loop_scope="module")]
 MIB = 1 << 20
+
+
+@pytest.fixture
+def zones(shared_zones: Zones) -> Zones:
+    return shared_zones
 
 
 async def test_the_life_of_a_zone(zones: Zones) -> None:

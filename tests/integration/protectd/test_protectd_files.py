@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+import pytest_asyncio
 
 from tests.support.cri.kubelet_files import AtomicFiles, PodFiles, pod_files
 from tests.support.images import busybox
 from tests.support.protect.crashes import armed, connected, killed, workloads
-from tests.support.protect.zones import Zones, failing, needs_protectd, serving
+from tests.support.protect.zones import Zones, failing, needs_protectd
 from tests.support.session.checkpoints import killed_at
 from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_protectd]
+pytestmark = [pytest.mark.root, needs_protectd, pytest.mark.asyncio(loop_scope="module")]
 Code = grpc.StatusCode
 
 
-@pytest.fixture
-async def zones(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
-    async with serving(tmp_path, busybox_image) as zones:
-        zone = await zones.create_zone()
-        assert zone.file_volumes
-        yield zones
+@pytest_asyncio.fixture(loop_scope="module")
+async def zones(shared_zones: Zones) -> Zones:
+    zone = await shared_zones.create_zone()
+    assert zone.file_volumes
+    return shared_zones
 
 
 @pytest.fixture

@@ -15,10 +15,15 @@ from tests.support.protect.disk_source import DiskSource
 from tests.support.protect.zones import Zones, failing, needs_protectd, stack
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_protectd]
+pytestmark = [pytest.mark.root, needs_protectd, pytest.mark.asyncio(loop_scope="module")]
 Code = grpc.StatusCode
 FIRST, LENGTH = 300_000, 65_536
 MAPPING = pb.IdMapping(host_id=FIRST, length=LENGTH)
+
+
+@pytest.fixture
+def zones(shared_zones: Zones) -> Zones:
+    return shared_zones
 
 
 @pytest.fixture

@@ -7,27 +7,26 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
 import pytest
+import pytest_asyncio
 
 from protect.host import mounts
 from tests.support.images import busybox
 from tests.support.protect.disk_source import DiskSource
-from tests.support.protect.zones import Zones, failing, needs_protectd, serving
+from tests.support.protect.zones import Zones, failing, needs_protectd
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_protectd]
+pytestmark = [pytest.mark.root, needs_protectd, pytest.mark.asyncio(loop_scope="module")]
 Code = grpc.StatusCode
 
 
-@pytest.fixture
-async def zones(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
-    async with serving(tmp_path, busybox_image) as zones:
-        await zones.create_zone()
-        yield zones
+@pytest_asyncio.fixture(loop_scope="module")
+async def zones(shared_zones: Zones) -> Zones:
+    await shared_zones.create_zone()
+    return shared_zones
 
 
 def volume(path: Path | str, name: str = "0", **more: bool) -> pb.Volume:
@@ -208,11 +207,11 @@ async def test_fifty_volumes(zones: Zones, tmp_path: Path) -> None:
     assert (await sh(zones, script))[1] == "".join(f"{number}\n" for number in range(50))
 
 
-async def test_a_volume_that_holds_everything(zones: Zones, tmp_path: Path) -> None:
+async def test_a_volume_that_holds_everything(zones: Zones) -> None:
     """The area of zones is in no copy of the tree around it: volumes would be in volumes without end."""
-    await started(zones, volume(tmp_path))
-    await started(zones, volume(tmp_path, follow_host=False), volume("/etc", "1"), workload="w2")
-    at = zones.protectd.run_dir.relative_to(tmp_path)
+    await started(zones, volume(zones.folder))
+    await started(zones, volume(zones.folder, follow_host=False), volume("/etc", "1"), workload="w2")
+    at = zones.protectd.run_dir.relative_to(zones.folder)
     for workload in ("w1", "w2"):
         assert await sh(zones, f"ls /v0/{at}/volumes/z1", workload) == (0, "")
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
@@ -17,16 +17,20 @@ from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd,
 from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_protectd]
+pytestmark = [pytest.mark.root, needs_protectd, pytest.mark.asyncio(loop_scope="module")]
 Code = grpc.StatusCode
 MIB = 1 << 20
 GIB = 1 << 30
 
 
+@pytest.fixture(scope="module")
+def zones_settings() -> Mapping[str, object]:
+    return {"scratch": {"reserve": 0}}
+
+
 @pytest.fixture
-async def zones(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
-    async with serving(tmp_path, busybox_image, scratch={"reserve": 0}) as zones:
-        yield zones
+def zones(shared_zones: Zones) -> Zones:
+    return shared_zones
 
 
 def disk(zones: Zones, zone_id: str = "z1") -> Path:
