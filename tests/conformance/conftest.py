@@ -26,7 +26,7 @@ async def session_stage(
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def stage(session_stage: SuiteStage) -> AsyncIterator[SuiteStage]:
-    """The node; the test's containers are removed after it."""
+    """The node; the test's containers are removed after the test."""
     yield session_stage
     await session_stage.tidy()
 

@@ -1,4 +1,4 @@
-"""Containers: from CreateContainer to RemoveContainer, how they end, and every way to read them."""
+"""Containers: from CreateContainer to RemoveContainer, every end, and every way to read their state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}(Z|[+-]\d\d:\d\d) (std
 
 
 async def listed(stage: SuiteStage, **fields: object) -> list[str]:
-    """Ids by ListContainers; StreamContainers must tell the same ones, each once."""
+    """Ids by ListContainers; StreamContainers must give the same ids, each once."""
     wanted = cri.ContainerFilter(**fields)  # type: ignore[arg-type]
     reply = await stage.runtime.ListContainers(cri.ListContainersRequest(filter=wanted), timeout=PATIENCE)
     stream = stage.runtime.StreamContainers(cri.StreamContainersRequest(filter=wanted), timeout=PATIENCE)
@@ -112,10 +112,10 @@ async def test_out_of_memory(stage: SuiteStage, shared_pod: Pod) -> None:
         ("/etc/passwd", "Permission denied"),
     ],
 )
-async def test_command_that_cannot_be_run_is_refused_at_start(
+async def test_unknown_command_is_refused_at_start(
     stage: SuiteStage, shared_pod: Pod, command: str, why: str
 ) -> None:
-    """It is created; its start says why it cannot be run, and so does its status from then on."""
+    """The creation succeeds; start and later status give the reason."""
     container = await stage.create(shared_pod, command=[command])
     created = await stage.status(container)
     assert (created.state, created.exit_code, created.reason) == (cri.CONTAINER_CREATED, 0, "")
@@ -137,7 +137,7 @@ async def test_command_that_cannot_be_run_is_refused_at_start(
 async def test_invalid_create_request_is_refused_and_leaves_nothing(
     stage: SuiteStage, shared_pod: Pod
 ) -> None:
-    """That is said at once, and nothing is left of it."""
+    """The refusal comes at once, and nothing is left."""
     before = await listed(stage)
     with refused("INVALID_ARGUMENT"):
         await stage.create(shared_pod, command=["a\0b"])
@@ -195,7 +195,7 @@ async def test_the_log(stage: SuiteStage, shared_pod: Pod) -> None:
         "while [ ! -e /go ]; do usleep 10000; done; echo late"
     )
     container = await stage.started(shared_pod, script)
-    await stage.logged(container, "stderr F err")  # of the two streams either may come first
+    await stage.logged(container, "stderr F err")  # either stream may come first
     lines = await stage.logged(container, "stdout F x")
     path = Path((await stage.status(container)).log_path)
     assert all(_LINE.fullmatch(line) for line in path.read_text().splitlines())
@@ -216,7 +216,7 @@ async def test_exec_sync(stage: SuiteStage, shared_pod: Pod) -> None:
     container = await stage.started(shared_pod)
     reply = await stage.client.exec(container, "sh", "-c", "echo out; echo err >&2; exit 3")
     assert (reply.stdout, reply.stderr, reply.exit_code) == (b"out\n", b"err\n", 3)
-    # time enough for it to begin, in emulation too
+    # time for the process to begin, in emulation too
     seconds = 15 if stage.toolstack == "libxl" else 2
     late = cri.ExecSyncRequest(
         container_id=container, cmd=["sh", "-c", "echo $$ >/pid; exec sleep 1001"], timeout=seconds

@@ -27,7 +27,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 async def test_a_block_volume_is_attached_written_and_detached(
     stage: SuiteStage, shared_pod: Pod, device: Path, privileged: bool
 ) -> None:
-    """While the pod runs; a second pod does not get it."""
+    """While the pod runs; a second pod does not get the device."""
     security = cri.LinuxContainerSecurityContext(
         privileged=privileged, namespace_options=cri.NamespaceOption(pid=cri.CONTAINER)
     )

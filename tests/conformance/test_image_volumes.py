@@ -1,4 +1,4 @@
-"""Image volumes: what a container sees of another image, and how long that image stays."""
+"""Image volumes: a container's view of another image, and the lifetime of the image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "models.test/model:1"
 
 
 def model() -> PushedImage:
-    """No program in it, and nothing to run it by."""
+    """No program in the image, and nothing to run a program by."""
     layer = layers.layer(
         LayerEntry("weights"),
         LayerEntry("weights/one", 0o644, b"1111"),

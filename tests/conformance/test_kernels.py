@@ -1,4 +1,4 @@
-"""Kernels from images: a pod chooses one, on Xen; on the fake, whose zones have none, the word for that."""
+"""Kernels from images: on Xen a pod chooses a kernel; the fake, whose zones have no kernel, refuses."""
 
 from __future__ import annotations
 

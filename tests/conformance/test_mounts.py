@@ -1,4 +1,4 @@
-"""Mounts: what containers see of the host's files and directories, and the host of what they write."""
+"""Mounts: the containers' view of the host's files and directories, and the host's view of the changes."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ async def test_many(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
     assert said.split() == [str(number) for number in range(50)]
 
 
-async def test_the_host_gets_back_what_it_shared(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_host_gets_shared_directories_back(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
     with mounted(tmp_path / "folder/below") as below:
         container = await stage.started(shared_pod, mounts=[mount(below.parent)])
         assert host.unmount(below)
@@ -188,7 +188,7 @@ async def test_the_host_gets_back_what_it_shared(stage: SuiteStage, shared_pod: 
 
 
 async def test_an_empty_dir_in_memory(stage: SuiteStage, tmp_path: Path) -> None:
-    """Its contents are the zone's: the kubelet's tmpfs stays empty."""
+    """The contents are in the zone: the kubelet's tmpfs stays empty."""
     kubelet = tmp_path / "pods/1-2"
     with mounted(kubelet / "volumes/kubernetes.io~empty-dir/cache", "size=2m") as volume:
         volume.chmod(0o2777)

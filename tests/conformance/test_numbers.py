@@ -1,4 +1,4 @@
-"""Events, statistics, metrics, and changes of what runs."""
+"""Events, statistics, metrics, and changes of running containers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BUSY = (
 
 
 async def busy(stage: SuiteStage, pod: Pod, **fields: Any) -> str:
-    """A container that has used some of everything."""
+    """A container that has used some of every resource."""
     container = await stage.started(pod, BUSY, **fields)
     await stage.output(container, "until [ -e /ready ]; do usleep 20000; done")
     return container
@@ -135,8 +135,8 @@ async def test_metrics(stage: SuiteStage, shared_pod: Pod) -> None:
         ] > 0
 
 
-async def test_limits_that_change(stage: SuiteStage, shared_pod: Pod) -> None:
-    """As the zone's cgroups have it, and ContainerStatus shows it.  The smallest zone has room for both."""
+async def test_changed_limits_are_shown_and_in_effect(stage: SuiteStage, shared_pod: Pod) -> None:
+    """In the zone's cgroups, and in ContainerStatus. The smallest zone has memory for both limits."""
     first = cri.LinuxContainerResources(memory_limit_in_bytes=16 * MIB, cpu_shares=1024)
     container = await stage.started(shared_pod, linux=linux(first))
     wanted = cri.LinuxContainerResources(memory_limit_in_bytes=32 * MIB, cpu_quota=50_000, cpu_period=100_000)

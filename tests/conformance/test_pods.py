@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="sess
 
 
 async def listed(stage: SuiteStage, **fields: object) -> list[str]:
-    """Ids by ListPodSandbox; StreamPodSandboxes must tell the same ones, each once."""
+    """Ids by ListPodSandbox; StreamPodSandboxes must give the same ids, each once."""
     wanted = cri.PodSandboxFilter(**fields)  # type: ignore[arg-type]
     reply = await stage.runtime.ListPodSandbox(cri.ListPodSandboxRequest(filter=wanted), timeout=PATIENCE)
     stream = stage.runtime.StreamPodSandboxes(cri.StreamPodSandboxesRequest(filter=wanted), timeout=PATIENCE)
@@ -104,7 +104,7 @@ async def test_filters(stage: SuiteStage) -> None:
 
 
 async def test_sysctls_of_the_pod_are_set_in_its_zone(stage: SuiteStage) -> None:
-    """The first is one of Kubernetes' safe ones, the others are not."""
+    """The first is a safe sysctl of Kubernetes, the others are not."""
     wanted = {
         "net.ipv4.ip_local_port_range": "2000 3000",
         "net.core.somaxconn": "77",
@@ -154,7 +154,7 @@ async def test_resources_of_the_pod(stage: SuiteStage) -> None:
             await stage.runtime.UpdatePodSandboxResources(request, timeout=PATIENCE)
 
 
-async def test_a_zone_that_crashes(stage: SuiteStage) -> None:
+async def test_zone_crash_ends_the_pod(stage: SuiteStage) -> None:
     async with stage.pod(f"crash-{time.time_ns() % 10**9}") as pod:
         container = await stage.started(pod)
         await stage.crash(pod)

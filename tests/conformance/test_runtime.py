@@ -31,7 +31,7 @@ async def test_version(stage: SuiteStage) -> None:
 async def test_status(stage: SuiteStage) -> None:
     reply = await stage.runtime.Status(cri.StatusRequest(), timeout=PATIENCE)
     said = {one.type: one.status for one in reply.status.conditions}
-    del said["HostPrepared"]  # true of a host that somebody has prepared
+    del said["HostPrepared"]  # true of a prepared host
     assert said == {
         "RuntimeReady": True, "NetworkReady": True, "HandlersReady": True, "ZoneModePreferred": True,
     }  # fmt: skip
@@ -80,7 +80,7 @@ async def test_images(stage: SuiteStage) -> None:
     stream = images.StreamImages(cri.StreamImagesRequest(), timeout=PATIENCE)
     streamed = [item async for part in stream for item in part.images]
     assert [one.id for one in listed.images] == [one.id for one in streamed]
-    assert stage.image in [one.id for one in streamed]  # beside those of other tests
+    assert stage.image in [one.id for one in streamed]  # beside images of other tests
     wanted = cri.ImageFilter(image=cri.ImageSpec(image="registry.test/other:1"))
     none = await images.ListImages(cri.ListImagesRequest(filter=wanted), timeout=PATIENCE)
     assert list(none.images) == []
@@ -105,7 +105,7 @@ async def test_an_image_goes_and_comes_back(stage: SuiteStage) -> None:
 
 
 async def test_polled_calls_are_answered_while_protectd_is_silent(stage: SuiteStage, shared_pod: Pod) -> None:
-    """Also while protectd, and with it every zone, keeps silent."""
+    """Also while protectd, and with protectd every zone, keeps silent."""
     container = await stage.started(shared_pod, FOREVER)
     daemon = stage.node.protectd.daemon.process
     assert daemon is not None

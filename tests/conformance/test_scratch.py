@@ -1,4 +1,4 @@
-"""Scratch disks: what a pod writes is on the host's disk, in its limits, and not in its zone's memory."""
+"""Scratch disks: a pod's files are on the host's disk, within limits, and not in the zone's memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def empty_dir(tmp_path: Path, name: str) -> cri.Mount:
 
 
 async def fill(stage: SuiteStage, container: str, path: str) -> int:
-    """Write until there is no space: the bytes that fitted."""
+    """Write until the disk is full: the written bytes."""
     code, said = await stage.says(container, f"dd if=/dev/zero of={path} bs=65536")
     assert code != 0 and "No space" in said, said
     return int(await stage.output(container, f"wc -c < {path}"))
@@ -70,7 +70,7 @@ async def test_limits_hold(stage: SuiteStage, pod: Pod, tmp_path: Path) -> None:
 
 
 async def test_more_than_memory_and_back(stage: SuiteStage, pod: Pod) -> None:
-    """On Xen the zone has less memory than what is written; the host has it on its disk, and gets it back."""
+    """On Xen the zone has less memory than the files; the host's disk has the files, and later the space."""
     container = await stage.started(pod)
     await stage.output(container, "dd if=/dev/zero of=/big bs=1M count=150 conv=fsync")
     file = disk(stage, pod)

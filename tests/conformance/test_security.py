@@ -1,4 +1,4 @@
-"""The security context: what a container may do, as it finds it from inside."""
+"""The security context: a container's rights, seen from inside."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def caps(stage: SuiteStage, container: str) -> dict[str, int]:
 
 
 def profile(folder: Path, *names: str) -> cri.SecurityProfile:
-    """A file of the host that denies system calls."""
+    """A profile on the host that denies system calls."""
     path = folder / "profile.json"
     rule = {"names": list(names), "action": "SCMP_ACT_ERRNO", "errnoRet": 13}
     path.write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}))
@@ -56,7 +56,7 @@ async def test_users_and_groups(stage: SuiteStage, shared_pod: Pod) -> None:
 
 
 async def test_home_of_users(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
-    """The image's passwd has it; "/" for a user who is not there, unless a mount brings another passwd."""
+    """From the image's passwd; "/" for an unknown user, unless a mount brings another passwd."""
     mounted = tmp_path / "passwd"
     mounted.write_text("late:x:1234:1234::/late:/bin/sh\n")
     passwd = cri.Mount(host_path=str(mounted), container_path="/etc/passwd", readonly=True)
@@ -106,7 +106,7 @@ async def test_privileged_within_the_zone(stage: SuiteStage, shared_pod: Pod) ->
             await stage.create(pod, linux=linux(privileged=True))
 
 
-async def test_a_root_that_is_read_only_and_no_new_privileges(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_read_only_root_and_no_new_privileges(stage: SuiteStage, shared_pod: Pod) -> None:
     container = await stage.started(shared_pod, linux=linux(readonly_rootfs=True, no_new_privs=True))
     code, text = await stage.says(container, "touch /x")
     assert code != 0 and "Read-only" in text
@@ -141,7 +141,7 @@ async def test_seccomp(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> No
         await stage.create(shared_pod, linux=linux(seccomp=missing))
 
 
-async def test_profiles_that_are_not_loaded(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_missing_profiles_are_refused(stage: SuiteStage, shared_pod: Pod) -> None:
     apparmor = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, localhost_ref="nosuch")
     with refused("FAILED_PRECONDITION", "nosuch", "not loaded"):
         await stage.create(shared_pod, linux=linux(apparmor=apparmor))
@@ -169,7 +169,7 @@ async def test_processes_of_pod_container_and_target(stage: SuiteStage, shared_p
 
 
 async def test_namespaces_of_the_host(stage: SuiteStage, shared_pod: Pod) -> None:
-    """Refused, but by a handler that gives those of the zone, to a pod and to its containers alike."""
+    """Refused, except by a handler that gives the zone's namespaces, to a pod and its containers alike."""
     for options, word in (
         (cri.NamespaceOption(pid=cri.NODE), "hostPID"),
         (cri.NamespaceOption(pid=cri.CONTAINER, ipc=cri.NODE), "hostIPC"),
@@ -193,7 +193,7 @@ async def test_namespaces_of_the_host(stage: SuiteStage, shared_pod: Pod) -> Non
 
 
 async def test_labels_without_selinux(stage: SuiteStage, shared_pod: Pod) -> None:
-    """They have no effect where the kernel of the zone has no SELinux, as in other runtimes."""
+    """Labels have no effect if the zone's kernel has no SELinux, as in other runtimes."""
     label = cri.SELinuxOption(user="u", role="r", type="container_t", level="s0:c1,c2")
     container = await stage.started(shared_pod, linux=linux(selinux_options=label))
     assert (await stage.status(container)).state == cri.CONTAINER_RUNNING
@@ -222,7 +222,7 @@ async def test_shared_memory_of_the_pod_and_of_a_container(stage: SuiteStage, sh
 
 @pytest.mark.parametrize("size", [128 << 20, 512 << 20])
 async def test_shared_memory_follows_the_memory_of_the_zone(stage: SuiteStage, size: int) -> None:
-    """Up to half of it; a kernel counts what it does not need for itself."""
+    """Up to half of the memory; a kernel counts memory beyond its own need."""
     async with stage.pod("sized", annotations={"xenpod.dev/memory": str(size)}) as pod:
         container = await stage.started(pod)
         most = int((await stage.output(container, "df -k /dev/shm | tail -n 1")).split()[1]) * 1024
@@ -234,7 +234,7 @@ async def test_limits_of_a_process(stage: SuiteStage, shared_pod: Pod) -> None:
     resources = cri.LinuxContainerResources(oom_score_adj=500)
     container = await stage.started(shared_pod, linux=linux(resources))
     assert await stage.output(container, "cat /proc/1/oom_score_adj; ulimit -n") == "500\n16384"
-    # what a host may forbid is passed over
+    # a limit that the host forbids is skipped
     await stage.started(shared_pod, linux=linux(cri.LinuxContainerResources(oom_score_adj=-998)))
 
 

@@ -145,11 +145,11 @@ async def test_a_terminal(stage: SuiteStage, shared_pod: Pod, transport: str) ->
 
 
 TELLS = 'while read -r line; do echo "<$(stty size)>"; done'
-"""A terminal's program that says its size whenever it gets a line."""
+"""A terminal's program that prints its size after each line."""
 
 
 async def typed_after_a_resize(transport: str, url: str, rows: int) -> str:
-    """The size that a program sees when it reads the line that was sent after it."""
+    """The size seen by a program at the line sent after the resize."""
     client = await streams(transport, url, "stdin", "stdout", "resize")
     await client.write("resize", json.dumps({"Width": 100, "Height": rows}).encode())
     await client.write("stdin", b"\r")
@@ -159,10 +159,8 @@ async def typed_after_a_resize(transport: str, url: str, rows: int) -> str:
 
 
 @both_transports
-async def test_a_size_comes_before_what_is_typed_after_it(
-    stage: SuiteStage, shared_pod: Pod, transport: str
-) -> None:
-    """Not now and then: each of many execs, and of many attaches to one program."""
+async def test_resize_arrives_before_later_input(stage: SuiteStage, shared_pod: Pod, transport: str) -> None:
+    """Always, not only now and then: many execs, and many attaches to one program."""
     container = await stage.started(shared_pod, TELLS, tty=True, stdin=True)
     request = cri.AttachRequest(container_id=container, stdin=True, stdout=True, tty=True)
     sizes = [f"{rows} 100" for rows in range(20, 60)]
@@ -193,7 +191,7 @@ async def test_process_of_an_exec_ends_with_its_client(
 
 @both_transports
 async def test_attach(stage: SuiteStage, shared_pod: Pod, transport: str) -> None:
-    """It is let go with its client, not ended; the log has the output too."""
+    """The attach ends with its client, the program does not; the log has the output too."""
     container = await stage.started(shared_pod, command=["sh"], stdin=True)
     request = cri.AttachRequest(container_id=container, stdin=True, stdout=True, stderr=True)
     url = (await stage.runtime.Attach(request, timeout=PATIENCE)).url
@@ -212,7 +210,7 @@ async def test_attach(stage: SuiteStage, shared_pod: Pod, transport: str) -> Non
 
 
 @both_transports
-async def test_a_zone_that_crashes_is_no_success(stage: SuiteStage, transport: str) -> None:
+async def test_zone_crash_is_no_success(stage: SuiteStage, transport: str) -> None:
     async with stage.pod(f"cut-{transport}-{time.time_ns() % 10**9}") as pod:
         container = await stage.started(pod, command=["cat"], stdin=True)
         url = await exec_url(stage, container, "echo up; exec sleep 1009")
@@ -231,7 +229,7 @@ async def test_a_zone_that_crashes_is_no_success(stage: SuiteStage, transport: s
 
 
 async def serving(stage: SuiteStage, pod: Pod) -> tuple[str, str]:
-    """A web server on the zone's loopback: its container, and the checksum of what it serves."""
+    """A web server on the zone's loopback: the container, and the checksum of the page."""
     fetch = f"mkdir /www; head -c {SIZE} /dev/urandom >/www/big; exec httpd -f -p 127.0.0.1:8080 -h /www"
     container = await stage.started(pod, fetch)
     await stage.output(
@@ -241,7 +239,7 @@ async def serving(stage: SuiteStage, pod: Pod) -> tuple[str, str]:
 
 
 async def test_port_forwards_over_spdy(stage: SuiteStage, shared_pod: Pod) -> None:
-    """Several connections of one client, one of them to a port where nobody listens."""
+    """Several connections of a client, with a connection to a closed port."""
     _, expected = await serving(stage, shared_pod)
     url = await forward_url(stage, shared_pod)
     client = await spdy(_base(url), url, "portforward.k8s.io")
@@ -273,7 +271,7 @@ async def test_port_forwards_over_websocket(stage: SuiteStage, shared_pod: Pod) 
     assert hashlib.sha256(content.partition(b"\r\n\r\n")[2]).hexdigest() == expected
 
 
-async def test_a_url_is_good_for_one_client(stage: SuiteStage, shared_pod: Pod) -> None:
+async def test_url_serves_a_single_client(stage: SuiteStage, shared_pod: Pod) -> None:
     container = await stage.started(shared_pod)
     url = await exec_url(stage, container, "exec sleep 1008")
     assert url.startswith("http://127.0.0.1:")

@@ -1,4 +1,4 @@
-"""User namespaces: pods whose root is nobody in their zone, and may still do what a pod's root does."""
+"""User namespaces: the pod's root is nobody in the zone, and keeps the rights of a pod's root."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ async def _its_namespaces(stage: SuiteStage, container: str) -> None:
     sysctls = "/proc/sys/kernel/shmmni /proc/sys/net/ipv4/ip_unprivileged_port_start"
     said = await stage.output(container, f"cat {sysctls}; ls /sys/class/net")
     assert said.split() == ["123", "1024", "eth0", "lo"]
-    # It comes back once it listens: the port wants NET_BIND_SERVICE where the network belongs to.
+    # The command returns once the server listens: the port wants NET_BIND_SERVICE in the network's user
+    # namespace.
     await stage.output(container, "httpd -p 80 -h /etc")
     assert await stage.output(container, "wget -q -O - http://127.0.0.1/new") == "x"
     await stage.output(container, "echo shared >/dev/shm/note; ls /dev/mqueue /sys/fs/cgroup >/dev/null")
@@ -98,13 +99,13 @@ async def _other_containers(stage: SuiteStage, pod: Pod) -> None:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Iterator[DiskSource]:
-    """A file system that can be mounted with mapped ids, whatever the host's own is."""
+    """A file system with support for mapped ids, independent of the host's."""
     with DiskSource(tmp_path) as source:
         yield source
 
 
 async def test_volumes(stage: SuiteStage, source: DiskSource) -> None:
-    """Of mapped mounts the owners are those that the pod sees; without mappings they are nobody."""
+    """Owners of mapped mounts are the pod's; without mappings they are nobody."""
     folder = source.path
     folder.chmod(0o755)
     (folder / "theirs").write_text("")

@@ -19,7 +19,7 @@ __all__ = ["fresh_stage", "module_stage", "stage", "stage_settings"]
 
 @pytest.fixture(scope="session")
 def busybox_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A squashfs with busybox in it."""
+    """A squashfs with busybox."""
     if not busybox.BUSYBOX.exists() or shutil.which("mksquashfs") is None:
         pytest.skip("needs busybox and squashfs-tools (make setup)")
     folder = tmp_path_factory.mktemp("image")
@@ -28,7 +28,7 @@ def busybox_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def zones(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
-    """A protectd that has no zone yet."""
+    """A protectd without zones."""
     async with serving(tmp_path, busybox_image) as zones:
         yield zones
 
@@ -57,6 +57,6 @@ def zones_settings() -> Mapping[str, object]:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Iterator[DiskSource]:
-    """A directory that is a file system of its own."""
+    """A directory on a file system of its own."""
     with DiskSource(tmp_path) as source:
         yield source

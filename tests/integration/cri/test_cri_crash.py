@@ -1,4 +1,4 @@
-"""SIGKILL of either daemon at every step of every verb: then the verb is done, or nothing is left of it."""
+"""SIGKILL of either daemon at every step of every verb: afterwards the verb is done, or nothing is left."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_every_step_of_xenpod_cri_is_here() -> None:
     command = (sys.executable, "-m", "cri", "--list-checkpoints")
     listed = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     output, _ = await listed.communicate()
-    # Those of images are in test_images_kill.py and test_images_kernels.py.
+    # The steps of images are in test_images_kill.py and test_images_kernels.py.
     steps = [step for step in output.decode().split() if not step.startswith(("image-", "kernel-"))]
     assert sorted(steps) == sorted((*CRI_STEPS, *CRI_UNDO_STEPS))
 
@@ -75,7 +75,7 @@ async def test_xenpod_cri_killed(stage: Stage, step: str) -> None:
 
 
 @killed_at(CRI_UNDO_STEPS)
-async def test_xenpod_cri_killed_while_it_undoes(stage: Stage, step: str) -> None:
+async def test_xenpod_cri_killed_during_its_undo(stage: Stage, step: str) -> None:
     await _arm(stage, stage.node.daemon, step)
     config = _pod("undo", annotations={"xenpod.dev/memory": "900Ti"})
     with pytest.raises(grpc.aio.AioRpcError):
@@ -91,7 +91,7 @@ async def test_protectd_killed(stage: Stage, step: str) -> None:
 
 
 async def _killed_on_the_way(stage: Stage, victim: Daemon) -> None:
-    """Walk the verbs until the daemon dies in one; restart it; that verb is done, or as if never asked."""
+    """Walk the verbs until the daemon dies; restart the daemon; the verb is done, or as if never called."""
     story = Story(stage)
     verb = await story.walk()
     assert verb is not None, "the daemon was to be killed, and every verb succeeded"
@@ -102,7 +102,7 @@ async def _killed_on_the_way(stage: Stage, victim: Daemon) -> None:
 
 
 class Story:
-    """One pod with one container, through its life."""
+    """A pod with one container, from start to end."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -126,7 +126,7 @@ class Story:
         await getattr(self, f"_after_{verb}")()
 
     async def finish(self) -> None:
-        """Whatever state it is in, the pod can be removed."""
+        """The pod can be removed in any state."""
         for pod in await self._client.pods():
             await self._client.remove_pod(pod)
 
@@ -285,7 +285,7 @@ async def test_killed_while_many_pods_start(stage: Stage, victim: str, milliseco
 
 
 async def test_both_killed_while_a_container_runs(stage: Stage, tmp_path: Path) -> None:
-    """The container goes on; what it writes and how it ends meanwhile is all there."""
+    """The container goes on; its output and its end during the outage are there."""
     await _all_serve(stage)
     client = stage.client
     config = _pod("adopted", log_directory=str(tmp_path))
@@ -295,7 +295,7 @@ async def test_both_killed_while_a_container_runs(stage: Stage, tmp_path: Path) 
     container = await client.create(pod, stage.image, ["sh", "-c", script])
     await client.start(container)
     await asyncio.gather(stage.node.daemon.crash(), stage.node.protectd.daemon.crash())
-    await asyncio.sleep(0.5)  # so that it writes while nobody reads
+    await asyncio.sleep(0.5)  # the container writes while nobody reads
     await _all_serve(stage)
     status = await stage.exited(container)
     assert (status.state, status.exit_code, status.reason) == (cri.CONTAINER_EXITED, 5, "Error")
@@ -305,8 +305,8 @@ async def test_both_killed_while_a_container_runs(stage: Stage, tmp_path: Path) 
     await _nothing_left(stage)
 
 
-async def test_a_host_that_rebooted(stage: Stage) -> None:
-    """Its zones and network namespaces are gone, its disk is not: leases, state, records."""
+async def test_pods_and_leases_after_a_reboot_of_the_host(stage: Stage) -> None:
+    """The zones and network namespaces are gone; leases, state and records are still on disk."""
     await _all_serve(stage)
     client, node = stage.client, stage.node
     pod = await client.run_pod("rebooted")

@@ -34,7 +34,7 @@ async def test_a_pods_life(stage: Stage) -> None:
     events.close()
 
 
-async def test_container_that_ends_while_the_daemon_is_away_gets_its_event(stage: Stage) -> None:
+async def test_container_end_during_an_outage_of_the_daemon_gets_an_event(stage: Stage) -> None:
     pod = await stage.client.run_pod("web")
     script = "trap 'exit 9' TERM; touch /ready; while :; do sleep 0.05; done"
     container = await stage.started(pod, script)
@@ -61,8 +61,8 @@ async def both_die(stage: Stage) -> None:
     await stage.node.start()
 
 
-async def test_command_that_cannot_be_run_ends_its_container_at_start(stage: Stage) -> None:
-    """Its pod goes on; why is known whenever both daemons die."""
+async def test_unknown_command_ends_its_container_at_start(stage: Stage) -> None:
+    """The pod goes on; the reason survives the death of both daemons."""
     pod = await stage.client.run_pod("web")
     container = await stage.create(pod, command=["/no/such/command"])
     await both_die(stage)

@@ -1,4 +1,4 @@
-"""What a real kubelet makes of our statistics, with the configuration that we ship and without."""
+"""A real kubelet's figures from our statistics, with the shipped configuration and without."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 async def busy(kubelet: Kubelet) -> dict[str, Any]:
-    """The kubelet's summary of a busy pod, as soon as it has the rates of its container."""
+    """The kubelet's summary of a busy pod, as soon as the container has rates."""
     kubelet.run("busy", BUSY, IMAGE)
     async with asyncio.timeout(120):
         while "usageNanoCores" not in _container(pod := await kubelet.summary("busy")).get("cpu", {}):
@@ -31,7 +31,7 @@ def _container(pod: dict[str, Any]) -> dict[str, Any]:
     return next(iter(pod.get("containers") or ()), {})
 
 
-async def test_figures_with_the_configuration_that_we_ship(stage: Stage, tmp_path: Path) -> None:
+async def test_figures_with_the_shipped_configuration(stage: Stage, tmp_path: Path) -> None:
     async with kubelet(stage.node, tmp_path / "k", shipped=True) as node:
         pod = await busy(node)
         container = _container(pod)
@@ -55,7 +55,7 @@ async def test_figures_with_the_configuration_that_we_ship(stage: Stage, tmp_pat
         )
 
 
-async def test_figures_without_it(stage: Stage, tmp_path: Path) -> None:
+async def test_figures_without_the_shipped_configuration(stage: Stage, tmp_path: Path) -> None:
     async with kubelet(stage.node, tmp_path / "k", shipped=False) as node:
         pod = await busy(node)
         container = _container(pod)

@@ -1,4 +1,4 @@
-"""Volumes as a kubelet makes them, in the zone: what containers see, and what the host has of it."""
+"""A kubelet's volumes in the zone: the containers' view, and the host's view."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ async def started(
 
 
 def shared(stage: Stage, pod: Pod) -> list[str]:
-    """What protectd shares with the pod's zone."""
+    """Paths that protectd shares with the pod's zone."""
     places = stage.node.protectd.run_dir / "volumes" / pod.id / "places"
     return sorted(str(path.relative_to(places)) for path in places.rglob("*"))
 
 
 async def test_an_empty_dir_on_disk(stage: Stage, kubelet: PodFiles) -> None:
-    """One for all containers, with the kubelet's mode, and nothing of it on the host."""
+    """A single directory for all containers, with the kubelet's mode, and without files on the host."""
     path = kubelet.empty_dir("scratch", 0o2775)
     os.chown(path, 0, 7)
     part = kubelet.sub_path(path, "a/b", "second")
@@ -64,10 +64,10 @@ async def test_an_empty_dir_on_disk(stage: Stage, kubelet: PodFiles) -> None:
     assert reply.exit_code != 0 and b"No space left" in reply.stderr
 
 
-async def test_an_empty_dir_of_a_handler_that_wants_them_on_the_host(
+async def test_empty_dir_of_a_handler_with_empty_dirs_on_the_host(
     fresh_stage: Stage, kubelet: PodFiles
 ) -> None:
-    """A pod keeps to what was so when it was made: its containers would not see the same otherwise."""
+    """A pod keeps the setting of its creation: otherwise its containers would see different files."""
     stage, path = fresh_stage, kubelet.empty_dir("scratch")
     before = await stage.client.run_pod("before")
     await started(stage, before, "first", [mount("/v", path)], "echo zone > /v/file; sleep 600")

@@ -1,4 +1,4 @@
-"""The security context over the real CRI socket: what a container may do, and what it may not."""
+"""The security context over the real CRI socket: rights of a container."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOREVER = "exec sleep 1000"
 
 @dataclass
 class Secured:
-    """A pod that may have privileged containers."""
+    """A pod with permission for privileged containers."""
 
     stage: Stage
     pod: Pod
@@ -72,7 +72,7 @@ async def secured(module_stage: Stage) -> AsyncIterator[Secured]:
 
 
 def _profile(folder: Path, *names: str) -> cri.SecurityProfile:
-    """One of the host that denies system calls."""
+    """A profile on the host that denies system calls."""
     path = folder / "profile.json"
     rule = {"names": list(names), "action": "SCMP_ACT_ERRNO", "errnoRet": 13}
     path.write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}))
@@ -151,7 +151,7 @@ async def test_processes_of_a_target(secured: Secured) -> None:
 
 
 async def test_processes_of_the_zone(secured: Secured) -> None:
-    """HostPID means the zone's processes, as POD does; a target that shares them is joined there."""
+    """HostPID means the zone's processes, as POD does; a debugger joins its target's namespace."""
     await secured.started("exec sleep 1005", namespace_options=SHARED)
     host = await secured.started(namespace_options=cri.NamespaceOption(pid=cri.NODE))
     debugger = await secured.started(namespace_options=cri.NamespaceOption(pid=cri.TARGET, target_id=host))
@@ -159,7 +159,7 @@ async def test_processes_of_the_zone(secured: Secured) -> None:
         assert "sleep 1005" in (await secured.says(container, "ps -o args"))[1]
 
 
-async def test_processes_that_fork_end_with_their_container(secured: Secured) -> None:
+async def test_forking_processes_end_with_their_container(secured: Secured) -> None:
     """In the shared process namespace, where the kernel does not end them."""
     watcher = await secured.started(namespace_options=SHARED)
     busy = "while :; do (sleep 1006 & :); usleep 1000; done"
@@ -188,7 +188,7 @@ async def test_home_in_a_container_without_passwd(secured: Secured) -> None:
 
 
 async def test_masked_and_readonly_paths(secured: Secured) -> None:
-    """A path that is not there is passed over."""
+    """A missing path is passed over."""
     container = await secured.started(
         masked_paths=["/proc/uptime", "/x"], readonly_paths=["/etc", "/nowhere"]
     )

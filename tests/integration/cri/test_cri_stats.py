@@ -37,7 +37,7 @@ async def pod_stats(stage: Stage) -> dict[str, cri.LinuxPodSandboxStats]:
 
 
 async def once(stage: Stage, true: Callable[[dict[str, cri.LinuxPodSandboxStats]], bool]) -> None:
-    """A zone that is late is left out of an answer, or shown as it was."""
+    """A late zone is left out of an answer, or shown with earlier figures."""
     async with asyncio.timeout(60):
         while not true(await pod_stats(stage)):
             pass
@@ -128,7 +128,7 @@ async def test_a_silent_zone_delays_nobody(stage: Stage) -> None:
     )
     os.kill(pid, signal.SIGSTOP)  # one of the two
     try:
-        await pod_stats(stage)  # it is found to be late, and shown as it was
+        await pod_stats(stage)  # the zone is late, and shown with earlier figures
         quickest = 60.0
         for _ in range(20):
             begun = time.monotonic()

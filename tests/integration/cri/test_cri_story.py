@@ -124,10 +124,10 @@ async def test_containers_of_a_pod_share_its_network(stage: Stage, pod: Pod) -> 
     assert await stage.output(caller, fetch) == "shared"
 
 
-async def test_exec_that_takes_too_long_is_killed(stage: Stage, pod: Pod) -> None:
+async def test_exec_beyond_its_timeout_is_killed(stage: Stage, pod: Pod) -> None:
     container = await stage.started(pod, "exec sleep 1000")
     command = ["sh", "-c", "echo $$ >/pid; exec sleep 1001"]
-    for seconds in (1, 10, 100):  # until it has come so far as to say who it is
+    for seconds in (1, 10, 100):  # until the command has written its pid
         request = cri.ExecSyncRequest(container_id=container, cmd=command, timeout=seconds)
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await stage.client.runtime.ExecSync(request)
@@ -158,7 +158,7 @@ async def test_stop_sends_the_stop_signal(stage: Stage, pod: Pod) -> None:
 async def test_processes_end_with_their_container(
     stage: Stage, pod: Pod, mode: cri.NamespaceMode.ValueType
 ) -> None:
-    """Also those that hold its output open, and those in the pod's shared process namespace."""
+    """Also processes that hold the output open, and processes in the pod's shared process namespace."""
     options = cri.NamespaceOption(pid=mode)
     security = cri.LinuxContainerSecurityContext(namespace_options=options)
     watcher = await stage.started(pod, "exec sleep 1000", "watcher")
@@ -183,8 +183,8 @@ async def test_pods_share_processes_when_asked(stage: Stage, pod: Pod) -> None:
     assert "sleep 1003" in await stage.output(watcher, "ps -o args")
 
 
-async def test_a_command_that_is_not_there(stage: Stage, pod: Pod) -> None:
-    """Its container ends at its start; the pod can be removed with it, and has room for the next try."""
+async def test_missing_command_ends_its_container_at_start(stage: Stage, pod: Pod) -> None:
+    """The pod can be removed with the container, and has memory for the next try."""
     container = await stage.client.create(pod, stage.image, ["/no/such/command"])
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await stage.client.start(container)

@@ -1,4 +1,4 @@
-"""Changes of resources, as the container's own cgroups show them."""
+"""Changes of resources, as shown by the container's own cgroups."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_limits_change_and_survive_a_restart(stage: Stage) -> None:
 
 async def test_applied_limits_are_shown_when_another_limit_of_the_update_is_refused(stage: Stage) -> None:
     pod = await stage.client.run_pod("web")
-    # the kubelet's for a container with CPUs of its own
+    # the kubelet's limits for a container with CPUs of its own
     limits = cri.LinuxContainerResources(memory_limit_in_bytes=64 * MIB, cpu_quota=-1, cpu_period=100_000)
     container = await stage.started(pod, "sleep 600", linux=cri.LinuxContainerConfig(resources=limits))
     wanted = cri.LinuxContainerResources(

@@ -1,4 +1,4 @@
-"""The audit logs of both real daemons: every call that changes something, in order, by whom; no secret."""
+"""The audit logs of both real daemons: changing calls, in order, with callers, without secrets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def folders(stage: Stage) -> tuple[Path, Path]:
 
 
 async def said(folder: Path, rpc: str, pod: str = "default/web") -> list[dict[str, Any]]:
-    """The entries of a log, once the call of this name, about the pod, is there."""
+    """The entries of a log, once the log has the RPC's call about the pod."""
     async with asyncio.timeout(60):
         while True:
             found = [json.loads(line) for path in paths(folder) for line in path.read_text().splitlines()]

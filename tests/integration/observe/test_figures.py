@@ -27,7 +27,7 @@ DEPLOY = Path(__file__).resolve().parents[3] / "deploy" / "observability"
 ON = {"metrics": {"address": "127.0.0.1:0"}}
 SERIES = re.compile(r"\b(?:xenpod|grpc_server|process)_\w+(?:\{[^}]*\})?|\bup\{[^}]*\}")
 NOT_HERE = ("xenpod_delegate_up", "INTERNAL", '"cni.add"')
-"""In series that this node does not have: no delegate, no plugin that fails, no bug."""
+"""In series missing on this node: no delegate, no failing plugin, no bug."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def stage_settings() -> StageSettings:
 
 
 def panels() -> Iterator[tuple[str, str]]:
-    """Title and expression of all that the dashboard asks."""
+    """Title and expression of each query of the dashboard."""
     for panel in json.loads((DEPLOY / "dashboard.json").read_text())["panels"]:
         for target in panel.get("targets", []):
             yield panel["title"], target["expr"].replace("$node", ".*").replace("$__rate_interval", "1m")
@@ -65,7 +65,7 @@ def addresses(node: CriNode) -> dict[str, str]:
 
 
 async def text(address: str) -> str:
-    """What a scrape gets."""
+    """Result of a scrape."""
 
     def read() -> str:
         with urlopen(f"http://{address}/metrics", timeout=10) as reply:
@@ -82,9 +82,9 @@ async def test_every_panel_and_alert_has_its_series(stage: Stage, tmp_path: Path
         await use(stage, "web")
         await served.until_any('xenpod_step_failures_total{step="image.pull"}')
         await served.until_any('grpc_server_handling_seconds_count{grpc_method="CreateZone"} > 0')
-        # A rate needs a value before it: what is counted for the first time has none.
+        # A rate needs an earlier value: the first value of a counter gives no rate.
         await use(stage, "other")
-        # All at once: for what is looked at last, the minute of its rate must not have passed.
+        # All at once: the minute of a rate must not have passed for the last query.
         asked = [(title, asyncio.create_task(served.until_any(expression))) for title, expression in panels()]
         assert len(asked) > 20
         await asyncio.wait([task for _, task in asked])
@@ -93,7 +93,7 @@ async def test_every_panel_and_alert_has_its_series(stage: Stage, tmp_path: Path
         assert {one["metric"]["name"] for one in held} == {"default/web", "default/other"}
         assert all(float(one["value"][1]) > 0 for one in held)
         for alert, expression in alerts():
-            # Its condition need not hold, but what it speaks of must be there.
+            # The alert's condition may be false, but its series must be there.
             for series in SERIES.findall(expression):
                 if not any(word in series for word in NOT_HERE):
                     assert await served.until_any(series), f"{alert}: {series}"
@@ -130,7 +130,7 @@ async def test_metrics_show_whether_protectd_is_up(stage: Stage) -> None:
     await until(partial(shows, "xenpod_protectd_up 1.0"))
 
 
-# By alert, series that make it fire: name and labels, values minute by minute (in promtool's words).
+# By alert, series that make the alert fire: name and labels, values minute by minute (in promtool's syntax).
 FIRES: dict[str, dict[str, str]] = {
     "XenpodDaemonDown": {'up{job="protectd"}': "0x60"},
     "XenpodProtectdUnreachable": {"xenpod_protectd_up": "0x60"},
@@ -174,7 +174,7 @@ FIRES: dict[str, dict[str, str]] = {
 }  # fmt: skip
 
 
-def test_every_alert_fires_when_it_should(tmp_path: Path) -> None:
+def test_every_alert_fires_on_its_series(tmp_path: Path) -> None:
     assert set(FIRES) == {name for name, _ in alerts()}
     tests = [
         {

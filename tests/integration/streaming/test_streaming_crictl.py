@@ -40,7 +40,7 @@ LARGE = 100_000_000
 
 @dataclass
 class Streams:
-    """A pod with two containers: ``main`` only runs, ``reader`` is a shell that reads its stdin."""
+    """A pod with two containers: ``main`` only sleeps, ``reader`` is a shell that reads its stdin."""
 
     stage: Stage
     pod: Pod
@@ -84,7 +84,7 @@ async def test_exec(streams: Streams, transport: str) -> None:
     assert await streams.run("exec", "--transport", transport, streams.main, "true") == (0, b"", "")
 
 
-async def test_exec_of_what_is_not_there(streams: Streams, transport: str) -> None:
+async def test_exec_of_a_missing_command(streams: Streams, transport: str) -> None:
     code, _, err = await streams.run("exec", "--transport", transport, streams.main, "nosuch")
     assert code == 1
     assert "nosuch" in err
@@ -135,7 +135,7 @@ class Terminal:
                 try:
                     await came.wait()
                     self.seen += (piece := os.read(self.fd, 65536))
-                except OSError:  # EIO: nobody has the terminal any more
+                except OSError:  # EIO: nobody has the terminal open any more
                     piece = b""
                 finally:
                     loop.remove_reader(self.fd)
@@ -166,7 +166,7 @@ async def test_a_terminal(streams: Streams, transport: str) -> None:
 
 
 async def test_the_process_ends_with_its_client(streams: Streams, transport: str) -> None:
-    name = f"31{len(transport)}"  # sleep's argument tells it from others
+    name = f"31{len(transport)}"  # the argument tells this sleep from others
     script = f"echo up; exec sleep {name}"
     line = streams.line("exec", "--transport", transport, streams.main, "sh", "-c", script)
     process = await asyncio.create_subprocess_exec(*line, stdout=PIPE)
@@ -230,7 +230,7 @@ async def forwarded(streams: Streams, transport: str) -> AsyncIterator[int]:
 
 
 async def test_port_forward(streams: Streams, transport: str) -> None:
-    """Three connections at once, then 100 MB through one; those come from a program, for they need memory."""
+    """Three connections at once, then 100 MB through a single connection, from a program to save memory."""
     make = f"seq 1 100000000 | head -c {LARGE}"
     await streams.output(
         f"""[ -e /www/big ] && exit

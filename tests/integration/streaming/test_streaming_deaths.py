@@ -76,7 +76,7 @@ async def first_line(process: asyncio.subprocess.Process) -> bytes:
 
 @pytest.mark.parametrize("transport", ["spdy", "websocket"])
 @pytest.mark.parametrize("death", DEATHS)
-async def test_no_client_takes_it_for_success(stage: Stage, transport: str, death: str) -> None:
+async def test_no_client_takes_a_death_for_success(stage: Stage, transport: str, death: str) -> None:
     pod, container = await echoing(stage)
     executed = await crictl(stage, "exec", "--transport", transport, container, "sh", "-c", SCRIPT)
     attached = await crictl(stage, "attach", "--transport", transport, "-i", container)
@@ -94,7 +94,7 @@ async def test_no_client_takes_it_for_success(stage: Stage, transport: str, deat
 
 @pytest.mark.parametrize("death", DEATHS)
 async def test_an_exec_sync_fails(stage: Stage, death: str) -> None:
-    """A retry may succeed, but for one in a zone that has ended."""
+    """A retry may succeed, except in an ended zone."""
     client = stage.client
     pod, container = await echoing(stage)
     request = cri.ExecSyncRequest(container_id=container, cmd=["sh", "-c", ": >/up; sleep 100000"])

@@ -29,7 +29,7 @@ PORT = 9000
 
 @dataclass
 class Dialled:
-    """A pod, and a server in its network that the test plays."""
+    """A pod, and a server in the pod's network, played by the test."""
 
     stage: Stage
     zones: Zones
@@ -119,7 +119,7 @@ async def test_a_killed_protectd_leaves_no_connection(dialled: Dialled) -> None:
             assert await dialled.read(again) == b"again"
 
 
-async def test_a_zone_that_ends(dialled: Dialled) -> None:
+async def test_end_of_the_zone_ends_its_connection(dialled: Dialled) -> None:
     async with dialled.zones.dial(dialled.pod.id, PORT) as connection:
         with await dialled.accept():
             removing = asyncio.ensure_future(dialled.stage.client.remove_pod(dialled.pod.id))

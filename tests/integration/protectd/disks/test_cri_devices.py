@@ -84,7 +84,10 @@ def as_user(uid: int) -> cri.LinuxContainerConfig:
 
 
 async def test_a_raw_block_volume_of_a_user(stage: Stage, device: Path, tmp_path: Path) -> None:
-    """By a link, as the kubelet names it; a user that is not root writes, and it is the host's afterwards."""
+    """By a link, as the kubelet names the device.
+
+    A user that is not root writes, and afterwards the host has the device.
+    """
     link = tmp_path / "volumeDevices"
     link.symlink_to(device)
     pod = await run_pod(stage)
@@ -119,7 +122,7 @@ async def test_a_named_device(stage: Stage, device: Path, way: str) -> None:
     assert is_free(device)
 
 
-async def test_requests_that_are_refused(stage: Stage, device: Path) -> None:
+async def test_forbidden_and_missing_devices_are_refused(stage: Stage, device: Path) -> None:
     async with failing(grpc.StatusCode.PERMISSION_DENIED) as said:
         await run_pod(stage, devices="fast")
     assert f"the annotation {ANNOTATION} is not allowed" in said[0]
