@@ -67,11 +67,14 @@ class SuiteStage(Stage):
         finally:
             await self.client.remove_pod(pod.id)
 
+    def default_name(self) -> str:
+        return f"c-{uuid.uuid4()}"
+
     async def create(self, pod: Pod, script: str = FOREVER, name: str = "", **fields: Any) -> str:
-        """As the kubelet asks for a container; each has a name of its own."""
+        """CreateContainer with the kubelet's namespaces; the container is removed after the test."""
         fields.setdefault("linux", linux())
         fields.setdefault("envs", [cri.KeyValue(key="PLANTED", value=PLANTED.encode())])
-        container = await super().create(pod, script, name or f"c-{uuid.uuid4()}", **fields)
+        container = await super().create(pod, script, name, **fields)
         self.made.append(container)
         return container
 

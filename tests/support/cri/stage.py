@@ -48,8 +48,13 @@ class Stage:
         """The RuntimeService stub."""
         return self.client.runtime
 
-    async def create(self, pod: Pod, script: str = FOREVER, name: str = "main", **fields: Any) -> str:
+    def default_name(self) -> str:
+        """Name of a container if the test names none."""
+        return "main"
+
+    async def create(self, pod: Pod, script: str = FOREVER, name: str = "", **fields: Any) -> str:
         """CreateContainer of a shell script; ``fields`` are ContainerConfig's.  The container's id."""
+        name = name or self.default_name()
         defaults: dict[str, Any] = {
             "metadata": cri.ContainerMetadata(name=name),
             "image": cri.ImageSpec(image=self.image),
@@ -60,7 +65,7 @@ class Stage:
         request = cri.CreateContainerRequest(pod_sandbox_id=pod.id, config=config, sandbox_config=pod.config)
         return str((await self.runtime.CreateContainer(request, timeout=self.patience)).container_id)
 
-    async def started(self, pod: Pod, script: str = FOREVER, name: str = "main", **fields: Any) -> str:
+    async def started(self, pod: Pod, script: str = FOREVER, name: str = "", **fields: Any) -> str:
         """``create`` and StartContainer."""
         container = await self.create(pod, script, name, **fields)
         await self.client.start(container)
