@@ -65,7 +65,7 @@ async def flooded(stage: Stage, kinds: Sequence[str]) -> AsyncIterator[list[Line
     ids=lambda kinds: kinds[0],
 )
 async def test_small_frames_without_end_delay_no_call(stage: Stage, kinds: Sequence[str]) -> None:
-    """Each of these clients delayed each Version by up to 8 s before: 40 of them did not end in a minute."""
+    """Earlier, each of these clients delayed each Version by up to 8 s: 40 calls did not end in a minute."""
     pod = await stage.client.run_pod("honest")
     container = await stage.started(pod, "sleep 36000")
     async with flooded(stage, kinds), asyncio.timeout(SECONDS):
@@ -75,7 +75,7 @@ async def test_small_frames_without_end_delay_no_call(stage: Stage, kinds: Seque
         await stage.client.run_pod("another")
 
 
-async def test_idle_streams_of_one_pod_refuse_its_own_and_nobody_elses(stage: Stage) -> None:
+async def test_idle_streams_of_a_pod_refuse_the_pods_own_streams_alone(stage: Stage) -> None:
     hostile, honest = await stage.client.run_pod("hostile"), await stage.client.run_pod("honest")
     container = await stage.started(honest, "sleep 36000")
     held = [await begin(stage.client, hostile.id, "", IDLE) for _ in range(OF_POD)]
@@ -106,7 +106,7 @@ async def test_port_forwards_end_with_their_pod_however_much_waits_to_be_read(
         await attacking
 
 
-async def test_unused_urls_of_one_pod_end_nobody_elses(stage: Stage) -> None:
+async def test_unused_urls_of_a_pod_leave_the_urls_of_other_pods(stage: Stage) -> None:
     hostile, honest = await stage.client.run_pod("hostile"), await stage.client.run_pod("honest")
     container = await stage.started(honest, "sleep 36000")
     runtime = stage.client.runtime

@@ -1,6 +1,6 @@
 """A hostile registry fails its own pull, and all other callers are served.
 
-In each attack a tenant names an image of its own registry.
+In each attack a tenant names an image of the tenant's own registry.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _most_memory(pid: int) -> int:
     return int(line.split()[1]) << 10
 
 
-async def test_a_challenge_of_one_long_word_costs_nobody_else_anything(stage: Stage) -> None:
+async def test_challenge_of_a_long_word_delays_no_other_caller(stage: Stage) -> None:
     def challenge(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(401)
         for _ in range(3):
@@ -149,8 +149,8 @@ async def test_a_manifest_of_4_mib_of_nested_json_takes_no_memory_of_the_daemon(
     assert _most_memory(daemon) - before < 40 * MIB
 
 
-async def test_a_layer_that_comes_byte_by_byte_takes_the_time_of_its_worker(stage: Stage) -> None:
-    """During that pull others are served, and the daemon works less than the pull's own process."""
+async def test_layer_in_single_bytes_takes_the_time_of_its_worker(stage: Stage) -> None:
+    """During the pull others are served, and the daemon works less than the pull's own process."""
     begun = threading.Event()
 
     def bytewise(handler: BaseHTTPRequestHandler) -> None:
@@ -254,7 +254,7 @@ async def test_metadata_and_private_networks_are_not_asked_on_a_registrys_word(
         assert code is DENIED and "images.private_targets" in said
 
 
-async def test_an_address_that_the_operator_allows_is_asked(tmp_path: Path) -> None:
+async def test_address_allowed_by_the_operator_is_asked(tmp_path: Path) -> None:
     certs = tmp_path / "certs.d"
     settings = StageSettings({"images": {"certs_dir": str(certs), "private_targets": ["127.0.0.2/32"]}})
     async with staged(tmp_path, settings) as stage:

@@ -71,7 +71,7 @@ async def test_a_small_pod_does_not_take_the_node(node: CriNode) -> None:
         await client.remove_pod(await _run(client, _pod("next-tenant", resources=large)))
 
 
-async def test_no_annotation_counts_that_its_handler_does_not_list(node: CriNode) -> None:
+async def test_annotation_outside_of_its_handlers_list_is_refused(node: CriNode) -> None:
     """The pod has no limits that would stop the annotation; the annotation may not lower anything either."""
     async with node.client() as client:
         for handler, listed in (("", HandlerConfig().annotations), ("sized", (MEMORY, VCPUS))):
