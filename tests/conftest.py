@@ -1,6 +1,6 @@
-"""Set-up of all tests: skips where they cannot run, time limits, hypothesis profiles.
+"""Set-up of all tests: skips, time limits, hypothesis profiles.
 
-Those that need root or a Xen dom0 are skipped elsewhere, with the reason.
+Tests that need root or a Xen dom0 are skipped elsewhere, with the reason.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.session import checkpoints, skips, timeouts
 
-# A machine that stands still for a moment is no fault of what is tested.
+# A stalling machine is no fault of the tested code.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# The same examples in every run: one that fails fails again, and a run of a change tells of the change.
+# The same examples in every run: a failure repeats, and a failure after a change is due to the change.
 settings.register_profile("ci", settings.get_profile("patient"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if skips.in_ci() else "patient")
 

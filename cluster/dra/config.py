@@ -29,7 +29,7 @@ _LEAST_GRANULE = 1 << 20
 
 
 class SliceMode(enum.Enum):
-    """Form of the memory offer: ``SHARED``, one device for all claims; ``SPLIT``, one for each claim."""
+    """Form of the memory offer: ``SHARED``, one device for all claims; ``SPLIT``, a device for each claim."""
 
     AUTO = "auto"
     SHARED = "shared"
@@ -109,9 +109,9 @@ class DraConfig:
     plugins_dir: Path = Path("/var/lib/kubelet/plugins")
     registry_dir: Path = Path("/var/lib/kubelet/plugins_registry")
     instance: str = ""
-    """Distinguishes this instance from another instance of the driver on this node; "": POD_UID, if set."""
+    """Name of this instance among the driver's instances on this node; "": POD_UID, if set."""
     mode: SliceMode = SliceMode.AUTO
-    """``AUTO``: ``SHARED`` if the cluster supports it; checked again while it does not."""
+    """``AUTO``: ``SHARED`` if the cluster supports shared devices; until then the driver checks again."""
     write_interval: Seconds = Seconds(10.0)
     """The least time between two writes of the slice."""
     split_interval: Seconds = Seconds(1.0)
@@ -146,12 +146,12 @@ class DraConfig:
 
     @property
     def node_name(self) -> str:
-        """The kubelet's name of its node."""
+        """The name of the node in Kubernetes."""
         return self.node or os.environ.get("NODE_NAME") or socket.gethostname().lower()
 
     @property
     def plugin_socket(self) -> Path:
-        """The driver's socket; each instance has its own."""
+        """The driver's socket; each instance has a socket."""
         return self.plugins_dir / self.driver / f"{self._socket('dra')}.sock"
 
     @property

@@ -28,10 +28,9 @@ class ZoneMemory:
 
     @property
     def lost(self) -> bool:
-        """Whether the host has less than promised: its memory has shrunk since, because of other users or its
-        dom0.
+        """Whether the host has less memory than promised: dom0 or other users have taken memory since.
 
-        During the creation of a zone the figures differ by the domain's growth between two readings.
+        While a zone is created the figures differ by the domain's growth between two readings.
         """
         return self.reserved - self.total > max(_DIFFERENCE, self.total // 64)
 

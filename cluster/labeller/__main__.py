@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _node_name() -> str:
-    """The kubelet's name of its node."""
+    """The name of the node in Kubernetes."""
     return os.environ.get("NODE_NAME") or socket.gethostname().lower()
 
 

@@ -24,7 +24,7 @@ class LabelSink(Protocol):
     """The place where labels are written."""
 
     async def put(self, labels: Labels) -> bool:
-        """Write these labels, and remove our other labels; returns whether any changed."""
+        """Write these labels, and remove the rest of our labels; returns whether any label changed."""
 
     async def remove(self) -> bool:
         """Remove our labels; returns whether any existed."""

@@ -20,7 +20,7 @@ _RIGHTS = "it needs get and patch of nodes; a kubelet's own credentials suffice 
 
 
 class NodeLabels:
-    """The labeller's labels of one node; other labels stay.
+    """The labeller's labels of one node; foreign labels stay.
 
     A ``kubeconfig`` of None means the service account of the labeller's pod.
     """

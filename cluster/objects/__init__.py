@@ -1,1 +1,1 @@
-"""Makes the objects that a cluster needs to use zones, and changes manifests for them."""
+"""Makes the objects by which a cluster uses zones, and changes manifests for zones."""

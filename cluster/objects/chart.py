@@ -1,4 +1,4 @@
-"""Values of the Helm chart (deploy/chart), from which it makes the same objects as we do from platforms."""
+"""Values of the Helm chart (deploy/chart), which makes the same objects as this package from platforms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RuntimeClasses, one for each handler of each platform."""
+"""RuntimeClasses, a class for each handler of each platform."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from cluster.objects.platforms import NodePlatform
 from cluster.objects.syntax import Taint
 
 Object = dict[str, Any]
-"""A Kubernetes object as JSON or YAML has it.  It is written with its keys in their order here."""
+"""A Kubernetes object as in JSON or YAML. The keys are written in the order of the dictionary."""
 
 
 def runtime_classes(platforms: Iterable[NodePlatform], *, claimed: bool = False) -> list[Object]:
     """The RuntimeClasses (``node.k8s.io/v1``), from which pods get their node selector and overhead.
 
-    ``claimed``: the memory of zones is claimed, so none of it is counted where dom0's is.
+    ``claimed``: claims count the zones' memory, and dom0's memory does not.
     """
     made = [(name, handler, one) for one in platforms for name, handler in one.classes.items()]
     return [_class(name, handler, one, claimed) for name, handler, one in made]

@@ -21,7 +21,7 @@ _RBAC = "rbac.authorization.k8s.io"
 
 @dataclass(frozen=True, slots=True)
 class NodeProgram:
-    """A program of ours that runs on each node, with its manifests' common name."""
+    """A program of ours that runs on each node, and the common name in the program's manifests."""
 
     name: str
     namespace: str
@@ -37,12 +37,12 @@ class NodeProgram:
 
     @property
     def metadata(self) -> Object:
-        """Of its objects that belong to a namespace."""
+        """Metadata of objects that belong to a namespace."""
         return {"name": self.name, "namespace": self.namespace, "labels": self.labels}
 
     @property
     def service_account(self) -> Object:
-        """Its account, which may do nothing."""
+        """The program's account, without any right."""
         return {
             "apiVersion": "v1",
             "kind": "ServiceAccount",
@@ -51,7 +51,7 @@ class NodeProgram:
         }
 
     def account(self, rules: Sequence[Object]) -> list[Object]:
-        """Its service account, and the cluster role with these rules."""
+        """The program's service account, and the cluster role with these rules."""
         return [
             self.service_account,
             {
@@ -72,11 +72,11 @@ class NodeProgram:
     def bounds(
         self, condition: str, written: Object, may: Sequence[tuple[str, str]], **more: object
     ) -> list[Object]:
-        """A ValidatingAdmissionPolicy and its binding, for what its role allows and RBAC cannot restrict.
+        """A ValidatingAdmissionPolicy and its binding, for rights that RBAC cannot restrict.
 
-        ``condition``: the name of the condition that the program is the caller.  ``written``: the requests
-        that are looked at.  ``may``: what must hold (CEL), and what is said where it does not.  ``more``: of
-        the policy.
+        ``condition``: the name of the condition that the program is the caller. ``written``: the checked
+        requests. ``may``: required conditions (CEL), and the message if a condition is false. ``more``:
+        further fields of the policy.
         """
         account = f"system:serviceaccount:{self.namespace}:{self.name}"
         spec: Object = {
@@ -98,7 +98,7 @@ class NodeProgram:
         ]
 
     def daemon_set(self, strategy: Object, pod: Object) -> Object:
-        """``strategy``: of its rolling update."""
+        """``strategy``: of the rolling update."""
         return {
             "apiVersion": "apps/v1",
             "kind": "DaemonSet",
@@ -150,12 +150,12 @@ def of_pod(name: str, path: str) -> Object:
 
 
 def folder(name: str, path: str) -> Object:
-    """A volume that is a folder of the host: a daemon that restarts makes another socket in it."""
+    """A volume with a folder of the host: a restarted daemon makes a new socket in the folder."""
     return {"name": name, "hostPath": {"path": path, "type": "Directory"}}
 
 
 def _affinity(platforms: Sequence[NodePlatform]) -> Object:
-    """The nodes of all platforms, preferably those kept for add-ons."""
+    """The nodes of all platforms, preferably the nodes for add-ons."""
     key, _, value = DEFAULT_LABEL.partition("=")
     addons = [{"key": key, "operator": "In", "values": [value]}]
     return {
@@ -177,9 +177,9 @@ def _affinity(platforms: Sequence[NodePlatform]) -> Object:
 
 
 def pull_policy(image: str) -> str:
-    """The pull policy of an image: no registry is asked for one that was imported on the nodes.
+    """The pull policy of an image: nobody pulls an image that was imported on the nodes.
 
-    A kubelet that lacks it would ask whoever serves port 443 or 80 of the node, and run the answer as root.
-    A digest names the bytes, whoever sends them.
+    Otherwise a kubelet without the image asks the server at port 443 or 80 of the node, and runs the answer
+    as root. A digest names the bytes, independent of their source.
     """
     return "Never" if image.startswith(_IMPORTED) and "@" not in image else "IfNotPresent"

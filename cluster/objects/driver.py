@@ -32,7 +32,7 @@ def driver(platforms: Sequence[NodePlatform], image: str, namespace: str = NAMES
         _rule(_DRA, "resourceslices", "get", "create", "update"),
         _rule("events.k8s.io", "events", "create"),
     ]
-    # The next one serves before this one ends: no pod waits for a driver.
+    # The next driver serves before the last driver ends: no pod waits for a driver.
     strategy = {"maxSurge": "10%", "maxUnavailable": 0}
     return [
         *program.account(rules),
@@ -43,10 +43,10 @@ def driver(platforms: Sequence[NodePlatform], image: str, namespace: str = NAMES
 
 
 def counting(platforms: Sequence[NodePlatform], image: str, namespace: str, granule: int) -> list[Object]:
-    """The same for clusters without claims: it counts granules of so many MiB, and has no rights."""
+    """The driver for clusters without claims, with no rights; ``granule``: in MiB."""
     program = NodeProgram(NAME, namespace)
     table = f'[granules]\nsize = "{granule}MiB"\n'
-    # Its socket has one name: this one ends before the next one serves.
+    # The socket has a fixed name: the last driver ends before the next driver serves.
     strategy = {"maxUnavailable": "10%"}
     pod = {**_pod(program, platforms, image, _DEVICES), "automountServiceAccountToken": False}
     return [
@@ -67,7 +67,7 @@ def _configuration(program: NodeProgram, table: str, folders: Mapping[str, str])
 
 
 def _bounds(program: NodeProgram) -> list[Object]:
-    """It may write only its own slices, and only those of the node that it runs on."""
+    """The driver may write only its own slices, and only for its own node."""
     written = {
         "apiGroups": [_DRA],
         "apiVersions": ["*"],

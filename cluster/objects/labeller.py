@@ -17,14 +17,14 @@ OWN_LABELS = (
     "^xenpod[.]dev/(toolstack|security-boundary|user-namespaces|xen-version([.](major|minor))?"
     "|(handler|mode|can)[.].+)$"
 )
-"""Regular expression of the labels that it may change: those of ``cluster.labeller.labels.is_ours``."""
+"""Regular expression of the labels that the labeller may change: ``cluster.labeller.labels.is_ours``."""
 
-# It takes 90 MiB once it has asked the API server, and hardly any time.
+# The labeller takes 90 MiB after its first request to the API server, and hardly any CPU time.
 _RESOURCES: Object = {"requests": {"cpu": "10m", "memory": "96Mi"}, "limits": {"memory": "192Mi"}}
 
 
 def image_name() -> str:
-    """The name of the image of deploy/image/Containerfile on the machine that has built it."""
+    """The name of the image of deploy/image/Containerfile on the machine that built the image."""
     return f"localhost/xenpod:{version('xenpod')}"
 
 
@@ -42,10 +42,10 @@ def labeller(platforms: Sequence[NodePlatform], image: str, namespace: str = NAM
 
 
 def _bounds(program: NodeProgram) -> list[Object]:
-    """It may change only its own labels, and only on the node that it runs on."""
+    """The labeller may change only its own labels, and only on its own node."""
     node = f"{NODE_OF_CALLER} == [request.name]"
     kept = "key.matches(variables.own) || variables.before[?key] == optional.of(variables.after[key])"
-    # With an owner that does not exist the node would be collected; a finalizer would keep it for ever.
+    # With an owner that does not exist the node would be collected; a finalizer would keep the node for ever.
     rest = " && ".join(
         [
             "object.spec == oldObject.spec",
@@ -90,7 +90,7 @@ def _pod(program: NodeProgram, platforms: Sequence[NodePlatform], image: str) ->
 
 
 def socket_of(platforms: Sequence[NodePlatform]) -> Path:
-    """The path of xenpod-cri's socket.  Invalid: it differs between the platforms."""
+    """The path of xenpod-cri's socket. Invalid: the path differs between the platforms."""
     first, *others = {one.cri_socket for one in platforms}
     if others:
         cause = "xenpod-cri's socket is not in the same place everywhere"

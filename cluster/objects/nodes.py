@@ -15,7 +15,7 @@ _TEMPLATE = "xenpod"
 
 
 def commands(platform: NodePlatform, nodes: Sequence[str] = ()) -> str:
-    """kubectl commands for existing nodes; without ``nodes`` for the one that the variable NODE names."""
+    """kubectl commands for existing nodes; without ``nodes`` for the node in the variable NODE."""
     names = " ".join(nodes) or '"$NODE"'
     lines = [f"kubectl label --overwrite nodes {names} {' '.join(_pairs(platform))}"]
     if platform.taints:
@@ -36,7 +36,7 @@ def kubelet_flags(platform: NodePlatform) -> dict[str, str]:
 
 
 def flag_lines(platform: NodePlatform) -> str:
-    """The flags of the kubelet, one on each line."""
+    """The flags of the kubelet, a flag on each line."""
     return "".join(f"{flag}\n" for flag in _flags(platform))
 
 
@@ -60,7 +60,7 @@ def kubeadm_config_template(platform: NodePlatform, version: str) -> Object:
 
 
 def user_data(platform: NodePlatform) -> Object:
-    """cloud-init's user data: it writes the file from which kubeadm's kubelet unit reads extra flags."""
+    """cloud-init's user data: the file from which kubeadm's kubelet unit reads extra flags."""
     file = {
         "path": "/etc/default/kubelet",
         "permissions": "0644",

@@ -17,7 +17,7 @@ FOR_CLUSTER = ("classes", "assign-class", "keep-off-host", "keep-off-delegate")
 """Objects for ``kubectl apply`` that every cluster can have."""
 
 FOR_SOME = ("labeller", "driver", "claims", "claim-templates", "granules", "cluster-api")
-"""Objects for clusters that have what these need: our image, claims of resources, or Cluster API."""
+"""Objects for clusters that have their requirements: our image, claims of resources, or Cluster API."""
 
 FOR_NODES = ("labels", "kubelet-flags", "cloud-init", "chart-values")
 """Texts for shells, kubelets, new machines and Helm."""
@@ -27,7 +27,7 @@ WHAT = (*FOR_CLUSTER, *FOR_SOME, *FOR_NODES)
 
 @dataclass(frozen=True, slots=True)
 class GenerateOptions:
-    """What to make, and for which releases.  ``kyverno`` None: use the API server's own policies."""
+    """The wanted objects, and the releases. ``kyverno`` None: use the API server's own policies."""
 
     what: Sequence[str] = FOR_CLUSTER
     kubernetes: Version = Version(1, 36)
@@ -42,7 +42,7 @@ class GenerateOptions:
 
 
 def objects(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> list[Object]:
-    """The wanted objects, in the order of ``WHAT``.  Invalid: the release does not have such an object."""
+    """The wanted objects, in the order of ``WHAT``. Invalid: the release does not support an object."""
     found: list[Object] = []
     if "classes" in wanted.what:
         claimed = not {"claims", "granules"}.isdisjoint(wanted.what)

@@ -29,10 +29,10 @@ from daemonkit.namespaces import expression
 from daemonkit.quantity import quantity_text as quantity_of
 
 DEFAULT_HANDLER = "xenpod"
-"""The handler of pods that name none."""
+"""The handler of pods that name no handler."""
 
 PLACEHOLDER = DEFAULT_HANDLER
-"""The class in manifests that suit every platform, to be replaced by the class of one platform."""
+"""The class in manifests for every platform; ``fill`` replaces the class by the class of a platform."""
 
 ZONES_LABEL = "xenpod.dev/zones"
 """Key of the label and of the taint of a node that runs zones; the value is ``true``."""
@@ -82,11 +82,12 @@ class NodeDelegate(DelegateRules):
 
 @dataclass(frozen=True, slots=True)
 class NodePlatform:
-    """Nodes of one kind.  ``name`` is "" when there is only one kind.
+    """Nodes of one kind. ``name`` is "" if only a single kind exists.
 
-    The first handler is that of ordinary pods.  ``overhead`` maps resources to quantities; ``overheads`` has
-    one for each handler that differs.  ``own_namespaces`` are the handlers whose pods get their zone's
-    processes and IPC when they ask for the host's.  ``delegate`` None: the nodes have no other runtime.
+    The first handler is the handler of ordinary pods. ``overhead`` maps resources to quantities;
+    ``overheads`` has an entry for each handler with another overhead. ``own_namespaces`` are the handlers
+    whose pods get the processes and IPC of their zone when they ask for the host's. ``delegate`` None: the
+    nodes have no other runtime.
     """
 
     name: str
@@ -168,7 +169,7 @@ class PlatformsFile:
 
 @dataclass(frozen=True, slots=True)
 class HandlerFacts:
-    """The keys of a handler in cri.toml that matter here, and ``error`` of Status: why it is unusable."""
+    """The keys of a handler in cri.toml, and ``error`` of Status: the reason why the handler is unusable."""
 
     memory: Bytes = Bytes(0)
     host_namespaces: str = ""
@@ -184,7 +185,7 @@ class ZoneOverhead:
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
-    """The keys of cri.toml that a cluster has to know; all others are ignored."""
+    """The keys of cri.toml that a cluster has to know; the rest is ignored."""
 
     run_dir: Path = _RUN_DIR
     socket: Path | None = None
@@ -198,11 +199,11 @@ class NodeFile:
             _checked("handlers", syntax.dns_label, name)
 
     def platform(self, handlers: Collection[str]) -> NodePlatform:
-        """The platform of this node.  The default handler comes first.
+        """The platform of this node. The default handler comes first.
 
-        A handler with a size gives that size to zones of pods without limits, which the scheduler does not
-        know.  So the overhead of its class is that size, but not less than a kernel takes: xenpod-cri adds
-        the overhead to the limits of pods that have limits.
+        A handler with a size gives the size to zones of pods without limits, and the scheduler does not know
+        the size. The overhead of the handler's class is the size, but at least a kernel's memory: xenpod-cri
+        adds the overhead to the limits of pods that have limits.
         """
         own = [name for name, one in self.handlers.items() if one.host_namespaces == _OWN_NAMESPACES]
         least = self.zone.memory_overhead

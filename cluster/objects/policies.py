@@ -13,7 +13,7 @@ from daemonkit.faults import Invalid
 from daemonkit.namespaces import expression
 
 NAMESPACE_LABEL = "xenpod.dev/runtime-class"
-"""Label of a namespace; the value is the class for its pods that name none."""
+"""Label of a namespace; the value is the class for the namespace's pods without a class."""
 
 ASSIGN = "xenpod-assign-class"
 KEEP_OFF_HOST = "xenpod-keep-off-host"
@@ -28,7 +28,7 @@ NEW_PODS: Object = {
 LABELLED: Object = {"matchExpressions": [{"key": NAMESPACE_LABEL, "operator": "Exists"}]}
 NAMES_NO_CLASS = "!has(object.spec.runtimeClassName)"
 CLASS_OF_NAMESPACE = f"namespaceObject.metadata.labels[{json.dumps(NAMESPACE_LABEL)}]"
-# A JSON patch: it needs no schema of pods, and "add" is enough since there is no class.
+# A JSON patch needs no schema of pods; "add" is enough, since the pod has no class.
 SET_CLASS: Object = {
     "patchType": "JSONPatch",
     "jsonPatch": {
@@ -39,7 +39,7 @@ SET_CLASS: Object = {
 _GROUP = "admissionregistration.k8s.io"
 _STABLE, _BETA, _ALPHA = Version(1, 36), Version(1, 34), Version(1, 32)
 _NETWORK = ("hostNetwork", "the host's network (hostNetwork)")
-# The kubelet runs a static pod from its file; the mirror pod only shows it.
+# The kubelet runs a static pod from a file; the mirror pod only shows the static pod.
 _IS_NO_MIRROR = '!("kubernetes.io/config.mirror" in object.metadata.?annotations.orValue({}))'
 _NAMESPACES = (("hostPID", "the host's processes (hostPID)"), ("hostIPC", "the host's IPC (hostIPC)"))
 
@@ -84,9 +84,9 @@ def switches(kubernetes: Version) -> str:
 def keep_off_host(platforms: Sequence[NodePlatform]) -> list[Object]:
     """A ValidatingAdmissionPolicy (v1 since Kubernetes 1.30) and its binding, which keep pods off the host.
 
-    A pod with one of our classes that asks for namespaces or paths of the host is refused when it is created,
-    so that its author sees the message.  Pods of handlers in ``own_namespaces`` may ask for hostPID and
-    hostIPC, since they get those of their zone.
+    A pod with a class of ours that asks for namespaces or paths of the host is refused when it is created:
+    the author sees the message. Pods of handlers in ``own_namespaces`` may ask for hostPID and hostIPC, since
+    they get the namespaces of their zone.
     """
     harmless = [
         name for one in platforms for name, handler in one.classes.items() if handler in one.own_namespaces
@@ -113,10 +113,10 @@ def keep_off_host(platforms: Sequence[NodePlatform]) -> list[Object]:
 def keep_off_delegate(platforms: Sequence[NodePlatform]) -> list[Object]:
     """A ValidatingAdmissionPolicy and its binding, which refuse pods that xenpod-cri would refuse, too.
 
-    It refuses a pod that goes to the delegate, by the node's ``[delegate]``, whose namespace is not one of
-    ``namespaces``, and that may run on such a node: it tolerates the taints, or names a node.  A default, not
-    a boundary: the scheduler may put a pod elsewhere than this assumes, and an administrator can remove it.
-    [] where no platform has a delegate.
+    Refused is a pod for the delegate, by the node's ``[delegate]``, from a namespace outside of
+    ``namespaces``, if the pod may run on a delegate's node: the pod tolerates the taints, or names a node.
+    The policy is a default, not a boundary: the scheduler may put a pod elsewhere than the policy assumes,
+    and an administrator can remove the policy. [] if no platform has a delegate.
     """
     validations = [_off_delegate(one, one.delegate, platforms) for one in platforms if one.delegate]
     if not validations:
@@ -160,7 +160,7 @@ def _off_delegate(platform: NodePlatform, rules: DelegateRules, platforms: Seque
 def _goes_to_delegate(
     platform: NodePlatform, rules: DelegateRules, platforms: Sequence[NodePlatform]
 ) -> list[str]:
-    """CEL expressions; a pod for which one is true is the delegate's, as ``cri.delegate.owners`` has it."""
+    """CEL expressions; a pod is the delegate's if an expression is true, as in ``cri.delegate.owners``."""
     ours = json.dumps([name for one in platforms for name in one.classes])
     found = [f'variables.runtimeClass != "" && !(variables.runtimeClass in {ours})']
     if rules.default == "delegate":

@@ -43,7 +43,7 @@ class Taint:
     effect: str
 
     def __str__(self) -> str:
-        """The form that kubectl and the kubelet's flag take."""
+        """The form for kubectl and the kubelet's flag."""
         return f"{self.key}{'=' if self.value else ''}{self.value}:{self.effect}"
 
 
@@ -60,7 +60,7 @@ def dns_subdomain(text: str) -> None:
 
 
 def check_image(text: str) -> None:
-    """Check the name of an image, which needs a tag or a digest: without one it means a moving tag."""
+    """Check the name of an image. A name without a tag or a digest means a moving tag, and is invalid."""
     if not _IMAGE.fullmatch(text):
         raise ValueError(f"{text!r:.80} is not an image name with a tag or a digest")
 
@@ -129,7 +129,7 @@ def overhead(found: Mapping[str, str]) -> None:
 
 
 def quantity(text: str) -> Decimal:
-    """Read a quantity that is not negative, such as ``96Mi``, ``100m``, ``0.5`` or ``1e3``."""
+    """Read a quantity, which is not negative: ``96Mi``, ``100m``, ``0.5``, ``1e3``."""
     try:
         number = exact(text)
     except ValueError:

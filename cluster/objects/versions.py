@@ -22,7 +22,7 @@ class Version:
 def version(text: str) -> Version:
     """Read a version: ``1.36``, ``v1.36``, ``1.36.2``, or a distribution's, such as ``v1.36.2-gke.1``.
 
-    ValueError: it is none of these.
+    ValueError: the text is no version.
     """
     match = _VERSION.fullmatch(text)
     if match is None:

@@ -1,4 +1,4 @@
-"""Writes objects as YAML that means the same to readers of YAML 1.1, such as Kubernetes, and of 1.2."""
+"""Writes objects as YAML with the same meaning in YAML 1.1, as Kubernetes reads, and 1.2."""
 
 from __future__ import annotations
 

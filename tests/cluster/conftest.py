@@ -1,4 +1,4 @@
-"""One cluster for all of these tests."""
+"""A cluster for all of these tests."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ async def session_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def cluster(session_cluster: Cluster) -> AsyncIterator[Cluster]:
-    """The cluster; the test's pods are removed after it."""
+    """The cluster; the test's pods are removed after the test."""
     yield session_cluster
     await session_cluster.tidy()

@@ -34,7 +34,7 @@ async def test_no_container_restarts_when_both_daemons_are_killed(cluster: Clust
 
 
 async def logged(cluster: Cluster, name: str, count: int) -> str:
-    """The log of a pod, once it has more lines than that."""
+    """The log of a pod, once the log has more than ``lines`` lines."""
     return await cluster.logged(name, lambda log: len(lines(log)) > count)
 
 

@@ -33,7 +33,7 @@ pytestmark = [needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
 HERE, ELSEWHERE = "here", "elsewhere"
 OWN = "xenpod.dev/can.hvm"
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "gone", "uid": "0"}
-"""An owner that does not exist: the garbage collection removes objects that have it."""
+"""An owner that does not exist: the garbage collection removes the owner's objects."""
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 ADMISSION = "admissionregistration.k8s.io"
@@ -55,9 +55,9 @@ async def serving(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def labeller(serving: Serving) -> Api:
-    """A client with the token of a pod of the DaemonSet, which runs on ``HERE``."""
+    """A client with the token of a pod of the DaemonSet, on ``HERE``."""
     client = await _of_pod(serving, defaults())
-    # RBAC and policies act a moment after they are created.
+    # RBAC and policies act a moment after their creation.
     await until(lambda: _bounded(client), PATIENCE)
     return client
 
@@ -106,7 +106,7 @@ async def test_api_server_accepts_the_objects_of_the_chart(
     await apply(serving.api, _renamed(chart(*files, kubernetes=release)), "&dryRun=All")
 
 
-async def test_a_field_that_is_not_there_is_refused(serving: Serving) -> None:
+async def test_unknown_field_is_refused(serving: Serving) -> None:
     """Show that the tests above can fail."""
     misspelt = [one | {"specs": {}} for one in _renamed(defaults())]
     for one in misspelt:
@@ -179,11 +179,11 @@ async def test_the_labeller_has_no_other_rights(labeller: Api, method: str, path
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def driver(serving: Serving) -> Api:
-    """A client with the token of a pod of the driver's DaemonSet, which runs on ``HERE``."""
+    """A client with the token of a pod of the driver's DaemonSet, on ``HERE``."""
     objects = read(generate(*SHIPPED, "driver"))
     await apply(serving.api, objects)
     client = await _of_pod(serving, objects)
-    async with asyncio.timeout(PATIENCE):  # RBAC and policies act a moment after they are there
+    async with asyncio.timeout(PATIENCE):  # RBAC and policies act a moment after their creation
         while "ValidatingAdmissionPolicy" not in await _slice(client, ELSEWHERE):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     return client

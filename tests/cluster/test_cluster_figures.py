@@ -27,9 +27,10 @@ MOST = 500e6 * 4 / 3
 
 
 async def measured(cluster: Cluster, kubelet: Kubelet) -> dict[str, Any]:
-    """The summary of a busy pod, once it has written its file, and it and its container have rates.
+    """The summary of a busy pod, once the pod has written its file, and pod and container have rates.
 
-    Where there are figures of its network, until something was sent: the first is IPv6's, when it likes.
+    If the pod has figures of its network: also once packets were sent; the first packet is IPv6's, at any
+    time.
     """
     await cluster.create("busy", "sh", "-c", BUSY, container=LIMITS)
     pod: dict[str, Any] = {}
@@ -60,7 +61,7 @@ def metrics(text: str) -> dict[str, list[float]]:
 
 
 async def exposed(kubelet: Kubelet, path: str, *names: str) -> dict[str, list[float]]:
-    """The metrics of our pod, once these are among them: an answer may lack a zone that is late."""
+    """The metrics of our pod, once they have these names: an answer may omit a late zone."""
     found: dict[str, list[float]] = {}
     try:
         async with asyncio.timeout(PATIENCE):
@@ -80,7 +81,7 @@ def holds_for_a_container(figures: dict[str, Any]) -> None:
     assert figures["logs"]["usedBytes"] > 0
 
 
-async def test_with_the_configuration_that_we_ship(cluster: Cluster) -> None:
+async def test_figures_with_the_shipped_configuration(cluster: Cluster) -> None:
     kubelet = await cluster.use_kubelet(shipped=True)
     pod = await measured(cluster, kubelet)
     holds_for_a_container(container(pod))
@@ -110,7 +111,7 @@ async def test_a_rate_is_true_again_after_both_daemons_were_killed(cluster: Clus
     begin = datetime.now(UTC)
     async with asyncio.timeout(PATIENCE):
         while True:
-            with contextlib.suppress(KubeletRefused):  # it has not connected again
+            with contextlib.suppress(KubeletRefused):  # not connected again yet
                 cpu = container(await kubelet.summary("busy")).get("cpu", {})
                 assert cpu.get("usageNanoCores", 1) > 0
                 if "usageNanoCores" in cpu and datetime.fromisoformat(cpu["time"]) > begin:
@@ -118,7 +119,7 @@ async def test_a_rate_is_true_again_after_both_daemons_were_killed(cluster: Clus
     assert cpu["usageNanoCores"] < MOST
 
 
-async def test_without_it_groups_of_pods_are_empty(cluster: Cluster) -> None:
+async def test_groups_of_pods_are_empty_without_the_configuration(cluster: Cluster) -> None:
     with control_group(cluster.folder) as root:
         kubelet = await cluster.use_kubelet(shipped=False, cgroupsPerQOS=True, cgroupRoot=root)
         try:
@@ -135,7 +136,7 @@ async def test_without_it_groups_of_pods_are_empty(cluster: Cluster) -> None:
             await cluster.use_kubelet(shipped=True)
 
 
-async def test_without_it_and_without_such_groups(cluster: Cluster) -> None:
+async def test_figures_without_the_configuration_and_without_groups(cluster: Cluster) -> None:
     kubelet = await cluster.use_kubelet(shipped=False)
     try:
         pod = await measured(cluster, kubelet)

@@ -51,7 +51,7 @@ POLICIES = {
     )
 }
 ROOM = 1 << 30
-"""Bytes of the disk that others may use meanwhile."""
+"""Bytes of the disk that other programs may use during the test."""
 FOREVER = ("sh", "-c", "echo begins; exec sleep 100000")
 
 
@@ -63,7 +63,7 @@ async def module_mixed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def mixed(module_mixed: MixedCluster) -> AsyncIterator[MixedCluster]:
-    """The cluster; the test's pods are removed after it."""
+    """The cluster; the test's pods are removed after the test."""
     yield module_mixed
     await module_mixed.tidy()
 
@@ -84,7 +84,7 @@ def shared(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-R", str(tmp_path)], check=True)
 
 
-async def test_pods_that_need_the_host_run_beside_zones(mixed: MixedCluster, shared: Path) -> None:
+async def test_pods_on_the_host_run_beside_zones(mixed: MixedCluster, shared: Path) -> None:
     """A DaemonSet in the host's network, an agent as CNI plugins have them, an ordinary pod, two zones."""
     cluster = mixed.cluster
     (port,) = free_ports(1)
@@ -145,7 +145,7 @@ async def test_the_kubelets_figures_of_both(mixed: MixedCluster) -> None:
     for name in ("busy-host", "busy-zone"):
         pod: dict[str, Any] = {}
         async with asyncio.timeout(PATIENCE):
-            while not _measured(pod := await kubelet.summary(name)):  # noqa: ASYNC110 - it has no event
+            while not _measured(pod := await kubelet.summary(name)):  # noqa: ASYNC110 - without an event
                 await asyncio.sleep(0.5)
         (container,) = pod["containers"]
         assert container["memory"]["workingSetBytes"] > 0 and container["logs"]["usedBytes"] >= 0
@@ -178,7 +178,7 @@ async def test_no_container_restarts_when_daemons_do(mixed: MixedCluster) -> Non
         await cluster.api.until(NODES, f"metadata.name={NODE}", conditioned("Ready", "True"))
         for name in names[:2]:
             assert await cluster.exec(name, "echo", "hello") == "hello\n"
-    # The kubelet has seen all of them again since: it has listed both runtimes, for what it now starts.
+    # The kubelet has seen all pods again: a pod that starts now comes after a list of both runtimes.
     await cluster.create("late-host", *FOREVER)
     await mixed.zone("late-zone", *FOREVER)
     await cluster.started("late-host", "late-zone")
@@ -203,7 +203,7 @@ def lines(log: str) -> list[int]:
 async def test_a_taint_keeps_ordinary_pods_off_and_the_class_brings_zones(
     mixed: MixedCluster, tmp_path: Path
 ) -> None:
-    """Uses what ``protect generate`` makes from this node."""
+    """Uses the output of ``protect generate`` from this node."""
     cluster = mixed.cluster
     made = await generated(cluster, tmp_path)
     await cluster.create("early", *FOREVER, runtimeClassName=ZONE)
@@ -219,7 +219,7 @@ async def test_a_taint_keeps_ordinary_pods_off_and_the_class_brings_zones(
         await cluster.event("ordinary", "untolerated taint")
         await cluster.started("early")
         assert len(await cluster.zones()) == 1
-        # The namespace's label gives a pod the class, and whoever has it gets nothing of the host.
+        # The namespace's label gives a pod the class, and a pod with the class gets nothing of the host.
         await cluster.api.patch(default, {"metadata": {"labels": {"xenpod.dev/runtime-class": ZONE}}})
         await until_assigned(cluster)
         await cluster.create("assigned", *FOREVER)

@@ -19,14 +19,14 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize("command", ["/no/such", "/etc/passwd", "/etc"], ids=["missing", "data", "folder"])
-async def test_a_command_that_cannot_be_run_fails_its_pod(cluster: Cluster, command: str) -> None:
+async def test_unknown_command_fails_its_pod(cluster: Cluster, command: str) -> None:
     await cluster.create("unable", command)
     ended = await cluster.ended("unable")
     assert (ended["phase"], ended["exitCode"], ended["reason"]) == ("Failed", 128, "StartError")
     assert command in ended["message"]
 
 
-async def test_command_that_cannot_be_run_fails_its_job(cluster: Cluster) -> None:
+async def test_unknown_command_fails_its_job(cluster: Cluster) -> None:
     template = {"spec": pod("unused", "/no/such")["spec"]}
     job = {"metadata": {"name": "unable"}, "spec": {"backoffLimit": 1, "template": template}}
     await cluster.api.post(JOBS, job)
@@ -34,7 +34,7 @@ async def test_command_that_cannot_be_run_fails_its_job(cluster: Cluster) -> Non
     assert failed["status"]["failed"] == 2
 
 
-async def test_with_always_it_is_tried_again_and_again(cluster: Cluster) -> None:
+async def test_restart_policy_always_repeats_the_start(cluster: Cluster) -> None:
     await cluster.create("always", "/no/such", restartPolicy="Always")
     waiting = await cluster.until("always", lambda pod: _waits(pod) == "CrashLoopBackOff")
     status = waiting["status"]["containerStatuses"][0]
@@ -107,7 +107,7 @@ async def test_a_pod_without_a_limit_gets_its_handlers_memory(cluster: Cluster) 
     assert zone.resources.memory_bytes == SMALL_MEMORY
 
 
-async def test_the_objects_that_operators_are_told_to_make(cluster: Cluster) -> None:
+async def test_objects_of_the_operators_instructions(cluster: Cluster) -> None:
     page = (ROOT / "docs" / "operations" / "size-zones.md").read_text()
     runtime_class, limits = page.partition("```yaml\n")[2].partition("```")[0].split("---\n")
     lists = {"/apis/node.k8s.io/v1/runtimeclasses": runtime_class, LIMITS: limits}

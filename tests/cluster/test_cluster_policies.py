@@ -1,4 +1,4 @@
-"""The objects of ``protect generate`` on a real API server, which accepts each; each does its work."""
+"""The objects of ``protect generate`` on a real API server, which accepts each object; each does its work."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EVERYWHERE = [{"operator": "Exists"}]
 
 
 async def made(folder: Path, *arguments: str) -> list[Path]:
-    """The files that ``protect generate`` writes."""
+    """The files of ``protect generate``."""
     path = folder / "platforms.toml"
     path.write_text(PLATFORMS)
     words = ["generate", *arguments, "--platforms", str(path), "--to", str(folder / "made")]
@@ -101,7 +101,7 @@ async def _in_effect(api: Api) -> None:
 
 
 async def asked(api: Api, namespace: str, **spec: Any) -> Object | str:
-    """Create a pod as a dry run: its spec, or why it is refused."""
+    """Create a pod as a dry run: the pod's spec, or the reason of the refusal."""
     try:
         path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All&fieldValidation=Strict"
         answer = await api.post(path, pod("asked", "true", **spec))
@@ -142,7 +142,7 @@ async def test_node_selector_and_tolerations_of_the_pod_are_kept(api: Api) -> No
 
 
 @pytest.mark.parametrize("name", ["small-metal", "xenpod-cloud"])
-async def test_a_pod_that_names_a_class_keeps_it(api: Api, name: str) -> None:
+async def test_pod_with_a_class_keeps_the_class(api: Api, name: str) -> None:
     assert (await admitted(api, TENANT, runtimeClassName=name))["runtimeClassName"] == name
 
 
@@ -157,7 +157,7 @@ async def test_a_pod_of_another_namespace_gets_none(api: Api) -> None:
     assert not {"runtimeClassName", "nodeSelector", "overhead"} & set(found)
 
 
-async def test_a_label_that_names_no_class_keeps_pods_out(api: Api) -> None:
+async def test_label_without_a_class_keeps_pods_out(api: Api) -> None:
     """They must not run without a zone."""
     assert r"RuntimeClass \"xenpod\" not found" in str(await asked(api, MISTAKEN))
 
@@ -171,7 +171,7 @@ FOR_THE_HOST = [
 
 
 @pytest.mark.parametrize("spec", FOR_THE_HOST)
-async def test_a_pod_with_a_zone_does_not_get_what_is_the_hosts(
+async def test_pod_with_a_zone_gets_nothing_of_the_host(
     api: Api, request: pytest.FixtureRequest, spec: Object
 ) -> None:
     named = request.node.callspec.id
@@ -190,7 +190,7 @@ async def test_other_pods_do(api: Api, spec: Object) -> None:
 
 
 @pytest.mark.parametrize("name", ["hostPID", "hostIPC"])
-async def test_a_handler_whose_zones_have_namespaces_for_the_hosts(api: Api, name: str) -> None:
+async def test_handler_with_the_zones_namespaces_for_the_hosts(api: Api, name: str) -> None:
     assert (await admitted(api, PLAIN, runtimeClassName="own-metal", **{name: True}))[name] is True
     refused = await asked(api, PLAIN, runtimeClassName="own-metal", hostNetwork=True, **{name: True})
     assert isinstance(refused, str) and "(hostNetwork)" in refused
@@ -205,7 +205,7 @@ async def test_a_pod_with_a_zone_and_volumes_of_its_own(api: Api) -> None:
 async def test_the_scheduler_brings_zones_to_their_nodes_and_other_pods_elsewhere(
     api: Api, tmp_path: Path
 ) -> None:
-    """Labels and taints as ``protect generate labels`` has them."""
+    """Labels and taints from ``protect generate labels``."""
     await _node(api, "ordinary", {}, [])
     [script] = await made(tmp_path, "labels", "--node", "metal", "--platform", "metal")
     labelling, tainting = (shlex.split(line) for line in script.read_text().splitlines())
@@ -258,6 +258,6 @@ async def test_a_pod_gets_a_container_beside_zones_only_in_the_namespaces_of_the
     assert "runtimeClassName" not in await admitted(api, TRUSTED, **spec)
 
 
-async def test_pods_that_reach_no_node_with_zones_or_get_one_are_of_any_namespace(api: Api) -> None:
+async def test_pods_in_zones_or_on_other_nodes_are_admitted_in_any_namespace(api: Api) -> None:
     await admitted(api, PLAIN, hostNetwork=True)
     await admitted(api, PLAIN, runtimeClassName="xenpod-metal", tolerations=EVERYWHERE)

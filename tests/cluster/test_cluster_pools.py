@@ -1,6 +1,6 @@
-"""docs/cluster/dedicated-pool.md: what a real scheduler does with a pool of zone nodes and one for add-ons.
+"""docs/cluster/dedicated-pool.md: a real scheduler with a pool of zone nodes and a pool for add-ons.
 
-The nodes are objects without a kubelet: a pod counts as placed when it is bound.
+The nodes are objects without a kubelet: a pod counts as placed once bound.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ async def add_node(api: Api, name: str, labels: dict[str, str], taint: str = "",
         "conditions": [{"type": "Ready", "status": "True"}],
     }
     found = await api.post(NODES, made)
-    found["spec"]["taints"] = taints  # without not-ready, which admission adds to a node that is new
+    found["spec"]["taints"] = taints  # without the taint not-ready of a new node, from admission
     await api.call("PUT", f"{NODES}/{name}", found)
 
 
@@ -112,7 +112,7 @@ async def add_pod(api: Api, name: str, spec: Object) -> None:
 
 
 def zone_pod(memory: str = "256Mi") -> Object:
-    """A pod as ``--fill`` leaves it."""
+    """A pod after ``--fill``."""
     pod = YAML(typ="safe", pure=True).load(POD.replace("256Mi", memory))
     fill(pod, "xenpod-metal")
     spec: Object = pod["spec"]
@@ -121,7 +121,7 @@ def zone_pod(memory: str = "256Mi") -> Object:
 
 
 def addon_pod() -> Object:
-    """A pod as the template that ``--critical`` leaves."""
+    """A pod from a template after ``--critical``."""
     addon = YAML(typ="safe", pure=True).load(ADDON)
     Critical(addons=["default/addon"]).plan(addon)
     spec: Object = addon["spec"]["template"]["spec"]
@@ -130,7 +130,7 @@ def addon_pod() -> Object:
 
 
 async def place(api: Api, name: str) -> str:
-    """Create a pod: the node that it gets."""
+    """Create a pod: the pod's node."""
     found = await api.until(PODS, f"metadata.name={name}", lambda pod: bool(pod["spec"].get("nodeName")))
     return str(found["spec"]["nodeName"])
 
@@ -193,7 +193,7 @@ async def test_add_ons_prefer_their_pool_and_fall_back(api: Api) -> None:
 
 
 async def test_nothing_moves_back_by_itself(api: Api) -> None:
-    """Preference counts when a pod is placed, and not after that."""
+    """Preference counts when a pod is placed, and not later."""
     await add_node(api, "ordinary", {})
     await add_pod(api, "early", addon_pod())
     assert await place(api, "early") == "ordinary"
@@ -218,7 +218,7 @@ async def node(tmp_path: Path) -> AsyncIterator[CriNode]:
 
 
 async def labelled(node: CriNode, kubeconfig: Path, *more: str) -> tuple[int, str]:
-    """Run xenpod-labels to its end: the exit status, and what it said."""
+    """Run xenpod-labels to its end: the exit status, and the output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "labeller", "node", "--cri-socket", str(node.daemon.socket)),
         *("--kubeconfig", str(kubeconfig), *more),
@@ -260,7 +260,7 @@ async def test_the_labeller_on_a_real_api_server(api: Api, serving: Serving, nod
 
 
 def kubelets(authority: Path, name: str, serving: Serving) -> Path:
-    """A kubeconfig with a certificate as the kubelet of that node has one, in files beside it."""
+    """A kubeconfig with a certificate like the kubelet's on the node, in files beside the kubeconfig."""
     openssl(authority, "req", "-subj", f"/O=system:nodes/CN=system:node:{name}", "-keyout", "kubelet.key",
             "-x509", "-CA", "ca.crt", "-CAkey", "ca.key", "-out", "kubelet.crt")  # fmt: skip
     config = json.loads(serving.kubeconfig.read_text())

@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def resizing(cluster: Cluster) -> AsyncIterator[Cluster]:
-    """A kubelet that gives pods control groups: it resizes no others."""
+    """A kubelet that gives pods control groups: only such pods can be resized."""
     with control_group(cluster.folder) as root:
         await cluster.use_kubelet(shipped=True, cgroupsPerQOS=True, cgroupRoot=root)
         try:
@@ -39,7 +39,7 @@ def sized(memory: int, milli: int) -> dict[str, Any]:
 
 
 async def create(cluster: Cluster, memory: int, milli: int) -> int:
-    """Create a pod of this size; MiB of memory that its zone has beside it."""
+    """Create a pod of this size; MiB of its zone's memory beyond the pod's."""
     await cluster.create("sized", "sleep", "1000", container=sized(memory, milli), runtimeClassName=GROWING)
     await cluster.started("sized")
     (zone,) = await cluster.zones()
@@ -89,7 +89,7 @@ async def _zone_has(cluster: Cluster, memory: int, vcpus: int) -> None:
 
 
 async def test_more_than_the_zone_can_become_is_said(resizing: Cluster) -> None:
-    """The pod goes on as it was."""
+    """The pod goes on as before."""
     beside = await create(resizing, 150, 1000)
     await ask(resizing, 900, 1000)
     said = await resizing.event("sized", "the zone can have")

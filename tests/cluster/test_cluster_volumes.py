@@ -1,4 +1,4 @@
-"""What a real kubelet mounts into pods, and their zones have themselves: no pod here shares a thing."""
+"""Mounts of a real kubelet that the zones have themselves: no pod here shares a path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAPS = "/api/v1/namespaces/default/configmaps"
 SECRETS = "/api/v1/namespaces/default/secrets"
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 TOUCH = {"metadata": {"annotations": {"touched": "yes"}}}
-"""A pod that changes is looked at by the kubelet at once, and so are its volumes."""
+"""The kubelet looks at a changed pod at once, with the pod's volumes."""
 PATIENT = "for i in $(seq 600); do {} && break; sleep 0.1; done"
 
 
@@ -25,7 +25,7 @@ def mount(name: str, place: str, **more: Any) -> dict[str, Any]:
 
 
 async def shared(cluster: Cluster) -> list[str]:
-    """What protectd shares with the zones."""
+    """Paths that protectd shares with the zones."""
     root = cluster.node.protectd.run_dir / "volumes"
     zones = [zone.id for zone in await cluster.zones()]
     return [path.name for zone in zones for path in (root / zone / "places").glob("*/*")]
@@ -38,7 +38,7 @@ async def until(cluster: Cluster, name: str, condition: str) -> None:
 
 
 async def test_small_files(cluster: Cluster) -> None:
-    """All kinds of them in one pod; each is seen as it is now, and parts as they were."""
+    """All kinds of volumes in one pod; each shows the present files, and parts show the earlier files."""
     await cluster.api.post(MAPS, {"metadata": {"name": "settings"}, "data": {"a": "one", "b": "one"}})
     await cluster.api.post(SECRETS, {"metadata": {"name": "settings"}, "stringData": {"key": "hidden"}})
     await cluster.api.post(ACCOUNTS, {"metadata": {"name": "reader"}})
@@ -94,7 +94,7 @@ async def test_small_files(cluster: Cluster) -> None:
 
 
 async def test_an_empty_dir_for_all_containers(cluster: Cluster) -> None:
-    """What an init container leaves, others find; a part that none has made is made."""
+    """Other containers find an init container's files; a missing part is made."""
     first = {
         "name": "first",
         "image": IMAGE,
@@ -137,7 +137,7 @@ async def test_a_termination_message(cluster: Cluster, place: str, script: str, 
     assert len(said) == 4096 or len(said) == len(message)
 
 
-async def test_the_hosts_of_containers_that_are_started_anew(cluster: Cluster) -> None:
+async def test_etc_hosts_of_restarted_containers(cluster: Cluster) -> None:
     await cluster.create(
         "again",
         "sh",

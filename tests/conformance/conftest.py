@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.support.cri.conformance import Stage, staged
+from tests.support.cri.conformance import SuiteStage, staged
 from tests.xen.machine import is_dom0
 from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -16,7 +16,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def session_stage(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[SuiteStage]:
     toolstack = request.config.getoption("toolstack")
     if toolstack == "libxl" and not is_dom0():
         pytest.skip("runs in a Xen dom0 (make test-xen boots one)")
@@ -25,14 +25,14 @@ async def session_stage(
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def stage(session_stage: Stage) -> AsyncIterator[Stage]:
-    """The node; the test's containers are removed after it."""
+async def stage(session_stage: SuiteStage) -> AsyncIterator[SuiteStage]:
+    """The node; the test's containers are removed after the test."""
     yield session_stage
     await session_stage.tidy()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def shared_pod(session_stage: Stage) -> AsyncIterator[Pod]:
+async def shared_pod(session_stage: SuiteStage) -> AsyncIterator[Pod]:
     """A pod for tests that need only containers, which may be privileged."""
     security = cri.LinuxSandboxSecurityContext(privileged=True)
     linux = cri.LinuxPodSandboxConfig(security_context=security)

@@ -1,4 +1,4 @@
-"""Containers: from CreateContainer to RemoveContainer, how they end, and every way to read them."""
+"""Containers: from CreateContainer to RemoveContainer, every end, and every way to read their state."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cri.conformance import PATIENCE, Stage, linux, refused
+from tests.support.cri.conformance import SuiteStage, linux, refused
 from tests.support.cri.cri_daemons import IMAGE, needs_node
+from tests.support.cri.events import PATIENCE
 from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -20,8 +21,8 @@ MIB = 1 << 20
 _LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}(Z|[+-]\d\d:\d\d) (stdout|stderr) [FP] .*")
 
 
-async def listed(stage: Stage, **fields: object) -> list[str]:
-    """Ids by ListContainers; StreamContainers must tell the same ones, each once."""
+async def listed(stage: SuiteStage, **fields: object) -> list[str]:
+    """Ids by ListContainers; StreamContainers must give the same ids, each once."""
     wanted = cri.ContainerFilter(**fields)  # type: ignore[arg-type]
     reply = await stage.runtime.ListContainers(cri.ListContainersRequest(filter=wanted), timeout=PATIENCE)
     stream = stage.runtime.StreamContainers(cri.StreamContainersRequest(filter=wanted), timeout=PATIENCE)
@@ -30,12 +31,12 @@ async def listed(stage: Stage, **fields: object) -> list[str]:
     return [item.id for item in streamed]
 
 
-async def stop(stage: Stage, container: str, timeout: int = 0) -> None:
+async def stop(stage: SuiteStage, container: str, timeout: int = 0) -> None:
     request = cri.StopContainerRequest(container_id=container, timeout=timeout)
     await stage.runtime.StopContainer(request, timeout=PATIENCE)
 
 
-async def test_a_containers_life(stage: Stage, shared_pod: Pod) -> None:
+async def test_a_containers_life(stage: SuiteStage, shared_pod: Pod) -> None:
     begun = time.time_ns()
     labels, notes = {"tier": "front"}, {"example.com/why": "test"}
     resources = cri.LinuxContainerResources(memory_limit_in_bytes=48 * MIB, cpu_shares=512)
@@ -86,7 +87,7 @@ async def test_a_containers_life(stage: Stage, shared_pod: Pod) -> None:
     [("true", 0, "Completed"), ("exit 7", 7, "Error"), ("kill -TERM $$; sleep 60", 143, "Error")],
 )
 async def test_exit_code_is_the_processs_or_128_plus_its_signal(
-    stage: Stage, shared_pod: Pod, script: str, code: int, reason: str
+    stage: SuiteStage, shared_pod: Pod, script: str, code: int, reason: str
 ) -> None:
     """A signal's number is added to 128.  With processes of the pod: signals spare a namespace's first."""
     container = await stage.started(
@@ -96,7 +97,7 @@ async def test_exit_code_is_the_processs_or_128_plus_its_signal(
     assert (end.exit_code, end.reason) == (code, reason)
 
 
-async def test_out_of_memory(stage: Stage, shared_pod: Pod) -> None:
+async def test_out_of_memory(stage: SuiteStage, shared_pod: Pod) -> None:
     limit = cri.LinuxContainerResources(memory_limit_in_bytes=8 * MIB)
     end = await stage.ended(await stage.started(shared_pod, "exec tail /dev/zero", linux=linux(limit)))
     assert (end.exit_code, end.reason) == (137, "OOMKilled")
@@ -111,10 +112,10 @@ async def test_out_of_memory(stage: Stage, shared_pod: Pod) -> None:
         ("/etc/passwd", "Permission denied"),
     ],
 )
-async def test_command_that_cannot_be_run_is_refused_at_start(
-    stage: Stage, shared_pod: Pod, command: str, why: str
+async def test_unknown_command_is_refused_at_start(
+    stage: SuiteStage, shared_pod: Pod, command: str, why: str
 ) -> None:
-    """It is created; its start says why it cannot be run, and so does its status from then on."""
+    """The creation succeeds; start and later status give the reason."""
     container = await stage.create(shared_pod, command=[command])
     created = await stage.status(container)
     assert (created.state, created.exit_code, created.reason) == (cri.CONTAINER_CREATED, 0, "")
@@ -133,8 +134,10 @@ async def test_command_that_cannot_be_run_is_refused_at_start(
     assert container not in await listed(stage)
 
 
-async def test_invalid_create_request_is_refused_and_leaves_nothing(stage: Stage, shared_pod: Pod) -> None:
-    """That is said at once, and nothing is left of it."""
+async def test_invalid_create_request_is_refused_and_leaves_nothing(
+    stage: SuiteStage, shared_pod: Pod
+) -> None:
+    """The refusal comes at once, and nothing is left."""
     before = await listed(stage)
     with refused("INVALID_ARGUMENT"):
         await stage.create(shared_pod, command=["a\0b"])
@@ -145,7 +148,7 @@ async def test_invalid_create_request_is_refused_and_leaves_nothing(stage: Stage
     assert await listed(stage) == before
 
 
-async def test_a_stop_signal_and_then_the_kill(stage: Stage, shared_pod: Pod) -> None:
+async def test_a_stop_signal_and_then_the_kill(stage: SuiteStage, shared_pod: Pod) -> None:
     polite = "trap 'echo polite; exit 4' USR1; echo up; while :; do usleep 10000; done"
     container = await stage.started(shared_pod, polite, stop_signal=cri.SIGUSR1)
     await stage.logged(container, "up")
@@ -160,7 +163,7 @@ async def test_a_stop_signal_and_then_the_kill(stage: Stage, shared_pod: Pod) ->
     assert (await stage.ended(stubborn)).exit_code == 137
 
 
-async def test_names_and_attempts(stage: Stage, shared_pod: Pod) -> None:
+async def test_names_and_attempts(stage: SuiteStage, shared_pod: Pod) -> None:
     metadata = cri.ContainerMetadata(name="again", attempt=0)
     first = await stage.create(shared_pod, metadata=metadata)
     with refused("ALREADY_EXISTS", first):
@@ -169,7 +172,7 @@ async def test_names_and_attempts(stage: Stage, shared_pod: Pod) -> None:
     assert (await stage.status(second)).metadata.attempt == 1 and first != second
 
 
-async def test_filters(stage: Stage, shared_pod: Pod) -> None:
+async def test_filters(stage: SuiteStage, shared_pod: Pod) -> None:
     labels = {"set": "filters"}
     one = await stage.started(shared_pod, labels=labels | {"name": "one"})
     two = await stage.create(shared_pod, labels=labels)
@@ -185,14 +188,14 @@ async def test_filters(stage: Stage, shared_pod: Pod) -> None:
     assert await listed(stage, id=one, pod_sandbox_id="0" * 64) == []
 
 
-async def test_the_log(stage: Stage, shared_pod: Pod) -> None:
+async def test_the_log(stage: SuiteStage, shared_pod: Pod) -> None:
     """Lines with nanoseconds; long ones in parts; a new file after rotation."""
     script = (
         "echo out; echo err >&2; head -c 20000 /dev/zero | tr '\\0' x; echo; "
         "while [ ! -e /go ]; do usleep 10000; done; echo late"
     )
     container = await stage.started(shared_pod, script)
-    await stage.logged(container, "stderr F err")  # of the two streams either may come first
+    await stage.logged(container, "stderr F err")  # either stream may come first
     lines = await stage.logged(container, "stdout F x")
     path = Path((await stage.status(container)).log_path)
     assert all(_LINE.fullmatch(line) for line in path.read_text().splitlines())
@@ -209,11 +212,11 @@ async def test_the_log(stage: Stage, shared_pod: Pod) -> None:
         await stage.runtime.ReopenContainerLog(request, timeout=PATIENCE)
 
 
-async def test_exec_sync(stage: Stage, shared_pod: Pod) -> None:
+async def test_exec_sync(stage: SuiteStage, shared_pod: Pod) -> None:
     container = await stage.started(shared_pod)
     reply = await stage.client.exec(container, "sh", "-c", "echo out; echo err >&2; exit 3")
     assert (reply.stdout, reply.stderr, reply.exit_code) == (b"out\n", b"err\n", 3)
-    # time enough for it to begin, in emulation too
+    # time for the process to begin, in emulation too
     seconds = 15 if stage.toolstack == "libxl" else 2
     late = cri.ExecSyncRequest(
         container_id=container, cmd=["sh", "-c", "echo $$ >/pid; exec sleep 1001"], timeout=seconds
@@ -229,7 +232,7 @@ async def test_exec_sync(stage: Stage, shared_pod: Pod) -> None:
         await stage.client.exec(container, "true")
 
 
-async def test_exec_sync_cuts_output_off(stage: Stage, shared_pod: Pod) -> None:
+async def test_exec_sync_cuts_output_off(stage: SuiteStage, shared_pod: Pod) -> None:
     """At 16 MiB, as containerd does; the command goes on to its end."""
     container = await stage.started(shared_pod)
     script = "head -c 20000000 /dev/zero; echo kept >&2; exit 5"

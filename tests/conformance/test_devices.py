@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cri.conformance import Stage, refused
+from tests.support.cri.conformance import SuiteStage, refused
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.protect.block_device import block_device, is_free, written
 from tools.localnode.client import Pod
@@ -25,9 +25,9 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.parametrize("privileged", [False, True])
 async def test_a_block_volume_is_attached_written_and_detached(
-    stage: Stage, shared_pod: Pod, device: Path, privileged: bool
+    stage: SuiteStage, shared_pod: Pod, device: Path, privileged: bool
 ) -> None:
-    """While the pod runs; a second pod does not get it."""
+    """While the pod runs; a second pod does not get the device."""
     security = cri.LinuxContainerSecurityContext(
         privileged=privileged, namespace_options=cri.NamespaceOption(pid=cri.CONTAINER)
     )

@@ -1,12 +1,13 @@
-"""Image volumes: what a container sees of another image, and how long that image stays."""
+"""Image volumes: a container's view of another image, and the lifetime of the image."""
 
 from __future__ import annotations
 
 import pytest
 import pytest_asyncio
 
-from tests.support.cri.conformance import PATIENCE, Stage, refused
+from tests.support.cri.conformance import SuiteStage, refused
 from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.events import PATIENCE
 from tools.localnode import images, layers, registry
 from tools.localnode.client import Pod
 from tools.localnode.images import PushedImage
@@ -18,7 +19,7 @@ NAME = "models.test/model:1"
 
 
 def model() -> PushedImage:
-    """No program in it, and nothing to run it by."""
+    """No program in the image, and nothing to run a program by."""
     layer = layers.layer(
         LayerEntry("weights"),
         LayerEntry("weights/one", 0o644, b"1111"),
@@ -30,7 +31,7 @@ def model() -> PushedImage:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def pulled(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> str:
+async def pulled(stage: SuiteStage, tmp_path_factory: pytest.TempPathFactory) -> str:
     async with registry.serve_registry(tmp_path_factory.mktemp("models")) as address:
         images.push(address, NAME.partition("/")[2], model())
         registry.mirror(stage.node.certs, NAME.partition("/")[0], address)
@@ -42,13 +43,13 @@ def volume(image: str, path: str = "/m", **more: object) -> cri.Mount:
     return cri.Mount(**{"container_path": path, "image": spec, "readonly": True} | more)  # type: ignore[arg-type]
 
 
-async def known(stage: Stage, image: str) -> bool:
+async def known(stage: SuiteStage, image: str) -> bool:
     request = cri.ImageStatusRequest(image=cri.ImageSpec(image=image))
     reply = await stage.client.image.ImageStatus(request, timeout=PATIENCE)
     return bool(reply.image.id)
 
 
-async def test_an_image_in_two_containers(stage: Stage, shared_pod: Pod, pulled: str) -> None:
+async def test_an_image_in_two_containers(stage: SuiteStage, shared_pod: Pod, pulled: str) -> None:
     mounts = [
         volume(pulled, "/m/deep", image_sub_path="weights/deep"),
         volume(pulled),
@@ -69,7 +70,7 @@ async def test_an_image_in_two_containers(stage: Stage, shared_pod: Pod, pulled:
 
 
 async def test_removed_image_stays_while_a_container_mounts_its_volume(
-    stage: Stage, shared_pod: Pod, pulled: str
+    stage: SuiteStage, shared_pod: Pod, pulled: str
 ) -> None:
     container = await stage.started(shared_pod, mounts=[volume(pulled)])
     request = cri.RemoveImageRequest(image=cri.ImageSpec(image=pulled))
@@ -85,7 +86,7 @@ async def test_removed_image_stays_while_a_container_mounts_its_volume(
     assert len(held - set(store.iterdir())) == 1
 
 
-async def test_invalid_image_volume_is_refused(stage: Stage, shared_pod: Pod, pulled: str) -> None:
+async def test_invalid_image_volume_is_refused(stage: SuiteStage, shared_pod: Pod, pulled: str) -> None:
     for code, words, mount in (
         ("FAILED_PRECONDITION", "no such path", volume(pulled, image_sub_path="weights/none")),
         ("FAILED_PRECONDITION", "no such path", volume(pulled, image_sub_path="script/below")),

@@ -1,4 +1,4 @@
-"""Kernels from images: a pod chooses one, on Xen; on the fake, whose zones have none, the word for that."""
+"""Kernels from images: on Xen a pod chooses a kernel; the fake, whose zones have no kernel, refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from protectctl.__main__ import main
 from tests.support.agent.zone import ZONE
-from tests.support.cri.conformance import Stage, refused
+from tests.support.cri.conformance import SuiteStage, refused
 from tests.support.cri.cri_daemons import needs_node
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]
@@ -20,12 +20,12 @@ NAME = "localhost/kernels/debian:1"
 CHOICE = {"xenpod.dev/kernel": NAME}
 
 
-async def _protect(stage: Stage, *arguments: str) -> None:
+async def _protect(stage: SuiteStage, *arguments: str) -> None:
     words = ["image", arguments[0], "--cri-socket", str(stage.node.daemon.socket), *arguments[1:]]
     assert await asyncio.to_thread(main, words) == 0
 
 
-async def test_a_pod_chooses(stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_pod_chooses(stage: SuiteStage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kernels = [path for path in Path("/boot").glob("vmlinuz-*-amd64") if "cloud" not in path.name]
     if not kernels:
         pytest.skip("needs a kernel with 9p (apt-get install linux-image-amd64)")
@@ -49,7 +49,7 @@ async def test_a_pod_chooses(stage: Stage, tmp_path: Path, capsys: pytest.Captur
     assert list((stage.node.folder / "state/images/kernels").iterdir()) == []
 
 
-async def _boots(stage: Stage, version: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def _boots(stage: SuiteStage, version: str, capsys: pytest.CaptureFixture[str]) -> None:
     async with stage.pod("chooses", annotations=CHOICE) as pod:
         container = await stage.started(pod)
         assert await stage.output(container, "cat /proc/sys/kernel/osrelease") == version

@@ -1,4 +1,4 @@
-"""Mounts: what containers see of the host's files and directories, and the host of what they write."""
+"""Mounts: the containers' view of the host's files and directories, and the host's view of the changes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from protect.host import mounts as host
-from tests.support.cri.conformance import PATIENCE, Stage, refused
+from tests.support.cri.conformance import SuiteStage, refused
 from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.events import PATIENCE
 from tests.support.waiting import until
 from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -38,11 +39,11 @@ def mounted(place: Path, size: str = "size=1m") -> Iterator[Path]:
             pass
 
 
-async def stop(stage: Stage, container: str) -> None:
+async def stop(stage: SuiteStage, container: str) -> None:
     await stage.runtime.StopContainer(cri.StopContainerRequest(container_id=container), timeout=PATIENCE)
 
 
-async def test_directories_both_ways(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_directories_both_ways(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     (folder / "inner").mkdir(parents=True)
     (folder / "a").write_text("of the host")
@@ -68,7 +69,7 @@ async def test_directories_both_ways(stage: Stage, shared_pod: Pod, tmp_path: Pa
     assert list((await stage.status(container)).mounts) == asked
 
 
-async def test_the_files_of_a_kubelet(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_the_files_of_a_kubelet(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("10.1.2.3 kubelet-wrote-this\n")
     (tmp_path / "message").touch(mode=0o666)
     asked = [
@@ -84,7 +85,7 @@ async def test_the_files_of_a_kubelet(stage: Stage, shared_pod: Pod, tmp_path: P
 
 
 async def test_update_of_a_secret_by_the_kubelet_is_seen_in_the_container(
-    stage: Stage, shared_pod: Pod, tmp_path: Path
+    stage: SuiteStage, shared_pod: Pod, tmp_path: Path
 ) -> None:
     """Config maps, secrets and tokens: a tmpfs whose directory of contents is replaced by a rename."""
 
@@ -109,7 +110,7 @@ async def test_update_of_a_secret_by_the_kubelet_is_seen_in_the_container(
         assert await stage.output(container, gone) == "..3\n..data\ntoken"
 
 
-async def test_read_only(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_read_only(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
     with mounted(tmp_path / "folder/below") as below:
         (below / "a").write_text("a")
         asked = [
@@ -135,7 +136,7 @@ async def test_read_only(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
             await stage.create(shared_pod, mounts=[mount(tmp_path, recursive_read_only=True, **wrong)])
 
 
-async def test_propagation(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_propagation(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
     with mounted(tmp_path / "folder") as folder:
         asked = [mount(folder, propagation=FOLLOW), mount(folder, "/w")]
         container = await stage.started(shared_pod, mounts=asked)
@@ -151,7 +152,7 @@ async def test_propagation(stage: Stage, shared_pod: Pod, tmp_path: Path) -> Non
 
 
 async def test_invalid_mounts_sockets_and_devices_are_refused(
-    stage: Stage, shared_pod: Pod, tmp_path: Path
+    stage: SuiteStage, shared_pod: Pod, tmp_path: Path
 ) -> None:
     with closing(socket.socket(socket.AF_UNIX)) as listening:
         listening.bind(str(tmp_path / "s"))
@@ -167,7 +168,7 @@ async def test_invalid_mounts_sockets_and_devices_are_refused(
         await stage.create(shared_pod, devices=[device])
 
 
-async def test_many(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_many(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
     for number in range(50):
         (tmp_path / f"{number}").write_text(f"{number} ")
     asked = [mount(tmp_path / f"{number}", f"/many/{number}") for number in range(50)]
@@ -176,7 +177,7 @@ async def test_many(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
     assert said.split() == [str(number) for number in range(50)]
 
 
-async def test_the_host_gets_back_what_it_shared(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_host_gets_shared_directories_back(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
     with mounted(tmp_path / "folder/below") as below:
         container = await stage.started(shared_pod, mounts=[mount(below.parent)])
         assert host.unmount(below)
@@ -186,8 +187,8 @@ async def test_the_host_gets_back_what_it_shared(stage: Stage, shared_pod: Pod, 
         await until(lambda: not (places / container).exists(), PATIENCE)
 
 
-async def test_an_empty_dir_in_memory(stage: Stage, tmp_path: Path) -> None:
-    """Its contents are the zone's: the kubelet's tmpfs stays empty."""
+async def test_an_empty_dir_in_memory(stage: SuiteStage, tmp_path: Path) -> None:
+    """The contents are in the zone: the kubelet's tmpfs stays empty."""
     kubelet = tmp_path / "pods/1-2"
     with mounted(kubelet / "volumes/kubernetes.io~empty-dir/cache", "size=2m") as volume:
         volume.chmod(0o2777)

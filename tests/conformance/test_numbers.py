@@ -1,4 +1,4 @@
-"""Events, statistics, metrics, and changes of what runs."""
+"""Events, statistics, metrics, and changes of running containers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.cri.conformance import PATIENCE, Stage, linux, refused
+from tests.support.cri.conformance import SuiteStage, linux, refused
 from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.events import PATIENCE
 from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -22,14 +23,14 @@ BUSY = (
 )
 
 
-async def busy(stage: Stage, pod: Pod, **fields: Any) -> str:
-    """A container that has used some of everything."""
+async def busy(stage: SuiteStage, pod: Pod, **fields: Any) -> str:
+    """A container that has used some of every resource."""
     container = await stage.started(pod, BUSY, **fields)
     await stage.output(container, "until [ -e /ready ]; do usleep 20000; done")
     return container
 
 
-async def test_events_of_a_pods_life(stage: Stage) -> None:
+async def test_events_of_a_pods_life(stage: SuiteStage) -> None:
     call: Any = stage.runtime.GetContainerEvents(cri.GetEventsRequest())
     pod = await stage.run_pod("events")
     container = await stage.started(pod, "exit 3")
@@ -60,7 +61,7 @@ async def test_events_of_a_pods_life(stage: Stage) -> None:
     assert [one.created_at for one in seen] == sorted(one.created_at for one in seen)
 
 
-async def test_statistics_of_containers(stage: Stage, shared_pod: Pod) -> None:
+async def test_statistics_of_containers(stage: SuiteStage, shared_pod: Pod) -> None:
     labels = {"set": "stats"}
     limit = cri.LinuxContainerResources(memory_limit_in_bytes=64 * MIB)
     container = await busy(stage, shared_pod, labels=labels, linux=linux(limit))
@@ -87,7 +88,7 @@ async def test_statistics_of_containers(stage: Stage, shared_pod: Pod) -> None:
     assert len(streamed) == len(found.stats) == 2
 
 
-async def test_statistics_of_pods(stage: Stage, shared_pod: Pod) -> None:
+async def test_statistics_of_pods(stage: SuiteStage, shared_pod: Pod) -> None:
     container = await busy(stage, shared_pod)
     request = cri.PodSandboxStatsRequest(pod_sandbox_id=shared_pod.id)
     before = (await stage.runtime.PodSandboxStats(request, timeout=PATIENCE)).stats.linux
@@ -113,7 +114,7 @@ async def test_statistics_of_pods(stage: Stage, shared_pod: Pod) -> None:
     assert [item.attributes.id for item in found.stats] == streamed == [shared_pod.id]
 
 
-async def test_metrics(stage: Stage, shared_pod: Pod) -> None:
+async def test_metrics(stage: SuiteStage, shared_pod: Pod) -> None:
     container = await busy(stage, shared_pod)
     described = await stage.runtime.ListMetricDescriptors(
         cri.ListMetricDescriptorsRequest(), timeout=PATIENCE
@@ -134,8 +135,8 @@ async def test_metrics(stage: Stage, shared_pod: Pod) -> None:
         ] > 0
 
 
-async def test_limits_that_change(stage: Stage, shared_pod: Pod) -> None:
-    """As the zone's cgroups have it, and ContainerStatus shows it.  The smallest zone has room for both."""
+async def test_changed_limits_are_shown_and_in_effect(stage: SuiteStage, shared_pod: Pod) -> None:
+    """In the zone's cgroups, and in ContainerStatus. The smallest zone has memory for both limits."""
     first = cri.LinuxContainerResources(memory_limit_in_bytes=16 * MIB, cpu_shares=1024)
     container = await stage.started(shared_pod, linux=linux(first))
     wanted = cri.LinuxContainerResources(memory_limit_in_bytes=32 * MIB, cpu_quota=50_000, cpu_period=100_000)

@@ -9,15 +9,16 @@ import time
 
 import pytest
 
-from tests.support.cri.conformance import PATIENCE, Stage, refused
+from tests.support.cri.conformance import SuiteStage, refused
 from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.events import PATIENCE
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]
 
 
-async def listed(stage: Stage, **fields: object) -> list[str]:
-    """Ids by ListPodSandbox; StreamPodSandboxes must tell the same ones, each once."""
+async def listed(stage: SuiteStage, **fields: object) -> list[str]:
+    """Ids by ListPodSandbox; StreamPodSandboxes must give the same ids, each once."""
     wanted = cri.PodSandboxFilter(**fields)  # type: ignore[arg-type]
     reply = await stage.runtime.ListPodSandbox(cri.ListPodSandboxRequest(filter=wanted), timeout=PATIENCE)
     stream = stage.runtime.StreamPodSandboxes(cri.StreamPodSandboxesRequest(filter=wanted), timeout=PATIENCE)
@@ -26,14 +27,14 @@ async def listed(stage: Stage, **fields: object) -> list[str]:
     return [item.id for item in streamed]
 
 
-async def status(stage: Stage, pod_id: str, *, verbose: bool = False) -> cri.PodSandboxStatusResponse:
+async def status(stage: SuiteStage, pod_id: str, *, verbose: bool = False) -> cri.PodSandboxStatusResponse:
     request = cri.PodSandboxStatusRequest(pod_sandbox_id=pod_id, verbose=verbose)
     reply = await stage.runtime.PodSandboxStatus(request, timeout=PATIENCE)
     assert isinstance(reply, cri.PodSandboxStatusResponse)
     return reply
 
 
-async def test_a_pods_life(stage: Stage) -> None:
+async def test_a_pods_life(stage: SuiteStage) -> None:
     begun = time.time_ns()
     labels, notes = {"app": "web"}, {"example.com/note": "kept\tas it is"}
     pod = await stage.run_pod("life", labels=labels, annotations=notes)
@@ -67,7 +68,7 @@ async def test_a_pods_life(stage: Stage) -> None:
         await stage.status(container)
 
 
-async def test_a_request_made_again_is_refused_with_the_first_ones_id(stage: Stage) -> None:
+async def test_a_request_made_again_is_refused_with_the_first_ones_id(stage: SuiteStage) -> None:
     async with stage.pod("twice") as first:
         with refused("ALREADY_EXISTS", first.id):
             await stage.run_pod("twice", metadata=first.config.metadata)
@@ -82,7 +83,7 @@ async def test_a_request_made_again_is_refused_with_the_first_ones_id(stage: Sta
             assert second.id != first.id
 
 
-async def test_filters(stage: Stage) -> None:
+async def test_filters(stage: SuiteStage) -> None:
     async with (
         stage.pod("one", labels={"set": "both", "name": "one"}) as one,
         stage.pod("two", labels={"set": "both"}) as two,
@@ -102,8 +103,8 @@ async def test_filters(stage: Stage) -> None:
         assert await listed(stage, id=two.id, state=ready) == []
 
 
-async def test_sysctls_of_the_pod_are_set_in_its_zone(stage: Stage) -> None:
-    """The first is one of Kubernetes' safe ones, the others are not."""
+async def test_sysctls_of_the_pod_are_set_in_its_zone(stage: SuiteStage) -> None:
+    """The first is a safe sysctl of Kubernetes, the others are not."""
     wanted = {
         "net.ipv4.ip_local_port_range": "2000 3000",
         "net.core.somaxconn": "77",
@@ -119,7 +120,7 @@ async def test_sysctls_of_the_pod_are_set_in_its_zone(stage: Stage) -> None:
         await stage.run_pod("refused", linux=cri.LinuxPodSandboxConfig(sysctls={"kernel.panic": "1"}))
 
 
-async def test_invalid_pod_is_refused(stage: Stage) -> None:
+async def test_invalid_pod_is_refused(stage: SuiteStage) -> None:
     options = cri.NamespaceOption(network=cri.NODE)
     security = cri.LinuxSandboxSecurityContext(namespace_options=options)
     with refused("FAILED_PRECONDITION", "host's network", "another runtime"):
@@ -130,7 +131,7 @@ async def test_invalid_pod_is_refused(stage: Stage) -> None:
         await stage.run_pod("", metadata=cri.PodSandboxMetadata())
 
 
-async def test_names_and_parents(stage: Stage) -> None:
+async def test_names_and_parents(stage: SuiteStage) -> None:
     """DNS and the host name are the pod's; a control group of the host is taken note of only."""
     dns = cri.DNSConfig(servers=["10.96.0.10"], searches=["svc.test"], options=["ndots:5"])
     linux = cri.LinuxPodSandboxConfig(cgroup_parent="/kubepods/burstable/pod1")
@@ -143,7 +144,7 @@ async def test_names_and_parents(stage: Stage) -> None:
         assert hosts.splitlines()[:2] == ["named", "named"] and f"{address}\tnamed" in hosts
 
 
-async def test_resources_of_the_pod(stage: Stage) -> None:
+async def test_resources_of_the_pod(stage: SuiteStage) -> None:
     async with stage.pod("sized") as pod:
         fits = cri.LinuxContainerResources(memory_limit_in_bytes=30 << 20)
         request = cri.UpdatePodSandboxResourcesRequest(pod_sandbox_id=pod.id, resources=fits)
@@ -153,7 +154,7 @@ async def test_resources_of_the_pod(stage: Stage) -> None:
             await stage.runtime.UpdatePodSandboxResources(request, timeout=PATIENCE)
 
 
-async def test_a_zone_that_crashes(stage: Stage) -> None:
+async def test_zone_crash_ends_the_pod(stage: SuiteStage) -> None:
     async with stage.pod(f"crash-{time.time_ns() % 10**9}") as pod:
         container = await stage.started(pod)
         await stage.crash(pod)

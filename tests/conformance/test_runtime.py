@@ -9,8 +9,10 @@ import time
 
 import pytest
 
-from tests.support.cri.conformance import FOREVER, PATIENCE, Stage, refused
+from tests.support.cri.conformance import SuiteStage, refused
 from tests.support.cri.cri_daemons import IMAGE, needs_node
+from tests.support.cri.events import PATIENCE
+from tests.support.cri.stage import FOREVER
 from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -20,16 +22,16 @@ SOON = 8.0
 """Seconds: less than any call to protectd may take."""
 
 
-async def test_version(stage: Stage) -> None:
+async def test_version(stage: SuiteStage) -> None:
     reply = await stage.runtime.Version(cri.VersionRequest(), timeout=PATIENCE)
     assert (reply.version, reply.runtime_name, reply.runtime_api_version) == ("0.1.0", "xenpod", "v1")
     assert reply.runtime_version
 
 
-async def test_status(stage: Stage) -> None:
+async def test_status(stage: SuiteStage) -> None:
     reply = await stage.runtime.Status(cri.StatusRequest(), timeout=PATIENCE)
     said = {one.type: one.status for one in reply.status.conditions}
-    del said["HostPrepared"]  # true of a host that somebody has prepared
+    del said["HostPrepared"]  # true of a prepared host
     assert said == {
         "RuntimeReady": True, "NetworkReady": True, "HandlersReady": True, "ZoneModePreferred": True,
     }  # fmt: skip
@@ -46,7 +48,7 @@ async def test_status(stage: Stage) -> None:
     assert toolstack["capabilities"]["pv"] is True
 
 
-async def test_configurations(stage: Stage) -> None:
+async def test_configurations(stage: SuiteStage) -> None:
     reply = await stage.runtime.RuntimeConfig(cri.RuntimeConfigRequest(), timeout=PATIENCE)
     assert reply.linux.cgroup_driver in (cri.SYSTEMD, cri.CGROUPFS)
     network = cri.NetworkConfig(pod_cidr="10.99.0.0/24")
@@ -60,14 +62,14 @@ async def test_configurations(stage: Stage) -> None:
         await stage.runtime.UpdateRuntimeConfig(request, timeout=PATIENCE)
 
 
-async def test_a_checkpoint_is_refused_with_its_reason(stage: Stage, shared_pod: Pod) -> None:
+async def test_a_checkpoint_is_refused_with_its_reason(stage: SuiteStage, shared_pod: Pod) -> None:
     container = await stage.started(shared_pod)
     request = cri.CheckpointContainerRequest(container_id=container, location="/nowhere/checkpoint.tar")
     with refused("UNIMPLEMENTED", "zone's kernel"):
         await stage.runtime.CheckpointContainer(request, timeout=PATIENCE)
 
 
-async def test_images(stage: Stage) -> None:
+async def test_images(stage: SuiteStage) -> None:
     images = stage.client.image
     spec = cri.ImageSpec(image=IMAGE)
     found = await images.ImageStatus(cri.ImageStatusRequest(image=spec), timeout=PATIENCE)
@@ -78,7 +80,7 @@ async def test_images(stage: Stage) -> None:
     stream = images.StreamImages(cri.StreamImagesRequest(), timeout=PATIENCE)
     streamed = [item async for part in stream for item in part.images]
     assert [one.id for one in listed.images] == [one.id for one in streamed]
-    assert stage.image in [one.id for one in streamed]  # beside those of other tests
+    assert stage.image in [one.id for one in streamed]  # beside images of other tests
     wanted = cri.ImageFilter(image=cri.ImageSpec(image="registry.test/other:1"))
     none = await images.ListImages(cri.ListImagesRequest(filter=wanted), timeout=PATIENCE)
     assert list(none.images) == []
@@ -88,7 +90,7 @@ async def test_images(stage: Stage) -> None:
     assert abs(usage.image_filesystems[0].timestamp - time.time_ns()) < PATIENCE * 10**9
 
 
-async def test_an_image_goes_and_comes_back(stage: Stage) -> None:
+async def test_an_image_goes_and_comes_back(stage: SuiteStage) -> None:
     images = stage.client.image
     spec = cri.ImageSpec(image=IMAGE)
     try:
@@ -102,8 +104,8 @@ async def test_an_image_goes_and_comes_back(stage: Stage) -> None:
         await stage.client.pull("registry.test/none:1")
 
 
-async def test_polled_calls_are_answered_while_protectd_is_silent(stage: Stage, shared_pod: Pod) -> None:
-    """Also while protectd, and with it every zone, keeps silent."""
+async def test_polled_calls_are_answered_while_protectd_is_silent(stage: SuiteStage, shared_pod: Pod) -> None:
+    """Also while protectd, and with protectd every zone, keeps silent."""
     container = await stage.started(shared_pod, FOREVER)
     daemon = stage.node.protectd.daemon.process
     assert daemon is not None

@@ -1,4 +1,4 @@
-"""Scratch disks: what a pod writes is on the host's disk, in its limits, and not in its zone's memory."""
+"""Scratch disks: a pod's files are on the host's disk, within limits, and not in the zone's memory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.support.cri.conformance import PATIENCE, Stage, refused
+from tests.support.cri.conformance import SuiteStage, refused
 from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.events import PATIENCE
 from tests.support.waiting import until
 from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -22,7 +23,7 @@ STORAGE, EMPTY_DIRS = "xenpod.dev/ephemeral-storage", "xenpod.dev/empty-dirs"
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def pod(stage: Stage) -> AsyncIterator[Pod]:
+async def pod(stage: SuiteStage) -> AsyncIterator[Pod]:
     """A pod with a scratch disk, and limits for the container web and the volume cache."""
     notes = {STORAGE: "web=8Mi", EMPTY_DIRS: "cache=16Mi, other=1Gi"}
     pod = await stage.run_pod("scratch", handler="scratch", annotations=notes)
@@ -34,7 +35,7 @@ async def pod(stage: Stage) -> AsyncIterator[Pod]:
     assert not disk(stage, pod).exists()
 
 
-def disk(stage: Stage, pod: Pod) -> Path:
+def disk(stage: SuiteStage, pod: Pod) -> Path:
     return stage.node.protectd.folder / "state/scratch" / f"{pod.id}.img"
 
 
@@ -45,19 +46,19 @@ def empty_dir(tmp_path: Path, name: str) -> cri.Mount:
     return cri.Mount(host_path=str(volume), container_path=f"/{name}")
 
 
-async def fill(stage: Stage, container: str, path: str) -> int:
-    """Write until there is no space: the bytes that fitted."""
+async def fill(stage: SuiteStage, container: str, path: str) -> int:
+    """Write until the disk is full: the written bytes."""
     code, said = await stage.says(container, f"dd if=/dev/zero of={path} bs=65536")
     assert code != 0 and "No space" in said, said
     return int(await stage.output(container, f"wc -c < {path}"))
 
 
-async def layer(stage: Stage, container: str) -> Any:
+async def layer(stage: SuiteStage, container: str) -> Any:
     request = cri.ContainerStatsRequest(container_id=container)
     return (await stage.runtime.ContainerStats(request, timeout=PATIENCE)).stats.writable_layer
 
 
-async def test_limits_hold(stage: Stage, pod: Pod, tmp_path: Path) -> None:
+async def test_limits_hold(stage: SuiteStage, pod: Pod, tmp_path: Path) -> None:
     named: dict[str, Any] = {"metadata": cri.ContainerMetadata(name="web")}
     web = await stage.started(pod, mounts=[empty_dir(tmp_path, "cache")], **named)
     assert 7.6 * MIB <= await fill(stage, web, "/big") <= 8 * MIB
@@ -68,8 +69,8 @@ async def test_limits_hold(stage: Stage, pod: Pod, tmp_path: Path) -> None:
     await stage.output(beside, "dd if=/dev/zero of=/free/big bs=1M count=20 conv=fsync")
 
 
-async def test_more_than_memory_and_back(stage: Stage, pod: Pod) -> None:
-    """On Xen the zone has less memory than what is written; the host has it on its disk, and gets it back."""
+async def test_more_than_memory_and_back(stage: SuiteStage, pod: Pod) -> None:
+    """On Xen the zone has less memory than the files; the host's disk has the files, and later the space."""
     container = await stage.started(pod)
     await stage.output(container, "dd if=/dev/zero of=/big bs=1M count=150 conv=fsync")
     file = disk(stage, pod)
@@ -84,7 +85,7 @@ async def test_more_than_memory_and_back(stage: Stage, pod: Pod) -> None:
     await until(lambda: file.stat().st_blocks * 512 < 64 * MIB, PATIENCE)
 
 
-async def test_annotations(stage: Stage) -> None:
+async def test_annotations(stage: SuiteStage) -> None:
     for value in ("web", "web=", "web=8Mi,web=1Mi", "web=-1", "We b=1Mi", "=1Mi", "a=1Mi," * 300):
         with refused("INVALID_ARGUMENT", EMPTY_DIRS):
             await stage.run_pod("wrong", handler="scratch", annotations={EMPTY_DIRS: value})

@@ -1,4 +1,4 @@
-"""The security context: what a container may do, as it finds it from inside."""
+"""The security context: a container's rights, seen from inside."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.cri.conformance import FOREVER, PATIENCE, Stage, linux, refused
+from tests.support.cri.conformance import SuiteStage, linux, refused
 from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.events import PATIENCE
+from tests.support.cri.stage import FOREVER
 from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -20,20 +22,20 @@ def number(value: int) -> cri.Int64Value:
     return cri.Int64Value(value=value)
 
 
-async def caps(stage: Stage, container: str) -> dict[str, int]:
+async def caps(stage: SuiteStage, container: str) -> dict[str, int]:
     text = await stage.output(container, "grep Cap /proc/self/status")
     return {name: int(value, 16) for name, value in (line.split(":\t") for line in text.splitlines())}
 
 
 def profile(folder: Path, *names: str) -> cri.SecurityProfile:
-    """A file of the host that denies system calls."""
+    """A profile on the host that denies system calls."""
     path = folder / "profile.json"
     rule = {"names": list(names), "action": "SCMP_ACT_ERRNO", "errnoRet": 13}
     path.write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}))
     return cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, localhost_ref=str(path))
 
 
-async def test_users_and_groups(stage: Stage, shared_pod: Pod) -> None:
+async def test_users_and_groups(stage: SuiteStage, shared_pod: Pod) -> None:
     numbers = linux(run_as_user=number(1234), run_as_group=number(2345), supplemental_groups=[77])
     container = await stage.started(shared_pod, linux=numbers)
     assert await stage.output(container, "id -u; id -g; id -G") == "1234\n2345\n2345 77"
@@ -53,8 +55,8 @@ async def test_users_and_groups(stage: Stage, shared_pod: Pod) -> None:
         await stage.create(shared_pod, linux=linux(run_as_username="nobody-knows"))
 
 
-async def test_home_of_users(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
-    """The image's passwd has it; "/" for a user who is not there, unless a mount brings another passwd."""
+async def test_home_of_users(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
+    """From the image's passwd; "/" for an unknown user, unless a mount brings another passwd."""
     mounted = tmp_path / "passwd"
     mounted.write_text("late:x:1234:1234::/late:/bin/sh\n")
     passwd = cri.Mount(host_path=str(mounted), container_path="/etc/passwd", readonly=True)
@@ -77,7 +79,7 @@ async def test_home_of_users(stage: Stage, shared_pod: Pod, tmp_path: Path) -> N
         assert await stage.logged(container, "HOME") == [f"stdout F HOME={home}"], (user, fields)
 
 
-async def test_capabilities(stage: Stage, shared_pod: Pod) -> None:
+async def test_capabilities(stage: SuiteStage, shared_pod: Pod) -> None:
     chown, net_admin, bind = 1 << 0, 1 << 12, 1 << 10
     plain = (await caps(stage, await stage.started(shared_pod)))["CapEff"]
     assert plain & chown and not plain & net_admin
@@ -95,7 +97,7 @@ async def test_capabilities(stage: Stage, shared_pod: Pod) -> None:
     assert {found[name] for name in ("CapBnd", "CapEff", "CapPrm", "CapAmb")} == {bind}
 
 
-async def test_privileged_within_the_zone(stage: Stage, shared_pod: Pod) -> None:
+async def test_privileged_within_the_zone(stage: SuiteStage, shared_pod: Pod) -> None:
     container = await stage.started(shared_pod, linux=linux(privileged=True))
     assert await stage.output(container, "mkdir /m && mount -t tmpfs none /m && echo yes") == "yes"
     assert "Seccomp:\t0" in await stage.output(container, "cat /proc/self/status")
@@ -104,7 +106,7 @@ async def test_privileged_within_the_zone(stage: Stage, shared_pod: Pod) -> None
             await stage.create(pod, linux=linux(privileged=True))
 
 
-async def test_a_root_that_is_read_only_and_no_new_privileges(stage: Stage, shared_pod: Pod) -> None:
+async def test_read_only_root_and_no_new_privileges(stage: SuiteStage, shared_pod: Pod) -> None:
     container = await stage.started(shared_pod, linux=linux(readonly_rootfs=True, no_new_privs=True))
     code, text = await stage.says(container, "touch /x")
     assert code != 0 and "Read-only" in text
@@ -113,7 +115,7 @@ async def test_a_root_that_is_read_only_and_no_new_privileges(stage: Stage, shar
     assert "NoNewPrivs:\t0" in await stage.output(plain, "touch /x; cat /proc/self/status")
 
 
-async def test_masked_and_read_only_paths(stage: Stage, shared_pod: Pod) -> None:
+async def test_masked_and_read_only_paths(stage: SuiteStage, shared_pod: Pod) -> None:
     security = linux(masked_paths=["/proc/uptime", "/nowhere"], readonly_paths=["/etc"])
     container = await stage.started(shared_pod, linux=security)
     assert await stage.output(container, "cat /proc/uptime") == ""
@@ -121,7 +123,7 @@ async def test_masked_and_read_only_paths(stage: Stage, shared_pod: Pod) -> None
     assert code != 0 and "Read-only" in text
 
 
-async def test_seccomp(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
+async def test_seccomp(stage: SuiteStage, shared_pod: Pod, tmp_path: Path) -> None:
     default = await stage.started(shared_pod, linux=linux(seccomp=cri.SecurityProfile()))
     assert "Seccomp:\t2" in await stage.output(default, "cat /proc/1/status")
     code, text = await stage.says(default, "unshare -U true")
@@ -139,7 +141,7 @@ async def test_seccomp(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
         await stage.create(shared_pod, linux=linux(seccomp=missing))
 
 
-async def test_profiles_that_are_not_loaded(stage: Stage, shared_pod: Pod) -> None:
+async def test_missing_profiles_are_refused(stage: SuiteStage, shared_pod: Pod) -> None:
     apparmor = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, localhost_ref="nosuch")
     with refused("FAILED_PRECONDITION", "nosuch", "not loaded"):
         await stage.create(shared_pod, linux=linux(apparmor=apparmor))
@@ -149,7 +151,7 @@ async def test_profiles_that_are_not_loaded(stage: Stage, shared_pod: Pod) -> No
     assert (await stage.status(default)).state == cri.CONTAINER_RUNNING
 
 
-async def test_processes_of_the_pod_of_a_container_and_of_a_target(stage: Stage, shared_pod: Pod) -> None:
+async def test_processes_of_pod_container_and_target(stage: SuiteStage, shared_pod: Pod) -> None:
     shared = linux(namespace_options=cri.NamespaceOption(pid=cri.POD))
     alone = await stage.started(shared_pod, "exec sleep 1001")
     first = await stage.started(shared_pod, "exec sleep 1002", linux=shared)
@@ -166,8 +168,8 @@ async def test_processes_of_the_pod_of_a_container_and_of_a_target(stage: Stage,
     assert (await stage.status(first)).state == cri.CONTAINER_RUNNING
 
 
-async def test_namespaces_of_the_host(stage: Stage, shared_pod: Pod) -> None:
-    """Refused, but by a handler that gives those of the zone, to a pod and to its containers alike."""
+async def test_namespaces_of_the_host(stage: SuiteStage, shared_pod: Pod) -> None:
+    """Refused, except by a handler that gives the zone's namespaces, to a pod and its containers alike."""
     for options, word in (
         (cri.NamespaceOption(pid=cri.NODE), "hostPID"),
         (cri.NamespaceOption(pid=cri.CONTAINER, ipc=cri.NODE), "hostIPC"),
@@ -190,8 +192,8 @@ async def test_namespaces_of_the_host(stage: Stage, shared_pod: Pod) -> None:
             await stage.tidy()
 
 
-async def test_labels_without_selinux(stage: Stage, shared_pod: Pod) -> None:
-    """They have no effect where the kernel of the zone has no SELinux, as in other runtimes."""
+async def test_labels_without_selinux(stage: SuiteStage, shared_pod: Pod) -> None:
+    """Labels have no effect if the zone's kernel has no SELinux, as in other runtimes."""
     label = cri.SELinuxOption(user="u", role="r", type="container_t", level="s0:c1,c2")
     container = await stage.started(shared_pod, linux=linux(selinux_options=label))
     assert (await stage.status(container)).state == cri.CONTAINER_RUNNING
@@ -203,7 +205,7 @@ async def test_labels_without_selinux(stage: Stage, shared_pod: Pod) -> None:
         await stage.create(shared_pod, linux=odd)
 
 
-async def test_shared_memory_of_the_pod_and_of_a_container(stage: Stage, shared_pod: Pod) -> None:
+async def test_shared_memory_of_the_pod_and_of_a_container(stage: SuiteStage, shared_pod: Pod) -> None:
     own = cri.NamespaceOption(pid=cri.CONTAINER, ipc=cri.CONTAINER)
     one, two, alone = (
         await stage.started(shared_pod),
@@ -219,8 +221,8 @@ async def test_shared_memory_of_the_pod_and_of_a_container(stage: Stage, shared_
 
 
 @pytest.mark.parametrize("size", [128 << 20, 512 << 20])
-async def test_shared_memory_follows_the_memory_of_the_zone(stage: Stage, size: int) -> None:
-    """Up to half of it; a kernel counts what it does not need for itself."""
+async def test_shared_memory_follows_the_memory_of_the_zone(stage: SuiteStage, size: int) -> None:
+    """Up to half of the memory; a kernel counts memory beyond its own need."""
     async with stage.pod("sized", annotations={"xenpod.dev/memory": str(size)}) as pod:
         container = await stage.started(pod)
         most = int((await stage.output(container, "df -k /dev/shm | tail -n 1")).split()[1]) * 1024
@@ -228,16 +230,17 @@ async def test_shared_memory_follows_the_memory_of_the_zone(stage: Stage, size: 
         await stage.tidy()
 
 
-async def test_limits_of_a_process(stage: Stage, shared_pod: Pod) -> None:
+async def test_limits_of_a_process(stage: SuiteStage, shared_pod: Pod) -> None:
     resources = cri.LinuxContainerResources(oom_score_adj=500)
     container = await stage.started(shared_pod, linux=linux(resources))
     assert await stage.output(container, "cat /proc/1/oom_score_adj; ulimit -n") == "500\n16384"
-    # what a host may forbid is passed over
+    # a limit that the host forbids is skipped
     await stage.started(shared_pod, linux=linux(cri.LinuxContainerResources(oom_score_adj=-998)))
 
 
-async def test_huge_pages_unknown_devices_and_host_network_are_refused(stage: Stage, shared_pod: Pod) -> None:
-    """Each is refused by name, and nothing is made."""
+async def test_huge_pages_unknown_device_and_host_network_are_refused_by_name(
+    stage: SuiteStage, shared_pod: Pod
+) -> None:
     pages = cri.LinuxContainerResources(hugepage_limits=[cri.HugepageLimit(page_size="2MB", limit=2 << 20)])
     with refused("UNIMPLEMENTED", "2MB"):
         await stage.create(shared_pod, linux=linux(pages))
@@ -258,7 +261,7 @@ async def test_huge_pages_unknown_devices_and_host_network_are_refused(stage: St
         await stage.create(shared_pod, linux=linux(namespace_options=options))
 
 
-async def test_environment_and_folder(stage: Stage, shared_pod: Pod) -> None:
+async def test_environment_and_folder(stage: SuiteStage, shared_pod: Pod) -> None:
     envs = [cri.KeyValue(key="GREETING", value=b"good morning")]
     container = await stage.started(shared_pod, envs=envs, working_dir="/var")
     assert await stage.output(container, "pwd; echo $GREETING; echo $FROM_IMAGE") == "/var\ngood morning\nyes"

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.cri.conformance import PATIENCE, Stage, linux, refused
+from tests.support.cri.conformance import SuiteStage, linux, refused
 from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.events import PATIENCE
 from tests.support.cri.stream_client import WEBSOCKET, Spdy, Ws, connect, key, path_of, spdy, websocket
 from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -98,19 +99,19 @@ def _base(url: str) -> str:
     return "/".join(url.split("/")[:3])
 
 
-async def exec_url(stage: Stage, container: str, script: str, **wants: bool) -> str:
+async def exec_url(stage: SuiteStage, container: str, script: str, **wants: bool) -> str:
     wants = {"stdout": True, "stderr": not wants.get("tty")} | wants
     request = cri.ExecRequest(container_id=container, cmd=["sh", "-c", script], **wants)
     return str((await stage.runtime.Exec(request, timeout=PATIENCE)).url)
 
 
-async def forward_url(stage: Stage, pod: Pod) -> str:
+async def forward_url(stage: SuiteStage, pod: Pod) -> str:
     request = cri.PortForwardRequest(pod_sandbox_id=pod.id, port=[8080])
     return str((await stage.runtime.PortForward(request, timeout=PATIENCE)).url)
 
 
 @both_transports
-async def test_an_exec(stage: Stage, shared_pod: Pod, transport: str) -> None:
+async def test_an_exec(stage: SuiteStage, shared_pod: Pod, transport: str) -> None:
     """Streams apart, input with an end of its own, the exit code in a v1.Status."""
     container = await stage.started(shared_pod)
     url = await exec_url(stage, container, "cat; echo err >&2; exit 7", stdin=True)
@@ -129,7 +130,7 @@ async def test_an_exec(stage: Stage, shared_pod: Pod, transport: str) -> None:
 
 
 @both_transports
-async def test_a_terminal(stage: Stage, shared_pod: Pod, transport: str) -> None:
+async def test_a_terminal(stage: SuiteStage, shared_pod: Pod, transport: str) -> None:
     container = await stage.started(shared_pod)
     url = await exec_url(stage, container, "exec sh", stdin=True, tty=True)
     client = await streams(transport, url, "stdin", "stdout", "resize")
@@ -144,11 +145,11 @@ async def test_a_terminal(stage: Stage, shared_pod: Pod, transport: str) -> None
 
 
 TELLS = 'while read -r line; do echo "<$(stty size)>"; done'
-"""A terminal's program that says its size whenever it gets a line."""
+"""A terminal's program that prints its size after each line."""
 
 
 async def typed_after_a_resize(transport: str, url: str, rows: int) -> str:
-    """The size that a program sees when it reads the line that was sent after it."""
+    """The size seen by a program at the line sent after the resize."""
     client = await streams(transport, url, "stdin", "stdout", "resize")
     await client.write("resize", json.dumps({"Width": 100, "Height": rows}).encode())
     await client.write("stdin", b"\r")
@@ -158,10 +159,8 @@ async def typed_after_a_resize(transport: str, url: str, rows: int) -> str:
 
 
 @both_transports
-async def test_a_size_comes_before_what_is_typed_after_it(
-    stage: Stage, shared_pod: Pod, transport: str
-) -> None:
-    """Not now and then: each of many execs, and of many attaches to one program."""
+async def test_resize_arrives_before_later_input(stage: SuiteStage, shared_pod: Pod, transport: str) -> None:
+    """Always, not only now and then: many execs, and many attaches to one program."""
     container = await stage.started(shared_pod, TELLS, tty=True, stdin=True)
     request = cri.AttachRequest(container_id=container, stdin=True, stdout=True, tty=True)
     sizes = [f"{rows} 100" for rows in range(20, 60)]
@@ -176,7 +175,9 @@ async def test_a_size_comes_before_what_is_typed_after_it(
 
 
 @both_transports
-async def test_process_of_an_exec_ends_with_its_client(stage: Stage, shared_pod: Pod, transport: str) -> None:
+async def test_process_of_an_exec_ends_with_its_client(
+    stage: SuiteStage, shared_pod: Pod, transport: str
+) -> None:
     container = await stage.started(shared_pod)
     client = await streams(
         transport, await exec_url(stage, container, "echo up; exec sleep 1007"), "stdout", "stderr"
@@ -189,8 +190,8 @@ async def test_process_of_an_exec_ends_with_its_client(stage: Stage, shared_pod:
 
 
 @both_transports
-async def test_attach(stage: Stage, shared_pod: Pod, transport: str) -> None:
-    """It is let go with its client, not ended; the log has the output too."""
+async def test_attach(stage: SuiteStage, shared_pod: Pod, transport: str) -> None:
+    """The attach ends with its client, the program does not; the log has the output too."""
     container = await stage.started(shared_pod, command=["sh"], stdin=True)
     request = cri.AttachRequest(container_id=container, stdin=True, stdout=True, stderr=True)
     url = (await stage.runtime.Attach(request, timeout=PATIENCE)).url
@@ -209,7 +210,7 @@ async def test_attach(stage: Stage, shared_pod: Pod, transport: str) -> None:
 
 
 @both_transports
-async def test_a_zone_that_crashes_is_no_success(stage: Stage, transport: str) -> None:
+async def test_zone_crash_is_no_success(stage: SuiteStage, transport: str) -> None:
     async with stage.pod(f"cut-{transport}-{time.time_ns() % 10**9}") as pod:
         container = await stage.started(pod, command=["cat"], stdin=True)
         url = await exec_url(stage, container, "echo up; exec sleep 1009")
@@ -227,8 +228,8 @@ async def test_a_zone_that_crashes_is_no_success(stage: Stage, transport: str) -
             client.close()
 
 
-async def serving(stage: Stage, pod: Pod) -> tuple[str, str]:
-    """A web server on the zone's loopback: its container, and the checksum of what it serves."""
+async def serving(stage: SuiteStage, pod: Pod) -> tuple[str, str]:
+    """A web server on the zone's loopback: the container, and the checksum of the page."""
     fetch = f"mkdir /www; head -c {SIZE} /dev/urandom >/www/big; exec httpd -f -p 127.0.0.1:8080 -h /www"
     container = await stage.started(pod, fetch)
     await stage.output(
@@ -237,8 +238,8 @@ async def serving(stage: Stage, pod: Pod) -> tuple[str, str]:
     return container, (await stage.output(container, "sha256sum /www/big")).split()[0]
 
 
-async def test_port_forwards_over_spdy(stage: Stage, shared_pod: Pod) -> None:
-    """Several connections of one client, one of them to a port where nobody listens."""
+async def test_port_forwards_over_spdy(stage: SuiteStage, shared_pod: Pod) -> None:
+    """Several connections of a client, with a connection to a closed port."""
     _, expected = await serving(stage, shared_pod)
     url = await forward_url(stage, shared_pod)
     client = await spdy(_base(url), url, "portforward.k8s.io")
@@ -257,7 +258,7 @@ async def test_port_forwards_over_spdy(stage: Stage, shared_pod: Pod) -> None:
     client.line.abort()
 
 
-async def test_port_forwards_over_websocket(stage: Stage, shared_pod: Pod) -> None:
+async def test_port_forwards_over_websocket(stage: SuiteStage, shared_pod: Pod) -> None:
     """Channels 0 and 1 are the first port's data and error; both begin with the port."""
     _, expected = await serving(stage, shared_pod)
     url = await forward_url(stage, shared_pod)
@@ -270,7 +271,7 @@ async def test_port_forwards_over_websocket(stage: Stage, shared_pod: Pod) -> No
     assert hashlib.sha256(content.partition(b"\r\n\r\n")[2]).hexdigest() == expected
 
 
-async def test_a_url_is_good_for_one_client(stage: Stage, shared_pod: Pod) -> None:
+async def test_url_serves_a_single_client(stage: SuiteStage, shared_pod: Pod) -> None:
     container = await stage.started(shared_pod)
     url = await exec_url(stage, container, "exec sleep 1008")
     assert url.startswith("http://127.0.0.1:")
@@ -286,7 +287,7 @@ async def test_a_url_is_good_for_one_client(stage: Stage, shared_pod: Pod) -> No
     client.close()
 
 
-async def test_invalid_stream_request_is_refused(stage: Stage, shared_pod: Pod) -> None:
+async def test_invalid_stream_request_is_refused(stage: SuiteStage, shared_pod: Pod) -> None:
     container = await stage.create(shared_pod, linux=linux())
     with refused("FAILED_PRECONDITION", container):
         await exec_url(stage, container, "true")

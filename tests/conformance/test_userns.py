@@ -1,4 +1,4 @@
-"""User namespaces: pods whose root is nobody in their zone, and may still do what a pod's root does."""
+"""User namespaces: the pod's root is nobody in the zone, and keeps the rights of a pod's root."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cri.conformance import Stage, linux, refused
+from tests.support.cri.conformance import SuiteStage, linux, refused
 from tests.support.cri.cri_daemons import needs_node
 from tests.support.protect.disk_source import DiskSource
 from tools.localnode.client import Pod
@@ -35,12 +35,12 @@ def mapped(pid: cri.NamespaceMode.ValueType = cri.CONTAINER, **security: Any) ->
     return linux(namespace_options=options, **security)
 
 
-async def test_user_namespaces_are_advertised_by_all_handlers(stage: Stage) -> None:
+async def test_user_namespaces_are_advertised_by_all_handlers(stage: SuiteStage) -> None:
     handlers = (await stage.runtime.Status(cri.StatusRequest())).runtime_handlers
     assert handlers and all(handler.features.user_namespaces for handler in handlers)
 
 
-async def test_root_of_a_pod(stage: Stage) -> None:
+async def test_root_of_a_pod(stage: SuiteStage) -> None:
     sysctls = {"net.ipv4.ip_unprivileged_port_start": "1024", "kernel.shmmni": "123"}
     async with stage.pod("mapped", linux=of_pod(sysctls=sysctls)) as pod:
         container = await stage.started(pod, linux=mapped())
@@ -53,26 +53,27 @@ async def test_root_of_a_pod(stage: Stage) -> None:
         await _other_containers(stage, pod)
 
 
-async def _its_files(stage: Stage, container: str) -> None:
+async def _its_files(stage: SuiteStage, container: str) -> None:
     script = "echo x >/etc/new && rm /etc/group && stat -c '%u %g' / /bin /etc/new /etc/hosts /bin/busybox"
     assert set((await stage.output(container, script)).splitlines()) == {"0 0"}
     owned = "echo y >>/etc/hosts && chown 65535:7 /etc/new && stat -c '%u %g' /etc/new; echo z >/dev/stderr"
-    assert await stage.output(container, owned) == "65535 7\nz"
+    assert await stage.says(container, owned) == (0, "65535 7\nz")
     code, text = await stage.says(container, "chown 65536 /etc/new")
     assert code != 0 and "Invalid argument" in text
 
 
-async def _its_namespaces(stage: Stage, container: str) -> None:
+async def _its_namespaces(stage: SuiteStage, container: str) -> None:
     sysctls = "/proc/sys/kernel/shmmni /proc/sys/net/ipv4/ip_unprivileged_port_start"
     said = await stage.output(container, f"cat {sysctls}; ls /sys/class/net")
     assert said.split() == ["123", "1024", "eth0", "lo"]
-    # It comes back once it listens: the port wants NET_BIND_SERVICE where the network belongs to.
+    # The command returns once the server listens: the port wants NET_BIND_SERVICE in the network's user
+    # namespace.
     await stage.output(container, "httpd -p 80 -h /etc")
     assert await stage.output(container, "wget -q -O - http://127.0.0.1/new") == "x"
     await stage.output(container, "echo shared >/dev/shm/note; ls /dev/mqueue /sys/fs/cgroup >/dev/null")
 
 
-async def _other_containers(stage: Stage, pod: Pod) -> None:
+async def _other_containers(stage: SuiteStage, pod: Pod) -> None:
     other = await stage.started(pod, linux=mapped(run_as_user=cri.Int64Value(value=1000)))
     script = "id -u; cat /dev/shm/note; stat -c %u /dev/shm/note; echo out >/dev/stdout"
     assert (await stage.output(other, script)).split() == ["1000", "shared", "0", "out"]
@@ -98,13 +99,13 @@ async def _other_containers(stage: Stage, pod: Pod) -> None:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Iterator[DiskSource]:
-    """A file system that can be mounted with mapped ids, whatever the host's own is."""
+    """A file system with support for mapped ids, independent of the host's."""
     with DiskSource(tmp_path) as source:
         yield source
 
 
-async def test_volumes(stage: Stage, source: DiskSource) -> None:
-    """Of mapped mounts the owners are those that the pod sees; without mappings they are nobody."""
+async def test_volumes(stage: SuiteStage, source: DiskSource) -> None:
+    """Owners of mapped mounts are the pod's; without mappings they are nobody."""
     folder = source.path
     folder.chmod(0o755)
     (folder / "theirs").write_text("")
@@ -127,7 +128,7 @@ async def test_volumes(stage: Stage, source: DiskSource) -> None:
 
 
 async def test_id_mappings_other_than_the_pods_are_refused(
-    stage: Stage, shared_pod: Pod, tmp_path: Path
+    stage: SuiteStage, shared_pod: Pod, tmp_path: Path
 ) -> None:
     other = (cri.IDMapping(container_id=0, host_id=FIRST + LENGTH, length=LENGTH),)
     with refused("INVALID_ARGUMENT", "not that of its pod"):

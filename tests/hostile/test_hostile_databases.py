@@ -49,8 +49,8 @@ async def test_no_other_user_reads_a_database(kind: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["zones", "pods", "images"])
-async def test_a_database_that_all_could_read_is_closed_to_them(kind: str, tmp_path: Path) -> None:
-    """As a backup that was copied without modes leaves it."""
+async def test_database_readable_by_all_is_closed(kind: str, tmp_path: Path) -> None:
+    """As after a backup that was copied without modes."""
     path = tmp_path / "state.db"
     await _open(kind, path)
     for each in tmp_path.iterdir():

@@ -29,7 +29,7 @@ def syntax(file: FileDescriptor) -> str:
 
 
 def every_message(file: FileDescriptor) -> Iterator[Descriptor]:
-    """Nested ones and map entries too."""
+    """Nested messages and map entries too."""
     waiting = list(file.message_types_by_name.values())
     while waiting:
         message = waiting.pop()
@@ -73,7 +73,7 @@ def _every_enum(file: FileDescriptor) -> Iterator[EnumDescriptor]:
 
 
 def _row(field: FieldDescriptor) -> Table:
-    """A field as the tables write it: flags only where they are set."""
+    """A field as in the tables: flags only if set."""
     presence = field.containing_oneof is not None and not field.is_repeated
     flags = {
         "repeated": field.is_repeated,

@@ -24,7 +24,7 @@ def image(notes: Sequence[Note], *, wide: bool = True) -> bytes:
 
 
 def note(owner: bytes, kind: int, content: bytes = b"sixsix") -> bytes:
-    """One note: three numbers, then name and content on multiples of four bytes."""
+    """A note: three numbers, then name and content on multiples of four bytes."""
     name = owner + b"\0"
     parts = (part + bytes(-len(part) % 4) for part in (name, content))
     return struct.pack("<III", len(name), len(content), kind) + b"".join(parts)

@@ -1,4 +1,4 @@
-"""``make run`` for tests: its daemons while a block runs, and what it leaves."""
+"""``make run`` for tests: the daemons while a block runs, and their remains."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ READY = 120.0
 
 @dataclass(frozen=True)
 class Run:
-    """A ``make run`` that serves."""
+    """A serving ``make run``."""
 
     process: asyncio.subprocess.Process
     client: Client
     log: Path
 
     async def interrupt(self) -> str:
-        """Ctrl-C; everything it said."""
+        """Ctrl-C; the whole output."""
         self.process.send_signal(signal.SIGINT)
         async with asyncio.timeout(60):
             assert await self.process.wait() == 0
@@ -77,7 +77,7 @@ async def nothing_left(folder: Path) -> None:
 
 
 async def remove_pods(folder: Path) -> str:
-    """What the hint of an interrupted run says to do."""
+    """Commands in the hint of an interrupted run."""
     command = (*PROGRAM, "--remove-pods", str(folder))
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     out, _ = await asyncio.wait_for(process.communicate(), 120)

@@ -12,16 +12,16 @@ from inspect import isawaitable
 from itertools import repeat
 
 Condition = Callable[[], object] | Callable[[], Awaitable[object]]
-"""True or not by its result; it may be asynchronous."""
+"""True or not by its result; may be asynchronous."""
 PATIENCE = 60.0
 _PAUSES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 """Seconds between two looks; the last pause repeats."""
 
 
 async def until(condition: Condition, seconds: float = PATIENCE, what: object = "") -> None:
-    """Look again and again.  TimeoutError: the condition is false after ``seconds``.
+    """Check again and again. TimeoutError: the condition is false after ``seconds``.
 
-    The error shows ``what`` the wait was for, or the result of ``what()`` at that time.
+    The error shows ``what``, the subject of the wait, or the result of ``what()`` in the end.
     """
     pauses, deadline = _pauses(), timeout(seconds)
     try:

@@ -1,1 +1,1 @@
-"""Claims allocated to this node by the scheduler, and their reservations."""
+"""Claims allocated to this node by the scheduler, and the reservations of claims."""

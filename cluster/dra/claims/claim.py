@@ -41,7 +41,7 @@ class Allocated:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A pod for which a claim is reserved."""
+    """A pod with a reservation for a claim."""
 
     name: str
     uid: str
@@ -49,9 +49,9 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A claim's devices of this driver, and the pods for which it is reserved.
+    """Devices of a claim, and the pods that reserved the claim.
 
-    ``device``: the source of its memory; "": the claim has no memory.
+    ``device``: the source of the memory; "": the claim has no memory.
     """
 
     uid: str
@@ -93,8 +93,8 @@ class WantedClaim:
 def allocation(wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Allocation:
     """The claim's allocation on this node.
 
-    Missing: a newer claim has this name now.  Refused: the claim is not allocated, or not to this node.
-    Invalid: its sizes make no sense.
+    Missing: a newer claim has the same name. Refused: the claim is not allocated, or not to this node.
+    Invalid: the sizes make no sense.
     """
     uid = _dict(untrusted_claim, "metadata").get("uid")
     if uid != wanted.uid:
@@ -131,7 +131,7 @@ def devices_of(wanted: WantedClaim, untrusted_claim: Mapping[str, Any]) -> Itera
 
 
 def consumers(untrusted_claim: Mapping[str, Any]) -> Iterator[Consumer]:
-    """The pods for which a claim is reserved."""
+    """The pods that reserved a claim."""
     for consumer in _list(_dict(untrusted_claim, "status"), "reservedFor", _PODS):
         if consumer.get("resource") == "pods" and not consumer.get("apiGroup"):
             yield Consumer(_text(consumer.get("name")), _text(consumer.get("uid")))

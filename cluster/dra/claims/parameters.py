@@ -38,7 +38,7 @@ class ClaimParameters:
                 self._memory.append((of, self._read(opaque.get("parameters"))))
 
     def memory(self, request: str) -> int | None:
-        """Bytes for a request, or for the chosen one of its alternatives; None: no size."""
+        """Bytes of a request, or of the chosen alternative; None: no size."""
         names = {request, request.partition("/")[0]}
         return next((size for of, size in reversed(self._memory) if not of or of & names), None)
 

@@ -30,7 +30,7 @@ class ClaimTurns:
     """Turns by the uids of claims."""
 
     def __init__(self, descriptor: int) -> None:
-        """``descriptor``: of the shared file, opened by this instance for itself."""
+        """``descriptor``: this instance's own descriptor of the shared file."""
         self._descriptor = descriptor
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -53,7 +53,7 @@ class ClaimTurns:
             fcntl.fcntl(
                 self._descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, place, 1, 0)
             )
-        except (BlockingIOError, PermissionError):  # POSIX allows either
+        except (BlockingIOError, PermissionError):  # POSIX allows both
             return False
         return True
 

@@ -33,7 +33,7 @@ _SAME = 300.0
 _REMEMBERED = 1024
 _BURST, _PER_SECOND = 25.0, 0.2
 _PODS = 4
-"""Maximum of a claim's pods that get an event."""
+"""Number of pods of a claim that get an event, at most."""
 
 
 @dataclass(frozen=True, slots=True)

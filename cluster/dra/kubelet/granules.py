@@ -101,7 +101,7 @@ class GranulePlugin(rpc.DevicePluginServicer):
     async def Allocate(  # noqa: N802
         self, request: pb.AllocateRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.AllocateResponse:
-        """Nothing for any container: its zone has the memory."""
+        """Nothing for any container: the zone has the memory."""
         answers = [pb.ContainerAllocateResponse() for _ in request.container_requests]
         return pb.AllocateResponse(container_responses=answers)
 
@@ -112,7 +112,7 @@ def granules(memory: ZoneMemory, size: int) -> int:
 
 
 async def offer(config: GranulesConfig, plugin: GranulePlugin) -> None:
-    """Serve the plugin and register it, again for each kubelet: a starting kubelet empties its folder."""
+    """Serve the plugin, and register with each kubelet: a starting kubelet empties the plugins' folder."""
     backoff = Backoff(0.5, 10.0)
     said = ""
     while True:

@@ -39,7 +39,7 @@ class DeviceHealths:
         self._watchers = 0
 
     def set(self, devices: tuple[str, ...], cause: str) -> None:
-        """Set the devices' names, and why they are unusable; "": usable."""
+        """Set the devices' names, and the reason why they are unusable; "": usable."""
         if (devices, cause) == (self._devices, self._cause):
             return
         if cause != self._cause:
@@ -49,7 +49,7 @@ class DeviceHealths:
         self._changed = asyncio.Event()
 
     async def watch(self, messages: ModuleType) -> AsyncGenerator[Any]:
-        """Yield the state now, after each change, and now and then, in the messages of one version."""
+        """Yield the state at once, after each change, and from time to time; ``messages``: a version."""
         if self._watchers >= _WATCHERS:
             raise Exhausted("watch health", self._pool, f"{_WATCHERS} watch it already")
         self._watchers += 1
@@ -81,7 +81,7 @@ class DeviceHealths:
 
 
 class _Health:
-    """The call, for the messages of one version."""
+    """The call, for the messages of one API version."""
 
     def __init__(self, healths: DeviceHealths, messages: ModuleType) -> None:
         self._healths = healths

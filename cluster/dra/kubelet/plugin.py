@@ -32,14 +32,14 @@ _CDI_KIND = "xenpod.dev/device"
 
 
 class _Plugin:
-    """The calls, for the messages of one version."""
+    """The calls, for the messages of one API version."""
 
     def __init__(self, claims: Claims, messages: ModuleType) -> None:
         self._claims = claims
         self._pb = messages
 
     async def NodePrepareResources(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: N802
-        """Prepare each claim; a failed claim does not stop the others."""
+        """Prepare each claim; a failed claim does not stop the rest."""
         answer = self._pb.NodePrepareResourcesResponse()
         claims = _bounded("prepare claims", request.claims)
         done = await asyncio.gather(*map(self._prepare, claims))
@@ -51,7 +51,7 @@ class _Plugin:
         return answer
 
     async def NodeUnprepareResources(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:  # noqa: N802
-        """Unprepare each claim; a failed claim does not stop the others."""
+        """Unprepare each claim; a failed claim does not stop the rest."""
         answer = self._pb.NodeUnprepareResourcesResponse()
         claims = _bounded("unprepare claims", request.claims)
         done = await asyncio.gather(*map(self._unprepare, claims))

@@ -69,7 +69,7 @@ class HostState(Protocol):
 
 
 class SliceKeeper:
-    """The slice of one node.  ``told`` gets the devices' names, and why they are unhealthy ("": healthy)."""
+    """The slice of one node. ``told`` gets the devices' names, and the reason of bad health ("": healthy)."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class SliceKeeper:
         mode = await self._choose()
         if mode is not self._mode:
             self._mode = mode
-            self._device = ""  # its name was for the other mode
+            self._device = ""  # the name belongs to the other mode
             log.info("memory is offered", extra=fields(mode=mode.value))
 
     async def _choose(self) -> SliceMode:

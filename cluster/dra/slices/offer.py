@@ -1,6 +1,6 @@
-"""The memory devices of the slice: one for all claims, or one for each claim and one for the next.
+"""The memory devices of the slice: one for all claims, or a device for each claim and a free device.
 
-Reservations name each claim's device; no other record is needed.
+Reservations name each claim's device; no further record is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _MOST_OF_HOST = 24
 
 @dataclass(frozen=True, slots=True)
 class MemoryDevice:
-    """``shared``: claims consume its memory.  Otherwise one claim has all of it, ``claimed`` or in future."""
+    """``shared``: claims consume the device's memory.
+
+    Otherwise a single claim has all of the device's memory, ``claimed`` or in future.
+    """
 
     name: str
     bytes: int
@@ -27,7 +30,7 @@ class MemoryDevice:
 
 
 def shared(name: str, claimable: int, held: Sequence[Promise], step: int) -> tuple[MemoryDevice, ...]:
-    """One device: the scheduler subtracts the claims' use, and this function all other reservations."""
+    """One device: the scheduler subtracts the claims' use, and this function the remaining reservations."""
     beside = sum(one.total_bytes for one in held if one.device != name)
     return (MemoryDevice(name, _whole(claimable - beside, step), shared=True),)
 

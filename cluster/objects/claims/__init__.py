@@ -1,1 +1,1 @@
-"""Claims of zone memory for pods that only set limits: the policy, and the templates that it chooses from."""
+"""Claims of zone memory for pods that only set limits: the policy, and the templates for the policy."""

@@ -1,6 +1,6 @@
 """The common part of policies that change pods: they remove the pods' requests for dom0's memory.
 
-All expressions use only what both the API server and Kyverno know.
+All expressions work in the API server and in Kyverno.
 """
 
 from __future__ import annotations

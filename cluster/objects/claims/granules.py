@@ -17,7 +17,7 @@ RESOURCE = "zones.xenpod.dev/memory"
 """The extended resource, as in packaging/dra.toml."""
 
 ANNOTATION = "zones.xenpod.dev/granules"
-"""Annotation of a pod that says what the policy did."""
+"""Annotation of a pod: the policy's decision."""
 
 GRANULE = 64
 """Default size of a granule in MiB."""
@@ -26,11 +26,11 @@ GRANULE = 64
 def granule_policy(
     platforms: Sequence[NodePlatform], size: int, kubernetes: Version, kyverno: Version | None
 ) -> list[Object]:
-    """The policy that makes the first container of a pod request granules of ``size`` MiB for its zone.
+    """The policy by which the first container of a pod requests granules of ``size`` MiB for the zone.
 
-    A pod whose containers request granules keeps its own number.  Invalid: as ``changing_policy``.
+    A pod whose containers request granules keeps its number. Invalid: as ``changing_policy``.
     """
-    # The smallest claim that leaves the zone what it needs after Xen's part: see ``templates.room``.
+    # The smallest claim that suffices for the zone after Xen's part: see ``templates.room``.
     claim = f"variables.need + {DOMAIN} + (variables.need + {DOMAIN + PAGES - 2}) / {PAGES - 1}"
     more = {
         "asked": f"object.spec.containers.map(one, quantity({_ASKED}).asInteger()).sum()",

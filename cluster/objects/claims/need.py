@@ -14,9 +14,10 @@ _UNLIMITED = "256Mi"  # memory of a zone whose pod has no limits: of protectd's 
 
 
 def variables(platforms: Sequence[NodePlatform], more: Mapping[str, str]) -> list[Object]:
-    """CEL variables of a policy; ``more`` may refer to the variables defined here.
+    """CEL variables of a policy; ``more`` may refer to these variables.
 
-    ``ours``: whether the pod has a class of ours.  ``need``: MiB that its zone needs.  Others are in bytes.
+    ``ours``: whether the pod has a class of ours. ``need``: MiB for the pod's zone. The remaining variables
+    are in bytes.
     """
     overheads = {name: one.overhead.get("memory", _OVERHEAD) for one in platforms for name in one.classes}
     unlimited = {

@@ -1,7 +1,6 @@
 """The policy that gives pods with a class of ours a claim as large as their limits ask for.
 
-CEL can choose a template by its name, and cannot make an object; so there is a template for each of a few
-sizes.
+CEL can choose a template by name, and cannot make an object. A template exists for each of a few sizes.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from cluster.objects.versions import Version
 NAME = "xenpod-claim-zones"
 
 CLAIM = "zone"
-"""The name of the claim in a pod.  A pod with one of that name keeps it, if it is of our class."""
+"""The name of the claim in a pod. A pod with a claim of this name keeps the claim, if its class is ours."""
 
 OWN_CLAIMS = "xenpod-claims-of-zones"
-"""The policy that looks at these claims once they are made from their templates."""
+"""The policy that checks these claims after their creation from templates."""
 
 ANNOTATION = "zones.xenpod.dev/claim"
-"""Annotation of a pod that says what the policy did."""
+"""Annotation of a pod: the policy's decision."""
 
 
 def claim_policy(
     platforms: Sequence[NodePlatform], sizes: Sequence[int], kubernetes: Version, kyverno: Version | None
 ) -> list[Object]:
-    """The policy that changes pods, the one that refuses those which no template is large enough for, and
-    the one that refuses claims of another driver under the name of ours.
+    """Three policies: the first changes pods, the others refuse.
 
-    Invalid: the release of Kubernetes, or of Kyverno where that is to do it, is too old.
+    Refused are pods too large for every template, and claims of another driver under the name of our claim.
+    Invalid: the release of Kubernetes, or of Kyverno if Kyverno runs the policies, is too old.
     """
     mutation: Object = {
         "variables": _variables(platforms, sizes),
@@ -49,7 +48,7 @@ def claim_policy(
 
 
 def _refuse_other_drivers(kubernetes: Version) -> list[Object]:
-    """A policy for claims that are made from a pod's template: CEL sees the class there, not at the pod."""
+    """A policy for claims from a pod's template: CEL sees the class in the claim, not in the pod."""
     spec: Object = {
         "failurePolicy": "Fail",
         "matchConstraints": {

@@ -1,4 +1,4 @@
-"""The class of zone memory, and templates of claims: one for each size, in each namespace that uses them."""
+"""The class of zone memory, and templates of claims: a template for each size, in each namespace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_SIZES = 64
 """Most sizes: each is an object in each namespace, and a number in the policy."""
 
 DOMAIN = 5
-"""MiB that Xen takes for a domain, of one vCPU, whatever its memory."""
+"""MiB that Xen takes for a domain with one vCPU, independent of the domain's memory."""
 
 PAGES = 128
 """Xen takes a 128th of the memory besides."""
@@ -34,7 +34,10 @@ _MIB = 1 << 20
 
 
 def sizes(found: Iterable[int]) -> tuple[int, ...]:
-    """Sizes in MiB, from small to large.  ValueError: one has no room for a zone, or there are too many."""
+    """Sizes in MiB, from small to large.
+
+    ValueError: a size is too small for a zone, or the sizes are too many.
+    """
     ordered = tuple(sorted(set(found)))
     if not ordered or len(ordered) > MOST_SIZES:
         raise ValueError(f"{len(ordered)} sizes are not 1 to {MOST_SIZES}")
@@ -54,7 +57,7 @@ def template_name(size: int) -> str:
 
 
 def claims_version(kubernetes: Version) -> str:
-    """The version of resource.k8s.io that a release has.  Invalid: as ``device_class``."""
+    """The version of resource.k8s.io in a release. Invalid: as ``device_class``."""
     made: str = device_class(kubernetes)["apiVersion"]
     return made.removeprefix(f"{_GROUP}/")
 
@@ -82,7 +85,7 @@ def claim_templates(kubernetes: Version, namespaces: Sequence[str], found: Seque
 
 
 def _devices(kubernetes: Version, memory: str) -> Object:
-    """A share of a device for several claims, or a device that has so much (docs/cluster/dra.md, Modes)."""
+    """A share of a device for several claims, or a device with this much (docs/cluster/dra.md, Modes)."""
     large_enough = f'device.capacity["{DRIVER}"].memory.compareTo(quantity("{memory}")) >= 0'
     request: Object = {"deviceClassName": CLASS, "selectors": [{"cel": {"expression": large_enough}}]}
     if kubernetes >= _CAPACITY:

@@ -1,1 +1,1 @@
-"""Changes manifests in place; everything else in them stays as it was written."""
+"""Changes manifests in place; everything else in the manifests stays as written."""

@@ -51,7 +51,7 @@ def edited(text: str, words: re.Pattern[str], plan: Planner) -> tuple[str, Seque
 
 
 def _json(text: str) -> Any:
-    """The value of JSON; None if it is something else, such as YAML in flow style."""
+    """The value of JSON; None for anything else, such as YAML in flow style."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -64,7 +64,7 @@ def _document(text: str, plan: Planner) -> tuple[str, Sequence[str]]:
         return _round_trip(text, plan)
     except ManifestError:
         raise
-    except Exception as error:  # ruamel.yaml raises many types for text that is hostile
+    except Exception as error:  # ruamel.yaml raises many types for hostile text
         marked = error if isinstance(error, MarkedYAMLError) else None
         mark = marked and (marked.problem_mark or marked.context_mark)
         said = (
@@ -81,7 +81,7 @@ def _round_trip(text: str, plan: Planner) -> tuple[str, Sequence[str]]:
     if not (changes := plan(found)):
         return text, ()
     for event in yaml.parse(lines):
-        if isinstance(event, AliasEvent):  # a change could reach other places, and comparing takes forever
+        if isinstance(event, AliasEvent):  # a change could reach other places, and a comparison takes forever
             raise ManifestError(f"write out the alias *{event.anchor:.100}", event.start_mark.line + 1)
     stream = io.StringIO()
     yaml.dump(found, stream)

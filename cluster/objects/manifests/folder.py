@@ -13,7 +13,7 @@ from pathlib import Path
 from cluster.objects.manifests.document import ManifestError, Planner, edited
 
 FILE_BYTES = 8 << 20
-"""Size of the largest file that is read."""
+"""Size limit of a file, in bytes."""
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _NO_NEWLINE = "\\ No newline at end of file\n"
@@ -64,7 +64,7 @@ def _difference(path: Path, before: str, after: str) -> str:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Replace a file atomically; its mode and owner stay."""
+    """Replace a file atomically; mode and owner stay."""
     new = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
     try:
         with new.open("xb") as file:

@@ -1,4 +1,4 @@
-"""Changes to pods in manifests: the class of a platform, and what add-ons need for nodes kept for them."""
+"""Changes to pods in manifests: the class of a platform, and the fields of add-ons for add-on nodes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cluster.objects.platforms import PLACEHOLDER
 
 _CLASS = "runtimeClassName"
 PODS = re.compile(_CLASS)
-"""Is in each document that ``fill`` may change."""
+"""Text in each document that ``fill`` may change."""
 
 _ADDONS = ("DaemonSet", "Deployment", "StatefulSet")
 ADDONS = re.compile("|".join(_ADDONS))
-"""Is in each document that ``Critical`` may change."""
+"""Text in each document that ``Critical`` may change."""
 
 DEFAULT_LABEL = "xenpod.dev/pool=addons"
 """Label of nodes for add-ons.  NodeRestriction allows a kubelet to set it on its own node."""
@@ -38,7 +38,7 @@ _PATHS: Mapping[str, Sequence[str]] = {
 
 
 def fill(root: Any, runtime_class: str) -> list[str]:
-    """Give pods of the placeholder class this one; returns a line for each."""
+    """Give pods of the placeholder class this class; returns a line for each pod."""
     changes = []
     for who, spec in pods(root):
         if (old := spec.get(_CLASS)) == PLACEHOLDER:
@@ -66,7 +66,7 @@ class Critical:
         self._term = {"weight": 100, "preference": {"matchExpressions": [{"key": key, **values}]}}
 
     def plan(self, root: Any) -> list[str]:
-        """Add a toleration and a preference to the add-ons that lack them; returns a line for each."""
+        """Add a toleration and a preference to the add-ons that lack them; returns a line for each add-on."""
         changes = []
         for who, spec in pods(root):
             kind, _, name = who.partition(" ")
@@ -98,7 +98,7 @@ def _inner(found: Any, key: str) -> Any:
 
 
 def _add_item(spec: dict[str, Any], path: Sequence[str], items: Sequence[object]) -> bool:
-    """Append the first of the items to the list at the path, unless one of them is there already."""
+    """Append the first item to the list at the path, unless the list has any of the items."""
     there: Any = spec
     for key in path:
         if there.get(key) is None:

@@ -49,7 +49,7 @@ async def driver(cluster: Cluster) -> AsyncIterator[Driver]:
 
 
 async def create(driver: Driver, name: str, **more: str) -> None:
-    """A pod that runs until it is removed, with a claim from the template, or the one that is named."""
+    """A pod that runs until its removal, with a claim from the template, or with the named claim."""
     named = {"resourceClaimName": more["claim"]} if "claim" in more else {"resourceClaimTemplateName": "half"}
     claims = [{"name": "zone", **named}]
     await driver.cluster.create(name, "sleep", "1000", container=LIMITS, resourceClaims=claims)
@@ -65,7 +65,7 @@ async def memory_of(driver: Driver, name: str) -> int:
     return zone.resources.memory_bytes
 
 
-async def test_the_node_is_filled_and_what_does_not_fit_waits_for_one_to_end(driver: Driver) -> None:
+async def test_node_is_filled_and_another_pod_waits_for_an_end(driver: Driver) -> None:
     names = [f"full-{number}" for number in range(FITS + 1)]
     for name in names[:-1]:
         await create(driver, name)
@@ -92,7 +92,7 @@ async def test_claims_change_nothing_in_the_slice(driver: Driver) -> None:
     before = (await driver.slice())["metadata"]["resourceVersion"]
     await create(driver, "quiet")
     await driver.cluster.started("quiet")
-    await driver.cluster.create("plain", "sleep", "1000", container=LIMITS)  # it has no claim
+    await driver.cluster.create("plain", "sleep", "1000", container=LIMITS)  # without a claim
     await driver.cluster.started("plain")
     async with asyncio.timeout(60):
         while (seen := await driver.slice())["metadata"]["resourceVersion"] == before:  # noqa: ASYNC110
@@ -114,15 +114,15 @@ async def test_two_claims_of_a_pod_are_added_up(driver: Driver) -> None:
     assert await memory_of(driver, "both") == sum(one.memory_bytes for one in found)
 
 
-async def test_a_pod_that_is_larger_than_its_claim_is_refused_with_the_numbers(driver: Driver) -> None:
+async def test_pod_larger_than_its_claim_is_refused_with_the_numbers(driver: Driver) -> None:
     await driver.cluster.api.post(CLAIMS, claim("small", request("100Mi")))
     await create(driver, "large", claim="small")
     said = await driver.cluster.event("large", "FailedPrecondition")
     assert "reserved for its pod are" in said and "MiB" in said
 
 
-async def test_a_claim_of_two_pods_is_for_the_first_one(driver: Driver) -> None:
-    """The kubelet prepares it once: whoever shares it later has a zone from what is left."""
+async def test_claim_of_two_pods_belongs_to_the_first(driver: Driver) -> None:
+    """The kubelet prepares the claim once: a later pod has a zone from the remaining memory."""
     await driver.cluster.api.post(CLAIMS, claim("shared", request("512Mi")))
     for name in ("first", "second"):
         await create(driver, name, claim="shared")
@@ -143,7 +143,7 @@ async def test_admin_access_reserves_nothing(driver: Driver) -> None:
     assert await driver.reservations() == {}
 
 
-async def test_a_claim_that_is_deleted_under_its_pod_is_reserved_until_the_pod_ends(
+async def test_claim_deleted_under_its_pod_is_reserved_until_the_pod_ends(
     driver: Driver,
 ) -> None:
     await driver.cluster.api.post(CLAIMS, claim("gone", request("512Mi")))
@@ -158,8 +158,8 @@ async def test_a_claim_that_is_deleted_under_its_pod_is_reserved_until_the_pod_e
 
 
 @pytest.mark.parametrize("size", ["0", "-1Gi", "lots"])
-async def test_sizes_that_are_none(driver: Driver, size: str) -> None:
-    """No quantity is refused; others are rounded up to the least, for which the pod is too large."""
+async def test_invalid_size_is_refused_and_small_size_is_rounded_up(driver: Driver, size: str) -> None:
+    """No quantity is refused; small sizes are rounded up to the minimum, which is too small for the pod."""
     try:
         await driver.cluster.api.post(CLAIMS, claim("odd", request(size)))
     except ApiRefused as refused:

@@ -1,4 +1,4 @@
-"""The driver as its DaemonSet: a pod that containerd runs, with the rights and the mounts that we ship."""
+"""The driver as its DaemonSet: a pod in containerd, with our shipped rights and mounts."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ ITS_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 NAME = "xenpod-dra"
 LIMITS = {"resources": {"limits": {"memory": "64Mi"}, "requests": {"memory": "1Mi"}}}
 CODE = tuple(dict.fromkeys(("/usr", "/lib", "/lib64", sys.base_prefix, sys.prefix, str(ROOT))))
-"""Folders of this host with Python, its libraries and our checkout, which stand in for the image's."""
+"""Folders of this host with Python, its libraries and our checkout, in place of the image's folders."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mixed() -> AsyncIterator[MixedCluster]:
-    """A cluster with RBAC; its folder has a short name, since the driver's sockets have long ones."""
+    """A cluster with RBAC; the folder has a short name, since the driver's sockets have long names."""
     with tempfile.TemporaryDirectory(prefix="x") as folder:
         async with support.mixed_cluster(Path(folder), "RBAC") as made:
             label = {"metadata": {"labels": {"xenpod.dev/zones": "true"}}}
@@ -86,7 +86,7 @@ def _place(spec: Object, mixed: MixedCluster, kubelet: str) -> None:
         container["volumeMounts"].append(at)
     container["image"] = IMAGE
     container["command"] = [str(Path(sys.prefix) / "bin" / NAME)]
-    # There is no kube-proxy: the API server is on loopback, and not at the address of its service.
+    # Without a kube-proxy the API server is on loopback, not at the address of its service.
     spec["hostNetwork"] = True
     server = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(mixed.cluster.api.port)}
     container["env"] += [{"name": name, "value": value} for name, value in server.items()]
@@ -97,7 +97,7 @@ def _place(spec: Object, mixed: MixedCluster, kubelet: str) -> None:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def driver(mixed: MixedCluster) -> AsyncIterator[Driver]:
-    """The driver of the DaemonSet; what it is asked here goes to the API server and to protectd."""
+    """The driver of the DaemonSet; the test's questions go to the API server and to protectd."""
     api = mixed.cluster.api
     async with applied(api, objects(mixed)):
         await api.post(TEMPLATES, template("each", request("256Mi")))
@@ -115,7 +115,7 @@ async def driver(mixed: MixedCluster) -> AsyncIterator[Driver]:
 
 
 async def its_pods(mixed: MixedCluster) -> list[str]:
-    """The names of the driver's pods, those that end among them."""
+    """The names of the driver's pods, ending pods included."""
     found = await mixed.cluster.api.get(f"{ITS_PODS}?labelSelector=app.kubernetes.io/name%3D{NAME}")
     return [one["metadata"]["name"] for one in found["items"]]
 
@@ -126,7 +126,7 @@ async def create(mixed: MixedCluster, name: str) -> None:
 
 
 async def reserved(mixed: MixedCluster, driver: Driver, *names: str) -> None:
-    """Each pod's zone is made from the reservation of its claim, and there are no others."""
+    """Each pod's zone is made from the reservation of its claim, and no other reservation exists."""
     await driver.agree()
     uids = [(await mixed.cluster.api.get(f"{PODS}/{name}"))["metadata"]["uid"] for name in names]
     found = (await driver.reservations()).values()
@@ -156,7 +156,7 @@ async def test_daemon_set_reserves_claimed_memory_and_its_update_loses_nothing(
     generation = changed["metadata"]["generation"]
     await api.until(DAEMON_SETS, f"metadata.name={NAME}", lambda one: _rolled_out(generation, one))
     async with asyncio.timeout(PATIENCE):
-        while first in await its_pods(mixed):  # noqa: ASYNC110 - it ends after the next one has begun
+        while first in await its_pods(mixed):  # noqa: ASYNC110 - the last pod ends after the start of the next
             await asyncio.sleep(0.1)
     await create(mixed, "after")
     await mixed.cluster.started("before", "during", "after")

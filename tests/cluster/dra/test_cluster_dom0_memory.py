@@ -1,4 +1,4 @@
-"""What a claim's zone takes of dom0 is counted by a real scheduler that has the feature (KEP-5517)."""
+"""A real scheduler with the feature (KEP-5517) counts the dom0 memory of a claim's zone."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ pytestmark = [needs_kubernetes, pytest.mark.asyncio(loop_scope="module")]
 
 MIB, GIB = 1 << 20, 1 << 30
 DOM0 = 100 * MIB
-"""Of the node's own memory, and what each claim takes of it: three fit, and no fourth."""
+"""The node's own memory, and the share of each claim: three claims fit, and no fourth."""
 TAKEN = 30 * MIB
 GATE = "--feature-gates=DRANodeAllocatableResources=true"
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
-    """A node with 8 GiB for zones and 100 MiB of its own, and nobody who runs pods on it."""
+    """A node with 8 GiB for zones and 100 MiB of its own, and without a kubelet."""
     async with api_server(tmp_path_factory.mktemp("dom0") / "control", GATE) as serving:
         await serving.schedule(GATE)
         account = {"metadata": {"name": "default"}}
@@ -53,7 +53,7 @@ async def api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
 
 
 async def _untainted(api: Api) -> None:
-    """Nobody else takes off what a new node is marked with."""
+    """Nobody else removes the taint of a new node."""
     node = await api.get(f"{NODES}/{NODE}")
     node["spec"].pop("taints", None)
     await api.call("PUT", f"{NODES}/{NODE}", node)
@@ -72,18 +72,18 @@ def _placed(found: Object) -> bool:
 
 
 async def placed(api: Api, name: str) -> Object:
-    """The pod once the scheduler has looked at it."""
+    """The pod after the scheduler's decision."""
     return await api.until(PODS, f"metadata.name={name}", _placed)
 
 
-async def test_a_claim_that_no_container_names_is_not_scheduled(api: Api) -> None:
-    """Why this is off unless dra.toml says otherwise."""
+async def test_claim_without_a_container_is_not_scheduled(api: Api) -> None:
+    """The reason why this is off by default in dra.toml."""
     await started(api, "unnamed", by_container=False)
     assert "not referenced by any container" in _why(await placed(api, "unnamed"))
 
 
 async def test_as_many_claims_fit_as_dom0_has_memory_for(api: Api) -> None:
-    """There is memory for sixteen zones, but not for what more than three would take of dom0."""
+    """Memory for sixteen zones is free, but dom0's memory is enough for three."""
     for name in ("one", "two", "three"):
         await started(api, name)
         found = await placed(api, name)

@@ -58,14 +58,14 @@ async def driver(cluster: Cluster) -> AsyncIterator[Driver]:
 
 
 async def create(driver: Driver, name: str) -> None:
-    """A pod whose container has the claim, so that its status says how the device is."""
+    """A pod whose container has the claim: the container's status has the device's health."""
     claims = [{"name": "zone", "resourceClaimTemplateName": "half"}]
     container = {"resources": {**MEMORY, "claims": [{"name": "zone"}]}}
     await driver.cluster.create(name, "sleep", "1000", container=container, resourceClaims=claims)
 
 
 async def reserved_once(driver: Driver, *names: str) -> None:
-    """Each of the pods has one reservation, and there are no others."""
+    """Each pod has one reservation, and no other reservation exists."""
     await driver.agree()
     uids = [(await driver.cluster.api.get(f"{PODS}/{name}"))["metadata"]["uid"] for name in names]
     found = [list(one.pod_uids) for one in (await driver.reservations()).values()]
@@ -73,7 +73,7 @@ async def reserved_once(driver: Driver, *names: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["prepare-claim.read", "prepare-claim.reserved"])
-async def test_a_driver_that_is_killed_while_it_prepares_a_claim(driver: Driver, step: str) -> None:
+async def test_driver_killed_during_a_prepare_completes_the_prepare(driver: Driver, step: str) -> None:
     await driver.daemon.stop()
     driver.configure(faults={"kill_at": step})
     await driver.daemon.start()
@@ -86,7 +86,7 @@ async def test_a_driver_that_is_killed_while_it_prepares_a_claim(driver: Driver,
     await reserved_once(driver, "interrupted")
 
 
-async def test_a_driver_that_is_killed_while_it_unprepares_a_claim(driver: Driver) -> None:
+async def test_driver_killed_during_an_unprepare_completes_the_unprepare(driver: Driver) -> None:
     await driver.daemon.stop()
     driver.configure(faults={"kill_at": "unprepare-claim.released"})
     await driver.daemon.start()
@@ -101,7 +101,7 @@ async def test_a_driver_that_is_killed_while_it_unprepares_a_claim(driver: Drive
 
 
 def health(pod: Any) -> str:
-    """What the kubelet says of the device that the pod's container has; "": nothing."""
+    """The kubelet's health of the device of the pod's container; "": none."""
     (status,) = pod["status"].get("containerStatuses") or [{}]
     found = [one for of in status.get("allocatedResourcesStatus") or () for one in of.get("resources") or ()]
     return str(found[0].get("health", "")) if found else ""
@@ -112,9 +112,9 @@ def taints(slice_: Any) -> list[str]:
 
 
 async def test_devices_are_tainted_and_unhealthy_while_protectd_is_away(driver: Driver) -> None:
-    """No new claim is allocated then, and the pod that runs keeps running.
+    """No new claim is allocated, and the running pod keeps running.
 
-    The kubelet syncs no pods while their runtime is not ready, so the pod's own status cannot say it.
+    The kubelet syncs no pods while their runtime is not ready: the pod's own status cannot show the health.
     """
     cluster, at = driver.cluster, f"spec.driver={DRIVER}"
     await create(driver, "holds")
@@ -133,8 +133,8 @@ async def test_devices_are_tainted_and_unhealthy_while_protectd_is_away(driver: 
     await reserved_once(driver, "holds", "waits")
 
 
-async def test_the_next_instance_serves_before_the_last_one_ends(driver: Driver) -> None:
-    """As pods of a rolling update have it: by the pods' uids.  The slice is one, and stays the same."""
+async def test_next_instance_serves_before_the_end_of_the_last(driver: Driver) -> None:
+    """As in a rolling update: instances are named by the pods' uids. The slice is the same all the time."""
     cluster = driver.cluster
     await create(driver, "first")
     await cluster.started("first")
@@ -142,7 +142,7 @@ async def test_the_next_instance_serves_before_the_last_one_ends(driver: Driver)
     async with contextlib.AsyncExitStack() as undo:
         second, third = (instance(cluster, name) for name in ("second", "third"))
         await replaced(undo, driver, second, driver.daemon.stop)
-        await replaced(undo, second, third, second.daemon.crash)  # its sockets are left
+        await replaced(undo, second, third, second.daemon.crash)  # the sockets are left
         after = await driver.slice()
         assert after["metadata"]["uid"] == before["metadata"]["uid"], "it was never removed"
         assert [one["name"] for one in devices(after)] == [one["name"] for one in devices(before)]
@@ -154,7 +154,7 @@ async def test_the_next_instance_serves_before_the_last_one_ends(driver: Driver)
 async def replaced(
     undo: contextlib.AsyncExitStack, last: Driver, following: Driver, end: Callable[[], Awaitable[None]]
 ) -> None:
-    """Have the next one serve beside the last one, then alone; each time a pod with a claim starts."""
+    """Run the next instance beside the last, then alone; a pod with a claim starts each time."""
     name = following.daemon.log.stem
     await following.daemon.start()
     undo.push_async_callback(ended, following)
@@ -166,7 +166,7 @@ async def replaced(
 
 
 async def ended(driver: Driver) -> None:
-    """Stop an instance, and remove the sockets that one which was killed has left."""
+    """Stop an instance, and remove the sockets of a killed instance."""
     await driver.daemon.stop()
     name = driver.daemon.log.stem.removeprefix("dra-")
     registry = driver.cluster.folder / "root" / "plugins_registry"
@@ -189,7 +189,7 @@ def nonsense(draw: random.Random) -> bytes:
     """Bytes of no protocol, or of HTTP/2 up to a point."""
     greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     settings = bytes.fromhex("000000040000000000")
-    endless = b"\x00\x00\x09\x01\x04\x00\x00\x00\x01" + b"\x82" * 9  # a request that is never finished
+    endless = b"\x00\x00\x09\x01\x04\x00\x00\x00\x01" + b"\x82" * 9  # an unfinished request
     huge = b"\xff\xff\xff\x00\x00\x00\x00\x00\x01"
     rest = draw.randbytes(draw.randrange(1, 4096))
     return draw.choice(
@@ -205,7 +205,7 @@ def nonsense(draw: random.Random) -> bytes:
 
 
 async def test_garbage_on_its_sockets_disturbs_nobody(driver: Driver) -> None:
-    """Connections that say nonsense or nothing, and are left open, beside a kubelet that has work."""
+    """Connections with nonsense or without data, left open, beside a kubelet at work."""
     process = driver.daemon.process
     assert process is not None
     registry = driver.cluster.folder / "root" / "plugins_registry" / f"{DRIVER}-reg.sock"
@@ -227,7 +227,7 @@ async def test_garbage_on_its_sockets_disturbs_nobody(driver: Driver) -> None:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process has."""
+    """Memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

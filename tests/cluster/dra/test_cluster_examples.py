@@ -44,7 +44,7 @@ async def driver(cluster: Cluster) -> AsyncIterator[Driver]:
 
 
 def using(*names: str) -> dict[str, Any]:
-    """A container's resources, which name claims of the pod."""
+    """A container's resources, with claims of the pod."""
     return {"resources": {**LIMITS, "claims": [{"name": name} for name in names]}}
 
 
@@ -71,7 +71,7 @@ async def test_multiple_requests_of_a_claim(driver: Driver) -> None:
     assert await reserved(driver) == [384]
 
 
-async def test_a_claim_that_containers_and_an_init_container_share(driver: Driver) -> None:
+async def test_claim_shared_by_containers_and_an_init_container(driver: Driver) -> None:
     await driver.cluster.api.post(CLAIMS, claim("shared", request("512Mi")))
     made = pod(
         "pod0",
@@ -124,7 +124,7 @@ async def test_prioritized_alternatives(driver: Driver) -> None:
     assert await reserved(driver) == [256, 512]
 
 
-async def test_shares_of_one_device(driver: Driver) -> None:
+async def test_shares_of_a_device(driver: Driver) -> None:
     (device,) = devices(await driver.slice())
     assert device["allowMultipleAllocations"] is True
     assert set(device["capacity"]["memory"]["requestPolicy"]) == {"default", "validRange"}
@@ -140,7 +140,7 @@ async def test_shares_of_one_device(driver: Driver) -> None:
 
 
 async def test_an_extended_resource_of_the_device_class(driver: Driver) -> None:
-    """The scheduler makes a claim for it, of the default size; the pod has no claim that it names."""
+    """The scheduler makes a claim of the default size for the request; the pod names no claim."""
     await driver.cluster.api.patch(f"{DEVICE_CLASSES}/{CLASS}", {"spec": {"extendedResourceName": EXTENDED}})
     asked = {"resources": {"limits": {"memory": "32Mi", EXTENDED: "1"}, "requests": {"memory": "1Mi"}}}
     await driver.cluster.create("pod0", "sleep", "1000", container=asked)

@@ -30,7 +30,7 @@ GRANULE = 256 * MIB
 EACH = 2
 FITS = NODE_MEMORY // GRANULE // EACH
 PLUGINS = Path("/var/lib/kubelet/device-plugins")
-"""The kubelet's, wherever its other files are."""
+"""The kubelet's folder of plugins, independent of its other files."""
 RESOURCE = "zones.xenpod.dev/memory"
 ASKING = {"resources": {"limits": {RESOURCE: str(EACH), "memory": "128Mi"}, "requests": {"memory": "1Mi"}}}
 NAMESPACE = "/api/v1/namespaces/default"
@@ -48,9 +48,10 @@ overhead = {memory = "96Mi"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def driver(session_cluster: Cluster) -> AsyncIterator[Daemon]:
-    """The driver in its mode for clusters without claims, and a node that has granules.
+    """The driver in its mode for clusters without claims, and a node with granules.
 
-    It is one for all tests: while the kubelet knows no plugin, it admits no pod that asks for granules.
+    All tests share the driver: while the kubelet knows no plugin, the kubelet admits no pod that asks for
+    granules.
     """
     cluster = session_cluster
     settings = {
@@ -72,7 +73,7 @@ async def driver(session_cluster: Cluster) -> AsyncIterator[Daemon]:
 
 
 async def has(cluster: Cluster, count: int) -> None:
-    """Wait until the node says that it has so many granules."""
+    """Wait until the node reports this number of granules."""
     said = str(count)
     await cluster.api.until(
         NODES, f"metadata.name={NODE}", lambda node: node["status"]["allocatable"].get(RESOURCE) == said
@@ -80,7 +81,7 @@ async def has(cluster: Cluster, count: int) -> None:
 
 
 async def probed(cluster: Cluster) -> None:
-    """Wait until the kubelet admits pods that ask for granules: of a plugin that it lost it says nothing."""
+    """Wait until the kubelet admits pods with granules: the kubelet does not report the loss of a plugin."""
     async with asyncio.timeout(PATIENCE):
         for number in range(100):
             name = f"probe-{number}"
@@ -99,9 +100,7 @@ async def filled(cluster: Cluster, count: int = FITS) -> list[str]:
     return names
 
 
-async def test_the_node_is_filled_and_what_does_not_fit_waits_for_one_to_end(
-    cluster: Cluster, driver: Daemon
-) -> None:
+async def test_node_is_filled_and_another_pod_waits_for_an_end(cluster: Cluster, driver: Daemon) -> None:
     names = await filled(cluster)
     assert len(await cluster.zones()) == FITS
     await cluster.create("waits", "sleep", "100000", container=ASKING)
@@ -110,16 +109,14 @@ async def test_the_node_is_filled_and_what_does_not_fit_waits_for_one_to_end(
     await cluster.started("waits")
 
 
-async def test_a_pod_that_is_removed_by_force_leaves_its_granules_to_the_next(
-    cluster: Cluster, driver: Daemon
-) -> None:
-    """They are free at once for the scheduler; the next zone comes when the last one has gone."""
+async def test_pod_removed_by_force_leaves_its_granules_to_the_next(cluster: Cluster, driver: Daemon) -> None:
+    """The scheduler sees free granules at once; the next zone starts after the end of the last zone."""
     names = await filled(cluster)
     await cluster.api.delete(f"{PODS}/{names[0]}?gracePeriodSeconds=0")
     await cluster.create("next", "sleep", "100000", container=ASKING)
     await cluster.started("next")
     async with asyncio.timeout(PATIENCE):
-        while len(await cluster.zones()) > FITS:  # noqa: ASYNC110 - the kubelet stops the other one
+        while len(await cluster.zones()) > FITS:  # noqa: ASYNC110 - the kubelet stops the other pod
             await asyncio.sleep(0.1)
 
 
@@ -137,7 +134,7 @@ async def test_restarts_of_driver_and_kubelet_count_the_same(cluster: Cluster, d
 
 @asynccontextmanager
 async def counting(cluster: Cluster, folder: Path) -> AsyncIterator[None]:
-    """In the default namespace the policy that has pods ask for granules, as it is generated."""
+    """In the default namespace the generated policy by which pods ask for granules."""
     (folder / "platforms.toml").write_text(PLATFORMS)
     words = ["classes", "granules", "--granule", "256Mi", "--to", str(folder / "made")]
     await generate(parser().parse_args(["generate", *words, "--platforms", str(folder / "platforms.toml")]))
@@ -145,7 +142,7 @@ async def counting(cluster: Cluster, folder: Path) -> AsyncIterator[None]:
     async with applied(cluster.api, objects):
         await cluster.api.patch(NAMESPACE, {"metadata": {"labels": {LABEL: "true"}}})
         try:
-            async with asyncio.timeout(PATIENCE):  # a policy acts a moment after it is there
+            async with asyncio.timeout(PATIENCE):  # a policy acts a moment after its creation
                 while NOTE not in (await _asked(cluster))["metadata"].get("annotations", {}):  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
             yield
@@ -168,9 +165,7 @@ SIZED: list[tuple[Object, str]] = [
 ]
 
 
-async def test_pods_that_only_set_limits_are_counted(
-    cluster: Cluster, driver: Daemon, tmp_path: Path
-) -> None:
+async def test_pods_with_only_limits_are_counted(cluster: Cluster, driver: Daemon, tmp_path: Path) -> None:
     """Each zone is counted once: by its granules, and by no memory of dom0."""
     async with counting(cluster, tmp_path):
         for container, said in SIZED:

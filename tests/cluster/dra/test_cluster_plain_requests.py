@@ -48,7 +48,7 @@ def limited(memory: str, **more: Any) -> Object:
 async def claiming(
     session_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Driver]:
-    """The driver, and in the default namespace the policy with its templates, as they are generated."""
+    """The driver, and in the default namespace the generated policy with its templates."""
     folder = tmp_path_factory.mktemp("claims")
     (folder / "platforms.toml").write_text(PLATFORMS)
     words = ["classes", "claims", "claim-templates", "assign-class", "--to", str(folder / "made")]
@@ -61,7 +61,7 @@ async def claiming(
     async with driving(session_cluster) as driver, applied(api, objects):
         await api.patch(NAMESPACE, {"metadata": {"labels": {"xenpod.dev/zone-claims": "true"}}})
         try:
-            async with asyncio.timeout(PATIENCE):  # a policy acts a moment after it is there
+            async with asyncio.timeout(PATIENCE):  # a policy acts a moment after its creation
                 while NOTE not in await noted(driver) or not await refuses(driver):  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
             yield driver
@@ -103,7 +103,7 @@ async def refuses(driver: Driver) -> bool:
     return False
 
 
-async def test_the_node_is_filled_by_limits_and_one_more_waits(driver: Driver) -> None:
+async def test_node_is_filled_by_limits_and_another_pod_waits(driver: Driver) -> None:
     """Each zone is counted once: by its claim, and nowhere else."""
     names = [f"plain-{number}" for number in range(FITS + 1)]
     for name in names[:-1]:
@@ -127,7 +127,7 @@ async def test_the_node_is_filled_by_limits_and_one_more_waits(driver: Driver) -
 
 
 def several(**spec: Any) -> Object:
-    """A pod of two containers, one of 64 MiB and one of 32 MiB."""
+    """A pod of two containers, of 64 MiB and 32 MiB."""
     made = pod("asked", "true", container=limited("64Mi"), **spec)
     made["spec"]["containers"].append({"name": "other", "image": "other", **limited("32Mi")})
     return made
@@ -191,8 +191,8 @@ async def test_claims_of_the_pod_itself_are_kept(driver: Driver) -> None:
     assert [one["name"] for one in beside["spec"]["resourceClaims"]] == ["gpu", "zone"]
 
 
-async def test_a_claim_that_only_has_the_name_of_a_zones_is_refused(driver: Driver) -> None:
-    """Of another device class, as its controller makes it; and one whose class the pod does not show."""
+async def test_foreign_claim_with_the_name_of_a_zones_claim_is_refused(driver: Driver) -> None:
+    """Of another device class, as made by the controller, and with a class that the pod does not show."""
     with pytest.raises(ApiRefused, match="has to come from a template"):
         named = [{"name": "zone", "resourceClaimName": "mine"}]
         await asked(driver, pod("asked", "true", runtimeClassName=CLASS, resourceClaims=named))
@@ -214,7 +214,7 @@ async def test_a_claim_that_only_has_the_name_of_a_zones_is_refused(driver: Driv
             await driver.cluster.api.post(claims, body)
 
 
-async def test_a_pod_for_which_no_template_is_large_enough_is_refused(driver: Driver) -> None:
+async def test_pod_too_large_for_every_template_is_refused(driver: Driver) -> None:
     with pytest.raises(ApiRefused, match=r"its zone needs 1120Mi, and the largest .* has room for 1011Mi"):
         await asked(driver, pod("asked", "true", runtimeClassName=CLASS, container=limited("1Gi")))
 
@@ -225,7 +225,7 @@ async def test_a_pod_without_a_zone_is_left_alone(driver: Driver) -> None:
     assert made["spec"]["containers"][0]["resources"]["requests"] == {"memory": "64Mi"}
 
 
-async def test_a_class_that_another_policy_assigns_counts_too(driver: Driver) -> None:
+async def test_class_assigned_by_another_policy_counts(driver: Driver) -> None:
     await driver.cluster.api.patch(NAMESPACE, {"metadata": {"labels": {ASSIGNED: CLASS}}})
     async with asyncio.timeout(PATIENCE):  # of the namespace the API server hears a moment later
         while "resourceClaims" not in (await asked(driver, several()))["spec"]:  # noqa: ASYNC110

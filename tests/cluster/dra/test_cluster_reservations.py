@@ -56,7 +56,7 @@ async def driver(cluster: Cluster) -> AsyncIterator[Driver]:
 
 
 async def create(driver: Driver, name: str, **spec: Any) -> None:
-    """A pod that runs until it is removed, with a claim of its own."""
+    """A pod that runs until its removal, with a claim of its own."""
     claims = [{"name": "zone", "resourceClaimTemplateName": "each"}]
     spec = {"restartPolicy": "Always", "resourceClaims": claims, **spec}
     await driver.cluster.create(name, "sleep", "100000", container=LIMITS, **spec)
@@ -83,9 +83,9 @@ async def containers(driver: Driver) -> dict[str, str]:
 
 
 async def in_agreement(driver: Driver, count: int) -> None:
-    """Wait until claims, ledger, zones and slice say the same of so many pods.
+    """Wait until claims, ledger, zones and slice agree on this number of pods.
 
-    A zone of a pod that is gone ends a little later, after kills when the next kubelet finds it.
+    The zone of a removed pod ends a little later; after kills, when the next kubelet finds the zone.
     """
     await driver.agree()
     said: object = None
@@ -99,7 +99,7 @@ async def in_agreement(driver: Driver, count: int) -> None:
 
 
 async def books(driver: Driver, count: int) -> object:
-    """What differs; None: nothing does."""
+    """The differences; None: no difference."""
     found = (await driver.reservations()).values()
     sizes = [one.memory_bytes + one.overhead_bytes for one in found]
     if sizes != [SIZE] * count or len({uid for one in found for uid in one.pod_uids}) != count:
@@ -108,7 +108,7 @@ async def books(driver: Driver, count: int) -> object:
     return None if zones == having and len(zones) == count else zones ^ having
 
 
-async def test_thirty_claims_fill_the_node_and_the_next_waits_for_one_to_end(driver: Driver) -> None:
+async def test_thirty_claims_fill_the_node_and_another_waits_for_an_end(driver: Driver) -> None:
     names = [f"full-{number}" for number in range(FITS)]
     assert FITS == 30
     for name in names:
@@ -124,7 +124,7 @@ async def test_thirty_claims_fill_the_node_and_the_next_waits_for_one_to_end(dri
 
 
 async def test_no_order_of_kills_loses_or_doubles_a_reservation(driver: Driver) -> None:
-    """Twenty pods with claims; in each of the orders one more is on its way, and one is about to go."""
+    """Twenty pods with claims; in each of the orders a further pod is starting, and a pod is ending."""
     names = [f"kept-{number}" for number in range(19)]
     for name in (*names, "coming-0"):
         await create(driver, name)
@@ -162,7 +162,7 @@ async def test_reservations_survive_a_reboot(driver: Driver) -> None:
 
 
 def runs_anew(pod: Any, container: str) -> bool:
-    """Whether the pod's container runs, and is another one."""
+    """Whether the pod's container runs, and is a new container."""
     (status,) = pod["status"]["containerStatuses"]
     return "running" in status["state"] and status["containerID"] != container
 
@@ -175,7 +175,7 @@ def runs_anew(pod: Any, container: str) -> bool:
     ],
     ids=["node", "driver"],
 )
-async def test_a_claim_that_was_bound_by_hand_elsewhere(
+async def test_claim_allocated_by_hand_elsewhere_is_refused(
     driver: Driver, result: dict[str, str], said: str
 ) -> None:
     await driver.cluster.api.post(CLAIMS, claim("astray", request("102Mi")))

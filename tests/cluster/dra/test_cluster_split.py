@@ -52,7 +52,7 @@ async def driver(cluster: Cluster) -> AsyncIterator[Driver]:
 
 
 async def create(driver: Driver, name: str, **claim: str) -> None:
-    """A pod that runs until it is removed, with a claim from the template, or the one that is named."""
+    """A pod that runs until its removal, with a claim from the template, or with the named claim."""
     claims = [{"name": "zone", **(claim or {"resourceClaimTemplateName": "half"})}]
     more = {"restartPolicy": "Always", "resourceClaims": claims}
     await driver.cluster.create(name, "sleep", "100000", container=LIMITS, **more)
@@ -127,7 +127,7 @@ async def origin(driver: Driver, name: str) -> str:
 
 
 async def shown(driver: Driver, count: int) -> None:
-    """Wait until the slice has a device for each of so many claims, and one with all that is left."""
+    """Wait until the slice has a device for each of this number of claims, and a device with the rest."""
     async with asyncio.timeout(60):
         while True:
             there = {one.origin: SIZE for one in (await driver.reservations()).values()}

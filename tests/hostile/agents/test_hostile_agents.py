@@ -43,7 +43,10 @@ FORBIDDEN = (
 
 @pytest.fixture
 async def honest(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
-    """A zone with a workload; afterwards it answers, its workload runs, and the log has no odd character."""
+    """A zone with a workload.
+
+    Afterwards the zone answers, its workload runs, and the log has no odd character.
+    """
     async with serving(tmp_path, busybox_image, timeouts={"call": "3s"}) as zones:
         await zones.create_zone("good")
         await zones.run("/bin/sleep", "3600", workload_id="good-w", zone_id="good")
@@ -83,16 +86,14 @@ async def _cut_off(zones: Zones) -> str:
 
 
 @pytest.mark.parametrize("attack", FORBIDDEN)
-async def test_a_frame_that_no_agent_sends_ends_its_zone(
-    honest: Zones, stack: ExitStack, attack: str
-) -> None:
+async def test_illegal_frame_of_an_agent_ends_its_zone(honest: Zones, stack: ExitStack, attack: str) -> None:
     await _turned(honest, stack, attack)
     assert "channel" in await _cut_off(honest)
     await honest.destroy_zone("bad")
 
 
 @pytest.mark.parametrize("attack", [name for name in GREETINGS if name != "half a greeting"])
-async def test_a_greeting_that_cannot_be_ends_its_zone(honest: Zones, stack: ExitStack, attack: str) -> None:
+async def test_impossible_greeting_ends_its_zone(honest: Zones, stack: ExitStack, attack: str) -> None:
     """Whatever version the agent claims, it gets only ours."""
     await _turned(honest, stack, attack)
     assert "channel" in await _cut_off(honest)
@@ -100,7 +101,7 @@ async def test_a_greeting_that_cannot_be_ends_its_zone(honest: Zones, stack: Exi
 
 
 @pytest.mark.parametrize("attack", ["half a greeting", "half a frame", "half closed", "silent"])
-async def test_an_agent_that_says_half_of_it_delays_itself_alone(
+async def test_agent_that_answers_by_half_delays_its_zone_alone(
     honest: Zones, stack: ExitStack, attack: str
 ) -> None:
     """Each verb ends at its deadline, or at once; calls to other zones do not wait."""
@@ -158,7 +159,7 @@ async def test_impossible_figures_are_left_out(honest: Zones, stack: ExitStack) 
     assert rows["good"].cpu_usage_ns < 1 << 60
 
 
-async def test_a_terminal_whose_client_does_not_read_holds_up_itself(honest: Zones) -> None:
+async def test_terminal_without_a_reading_client_blocks_itself_alone(honest: Zones) -> None:
     """The terminal floods, changes its size again and again, and gets signals that do not exist."""
     process = busybox.process("/bin/sh", "-c", "while :; do echo flood; done", tty=True)
     floods = [await _open(honest, process) for _ in range(4)]
@@ -169,7 +170,7 @@ async def test_a_terminal_whose_client_does_not_read_holds_up_itself(honest: Zon
         assert await honest.exec("/bin/echo", "alive", workload_id="good-w") == (b"alive\n", b"", 0)
     for call in floods:
         call.cancel()
-    # Their programs end with them.
+    # The programs end with them.
     lists = "for p in /proc/[0-9]*; do cat $p/cmdline; done 2>/dev/null"
     seen = b"flood"
 

@@ -47,7 +47,7 @@ async def _runs(client: Client, image: str, name: str) -> Pod:
 
 
 @pytest.mark.parametrize("attack", ["hang-up", "gone", "silent"])
-async def test_a_pod_whose_agent_does_not_answer_is_stopped_and_removed(
+async def test_pod_with_a_silent_agent_is_stopped_and_removed(
     node: CriNode, tmp_path: Path, attack: str
 ) -> None:
     """At the first request: the zone's resources are free again for other pods."""
@@ -61,8 +61,8 @@ async def test_a_pod_whose_agent_does_not_answer_is_stopped_and_removed(
         await client.remove_pod((await _runs(client, image, "honest")).id)
 
 
-async def test_a_stop_that_cannot_reach_protectd_is_not_a_success(node: CriNode, tmp_path: Path) -> None:
-    """Nobody answers for the zone then, and it goes on."""
+async def test_stop_without_protectd_is_no_success(node: CriNode, tmp_path: Path) -> None:
+    """Nobody answers for the zone, and the zone goes on."""
     async with pulled(node, tmp_path / "store") as image, node.client() as client:
         pod = await _runs(client, image, "web")
         await node.protectd.daemon.stop()

@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 async def honest(zones: Zones) -> AsyncIterator[Zones]:
-    """A zone with a workload, safe from other zones: its answers are the same in the end."""
+    """A zone with a workload, safe from other zones: the answers are the same in the end."""
     await zones.create_zone("good")
     await zones.run("/bin/sleep", "3600", workload_id="good-w", zone_id="good")
     yield zones
@@ -79,7 +79,7 @@ async def test_frames_without_effect_are_not_free(honest: Zones, attack: str) ->
         assert "without effect" in await cut_off(honest, "bad")
 
 
-async def test_a_reply_is_bounded_by_what_was_asked(honest: Zones) -> None:
+async def test_reply_is_bounded_by_its_request(honest: Zones) -> None:
     """Of 1 MiB half a million objects were made, of 176 MiB."""
     before = memory(honest, "VmRSS")
     with ExitStack() as stack:
@@ -90,7 +90,7 @@ async def test_a_reply_is_bounded_by_what_was_asked(honest: Zones) -> None:
     assert memory(honest) - before < 64 * MIB
 
 
-async def test_hanging_up_again_and_again_is_one_line_of_the_log(honest: Zones) -> None:
+async def test_repeated_hang_ups_are_a_single_line_of_the_log(honest: Zones) -> None:
     with ExitStack() as stack:
         bad = await turned(honest, "bad", "hang-up")
         stack.callback(bad.stop)
@@ -101,7 +101,7 @@ async def test_hanging_up_again_and_again_is_one_line_of_the_log(honest: Zones) 
         assert not (await zone_of(honest, "bad")).death_reason
 
 
-async def test_many_zones_that_break_no_rule_leave_the_others_their_turns(honest: Zones) -> None:
+async def test_zones_within_the_rules_leave_the_others_their_turns(honest: Zones) -> None:
     """The zones' own words are not lost either: legal frames go on."""
     before = memory(honest, "VmRSS")
     with ExitStack() as stack:

@@ -34,6 +34,6 @@ async def _heard(daemon: Daemon) -> list[bytes]:
             return [await asyncio.get_running_loop().sock_recv(manager, 100) for _ in range(3)]
 
 
-async def test_healthy_daemons_say_so_again_and_again(node: CriNode) -> None:
+async def test_healthy_daemons_report_their_health_repeatedly(node: CriNode) -> None:
     for daemon in (node.protectd.daemon, node.daemon):
         assert await _heard(daemon) == [b"WATCHDOG=1"] * 3

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ import grpc.aio
 import pytest
 
 from tests.support.cri.cri_daemons import needs_node
-from tests.support.cri.cri_watch import Watched, watched
 from tests.support.cri.hostile_requests import hostile
-from tests.support.protect.zones import Zones
+from tests.support.cri.stage import Stage
+from tests.support.protect.zones import Zones, serving
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_node]
+pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]
 
 SECONDS = 60.0
 REFUSED = (
@@ -42,12 +42,6 @@ _AT_ONCE = 6
 Call = Callable[..., Awaitable[Any]]
 Undo = Callable[[Any], Awaitable[None]]
 Job = tuple[str, Call, Any, Undo | None]
-
-
-@pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
-    async with watched(tmp_path) as made:
-        yield made
 
 
 async def tried(jobs: Iterable[Job], logs: Sequence[Path]) -> None:
@@ -78,11 +72,11 @@ def all_of(name: str, call: Call, good: Any, undo: Undo | None = None) -> list[J
     return [(f"{name}: {said}", call, request, undo) for said, request in hostile(good)]
 
 
-def logs(stage: Watched) -> Sequence[Path]:
+def logs(stage: Stage) -> Sequence[Path]:
     return stage.node.daemon.log, stage.node.protectd.daemon.log
 
 
-async def test_every_field_of_pods(stage: Watched) -> None:
+async def test_every_field_of_pods(stage: Stage) -> None:
     good = cri.RunPodSandboxRequest(config=(await stage.client.run_pod("good")).config)
     runtime = stage.client.runtime
 
@@ -98,7 +92,7 @@ async def test_every_field_of_pods(stage: Watched) -> None:
     assert len(await stage.client.pods()) == 1
 
 
-async def test_every_field_of_containers(stage: Watched) -> None:
+async def test_every_field_of_containers(stage: Stage) -> None:
     pod = await stage.client.run_pod("good")
     runtime = stage.client.runtime
     config = cri.ContainerConfig(
@@ -127,7 +121,7 @@ async def test_every_field_of_containers(stage: Watched) -> None:
     assert not left.containers
 
 
-async def test_all_other_requests_of_cri(stage: Watched) -> None:
+async def test_all_other_requests_of_cri(stage: Stage) -> None:
     pod = await stage.client.run_pod("good")
     container = await stage.started(pod, "sleep 3600")
     runtime = stage.client.runtime
@@ -153,7 +147,13 @@ async def test_all_other_requests_of_cri(stage: Watched) -> None:
     assert (await stage.client.exec(container, "echo", "there")).stdout == b"there\n"
 
 
-async def test_all_requests_of_protect(zones: Zones) -> None:
+async def test_all_requests_of_protect(tmp_path: Path, busybox_image: Path) -> None:
+    async with serving(tmp_path, busybox_image) as zones:
+        await tried_in(zones)
+
+
+async def tried_in(zones: Zones) -> None:
+    """Make all requests of protect.v1 with wrong fields; the zone and its workload go on."""
     await zones.create_zone()
     await zones.run("sleep", "3600")
     clients = zones.clients

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -13,12 +12,12 @@ import pytest
 
 from cri.streaming.server import URLS_OF_POD
 from tests.support.cri.cri_daemons import needs_node
-from tests.support.cri.cri_watch import Watched, watched
 from tests.support.cri.hostile_streams import FLOODS, Flood, attack, begin
+from tests.support.cri.stage import Stage, StageSettings
 from tests.support.cri.stream_client import Line, spdy
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-pytestmark = [pytest.mark.root, needs_node]
+pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]
 
 CLIENTS = 8
 SECONDS = 60.0
@@ -27,14 +26,13 @@ OF_POD = 16
 IDLE = Flood(b"")
 
 
-@pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
-    async with watched(tmp_path, {"streaming": {"connections_per_pod": OF_POD}}) as made:
-        yield made
+@pytest.fixture(scope="module")
+def stage_settings() -> StageSettings:
+    return StageSettings({"streaming": {"connections_per_pod": OF_POD}})
 
 
 @contextlib.asynccontextmanager
-async def flooded(stage: Watched, kinds: Sequence[str]) -> AsyncIterator[list[Line]]:
+async def flooded(stage: Stage, kinds: Sequence[str]) -> AsyncIterator[list[Line]]:
     """Clients of a separate hostile pod for each kind; all have begun to send."""
     lines: list[Line] = []
     attacks: list[asyncio.Future[None]] = []
@@ -66,8 +64,8 @@ async def flooded(stage: Watched, kinds: Sequence[str]) -> AsyncIterator[list[Li
     ],
     ids=lambda kinds: kinds[0],
 )
-async def test_small_frames_without_end_delay_no_call(stage: Watched, kinds: Sequence[str]) -> None:
-    """Each of these clients delayed each Version by up to 8 s before: 40 of them did not end in a minute."""
+async def test_small_frames_without_end_delay_no_call(stage: Stage, kinds: Sequence[str]) -> None:
+    """Earlier, each of these clients delayed each Version by up to 8 s: 40 calls did not end in a minute."""
     pod = await stage.client.run_pod("honest")
     container = await stage.started(pod, "sleep 36000")
     async with flooded(stage, kinds), asyncio.timeout(SECONDS):
@@ -77,7 +75,7 @@ async def test_small_frames_without_end_delay_no_call(stage: Watched, kinds: Seq
         await stage.client.run_pod("another")
 
 
-async def test_idle_streams_of_one_pod_refuse_its_own_and_nobody_elses(stage: Watched) -> None:
+async def test_idle_streams_of_a_pod_refuse_the_pods_own_streams_alone(stage: Stage) -> None:
     hostile, honest = await stage.client.run_pod("hostile"), await stage.client.run_pod("honest")
     container = await stage.started(honest, "sleep 36000")
     held = [await begin(stage.client, hostile.id, "", IDLE) for _ in range(OF_POD)]
@@ -96,7 +94,7 @@ async def test_idle_streams_of_one_pod_refuse_its_own_and_nobody_elses(stage: Wa
 
 @pytest.mark.parametrize("kind", ["settings", "pings"])
 async def test_port_forwards_end_with_their_pod_however_much_waits_to_be_read(
-    stage: Watched, kind: str
+    stage: Stage, kind: str
 ) -> None:
     """The server reads this client slowly. Before, the connection stayed for half an hour."""
     pod = await stage.client.run_pod("hostile")
@@ -108,7 +106,7 @@ async def test_port_forwards_end_with_their_pod_however_much_waits_to_be_read(
         await attacking
 
 
-async def test_unused_urls_of_one_pod_end_nobody_elses(stage: Watched) -> None:
+async def test_unused_urls_of_a_pod_leave_the_urls_of_other_pods(stage: Stage) -> None:
     hostile, honest = await stage.client.run_pod("hostile"), await stage.client.run_pod("honest")
     container = await stage.started(honest, "sleep 36000")
     runtime = stage.client.runtime

@@ -92,7 +92,7 @@ def assert_without_rights(pid: int) -> None:
 
 
 def assert_apart(pid: int, network: bool = False) -> None:
-    """It shares no namespace with the test; network: but the network's."""
+    """The process shares no namespace with the test; network: except the network's."""
     for name in ("mnt", "ipc", "uts", "cgroup", "net"):
         shared = os.readlink(f"/proc/{pid}/ns/{name}") == os.readlink(f"/proc/self/ns/{name}")
         assert shared == (network and name == "net"), name

@@ -1,8 +1,8 @@
 """A program that imports images of very many entries at once, and reports its memory.
 
-``python -m tests.hostile.images.many_entries make FOLDER IMAGES ENTRIES`` makes them; without ``make`` it
-imports them, and prints one JSON object: see Memory. It is the daemon here. Its workers are not counted,
-since they end with their pulls.
+``python -m tests.hostile.images.many_entries make FOLDER IMAGES ENTRIES`` makes the images; without ``make``
+the program imports them, and prints a JSON object: see Memory. The program is the daemon here. Its workers
+are not counted, since they end with their pulls.
 """
 
 from __future__ import annotations

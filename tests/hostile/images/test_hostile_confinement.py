@@ -72,7 +72,7 @@ def test_a_worker_loads_no_new_code() -> None:
 
 
 def test_a_worker_signals_neither_the_daemon_nor_another_worker() -> None:
-    """The filter passes only the signal for abort(3), and the worker's user may send it to nobody else."""
+    """The filter passes only the signal for abort(3), which the worker's user may only send to itself."""
     number, abort = number_of("tgkill"), int(signal.SIGABRT)
     with confined_for_a_while() as other:
         for pid in (os.getpid(), other):

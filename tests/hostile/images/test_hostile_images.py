@@ -103,7 +103,7 @@ def test_attributes_are_weighed_while_they_are_read(tmp_path: Path, key: bytes) 
 
 
 @pytest.mark.parametrize("key", [b"comment%x", b"%x", b"LIBARCHIVE.xattr.%x"])
-def test_records_that_mean_nothing_are_not_kept(tmp_path: Path, key: bytes) -> None:
+def test_records_without_meaning_are_dropped(tmp_path: Path, key: bytes) -> None:
     tar = _headers(12, key) + _header(b"0") + END
     reading = _read(tmp_path, gzip.compress(tar, 1), tar, memory_bytes=4 * MIB)
     assert (reading.fault, reading.entries) == ("", 1)
@@ -132,7 +132,7 @@ def test_empty_members_take_no_time_each(tmp_path: Path) -> None:
     assert (reading.fault, reading.took) == ("", 0)
 
 
-def test_a_header_that_comes_byte_by_byte_is_not_copied_each_time(tmp_path: Path) -> None:
+def test_header_in_single_bytes_is_not_copied_each_time(tmp_path: Path) -> None:
     text = _record(b"comment", b"a" * (MIB - 20))
     start = text.index(b"aaa")
     before = _header(b"x", len(text)) + text[:start]
@@ -145,7 +145,7 @@ def test_a_header_that_comes_byte_by_byte_is_not_copied_each_time(tmp_path: Path
 
 GZIP = b"\x1f\x8b\x08"
 FRAME = b"\x28\xb5\x2f\xfd\x00"
-# Streams that take little time for their size in any implementation, also in a later one.
+# Streams with little time for their size in any implementation, also in a later release.
 STREAMS = {
     "gzip name without end": GZIP + b"\x08" + bytes(5) + b"\xff" + b"a" * 32 * MIB,
     "gzip comment without end": GZIP + b"\x10" + bytes(5) + b"\xff" + b"a" * 32 * MIB,
@@ -161,7 +161,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_streams_that_are_made_to_be_slow(tmp_path: Path, name: str) -> None:
+def test_streams_made_to_be_slow(tmp_path: Path, name: str) -> None:
     reading = _read(tmp_path, STREAMS[name], b"")
     assert reading.fault in ("", "Corrupt", "Unpackable")
     assert reading.peak < 160 * MIB
@@ -229,7 +229,7 @@ def test_a_file_of_many_names_is_looked_for_once(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("shape", ["whiteouts", "opaque", "deep", "links in a chain"])
-def test_trees_that_are_made_to_be_slow(tmp_path: Path, shape: str) -> None:
+def test_trees_made_to_be_slow(tmp_path: Path, shape: str) -> None:
     layer = Layer(tarfile.GNU_FORMAT)
     match shape:
         case "whiteouts":

@@ -120,7 +120,7 @@ async def node(tmp_path: Path) -> AsyncIterator[CriNode]:
 
 @pytest.mark.root
 @needs_node
-async def test_a_layer_that_another_registry_trickles_holds_up_nobody(node: CriNode, held: _Held) -> None:
+async def test_layer_trickled_by_another_registry_delays_nobody(node: CriNode, held: _Held) -> None:
     with _registries(IMAGE, held) as (hostile, honest):
         _blob(hostile, held.after(DATA[:4096], DATA[4096:]))
         async with node.client() as client:
@@ -177,11 +177,11 @@ async def test_callers_with_other_credentials_do_not_wait_for_each_others_bytes(
 
 
 @needs_converter
-async def test_a_part_that_another_registry_left_is_not_gone_on_with(tmp_path: Path, held: _Held) -> None:
+async def test_part_of_another_registry_is_not_continued(tmp_path: Path, held: _Held) -> None:
     held.release()
     size = 2 * LEAST_PARTIAL
     with _registries(IMAGE, held) as (hostile, honest):
-        # Garbage that breaks off: a part is kept for the next pull of that registry.
+        # Garbage that breaks off: a part is kept for the next pull of the same registry.
         _blob(hostile, content(bytes(size), length=len(DATA)))
         async with _managing(tmp_path) as manager:
             with pytest.raises(Interrupted):

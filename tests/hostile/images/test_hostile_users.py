@@ -104,7 +104,7 @@ def _asks(uid: int | None = None, name: str = "", gid: int | None = None) -> SEC
     )
 
 
-async def test_an_account_named_like_a_number_does_not_get_that_number(attack: Attack) -> None:
+async def test_account_named_like_a_number_does_not_get_the_number(attack: Attack) -> None:
     named = await attack.image("99999")
     assert (named.uid.value, named.username) == (99999, "")
     assert await attack.ids(named, _asks(99999)) == "99999 0 [0]"
@@ -121,7 +121,7 @@ async def test_a_number_of_an_image_is_its_uid(attack: Attack) -> None:
     assert await attack.ids(grouped, _asks()) == "1000 77777 [4, 77777]"
 
 
-async def test_a_number_of_an_image_that_is_no_uid_is_refused(attack: Attack) -> None:
+async def test_number_outside_of_uids_is_refused(attack: Attack) -> None:
     beyond = await attack.image("4294967296")
     assert not beyond.HasField("uid") and beyond.username == "4294967296"
     for security in (_asks(), _asks(name=beyond.username)):

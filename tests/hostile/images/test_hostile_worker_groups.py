@@ -82,5 +82,5 @@ def test_a_process_beyond_the_limit_of_its_group_is_killed(groups: tuple[Path, P
     assert int(_said(GREEDY, *groups)) == -signal.SIGKILL
 
 
-def test_without_a_delegated_group_the_log_says_that_there_is_no_limit() -> None:
+def test_missing_delegated_group_is_logged_as_no_limit() -> None:
     assert "workers of images have no limit of memory together but" in _said(PULLING)

@@ -133,7 +133,7 @@ def _alive(pids: list[int]) -> list[int]:
 
 
 async def _goes_on(manager: ImageManager, tmp_path: Path) -> None:
-    """The daemon has nothing left of it, and imports another image."""
+    """The daemon has nothing left of the worker, and imports another image."""
     await manager.pulls.drain()
     assert _workers() == []
     assert list(manager.store.files.ingest.iterdir()) == []
@@ -151,7 +151,7 @@ async def test_too_much_cpu_time(tmp_path: Path) -> None:
 
 
 async def test_too_much_memory(tmp_path: Path) -> None:
-    """Memory that no limit of the layer counts."""
+    """Memory outside of the layer's limits."""
     info = tarfile.TarInfo("etc/passwd")
     info.size = 1 << 30
     tar = info.tobuf(tarfile.GNU_FORMAT)
@@ -246,7 +246,7 @@ async def test_workers_and_the_converter_have_no_rights(tmp_path: Path) -> None:
         assert {"out", "tar2sqfs"} < files
         assert all(name in ("out", "tar2sqfs") or ".so" in name for name in files)
         kinds = {os.readlink(one).partition(":")[0] for one in Path(f"/proc/{converter}/fd").iterdir()}
-        # A file without a name is for its messages.
+        # A file without a name is for the worker's messages.
         assert {kind for kind in kinds if not kind.endswith("(deleted)")} <= {"/dev/null", "/out", "pipe"}
         pull.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -256,9 +256,7 @@ async def test_workers_and_the_converter_have_no_rights(tmp_path: Path) -> None:
         assert image.stat().st_uid == 0
 
 
-async def test_a_converter_that_cannot_be_run_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_converter_that_cannot_run_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     tool = tmp_path / "bin/tar2sqfs"
     tool.write_text("#!/bin/sh\nexit 0\n")
@@ -341,6 +339,6 @@ async def test_the_parent_stays_for_the_next_pull(tmp_path: Path) -> None:
         other = build([Layer().file("other", b"ok").tar()])
         await manager.import_layout(write_layout(tmp_path / "other", other), None)
         assert _parents() == [parent]
-        # It has the modules that read layers, and nothing else of the daemon.
+        # The worker has the modules that read layers, and nothing else of the daemon.
         assert "libssl" not in Path(f"/proc/{parent}/maps").read_text()
     assert _alive([parent]) == []

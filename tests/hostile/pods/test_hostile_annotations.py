@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import grpc
 import grpc.aio
@@ -11,6 +10,7 @@ import pytest
 
 from cri.config import ANNOTATIONS, HandlerConfig
 from tests.support.cri.cri_daemons import CriNode, needs_node
+from tests.support.cri.stage import Stage, StageSettings
 from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -18,23 +18,24 @@ from xenpod_proto.protect.v1 import protect_pb2_grpc as protect
 from xenpod_proto.protect.v1 import reservations_pb2 as rpb
 from xenpod_proto.protect.v1 import reservations_pb2_grpc as reservations
 
-pytestmark = [pytest.mark.root, needs_node]
+pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]
 
 MIB, GIB = 1 << 20, 1 << 30
 MEMORY, VCPUS = "xenpod.dev/memory", "xenpod.dev/vcpus"
 SMALL = cri.LinuxContainerResources(memory_limit_in_bytes=64 * MIB, cpu_quota=50_000, cpu_period=100_000)
 
 
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[CriNode]:
+@pytest.fixture(scope="module")
+def stage_settings() -> StageSettings:
     """Zones may have 20 GiB together; a handler lets pods choose their size within bounds."""
-    made = CriNode(tmp_path)
-    made.protectd.configure(fake={"memory": "20GiB"})
     bounds = {"memory_max": "512MiB", "vcpus_max": 2}
-    made.configure(handlers={"sized": {"annotations": [MEMORY, VCPUS], **bounds}})
-    await made.start()
-    yield made
-    await made.close()
+    handlers = {"sized": {"annotations": [MEMORY, VCPUS], **bounds}}
+    return StageSettings({"handlers": handlers}, {"fake": {"memory": "20GiB"}})
+
+
+@pytest.fixture
+def node(stage: Stage) -> CriNode:
+    return stage.node
 
 
 def _pod(
@@ -70,7 +71,7 @@ async def test_a_small_pod_does_not_take_the_node(node: CriNode) -> None:
         await client.remove_pod(await _run(client, _pod("next-tenant", resources=large)))
 
 
-async def test_no_annotation_counts_that_its_handler_does_not_list(node: CriNode) -> None:
+async def test_annotation_outside_of_its_handlers_list_is_refused(node: CriNode) -> None:
     """The pod has no limits that would stop the annotation; the annotation may not lower anything either."""
     async with node.client() as client:
         for handler, listed in (("", HandlerConfig().annotations), ("sized", (MEMORY, VCPUS))):
@@ -139,3 +140,5 @@ async def test_a_claim_stays_inside_the_handlers_bounds(
         found = (await zones.GetZone(pb.GetZoneRequest(id=pod), timeout=60)).resources
         assert (found.memory_bytes, found.vcpus) == (512 * MIB, 2)
         await client.remove_pod(pod)
+        for name in ("thief", "modest"):
+            await stub.ReleaseReservation(rpb.ReleaseReservationRequest(id=f"claim-{name}"), timeout=60)

@@ -1,7 +1,7 @@
-"""A compromised zone that reads its disks as fast as it can, past all control groups of its own.
+"""A compromised zone that reads its disks as fast as possible, past all control groups of its own.
 
-The devices count its bytes, whoever reads; the count is held against the elapsed time: a slow machine has
-fewer.
+The devices count the zone's bytes, for any reader. The count is compared with the elapsed time: a slow
+machine reads fewer bytes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Victim:
         return found
 
     def came(self) -> int:
-        """Bytes read from its disk, by any reader."""
+        """Bytes read from the zone's disk, by any reader."""
         return self._stat(2) * SECTOR
 
     def done(self) -> int:
@@ -129,7 +129,7 @@ async def test_throttled_read_does_not_delay_the_end_of_its_zone(zones: Zones) -
     assert not hostile.group.exists()
 
 
-async def test_rates_that_cannot_be(zones: Zones) -> None:
+async def test_impossible_rates_are_refused(zones: Zones) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await zones.create_zone(disk_rates=pb.DiskRates(read_bytes=2**51))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,4 +1,4 @@
-"""Log paths that lead to no file: to pipes, devices, and file systems that do not answer."""
+"""Log paths without a plain file: pipes, devices, and file systems that do not answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def _others_run(zones: Zones, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket", "directory", "link"])
-async def test_log_path_that_is_no_plain_file_is_refused(zone: Zones, tmp_path: Path, kind: str) -> None:
+async def test_log_path_without_a_plain_file_is_refused(zone: Zones, tmp_path: Path, kind: str) -> None:
     path = zone.log("w1")
     match kind:
         case "pipe":
@@ -54,7 +54,7 @@ async def test_log_path_that_is_no_plain_file_is_refused(zone: Zones, tmp_path: 
 
 
 @pytest.mark.parametrize("reader", [False, True])
-async def test_a_log_that_becomes_a_pipe_holds_up_its_own_output_alone(zone: Zones, reader: bool) -> None:
+async def test_log_replaced_by_a_pipe_blocks_its_own_output_alone(zone: Zones, reader: bool) -> None:
     """Across a restart, too; and nothing is lost once there is a file again."""
     await zone.run("/bin/sh", "-c", "trap 'echo two; exit' TERM; echo one; while sleep 0.1; do :; done")
     path = zone.log()
@@ -77,9 +77,7 @@ async def test_a_log_that_becomes_a_pipe_holds_up_its_own_output_alone(zone: Zon
         os.close(other_end)
 
 
-async def test_a_file_system_that_does_not_answer_holds_up_its_own_logs_alone(
-    zone: Zones, source: DiskSource
-) -> None:
+async def test_silent_file_system_blocks_its_own_logs_alone(zone: Zones, source: DiskSource) -> None:
     subprocess.run(["fsfreeze", "--freeze", source.path], check=True)
     try:
         stuck = [

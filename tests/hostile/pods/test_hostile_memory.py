@@ -56,7 +56,7 @@ async def _exec(node: CriNode, container: str, command: Sequence[str]) -> cri.Ex
         return await RuntimeServiceStub(link).ExecSync(request, timeout=120)
 
 
-async def test_probes_that_write_much_take_their_share_of_memory_and_it_comes_back(
+async def test_probes_with_much_output_take_their_share_of_memory_and_return_the_memory(
     node: CriNode, tmp_path: Path
 ) -> None:
     both = (node.daemon, node.protectd.daemon)
@@ -79,7 +79,7 @@ async def test_probes_that_write_much_take_their_share_of_memory_and_it_comes_ba
         await until(lambda: all(_memory(one, "VmRSS") <= size + BACK for one, size in sizes), 120)
 
 
-async def test_a_pod_that_has_all_its_execs_leaves_the_others_theirs(node: CriNode, tmp_path: Path) -> None:
+async def test_pod_with_its_maximum_of_execs_leaves_the_others_theirs(node: CriNode, tmp_path: Path) -> None:
     limit = 4
     await node.protectd.daemon.stop()
     node.protectd.configure(limits={"execs_per_zone": limit})

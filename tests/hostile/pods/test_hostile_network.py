@@ -79,7 +79,7 @@ async def wire(request: pytest.FixtureRequest, pod_network: PodNetwork) -> Async
 
 @asynccontextmanager
 async def spliced(pod_network: PodNetwork, *, spoof_check: bool = True) -> AsyncIterator[Wire]:
-    """Splice a zone to the pod's network as it is now."""
+    """Splice a zone to the pod's present network."""
     with Guest() as guest:
         found = await splice(guest.name, pod_network.path, "eth0", spoof_check=spoof_check)
         guest.take(found.mac)
@@ -160,7 +160,7 @@ def hidden(source: str | bytes, extensions: bytes, message: bytes) -> bytes:
 
 
 def _behind_extensions(mac: bytes) -> dict[str, tuple[bool, bytes]]:
-    """Packets whose headers hide their payload; and whether they may pass."""
+    """Packets whose headers hide their payload; and whether each may pass."""
     options, hops, routing = b"\x3c", b"\x00", b"\x2b"
     taken, router = neighbour(136, THEIRS6), neighbour(134, "::")
     local = link_local(mac)
@@ -250,7 +250,7 @@ async def test_extension_headers_hide_nothing(wire: Wire) -> None:
     assert passed == {name: may for name, (may, _) in frames.items()}
 
 
-async def test_a_zone_sees_what_is_for_it_alone(wire: Wire) -> None:
+async def test_zone_sees_only_frames_for_the_zone(wire: Wire) -> None:
     mine = ether(wire.mac, wire.node_mac, b"\x08\x00", ip("10.77.0.1"))
     every = ether(b"\xff" * 6, wire.node_mac, b"\x08\x06", arp(1, wire.node_mac, "10.77.0.1", OURS))
     group = ether(bytes.fromhex("333300000001"), wire.node_mac, b"\x86\xdd", ip6("fd77::1"))
@@ -259,8 +259,8 @@ async def test_a_zone_sees_what_is_for_it_alone(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("size", [14, 20, 33, 34, 41])
-async def test_frames_that_are_too_short_for_a_look_are_dropped(wire: Wire, size: int) -> None:
-    """The kernel would give them to the host's own stack."""
+async def test_frames_too_short_for_a_check_are_dropped(wire: Wire, size: int) -> None:
+    """Otherwise the kernel would give the frames to the host's own stack."""
     kind = b"\x08\x06" if size > 33 else b"\x08\x00"
     frame = ether(b"\xff" * 6, wire.mac, kind, arp(2, wire.mac, OURS, "10.77.0.1"))[:size]
     before = wire.dropped()
@@ -270,7 +270,7 @@ async def test_frames_that_are_too_short_for_a_look_are_dropped(wire: Wire, size
 
 
 @pytest.mark.parametrize("wire", [False], indirect=True)
-async def test_a_gateway_may_do_all_that(wire: Wire) -> None:
+async def test_gateway_may_send_the_frames_that_pods_may_not(wire: Wire) -> None:
     assert all([await wire.out(frame) for name, (_, frame) in _from_zone(wire.mac).items() if name != "VLAN"])
     assert await wire.into(ether(OTHER_MAC, wire.node_mac, b"\x08\x00", ip("10.77.0.1")))
 

@@ -42,7 +42,7 @@ class Held:
         self._locks: dict[str, int] = {}
 
     def hold(self, name: str, program: str, place: Path) -> None:
-        """Put a script at ``place``; it becomes ``program`` once released."""
+        """Put a script at ``place``; the script becomes ``program`` once released."""
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(HELD.format(held=self.folder / name, program=program))
         place.chmod(0o755)
@@ -158,7 +158,7 @@ async def _pull(node: CriNode, store: Path) -> None:
         pass
 
 
-async def test_zones_of_the_fake_and_what_looks_for_volumes(
+async def test_processes_of_zones_and_lookups_have_the_oom_score_of_children(
     node: CriNode, held: Held, group: Path, tmp_path: Path
 ) -> None:
     for name in ("bridge", "verifier"):

@@ -70,7 +70,7 @@ class Zone:
         ]
 
     def periods(self) -> int:
-        """The number of quota periods in which it has run."""
+        """Number of quota periods in which the zone ran."""
         (group,) = (group for group in self.groups if (group / "cpu.stat").exists())
         table = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
         return int(table["nr_periods"])
@@ -119,7 +119,7 @@ async def _run(
 
 
 def _weigh(group: Path) -> None:
-    """Give it the greatest weight."""
+    """Give the group the greatest weight."""
     for name, most in (("cpu.shares", "262144"), ("cpu.weight", "10000")):
         if (group / name).exists():
             (group / name).write_text(most)
@@ -136,7 +136,7 @@ async def _used(seconds: float, *zones: Zone) -> list[int]:
             await asyncio.sleep(0.1)
 
 
-async def test_an_honest_zone_keeps_what_it_asked_for(node: CriNode) -> None:
+async def test_honest_zone_keeps_its_requested_share(node: CriNode) -> None:
     """The kubelet's figures: a request of one CPU, and of nothing."""
     async with node.client() as client:
         _, honest = await _run(node, client, "honest", cpu_shares=1024)
@@ -211,7 +211,7 @@ class Wire:
         await in_own_thread(work)
 
     async def flood_in(self) -> None:
-        """Somebody of the host's network sends to the pod."""
+        """A neighbour on the host's network sends to the pod."""
 
         def work() -> None:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as wire:
@@ -232,11 +232,11 @@ class Wire:
         return header + b"\0\x09\0\x09" + (8 + PAYLOAD).to_bytes(2) + bytes(2) + bytes(PAYLOAD)
 
     def came_out(self) -> int:
-        """Bytes that the host has received from its pods."""
+        """Bytes received by the host from its pods."""
         return int((self._bridge / "statistics/rx_bytes").read_text())
 
     def came_in(self) -> int:
-        """Bytes that the zone has received."""
+        """Bytes received by the zone."""
         lines = Path(f"/proc/{self._zone}/net/dev").read_text().splitlines()
         (counts,) = (line.partition(":")[2].split() for line in lines if line.strip().startswith("eth0:"))
         return int(counts[0])
@@ -268,7 +268,7 @@ async def _passed(flood: Callable[[], object], count: Callable[[], int]) -> tupl
 
 
 def _at_most(seconds: float) -> float:
-    """The upper bound for that time: a full bucket and its rate, some frames' headers included."""
+    """The upper bound for the elapsed time: a full bucket and its rate, some frames' headers included."""
     return BURST + 1.1 * RATE * seconds
 
 

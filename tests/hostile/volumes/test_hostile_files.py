@@ -59,7 +59,7 @@ def resident(zones: Zones) -> int:
 
 
 async def test_a_volume_of_very_many_and_very_large_files(zones: Zones, tmp_path: Path) -> None:
-    """It is shared as soon as its size is seen, and costs protectd nothing."""
+    """The volume is shared as soon as its size is seen, and costs protectd nothing."""
     files = AtomicFiles(tmp_path / "many")
     files.write({"a": ""})
     version = files.path / "..data"
@@ -75,7 +75,7 @@ async def test_a_volume_of_very_many_and_very_large_files(zones: Zones, tmp_path
     assert resident(zones) - before < 16 * MIB
 
 
-async def test_a_file_that_grows_while_it_is_read(zones: Zones, tmp_path: Path) -> None:
+async def test_growing_file_fails_or_is_read_within_bounds(zones: Zones, tmp_path: Path) -> None:
     path, ended = tmp_path / "etc-hosts", threading.Event()
     path.touch()
 
@@ -100,14 +100,16 @@ async def test_a_file_that_grows_while_it_is_read(zones: Zones, tmp_path: Path) 
         growing.join()
 
 
-async def test_a_pipe_of_that_name(zones: Zones, tmp_path: Path) -> None:
+async def test_pipe_with_a_kubelets_file_name_is_refused(zones: Zones, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "etc-hosts")
     async with failing(grpc.StatusCode.FAILED_PRECONDITION) as said:
         await run(zones, tmp_path / "etc-hosts")
     assert "a pipe of the host" in said[0]
 
 
-async def test_a_server_that_never_answers(zones: Zones, silent: SilentServer, tmp_path: Path) -> None:
+async def test_silent_server_delays_its_own_zone_alone(
+    zones: Zones, silent: SilentServer, tmp_path: Path
+) -> None:
     files = AtomicFiles(tmp_path / "fine")
     files.write({"a": ""})
 

@@ -15,7 +15,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]
 
-# The zone's root makes its copy writable, whatever the mount's options.
+# The zone's root makes its copy writable, in spite of the mount's options.
 WRITE = "mount -o remount,rw,bind /f; echo WRITTEN_BY_ZONE > /f"
 
 

@@ -85,7 +85,7 @@ async def test_a_silent_file_server_holds_up_its_own_zone_alone(
     assert "earlier look-ups of the zone have not come back" in said[0]
     await _runs(zones, "w2", tmp_path / "honest/deep")
     await _runs(zones, "w3", "/")  # with all other mounts of the host
-    # A zone with stuck look-ups ends as any other, and so does protectd.
+    # A zone with stuck look-ups ends as usual, and protectd too.
     await zones.destroy_zone("evil")
     assert zones.protectd.daemon.process is not None
     zones.protectd.daemon.process.terminate()
@@ -108,9 +108,7 @@ async def test_once_the_file_server_answers_its_zone_goes_on(
     assert (tmp_path / "made/by/us").is_dir()
 
 
-async def test_a_file_server_is_asked_for_what_a_path_leads_to_and_no_more(
-    silent: SilentServer, tmp_path: Path
-) -> None:
+async def test_file_server_is_asked_only_for_the_path(silent: SilentServer, tmp_path: Path) -> None:
     """Kind, mount and copy of the found file are known without the file server."""
     volumes = HostVolumes(tmp_path / "volumes", GUEST / "lookup")
     close_all(await volumes.take("z1", [Volume("v", str(silent.path))], 60))
@@ -121,7 +119,7 @@ async def test_a_file_server_is_asked_for_what_a_path_leads_to_and_no_more(
 
 
 @pytest.mark.parametrize("follow", [False, True])
-async def test_pods_that_come_and_go_fail_no_volume(tmp_path: Path, follow: bool) -> None:
+async def test_concurrent_pods_fail_no_volume(tmp_path: Path, follow: bool) -> None:
     """Their network namespaces are mounts left out of volumes, and may go in the meantime."""
     volumes = HostVolumes(tmp_path / "volumes", GUEST / "lookup")
     volume = Volume("v", str(tmp_path / "shared"), follow_host=follow)

@@ -97,7 +97,7 @@ def test_file_server_has_a_lower_cpu_priority_than_daemons(server: ShareServer) 
 @pytest.mark.parametrize(
     "name", ["..", ".", "", "a/b", "/", "../..", "../../../etc", "/etc/passwd", "w/0", b"x" * 256, b"a\0b"]
 )
-def test_a_name_is_one_component(
+def test_name_with_several_components_is_refused(
     server: ShareServer, client: NinePClient, volume: int, source: Path, name: str | bytes
 ) -> None:
     broken = isinstance(name, bytes)
@@ -146,7 +146,7 @@ def test_symbolic_links_lead_nowhere(client: NinePClient, volume: int, source: P
 def test_fid_of_a_renamed_directory_does_not_follow_its_old_name(
     client: NinePClient, volume: int, source: Path
 ) -> None:
-    """The fid stays with the directory, whatever takes its old name: no path is left to race for."""
+    """The fid stays with the directory if another file takes the old name: no path is left for a race."""
     client.mkdir(volume, "d")
     held = client.walk(volume, "d")
     client.rename(volume, "d", volume, "moved")
@@ -169,10 +169,10 @@ def test_devices_and_pipes_are_not_opened_or_made(client: NinePClient, volume: i
     assert "made" not in os.listdir(source)
 
 
-def test_creating_a_pipe_that_there_is_does_not_open_it(
+def test_creation_of_an_existing_pipe_does_not_open_the_pipe(
     area: Area, client: NinePClient, volume: int, source: Path
 ) -> None:
-    """Its reader would learn that a writer came and went, also through a read-only volume."""
+    """The pipe's reader would notice a writer, also through a read-only volume."""
     os.mkfifo(source / "pipe")
     show(area, source, "1", add=mounts.MOUNT_ATTR_RDONLY)
     readonly = client.walk(client.attach(), "w", "1")
@@ -187,7 +187,7 @@ def test_creating_a_pipe_that_there_is_does_not_open_it(
         os.close(reader)
 
 
-def test_creating_a_file_that_there_is_opens_it(client: NinePClient, volume: int, source: Path) -> None:
+def test_creation_of_an_existing_file_opens_the_file(client: NinePClient, volume: int, source: Path) -> None:
     """As another client of the host may have made the file in the meantime."""
     client.create(client.walk(volume, to=900), "marker", os.O_RDWR)
     assert client.read(900, 0, 100) == b"of the host\n"
@@ -294,7 +294,7 @@ def test_messages_of_impossible_lengths(server: ShareServer, client: NinePClient
     assert server.wait_end() == "share: the zone broke the protocol: a message of an impossible length"
 
 
-def test_requests_of_a_client_that_reads_no_answers_are_not_read(
+def test_requests_of_a_client_with_unread_answers_are_not_read(
     server: ShareServer, client: NinePClient, volume: int
 ) -> None:
     """A flood waits in the client's own buffers: a request is taken when the last one is answered."""
@@ -366,7 +366,7 @@ def test_random_messages_break_nothing(tmp_path: Path) -> None:
         done = subprocess.run(
             [str(checker), str(directory)],
             input=messages(seed),
-            env={"ASAN_OPTIONS": "detect_leaks=0"},  # else it looks at a /proc that does not exist
+            env={"ASAN_OPTIONS": "detect_leaks=0"},  # else the program looks at a /proc that does not exist
             capture_output=True,
             timeout=60,
             check=False,

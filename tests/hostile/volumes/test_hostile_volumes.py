@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import pytest_asyncio
 
 from protect.host import mounts, mountspace
 from tests.support.images import busybox
@@ -19,13 +20,13 @@ from tests.support.protect.silent_server import SilentServer
 from tests.support.protect.zones import Zones, failing, needs_protectd
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_protectd]
+pytestmark = [pytest.mark.root, needs_protectd, pytest.mark.asyncio(loop_scope="module")]
 
 
-@pytest.fixture
-async def zone(zones: Zones) -> Zones:
-    await zones.create_zone()
-    return zones
+@pytest_asyncio.fixture(loop_scope="module")
+async def zone(shared_zones: Zones) -> Zones:
+    await shared_zones.create_zone()
+    return shared_zones
 
 
 @pytest.fixture
@@ -129,7 +130,7 @@ async def test_later_mount_below_a_read_only_volume_is_seen_and_cannot_be_writte
     await _seen(zone, "/v0/later/again")
 
 
-async def test_no_moment_in_which_a_later_mount_can_be_written(zone: Zones, later: Path) -> None:
+async def test_later_mount_is_never_writable(zone: Zones, later: Path) -> None:
     """The zone tries all the time, while the host mounts and unmounts."""
     await _started(zone, _volume(later.parent, follow=True))
     attack = "while :; do echo > /v0/later/new; touch /v0/later/host; done 2>/dev/null"
@@ -177,7 +178,7 @@ async def test_the_kernel_of_the_host_does_not_come_later(zone: Zones, later: Pa
         assert mounts.unmount(beside)
 
 
-async def test_a_silent_file_server_that_is_mounted_later_is_not_asked(zone: Zones, later: Path) -> None:
+async def test_silent_file_server_mounted_later_is_not_asked(zone: Zones, later: Path) -> None:
     await _started(zone, _volume(later.parent, follow=True))
     with SilentServer(later.parent / "silent") as silent:
         mounts.tmpfs(later, "size=64k")

@@ -96,8 +96,8 @@ async def test_add_and_del_with_the_standard_plugins(place: Place) -> None:
     assert not any("netns" in line for line in _mounts(place.folder))
 
 
-async def test_a_directory_that_somebody_looks_into_is_let_go(place: Place) -> None:
-    """Nobody would come back for it: the last pod is gone."""
+async def test_open_directory_of_namespaces_is_unmounted_with_the_last_pod(place: Place) -> None:
+    """Nobody would come back for the directory: the last pod is gone."""
     plan = place.plan()
     await our_netns.create_netns(plan.netns)
     looking = os.open(plan.netns.parent, os.O_RDONLY)
@@ -181,7 +181,9 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("answer", "kind", "words"), ANSWERS)
-async def test_plugins_that_misbehave(place: Place, answer: str, kind: type[Fault], words: str) -> None:
+async def test_invalid_answer_of_a_plugin_is_a_fault(
+    place: Place, answer: str, kind: type[Fault], words: str
+) -> None:
     place.plugin("odd", f'cat >/dev/null; [ "$CNI_COMMAND" = DEL ] && exit 0\n{answer}')
     place.write({"type": "odd"})
     plan = place.plan()
@@ -191,7 +193,7 @@ async def test_plugins_that_misbehave(place: Place, answer: str, kind: type[Faul
     assert place.names == []
 
 
-async def test_plugin_that_the_kernel_cannot_execute_is_a_fault(place: Place) -> None:
+async def test_plugin_with_an_unknown_format_is_a_fault(place: Place) -> None:
     place.plugin("odd", "")
     (place.folder / "bin" / "odd").write_bytes(b"neither a script nor a program")
     place.write({"type": "odd"})
@@ -224,7 +226,7 @@ async def test_a_plugin_that_hangs_is_killed_with_its_children(place: Place) -> 
     )
     place.write({"type": "slow"})
     child = place.folder / "child"
-    for seconds in (0.5, 5.0, 50.0):  # until it has come so far as to have a child
+    for seconds in (0.5, 5.0, 50.0):  # until the plugin has a child
         plugins = Plugins((place.folder / "bin",), seconds)
         conf = ConfDir(place.folder / "net.d")
         network = Network(conf, plugins, place.folder / "netns", place.folder / "hold", 60.0)
@@ -238,7 +240,7 @@ async def test_a_plugin_that_hangs_is_killed_with_its_children(place: Place) -> 
 
 
 async def test_a_cancelled_add_lets_its_plugin_end_and_leaves_no_namespace_behind(place: Place) -> None:
-    """Killed in the middle, it might leave what no DEL finds."""
+    """Killed in the middle, the plugin might leave objects that no DEL finds."""
     place.plugin(
         "slow",
         f"""[ "$CNI_COMMAND" = DEL ] && exit 0
@@ -260,11 +262,11 @@ cd {place.folder}; echo $$ >pid; while [ ! -e go ]; do sleep 0.05; done; echo >d
     assert place.names == []
 
 
-async def test_detach_waits_for_plugins_that_a_dead_daemon_left(place: Place) -> None:
+async def test_detach_waits_for_plugins_of_a_dead_daemon(place: Place) -> None:
     plan = place.plan()
     hold = place.folder / "hold" / f"{plan.container_id}.lock"
     hold.parent.mkdir()
-    # what the dead daemon's plugin does: it has the lock's descriptor, and lives for a while yet
+    # The dead daemon's plugin: it holds the lock's descriptor, and lives for a while.
     orphan = await asyncio.create_subprocess_exec(
         "flock",
         "-x",
@@ -279,7 +281,7 @@ async def test_detach_waits_for_plugins_that_a_dead_daemon_left(place: Place) ->
     await orphan.wait()
 
 
-async def test_del_calls_every_plugin_and_keeps_what_failed(place: Place) -> None:
+async def test_del_calls_every_plugin_and_keeps_the_failed_plugin(place: Place) -> None:
     place.plugin(
         "first",
         f'cat >/dev/null; echo >>{place.folder}/first; echo \'{{"ips":[{{"address":"10.0.0.1/8"}}]}}\'',
@@ -307,7 +309,7 @@ async def test_the_namespace_is_usable_by_others(place: Place) -> None:
         await place.network.detach(attached)
 
 
-async def test_a_pod_that_reboot_took_is_still_deleted(place: Place) -> None:
+async def test_pod_of_before_a_reboot_is_deleted(place: Place) -> None:
     attached = await place.network.attach(place.plan())
     await our_netns.remove_netns(
         attached.netns

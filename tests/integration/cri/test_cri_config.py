@@ -1,6 +1,6 @@
-"""Handlers of cri.toml that cannot work here end the daemon at its start; the default one is always there.
+"""Handlers of cri.toml that cannot work on this host end the daemon at its start.
 
-A cluster is told of those that work.
+The default handler always exists. Status names the working handlers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def node(tmp_path: Path) -> AsyncIterator[CriNode]:
         ),
     ],
 )
-async def test_a_handler_that_cannot_work_here(
+async def test_impossible_handler_ends_the_daemon_at_its_start(
     node: CriNode, handler: dict[str, object], key: str, cause: str
 ) -> None:
     node.configure(handlers={"fast": handler})
@@ -67,7 +67,7 @@ async def test_ordinary_pods_run_whatever_other_handlers_there_are(node: CriNode
     async with node.client() as client:
         reply = await client.runtime.Status(cri.StatusRequest(), timeout=60)
         assert [handler.name for handler in reply.runtime_handlers] == ["", "fast", "xenpod"]
-        # The fake has no hvm, and the mode is auto where nobody has set it.
+        # The fake has no hvm, and the mode is auto by default.
         unmet = {one.type: one.message for one in reply.status.conditions if not one.status}
         assert unmet.keys() == {"ZoneModePreferred"}
         assert "handler fast: mode auto gives pv zones" in unmet["ZoneModePreferred"]
@@ -82,7 +82,7 @@ async def test_ordinary_pods_run_whatever_other_handlers_there_are(node: CriNode
 
 
 async def _handlers(node: CriNode) -> dict[str, str]:
-    """What ``protect host`` says of each."""
+    """``error`` of each handler in ``protect host``."""
     sockets = ["--socket", str(node.protectd.daemon.socket), "--cri-socket", str(node.daemon.socket)]
     shown = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "protectctl", "host", *sockets, stdout=asyncio.subprocess.PIPE
@@ -93,8 +93,8 @@ async def _handlers(node: CriNode) -> dict[str, str]:
     return {name.split()[1]: value.strip() for name, _, value in rows if name.startswith("handler ")}
 
 
-async def test_a_handler_that_this_host_cannot_honour_is_refused_until_it_can(node: CriNode) -> None:
-    """What it requires is no fault of the file, which is the same on many hosts."""
+async def test_handler_with_unmet_requirement_is_refused_until_the_host_meets_all(node: CriNode) -> None:
+    """An unmet requirement is no fault of the file, which is the same on many hosts."""
     requires = ["hvm", "xen>=4.17", "label:sev-snp", "device:null"]
     node.configure(handlers={"sev": {"mode": "pvh", "requires": requires}})
     await node.daemon.start()
@@ -122,7 +122,7 @@ async def test_a_handler_that_this_host_cannot_honour_is_refused_until_it_can(no
     assert said["sev"] == said["xenpod"] == "yes, pvh"
 
 
-async def test_a_label_without_flask_is_said_at_the_start_and_no_pod_runs_without_it(node: CriNode) -> None:
+async def test_label_without_flask_is_logged_and_its_pods_do_not_run(node: CriNode) -> None:
     label = "system_u:system_r:tenant_a_t"
     node.configure(handlers={"apart": {"seclabel": label}})
     await node.daemon.start()
@@ -150,7 +150,7 @@ async def test_a_label_without_flask_is_said_at_the_start_and_no_pod_runs_withou
 
 
 async def _once_protectd_is_back(client: Client, request: cri.RunPodSandboxRequest) -> str:
-    """xenpod-cri has to hear from the new one first; there is no event to wait for from outside."""
+    """xenpod-cri has to hear from the new protectd first; no event shows this from outside."""
     async with asyncio.timeout(60):
         while True:
             try:

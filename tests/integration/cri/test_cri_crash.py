@@ -1,4 +1,4 @@
-"""SIGKILL of either daemon at every step of every verb: then the verb is done, or nothing is left of it."""
+"""SIGKILL of either daemon at every step of every verb: afterwards the verb is done, or nothing is left."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 import grpc.aio
 import pytest
-import pytest_asyncio
 
 from cri.cni import netns
-from tests.support.cri.cri_daemons import CriNode, container_status, in_step, needs_node, pulled
+from tests.support.cri.cri_daemons import container_status, in_step, needs_node
+from tests.support.cri.stage import Stage, StageSettings
 from tests.support.protect.daemons import ROOT, Daemon
 from tests.support.session.checkpoints import killed_at
 from tests.support.waiting import until
-from tools.localnode.client import Client, Pod
+from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2
 
@@ -56,76 +54,59 @@ PROTECTD_STEPS = (
 _SETTLE = 60.0
 
 
-@dataclass
-class Bench:
-    """A node with an image."""
-
-    node: CriNode
-    client: Client
-    image: str
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
-    folder = tmp_path_factory.mktemp("crash")
-    node = CriNode(folder)
-    node.configure(handlers={"xenpod": {"annotations": ["xenpod.dev/memory"]}})
-    await node.start()
-    try:
-        async with pulled(node, folder / "registry") as image, node.client() as client:
-            yield Bench(node, client, image)
-    finally:
-        await node.close()
+@pytest.fixture(scope="module")
+def stage_settings() -> StageSettings:
+    return StageSettings({"handlers": {"xenpod": {"annotations": ["xenpod.dev/memory"]}}})
 
 
 async def test_every_step_of_xenpod_cri_is_here() -> None:
     command = (sys.executable, "-m", "cri", "--list-checkpoints")
     listed = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     output, _ = await listed.communicate()
-    # Those of images are in test_images_kill.py and test_images_kernels.py.
+    # The steps of images are in test_images_kill.py and test_images_kernels.py.
     steps = [step for step in output.decode().split() if not step.startswith(("image-", "kernel-"))]
     assert sorted(steps) == sorted((*CRI_STEPS, *CRI_UNDO_STEPS))
 
 
 @killed_at(CRI_STEPS)
-async def test_xenpod_cri_killed(bench: Bench, step: str) -> None:
-    await _arm(bench, bench.node.daemon, step)
-    await _killed_on_the_way(bench, bench.node.daemon)
+async def test_xenpod_cri_killed(stage: Stage, step: str) -> None:
+    await _arm(stage, stage.node.daemon, step)
+    await _killed_on_the_way(stage, stage.node.daemon)
 
 
 @killed_at(CRI_UNDO_STEPS)
-async def test_xenpod_cri_killed_while_it_undoes(bench: Bench, step: str) -> None:
-    await _arm(bench, bench.node.daemon, step)
+async def test_xenpod_cri_killed_during_its_undo(stage: Stage, step: str) -> None:
+    await _arm(stage, stage.node.daemon, step)
     config = _pod("undo", annotations={"xenpod.dev/memory": "900Ti"})
     with pytest.raises(grpc.aio.AioRpcError):
-        await bench.client.runtime.RunPodSandbox(cri.RunPodSandboxRequest(config=config), timeout=60)
-    await _restart(bench, bench.node.daemon)
-    await _nothing_left(bench)
+        await stage.client.runtime.RunPodSandbox(cri.RunPodSandboxRequest(config=config), timeout=60)
+    await _restart(stage, stage.node.daemon)
+    await _nothing_left(stage)
 
 
 @killed_at(PROTECTD_STEPS)
-async def test_protectd_killed(bench: Bench, step: str) -> None:
-    await _arm(bench, bench.node.protectd.daemon, step)
-    await _killed_on_the_way(bench, bench.node.protectd.daemon)
+async def test_protectd_killed(stage: Stage, step: str) -> None:
+    await _arm(stage, stage.node.protectd.daemon, step)
+    await _killed_on_the_way(stage, stage.node.protectd.daemon)
 
 
-async def _killed_on_the_way(bench: Bench, victim: Daemon) -> None:
-    """Walk the verbs until the daemon dies in one; restart it; that verb is done, or as if never asked."""
-    story = Story(bench)
+async def _killed_on_the_way(stage: Stage, victim: Daemon) -> None:
+    """Walk the verbs until the daemon dies; restart the daemon; the verb is done, or as if never called."""
+    story = Story(stage)
     verb = await story.walk()
     assert verb is not None, "the daemon was to be killed, and every verb succeeded"
-    await _restart(bench, victim)
+    await _restart(stage, victim)
     await story.check(verb)
     await story.finish()
-    await _nothing_left(bench)
+    await _nothing_left(stage)
 
 
 class Story:
-    """One pod with one container, through its life."""
+    """A pod with one container, from start to end."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._client = bench.client
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._client = stage.client
         self._config = _pod("crash")
         self._pod = ""
         self._container = ""
@@ -145,7 +126,7 @@ class Story:
         await getattr(self, f"_after_{verb}")()
 
     async def finish(self) -> None:
-        """Whatever state it is in, the pod can be removed."""
+        """The pod can be removed in any state."""
         for pod in await self._client.pods():
             await self._client.remove_pod(pod)
 
@@ -160,14 +141,14 @@ class Story:
             self._pod = pods[0]
             await self._usable()
             return
-        await _nothing_left(self._bench)
+        await _nothing_left(self._stage)
         await self._run()
         await self._usable()
 
     async def _create(self) -> None:
         pod = Pod(self._pod, self._config)
         command = ["sh", "-c", "echo begun; exec sleep 1000"]
-        self._container = await self._client.create(pod, self._bench.image, command)
+        self._container = await self._client.create(pod, self._stage.image, command)
 
     async def _after_create(self) -> None:
         containers = await self._containers()
@@ -195,7 +176,7 @@ class Story:
     async def _after_stop(self) -> None:
         """The kubelet asks again."""
         await self._stop()
-        await _nothing_left(self._bench)
+        await _nothing_left(self._stage)
         status = await container_status(self._client, self._container)
         assert status.state == cri.CONTAINER_EXITED and status.exit_code in (137, 255)
 
@@ -231,129 +212,120 @@ def _pod(name: str, **fields: object) -> cri.PodSandboxConfig:
     return cri.PodSandboxConfig(metadata=metadata, **fields)  # type: ignore[arg-type]
 
 
-async def _arm(bench: Bench, victim: Daemon, step: str) -> None:
+async def _arm(stage: Stage, victim: Daemon, step: str) -> None:
     """Restart the daemon, to die at ``step``."""
-    await _all_serve(bench)
+    await _all_serve(stage)
     await victim.stop()
-    _faults(bench, victim, step)
+    _faults(stage, victim, step)
     await victim.start()
-    await _in_step(bench)
+    await _in_step(stage)
 
 
-async def _restart(bench: Bench, victim: Daemon) -> None:
+async def _restart(stage: Stage, victim: Daemon) -> None:
     status = await victim.ended()
     assert status == -9, f"it ended with {status}:\n{victim.tail()}"
-    _faults(bench, victim, "")
+    _faults(stage, victim, "")
     await victim.start()
-    await _in_step(bench)
+    await _in_step(stage)
 
 
-async def _all_serve(bench: Bench) -> None:
+async def _all_serve(stage: Stage) -> None:
     """After a test that failed half-way."""
-    for daemon in (bench.node.protectd.daemon, bench.node.daemon):
+    for daemon in (stage.node.protectd.daemon, stage.node.daemon):
         if daemon.process is None or daemon.process.returncode is not None:
-            _faults(bench, daemon, "")
+            _faults(stage, daemon, "")
             await daemon.start()
-    await _in_step(bench)
+    await _in_step(stage)
 
 
-def _faults(bench: Bench, victim: Daemon, step: str) -> None:
-    owner = bench.node if victim is bench.node.daemon else bench.node.protectd
+def _faults(stage: Stage, victim: Daemon, step: str) -> None:
+    owner = stage.node if victim is stage.node.daemon else stage.node.protectd
     owner.configure(faults={"kill_at": step})
 
 
-async def _in_step(bench: Bench) -> None:
+async def _in_step(stage: Stage) -> None:
     async with asyncio.timeout(_SETTLE):
-        await in_step(bench.client)
+        await in_step(stage.client)
 
 
-async def _nothing_left(bench: Bench) -> None:
+async def _nothing_left(stage: Stage) -> None:
     """The daemons tidy up in the background once they are in step."""
-    left = bench.node.leftovers
-    await until(lambda: not left(), _SETTLE, lambda: f"{left()}\n{bench.node.daemon.tail(3000)}")
+    left = stage.node.leftovers
+    await until(lambda: not left(), _SETTLE, lambda: f"{left()}\n{stage.node.daemon.tail(3000)}")
 
 
-async def test_a_pod_without_trouble_leaves_nothing(bench: Bench) -> None:
-    await _all_serve(bench)
-    story = Story(bench)
+async def test_a_pod_without_trouble_leaves_nothing(stage: Stage) -> None:
+    await _all_serve(stage)
+    story = Story(stage)
     assert await story.walk() is None
-    await _nothing_left(bench)
+    await _nothing_left(stage)
 
 
 @pytest.mark.parametrize(
     "milliseconds", [150, *(pytest.param(ms, marks=pytest.mark.further) for ms in (40, 400))]
 )
 @pytest.mark.parametrize("victim", ["cri", "protectd", "both"])
-async def test_killed_while_many_pods_start(bench: Bench, victim: str, milliseconds: int) -> None:
+async def test_killed_while_many_pods_start(stage: Stage, victim: str, milliseconds: int) -> None:
     """At no step in particular: each pod is whole or gone, and every one can be removed."""
-    await _all_serve(bench)
-    daemons = {"cri": [bench.node.daemon], "protectd": [bench.node.protectd.daemon]}
+    await _all_serve(stage)
+    daemons = {"cri": [stage.node.daemon], "protectd": [stage.node.protectd.daemon]}
     killed = daemons.get(victim) or [*daemons["cri"], *daemons["protectd"]]
-    runs = [asyncio.create_task(Story(bench).walk()) for _ in range(8)]
+    runs = [asyncio.create_task(Story(stage).walk()) for _ in range(8)]
     await asyncio.sleep(milliseconds / 1000)
     await asyncio.gather(*(daemon.crash() for daemon in killed))
     await asyncio.gather(*runs)
-    await _all_serve(bench)
-    reply = await bench.client.runtime.ListPodSandbox(cri.ListPodSandboxRequest())
+    await _all_serve(stage)
+    reply = await stage.client.runtime.ListPodSandbox(cri.ListPodSandboxRequest())
     for pod in reply.items:
         if pod.state == cri.SANDBOX_READY:
-            created = await bench.client.create(Pod(pod.id, _pod("any")), bench.image, ["true"], "extra")
-            await bench.client.start(created)
-    await asyncio.gather(*(bench.client.remove_pod(pod.id) for pod in reply.items))
-    await _nothing_left(bench)
+            created = await stage.client.create(Pod(pod.id, _pod("any")), stage.image, ["true"], "extra")
+            await stage.client.start(created)
+    await asyncio.gather(*(stage.client.remove_pod(pod.id) for pod in reply.items))
+    await _nothing_left(stage)
 
 
-async def test_both_killed_while_a_container_runs(bench: Bench, tmp_path: Path) -> None:
-    """The container goes on; what it writes and how it ends meanwhile is all there."""
-    await _all_serve(bench)
-    client = bench.client
+async def test_both_killed_while_a_container_runs(stage: Stage, tmp_path: Path) -> None:
+    """The container goes on; its output and its end during the outage are there."""
+    await _all_serve(stage)
+    client = stage.client
     config = _pod("adopted", log_directory=str(tmp_path))
     reply = await client.runtime.RunPodSandbox(cri.RunPodSandboxRequest(config=config), timeout=60)
     pod = Pod(reply.pod_sandbox_id, config)
     script = "i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); usleep 10000; done; exit 5"
-    container = await client.create(pod, bench.image, ["sh", "-c", script])
+    container = await client.create(pod, stage.image, ["sh", "-c", script])
     await client.start(container)
-    await asyncio.gather(bench.node.daemon.crash(), bench.node.protectd.daemon.crash())
-    await asyncio.sleep(0.5)  # so that it writes while nobody reads
-    await _all_serve(bench)
-    status = await _exited(client, container)
+    await asyncio.gather(stage.node.daemon.crash(), stage.node.protectd.daemon.crash())
+    await asyncio.sleep(0.5)  # the container writes while nobody reads
+    await _all_serve(stage)
+    status = await stage.exited(container)
     assert (status.state, status.exit_code, status.reason) == (cri.CONTAINER_EXITED, 5, "Error")
     lines = [line.split(" ", 3)[3] for line in client.log(pod).read_text().splitlines()]
     assert lines == [f"line {i}" for i in range(300)]
     await client.remove_pod(pod.id)
-    await _nothing_left(bench)
+    await _nothing_left(stage)
 
 
-async def test_a_host_that_rebooted(bench: Bench) -> None:
-    """Its zones and network namespaces are gone, its disk is not: leases, state, records."""
-    await _all_serve(bench)
-    client, node = bench.client, bench.node
+async def test_pods_and_leases_after_a_reboot_of_the_host(stage: Stage) -> None:
+    """The zones and network namespaces are gone; leases, state and records are still on disk."""
+    await _all_serve(stage)
+    client, node = stage.client, stage.node
     pod = await client.run_pod("rebooted")
-    container = await client.create(pod, bench.image, ["sleep", "1000"])
+    container = await client.create(pod, stage.image, ["sleep", "1000"])
     await client.start(container)
-    ended = await client.create(pod, bench.image, ["sh", "-c", "exit 9"], "ended")
+    ended = await client.create(pod, stage.image, ["sh", "-c", "exit 9"], "ended")
     await client.start(ended)
-    await _exited(client, ended)
+    await stage.exited(ended)
     async with node.protectd.clients() as protect:
         zone = await protect.zones.GetZone(protect_pb2.GetZoneRequest(id=pod.id))
     await asyncio.gather(node.daemon.crash(), node.protectd.daemon.crash())
     os.kill(zone.domain_id, signal.SIGKILL)
     for name in list(node.netns_dir.iterdir()):
         await netns.remove_netns(name)
-    await _all_serve(bench)
+    await _all_serve(stage)
     request = cri.PodSandboxStatusRequest(pod_sandbox_id=pod.id)
     assert (await client.runtime.PodSandboxStatus(request)).status.state == cri.SANDBOX_NOTREADY
     assert (await container_status(client, ended)).exit_code == 9
     status = await container_status(client, container)
     assert status.state == cri.CONTAINER_EXITED and status.reason in ("ZoneDestroyed", "Unknown")
     await client.remove_pod(pod.id)
-    await _nothing_left(bench)
-
-
-async def _exited(client: Client, container: str) -> cri.ContainerStatus:
-    async with asyncio.timeout(60):
-        while True:
-            status = await container_status(client, container)
-            if status.state == cri.CONTAINER_EXITED:
-                return status
-            await asyncio.sleep(0.05)
+    await _nothing_left(stage)

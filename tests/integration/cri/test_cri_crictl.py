@@ -45,7 +45,7 @@ class Crictl:
 
     @contextlib.asynccontextmanager
     async def following(self, *arguments: str) -> AsyncIterator[asyncio.StreamReader]:
-        """The output of a command that goes on until it is killed."""
+        """The output of a command that runs until it is killed."""
         process = await asyncio.create_subprocess_exec(*self.line(*arguments), stdout=PIPE)
         assert process.stdout is not None
         try:
@@ -57,7 +57,7 @@ class Crictl:
             await process.wait()
 
     async def pod(self, name: str) -> tuple[str, str]:
-        """A pod that runs: its id, and its configuration's file."""
+        """A running pod: its id, and the file of its configuration."""
         metadata = {"name": name, "namespace": "default", "uid": name, "attempt": 0}
         logs = str(self.node.folder / "pod-logs" / name)
         spec = self.file(f"{name}.json", {"metadata": metadata, "log_directory": logs, "linux": {}})
@@ -145,7 +145,7 @@ async def test_the_life_of_a_pod(crictl: Crictl, tmp_path: Path) -> None:
     await crictl.node.nothing_left()
 
 
-async def test_a_log_that_is_followed(crictl: Crictl) -> None:
+async def test_followed_log_shows_new_lines(crictl: Crictl) -> None:
     pod = await crictl.pod("talker")
     made = await crictl.started(
         pod, "echo one; while [ ! -e /go ]; do usleep 10000; done; echo two; echo err >&2; sleep 1; exit 3"

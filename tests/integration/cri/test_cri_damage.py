@@ -1,4 +1,4 @@
-"""A node whose disk damaged an image: what runs goes on, and new containers get sound files."""
+"""A node whose disk damaged an image: running containers go on, and new containers get sound files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAME = "registry.test/ballast:1"
 
 @asynccontextmanager
 async def _damaged(tmp_path: Path) -> AsyncIterator[tuple[CriNode, str, Client, Pod, str]]:
-    """A node, an image whose filesystem is damaged, and a container that has it: (..., pod, container)."""
+    """A node, an image with a damaged filesystem, and a container of the image: (..., pod, container)."""
     node = CriNode(tmp_path)
     node.configure(images={"certs_dir": str(node.certs), "part_size": "1GiB"})
     await node.start()
@@ -48,7 +48,7 @@ async def _damaged(tmp_path: Path) -> AsyncIterator[tuple[CriNode, str, Client, 
 
 
 def _harm(path: Path) -> None:
-    """Change a byte in the middle, which is the ballast's."""
+    """Change a byte in the middle, where the ballast is."""
     path.chmod(0o600)
     with path.open("r+b") as file:
         file.seek(path.stat().st_size // 2)
@@ -69,7 +69,7 @@ async def _sum(client: Client, container: str) -> str:
 
 
 async def test_a_new_container_gets_a_rebuilt_filesystem(tmp_path: Path) -> None:
-    """Beside one that runs, whose filesystem stays the one it has, also when the daemons are restarted."""
+    """A running container keeps its filesystem, also when the daemons are restarted."""
     wanted = hashlib.sha256(BALLAST).hexdigest()
     async with _damaged(tmp_path) as (node, image, client, pod, running):
         second = await client.create(pod, image, ["sleep", "1000"], "second")
@@ -100,7 +100,7 @@ async def test_damaged_image_without_layers_is_refused_until_pulled_again(tmp_pa
         assert NAME in text and "damaged" in text and "pull it again" in text
         asked = cri.ImageStatusRequest(image=cri.ImageSpec(image=image))
         assert not (await client.image.ImageStatus(asked)).HasField("image")
-        # The kubelet pulls what is not there.
+        # The kubelet pulls a missing image.
         assert await client.pull(NAME) == image
         assert (await client.image.ImageStatus(asked)).image.id == image
         second = await client.create(pod, image, ["sleep", "1000"], "second")

@@ -29,7 +29,7 @@ async def other(short_path: Path) -> AsyncIterator[OtherRuntime]:
 @pytest.fixture
 async def node(tmp_path: Path, other: OtherRuntime) -> AsyncIterator[CriNode]:
     made = CriNode(tmp_path)
-    # So that pods of localnode's client, which name no handler, are zones.
+    # Pods of localnode's client, which name no handler, are zones.
     delegate = {"endpoint": f"unix://{other.path}", "namespaces": ["default"]}
     made.configure(delegate=delegate | {"default": "xenpod", "timeout": "2s"})
     await made.protectd.daemon.start()
@@ -42,7 +42,7 @@ async def node(tmp_path: Path, other: OtherRuntime) -> AsyncIterator[CriNode]:
 
 
 async def agent(client: Client, name: str = "agent") -> str:
-    """Make a pod of the delegate: its id."""
+    """Make a pod of the delegate: the pod's id."""
     metadata = cri.PodSandboxMetadata(name=name, namespace="default", uid=f"u-{name}")
     config = cri.PodSandboxConfig(metadata=metadata)
     request = cri.RunPodSandboxRequest(config=config, runtime_handler="runc")
@@ -88,7 +88,7 @@ async def test_delegate_comes_goes_and_comes_back_beside_a_zone(node: CriNode, o
             await agent(client, "late")
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         await zone_works(client, container)
-        # Ours may go away, too: its pods run on, and nothing of it seems gone.
+        # xenpod-cri may go away, too: the delegate's pods run on, and no pod seems gone.
         await node.daemon.crash()
         await node.daemon.start()
         async with node.client() as again:

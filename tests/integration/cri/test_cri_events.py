@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+from dataclasses import replace
 
 import grpc.aio
 import pytest
 
 from tests.support.cri.cri_daemons import container_status, needs_node
-from tests.support.cri.cri_watch import Events, Watched, watched
+from tests.support.cri.events import Events
+from tests.support.cri.stage import Stage
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_node]
+pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]
 
 CREATED, STARTED = cri.CONTAINER_CREATED_EVENT, cri.CONTAINER_STARTED_EVENT
 STOPPED, DELETED = cri.CONTAINER_STOPPED_EVENT, cri.CONTAINER_DELETED_EVENT
 
 
-@pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
-    async with watched(tmp_path) as made:
-        yield made
-
-
-async def test_a_pods_life(stage: Watched) -> None:
+async def test_a_pods_life(stage: Stage) -> None:
     events = Events(stage.client)
     pod = await stage.client.run_pod("web")
     short = await stage.started(pod, "exit 3")
@@ -40,7 +34,7 @@ async def test_a_pods_life(stage: Watched) -> None:
     events.close()
 
 
-async def test_container_that_ends_while_the_daemon_is_away_gets_its_event(stage: Watched) -> None:
+async def test_container_end_during_an_outage_of_the_daemon_gets_an_event(stage: Stage) -> None:
     pod = await stage.client.run_pod("web")
     script = "trap 'exit 9' TERM; touch /ready; while :; do sleep 0.05; done"
     container = await stage.started(pod, script)
@@ -60,17 +54,17 @@ async def test_container_that_ends_while_the_daemon_is_away_gets_its_event(stage
         events.close()
 
 
-async def both_die(stage: Watched) -> None:
+async def both_die(stage: Stage) -> None:
     """Kill both daemons, and start them again."""
     await stage.node.daemon.crash()
     await stage.node.protectd.daemon.crash()
     await stage.node.start()
 
 
-async def test_command_that_cannot_be_run_ends_its_container_at_start(stage: Watched) -> None:
-    """Its pod goes on; why is known whenever both daemons die."""
+async def test_unknown_command_ends_its_container_at_start(stage: Stage) -> None:
+    """The pod goes on; the reason survives the death of both daemons."""
     pod = await stage.client.run_pod("web")
-    container = await stage.created(pod, "/no/such/command")
+    container = await stage.create(pod, command=["/no/such/command"])
     await both_die(stage)
     async with stage.node.client() as client:
         events = Events(client)
@@ -89,5 +83,5 @@ async def test_command_that_cannot_be_run_ends_its_container_at_start(stage: Wat
     async with stage.node.client() as client:
         assert await container_status(client, container) == before
         await client.remove_container(container)
-        stage.client = client
-        assert await stage.output(await stage.started(pod, "exec sleep 60"), "echo up") == "up"
+        again = replace(stage, client=client)
+        assert await again.output(await again.started(pod, "exec sleep 60"), "echo up") == "up"

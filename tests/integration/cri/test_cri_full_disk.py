@@ -1,4 +1,4 @@
-"""A disk that is full under both daemons: nothing new begins, and what runs can be ended and removed."""
+"""A full disk under both daemons: nothing new begins, and running pods can be ended and removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.root, needs_node]
 
 @pytest.fixture
 async def disk(tmp_path: Path) -> AsyncIterator[Path]:
-    """A file system of its own, in a file, as ext4 has it."""
+    """A file system of its own, in a file, as ext4."""
     image, place = tmp_path / "file", tmp_path / "disk"
     place.mkdir()
     await _run("truncate", "-s", "48M", str(image))

@@ -1,4 +1,4 @@
-"""Images of a real node: in use while they are removed, pinned, collected, pulled while somebody looks."""
+"""Images of a real node: removed while in use, pinned, collected, watched during a pull."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ async def _measured(node: CriNode) -> int:
     return int(done.stdout.split()[0])
 
 
-async def test_a_container_sees_its_stack_of_filesystems_as_one(node: CriNode, tmp_path: Path) -> None:
-    """As its root and as a volume; another image shares the lower ones."""
+async def test_stack_of_filesystems_is_a_single_tree_in_a_container(node: CriNode, tmp_path: Path) -> None:
+    """As root and as volume; another image shares the lower filesystems."""
     node.configure(images={"certs_dir": str(node.certs), "part_size": "1"})
     await node.daemon.stop()
     await node.daemon.start()
@@ -82,7 +82,7 @@ async def test_a_container_sees_its_stack_of_filesystems_as_one(node: CriNode, t
 
 
 @pytest.mark.parametrize("by", ["tag", "digest", "id"])
-async def test_an_image_that_is_removed_under_a_running_container(
+async def test_removed_image_stays_usable_for_its_running_container(
     node: CriNode, tmp_path: Path, by: str
 ) -> None:
     async with pulled(node, tmp_path / "registry") as image, node.client() as client:
@@ -104,8 +104,8 @@ async def test_an_image_that_is_removed_under_a_running_container(
         assert abs(await _used(client) / await _measured(node) - 1) < 0.01
 
 
-async def test_an_image_that_was_removed_comes_back_with_its_names(node: CriNode, tmp_path: Path) -> None:
-    """A container that was created before starts; another one is made after the next pull."""
+async def test_removed_image_comes_back_with_its_names(node: CriNode, tmp_path: Path) -> None:
+    """A container from before the removal starts; a second container is made after the next pull."""
     async with pulled(node, tmp_path / "registry") as image, node.client() as client:
         pod = await client.run_pod("restarts")
         first = await client.create(pod, image, ["sleep", "1000"], "first")
@@ -120,7 +120,7 @@ async def test_an_image_that_was_removed_comes_back_with_its_names(node: CriNode
         assert abs(await _used(client) / await _measured(node) - 1) < 0.01
 
 
-async def test_gc_leaves_what_containers_have(
+async def test_gc_keeps_images_of_containers(
     node: CriNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def gc() -> list[str]:

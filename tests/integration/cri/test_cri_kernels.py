@@ -1,4 +1,4 @@
-"""Kernel images on a real node, whose fake zones cannot have them: said clearly, and nothing is left."""
+"""Kernel images on a real node, whose fake zones have no kernels: a clear message, and nothing is left."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ async def _failed(client: Client, handler: str, annotation: str) -> grpc.aio.Aio
 
 
 async def _refused(client: Client, handler: str, annotation: str) -> grpc.aio.AioRpcError:
-    """Check that the pod is refused, and nothing of it is left."""
+    """Check that the pod is refused, and nothing of the pod is left."""
     fault = await _failed(client, handler, annotation)
     assert await client.pods() == []
     return fault
 
 
 @pytest.mark.parametrize(("handler", "choice", "name"), [("fast", "", HANDLED), ("", CHOSEN, CHOSEN)])
-async def test_a_fake_zone_cannot_have_one(
+async def test_kernel_image_for_a_fake_zone_is_refused(
     node: CriNode, tmp_path: Path, handler: str, choice: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     layout = write_layout(tmp_path / "layout", IMAGES[name], name)
@@ -79,7 +79,7 @@ async def test_a_fake_zone_cannot_have_one(
         assert refused.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert f"share the host's kernel, and cannot boot {name}" in str(refused.details())
         await node.nothing_left()
-        # It was taken out on the way, and is held by nobody.
+        # The kernel was taken out on the way, and nobody holds the kernel.
         capsys.readouterr()
         assert await _protect(node, "list-kernels", "--output", "json") == 0
         (listed,) = json.loads(capsys.readouterr().out)["kernels"]

@@ -1,32 +1,25 @@
-"""What a real kubelet makes of our statistics, with the configuration that we ship and without."""
+"""A real kubelet's figures from our statistics, with the shipped configuration and without."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.cri.cri_daemons import IMAGE, needs_node
-from tests.support.cri.cri_watch import Watched, watched
 from tests.support.cri.kubelet import Kubelet, kubelet, needs_kubelet
+from tests.support.cri.stage import Stage
 
-pytestmark = [pytest.mark.root, needs_node, needs_kubelet]
+pytestmark = [pytest.mark.root, needs_node, needs_kubelet, pytest.mark.asyncio(loop_scope="module")]
 
 BUSY = "head -c 8388608 /dev/zero >/held; while :; do :; done"
 MIB = 1 << 20
 
 
-@pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
-    async with watched(tmp_path) as made:
-        yield made
-
-
 async def busy(kubelet: Kubelet) -> dict[str, Any]:
-    """The kubelet's summary of a busy pod, as soon as it has the rates of its container."""
+    """The kubelet's summary of a busy pod, as soon as the container has rates."""
     kubelet.run("busy", BUSY, IMAGE)
     async with asyncio.timeout(120):
         while "usageNanoCores" not in _container(pod := await kubelet.summary("busy")).get("cpu", {}):
@@ -38,7 +31,7 @@ def _container(pod: dict[str, Any]) -> dict[str, Any]:
     return next(iter(pod.get("containers") or ()), {})
 
 
-async def test_figures_with_the_configuration_that_we_ship(stage: Watched, tmp_path: Path) -> None:
+async def test_figures_with_the_shipped_configuration(stage: Stage, tmp_path: Path) -> None:
     async with kubelet(stage.node, tmp_path / "k", shipped=True) as node:
         pod = await busy(node)
         container = _container(pod)
@@ -62,7 +55,7 @@ async def test_figures_with_the_configuration_that_we_ship(stage: Watched, tmp_p
         )
 
 
-async def test_figures_without_it(stage: Watched, tmp_path: Path) -> None:
+async def test_figures_without_the_shipped_configuration(stage: Stage, tmp_path: Path) -> None:
     async with kubelet(stage.node, tmp_path / "k", shipped=False) as node:
         pod = await busy(node)
         container = _container(pod)

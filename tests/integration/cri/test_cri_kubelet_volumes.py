@@ -1,26 +1,21 @@
-"""Volumes as a kubelet makes them, in the zone: what containers see, and what the host has of it."""
+"""A kubelet's volumes in the zone: the containers' view, and the host's view."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.cri.cri_daemons import container_status, in_step, needs_node
-from tests.support.cri.cri_watch import Watched, watched
 from tests.support.cri.kubelet_files import PodFiles, pod_files
+from tests.support.cri.stage import Stage
 from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-pytestmark = [pytest.mark.root, needs_node]
-
-
-@pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
-    async with watched(tmp_path) as made:
-        yield made
+pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest.fixture
@@ -34,21 +29,21 @@ def mount(place: str, path: Path, *, readonly: bool = False) -> cri.Mount:
 
 
 async def started(
-    stage: Watched, pod: Pod, name: str, mounts: Sequence[cri.Mount], script: str = "sleep 600"
+    stage: Stage, pod: Pod, name: str, mounts: Sequence[cri.Mount], script: str = "sleep 600"
 ) -> str:
     container = await stage.client.create(pod, stage.image, ["sh", "-c", script], name, mounts)
     await stage.client.start(container)
     return container
 
 
-def shared(stage: Watched, pod: Pod) -> list[str]:
-    """What protectd shares with the pod's zone."""
+def shared(stage: Stage, pod: Pod) -> list[str]:
+    """Paths that protectd shares with the pod's zone."""
     places = stage.node.protectd.run_dir / "volumes" / pod.id / "places"
     return sorted(str(path.relative_to(places)) for path in places.rglob("*"))
 
 
-async def test_an_empty_dir_on_disk(stage: Watched, kubelet: PodFiles) -> None:
-    """One for all containers, with the kubelet's mode, and nothing of it on the host."""
+async def test_an_empty_dir_on_disk(stage: Stage, kubelet: PodFiles) -> None:
+    """A single directory for all containers, with the kubelet's mode, and without files on the host."""
     path = kubelet.empty_dir("scratch", 0o2775)
     os.chown(path, 0, 7)
     part = kubelet.sub_path(path, "a/b", "second")
@@ -69,27 +64,27 @@ async def test_an_empty_dir_on_disk(stage: Watched, kubelet: PodFiles) -> None:
     assert reply.exit_code != 0 and b"No space left" in reply.stderr
 
 
-async def test_an_empty_dir_of_a_handler_that_wants_them_on_the_host(
-    stage: Watched, kubelet: PodFiles
+async def test_empty_dir_of_a_handler_with_empty_dirs_on_the_host(
+    fresh_stage: Stage, kubelet: PodFiles
 ) -> None:
-    """A pod keeps to what was so when it was made: its containers would not see the same otherwise."""
-    path = kubelet.empty_dir("scratch")
+    """A pod keeps the setting of its creation: otherwise its containers would see different files."""
+    stage, path = fresh_stage, kubelet.empty_dir("scratch")
     before = await stage.client.run_pod("before")
     await started(stage, before, "first", [mount("/v", path)], "echo zone > /v/file; sleep 600")
     await stage.node.daemon.stop()
     stage.node.configure(handlers={"xenpod": {"empty_dir": "host"}})
     await stage.node.daemon.start()
     async with stage.node.client() as client:
-        stage.client = client
+        again = replace(stage, client=client)
         pod = await client.run_pod("web")
-        container = await started(stage, pod, "main", [mount("/v", path)])
-        await stage.output(container, "echo host > /v/file")
-        assert (path / "file").read_text() == "host\n" and shared(stage, pod) != []
-        second = await started(stage, before, "second", [mount("/v", path)])
-        assert await stage.output(second, "cat /v/file") == "zone"
+        container = await started(again, pod, "main", [mount("/v", path)])
+        await again.output(container, "echo host > /v/file")
+        assert (path / "file").read_text() == "host\n" and shared(again, pod) != []
+        second = await started(again, before, "second", [mount("/v", path)])
+        assert await again.output(second, "cat /v/file") == "zone"
 
 
-async def test_a_pod_of_the_kubelets_files_shares_nothing(stage: Watched, kubelet: PodFiles) -> None:
+async def test_a_pod_of_the_kubelets_files_shares_nothing(stage: Stage, kubelet: PodFiles) -> None:
     settings = kubelet.files("configmap", "settings")
     settings.write({"a": "one"})
     token = kubelet.files("projected", "token", memory=True, mode=0o400)
@@ -119,8 +114,12 @@ async def test_a_pod_of_the_kubelets_files_shares_nothing(stage: Watched, kubele
         await node.daemon.start()
     async with stage.node.client() as client:
         await in_step(client)
-        stage.client = client
-        assert await stage.output(said, "until grep -q two /settings/a; do :; done; cat /part") == "one"
+        assert (
+            await replace(stage, client=client).output(
+                said, "until grep -q two /settings/a; do :; done; cat /part"
+            )
+            == "one"
+        )
         await client.runtime.StopContainer(cri.StopContainerRequest(container_id=container), timeout=60)
         status = await container_status(client, container)
         assert status.state == cri.CONTAINER_EXITED and message.read_text() == "why\n"
@@ -128,7 +127,7 @@ async def test_a_pod_of_the_kubelets_files_shares_nothing(stage: Watched, kubele
         assert shared(stage, pod) == []
 
 
-async def test_writable_configmap_volume_is_shared_and_not_copied(stage: Watched, kubelet: PodFiles) -> None:
+async def test_writable_configmap_volume_is_shared_and_not_copied(stage: Stage, kubelet: PodFiles) -> None:
     settings = kubelet.files("configmap", "settings")
     settings.write({"a": "one"})
     pod = await stage.client.run_pod("web")

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -14,10 +14,10 @@ import grpc.aio
 import pytest
 
 from tests.support.cri.cri_daemons import needs_node
-from tests.support.cri.cri_watch import Watched, watched
+from tests.support.cri.stage import Stage
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-pytestmark = [pytest.mark.root, needs_node]
+pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]
 
 MIB = 1 << 20
 BUSY = (
@@ -26,35 +26,29 @@ BUSY = (
 )
 
 
-@pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
-    async with watched(tmp_path) as made:
-        yield made
-
-
-async def ready(stage: Watched, container: str) -> None:
+async def ready(stage: Stage, container: str) -> None:
     await stage.output(container, "until [ -e /ready ]; do sleep 0.05; done")
 
 
-async def pod_stats(stage: Watched) -> dict[str, cri.LinuxPodSandboxStats]:
+async def pod_stats(stage: Stage) -> dict[str, cri.LinuxPodSandboxStats]:
     request = cri.ListPodSandboxStatsRequest()
     reply = await stage.client.runtime.ListPodSandboxStats(request, timeout=60)
     return {one.attributes.id: one.linux for one in reply.stats}
 
 
-async def once(stage: Watched, true: Callable[[dict[str, cri.LinuxPodSandboxStats]], bool]) -> None:
-    """A zone that is late is left out of an answer, or shown as it was."""
+async def once(stage: Stage, true: Callable[[dict[str, cri.LinuxPodSandboxStats]], bool]) -> None:
+    """A late zone is left out of an answer, or shown with earlier figures."""
     async with asyncio.timeout(60):
         while not true(await pod_stats(stage)):
             pass
 
 
-async def test_statistics_show_the_usage_of_a_pod(stage: Watched) -> None:
+async def test_statistics_show_the_usage_of_a_pod(stage: Stage) -> None:
     pod = await stage.client.run_pod("web")
     await once(stage, lambda found: pod.id in found)
     before = (await pod_stats(stage))[pod.id]
     limit = cri.LinuxContainerResources(memory_limit_in_bytes=64 * MIB)
-    container = await stage.started(pod, BUSY, limit)
+    container = await stage.started(pod, BUSY, linux=cri.LinuxContainerConfig(resources=limit))
     await ready(stage, container)
     grown = before.memory.usage_bytes.value + 4 * MIB
     await once(stage, lambda found: found[pod.id].memory.usage_bytes.value > grown)
@@ -76,7 +70,7 @@ async def test_statistics_show_the_usage_of_a_pod(stage: Watched) -> None:
         assert after.cpu.psi.Some.Total > 0
 
 
-async def test_a_cpu_rate_is_unset_or_true(stage: Watched) -> None:
+async def test_a_cpu_rate_is_unset_or_true(stage: Stage) -> None:
     pod = await stage.client.run_pod("web")
     await stage.started(pod, "while :; do :; done")
     await first_rate(stage, pod.id)
@@ -88,7 +82,7 @@ async def test_a_cpu_rate_is_unset_or_true(stage: Watched) -> None:
     await first_rate(stage, pod.id)
 
 
-async def first_rate(stage: Watched, pod: str) -> None:
+async def first_rate(stage: Stage, pod: str) -> None:
     """Wait for a rate; a busy pod is never said to have none at all."""
     async with asyncio.timeout(60):
         while not (found := await answered(stage)) or not found[pod].cpu.HasField("usage_nano_cores"):
@@ -98,7 +92,7 @@ async def first_rate(stage: Watched, pod: str) -> None:
     assert not inner.cpu.HasField("usage_nano_cores") or inner.cpu.usage_nano_cores.value > 0
 
 
-async def answered(stage: Watched) -> dict[str, cri.LinuxPodSandboxStats]:
+async def answered(stage: Stage) -> dict[str, cri.LinuxPodSandboxStats]:
     """The answer, or nothing while protectd or the pod's agent is away."""
     try:
         return await pod_stats(stage)
@@ -107,7 +101,7 @@ async def answered(stage: Watched) -> dict[str, cri.LinuxPodSandboxStats]:
         return {}
 
 
-async def test_metrics(stage: Watched) -> None:
+async def test_metrics(stage: Stage) -> None:
     pod = await stage.client.run_pod("web")
     container = await stage.started(pod, BUSY)
     await ready(stage, container)
@@ -126,7 +120,7 @@ async def test_metrics(stage: Watched) -> None:
     assert network["container_network_transmit_bytes_total"] > 0
 
 
-async def test_a_silent_zone_delays_nobody(stage: Watched) -> None:
+async def test_a_silent_zone_delays_nobody(stage: Stage) -> None:
     silent, well = await stage.client.run_pod("silent"), await stage.client.run_pod("well")
     await once(stage, lambda found: set(found) == {silent.id, well.id})
     pid = int(
@@ -134,7 +128,7 @@ async def test_a_silent_zone_delays_nobody(stage: Watched) -> None:
     )
     os.kill(pid, signal.SIGSTOP)  # one of the two
     try:
-        await pod_stats(stage)  # it is found to be late, and shown as it was
+        await pod_stats(stage)  # the zone is late, and shown with earlier figures
         quickest = 60.0
         for _ in range(20):
             begun = time.monotonic()

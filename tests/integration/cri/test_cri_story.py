@@ -7,7 +7,6 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -15,68 +14,15 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from tests.support.cri.cri_daemons import CriNode, container_status, needs_node, pulled
+from tests.support.cri.cri_daemons import container_status, needs_node
+from tests.support.cri.stage import Stage
 from tests.support.waiting import until
-from tools.localnode.client import Client, Pod
+from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]
 
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}(Z|[+-]\d\d:\d\d) (stdout|stderr) [FP] (.*)")
-
-
-@dataclass
-class Stage:
-    """A node with an image."""
-
-    node: CriNode
-    client: Client
-    image: str
-
-    async def started(self, pod: Pod, script: str, name: str = "main", **fields: object) -> str:
-        """A container of the image that runs a shell script."""
-        config = cri.ContainerConfig(
-            metadata=cri.ContainerMetadata(name=name),
-            image=cri.ImageSpec(image=self.image),
-            command=["sh", "-c", script],
-            log_path=f"{name}.log",
-            **fields,  # type: ignore[arg-type]
-        )
-        request = cri.CreateContainerRequest(pod_sandbox_id=pod.id, config=config, sandbox_config=pod.config)
-        container = (await self.client.runtime.CreateContainer(request, timeout=60)).container_id
-        await self.client.start(container)
-        return container
-
-    async def exited(self, container: str) -> cri.ContainerStatus:
-        """Wait for the container's end: its status."""
-        async with asyncio.timeout(60):
-            while True:
-                status = await container_status(self.client, container)
-                if status.state == cri.CONTAINER_EXITED:
-                    return status
-                await asyncio.sleep(0.02)
-
-    async def address(self, pod: Pod) -> str:
-        request = cri.PodSandboxStatusRequest(pod_sandbox_id=pod.id)
-        return (await self.client.runtime.PodSandboxStatus(request)).status.network.ip
-
-    async def output(self, container: str, script: str) -> str:
-        """What a script in the container says; it must succeed."""
-        reply = await self.client.exec(container, "sh", "-c", script)
-        assert reply.exit_code == 0, reply.stderr
-        return reply.stdout.decode().strip()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    folder = tmp_path_factory.mktemp("story")
-    node = CriNode(folder)
-    await node.start()
-    try:
-        async with pulled(node, folder / "registry") as image, node.client() as client:
-            yield Stage(node, client, image)
-    finally:
-        await node.close()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -178,10 +124,10 @@ async def test_containers_of_a_pod_share_its_network(stage: Stage, pod: Pod) -> 
     assert await stage.output(caller, fetch) == "shared"
 
 
-async def test_exec_that_takes_too_long_is_killed(stage: Stage, pod: Pod) -> None:
+async def test_exec_beyond_its_timeout_is_killed(stage: Stage, pod: Pod) -> None:
     container = await stage.started(pod, "exec sleep 1000")
     command = ["sh", "-c", "echo $$ >/pid; exec sleep 1001"]
-    for seconds in (1, 10, 100):  # until it has come so far as to say who it is
+    for seconds in (1, 10, 100):  # until the command has written its pid
         request = cri.ExecSyncRequest(container_id=container, cmd=command, timeout=seconds)
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await stage.client.runtime.ExecSync(request)
@@ -212,7 +158,7 @@ async def test_stop_sends_the_stop_signal(stage: Stage, pod: Pod) -> None:
 async def test_processes_end_with_their_container(
     stage: Stage, pod: Pod, mode: cri.NamespaceMode.ValueType
 ) -> None:
-    """Also those that hold its output open, and those in the pod's shared process namespace."""
+    """Also processes that hold the output open, and processes in the pod's shared process namespace."""
     options = cri.NamespaceOption(pid=mode)
     security = cri.LinuxContainerSecurityContext(namespace_options=options)
     watcher = await stage.started(pod, "exec sleep 1000", "watcher")
@@ -222,10 +168,12 @@ async def test_processes_end_with_their_container(
     status = await stage.exited(container)
     assert (status.exit_code, stage.client.log(pod).read_text().split()[3]) == (6, "begun")
     seen = "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$f; echo; done 2>/dev/null"
-    # The kill of what is left has been sent, and the kernel carries it out in its own time.
-    async with asyncio.timeout(60):
-        while "sleep 1002" in await stage.output(watcher, seen):
-            pass
+    # The kill has been sent; the kernel carries it out in its own time.
+
+    async def gone() -> bool:
+        return "sleep 1002" not in await stage.output(watcher, seen)
+
+    await until(gone)
 
 
 async def test_pods_share_processes_when_asked(stage: Stage, pod: Pod) -> None:
@@ -235,8 +183,8 @@ async def test_pods_share_processes_when_asked(stage: Stage, pod: Pod) -> None:
     assert "sleep 1003" in await stage.output(watcher, "ps -o args")
 
 
-async def test_a_command_that_is_not_there(stage: Stage, pod: Pod) -> None:
-    """Its container ends at its start; the pod can be removed with it, and has room for the next try."""
+async def test_missing_command_ends_its_container_at_start(stage: Stage, pod: Pod) -> None:
+    """The pod can be removed with the container, and has memory for the next try."""
     container = await stage.client.create(pod, stage.image, ["/no/such/command"])
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await stage.client.start(container)

@@ -1,4 +1,4 @@
-"""Pods of both kinds at once: each is shown once, as its own runtime says, and nothing of it elsewhere."""
+"""Pods of both kinds at once: each pod is listed once, with the data of its runtime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from tests.support.cri.cri_daemons import needs_node
-from tests.support.cri.cri_watch import Events
+from tests.support.cri.events import Events
 from tests.support.delegate.containerd import needs_containerd
 from tests.support.delegate.mixed import HOST, KINDS, PATIENCE, ZONE, Mixed, can
 from tools.localnode.client import Pod
@@ -91,7 +91,7 @@ async def test_filters_hold_on_both_sides(mixed: Mixed) -> None:
     assert sorted(await mixed.pods(label_selector={"app": "web"})) == ids(made)[0]
 
 
-async def test_statuses_are_those_of_their_runtime(mixed: Mixed) -> None:
+async def test_statuses_come_from_the_pods_runtime(mixed: Mixed) -> None:
     made = await two_of_each(mixed)
     for kind in KINDS:
         pod, container = made[kind][0]
@@ -210,7 +210,7 @@ async def test_events_of_both(mixed: Mixed) -> None:
     seen: list[tuple[str, str]] = []
     while len(seen) < len(expected):
         (one,) = await events.next(1)
-        if one.container_id in dict(expected):  # both runtimes keep earlier ones for who comes later
+        if one.container_id in dict(expected):  # both runtimes keep earlier events for late subscribers
             name = cri.ContainerEventType.Name(one.container_event_type)
             seen.append((one.container_id, name.split("_")[1]))
     events.close()
@@ -263,7 +263,7 @@ async def equal(look: Callable[[], Awaitable[Sequence[str]]], expected: Sequence
 async def test_a_tenants_pod_gets_no_container_on_the_host(
     mixed: Mixed, network: cri.NamespaceMode.ValueType
 ) -> None:
-    """Not by a handler of containerd, and not by the host's network; its zones it may have."""
+    """No handler of containerd, and no host network; the namespaces of the zone are allowed."""
     tenant = cri.PodSandboxMetadata(name="tenant", uid="tenant", namespace="tenant")
     options = cri.NamespaceOption(pid=cri.CONTAINER, network=network)
     security = cri.LinuxSandboxSecurityContext(namespace_options=options)

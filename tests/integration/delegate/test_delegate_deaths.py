@@ -1,4 +1,4 @@
-"""Either runtime goes away under pods of both kinds: what runs goes on; the other's pods do not notice."""
+"""Either runtime goes away under pods of both kinds: all running pods go on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def counting(both: Mixed) -> dict[str, tuple[Pod, str]]:
 
 
 async def counted(client: Client, pod: Pod, more: int) -> list[int]:
-    """The numbers in a log, once there are so many more than now."""
+    """The numbers in a log, once ``more`` new numbers are there."""
     path = client.log(pod)
     seen: list[int] = []
     wanted = len(numbers(path)) + more
@@ -119,7 +119,7 @@ async def test_zones_while_containerd_answers_nothing(both: Mixed) -> None:
 
 
 async def zones_work(both: Mixed, made: dict[str, tuple[Pod, str]]) -> None:
-    """Check that a zone can live its whole life, and that lists have it and the earlier zones."""
+    """Check that a zone can live its whole life, and that lists have this zone and the earlier zones."""
     await go_on(both, made, [ZONE])
     pod = await both.pod("beside", ZONE)
     container = await both.started(pod)

@@ -43,7 +43,7 @@ class Published:
 
     @property
     def pinned(self) -> str:
-        """Its name with a digest."""
+        """The image's name with a digest."""
         return f"{self.name.rpartition(':')[0]}@{digest(self.image.manifest)}"
 
 
@@ -55,7 +55,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 
 @pytest.fixture(scope="module")
 def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Registry, Registry]]:
-    """Two registries with the same content: one for pushes, and one that wants a password."""
+    """Two registries with the same content: for pushes without a password, and for pulls with a password."""
     folder = tmp_path_factory.mktemp("private")
     (folder / "in").mkdir()
     passwords = folder / "htpasswd"
@@ -71,7 +71,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Registry
 
 
 def made() -> tuple[BuiltImage, str]:
-    """Build an image that is like no other: the image, and the word in it."""
+    """Build a unique image: the image, and the word in the image."""
     word = f"word-{next(_numbers)}"
     run = {"Cmd": ["/bin/sh"], "Env": ["PATH=/bin"]}
     return build([_busybox, Layer().file("word", f"{word}\n".encode()).tar()], run), word
@@ -80,7 +80,7 @@ def made() -> tuple[BuiltImage, str]:
 def published(
     registry: Registry, auth: cri.AuthConfig | None = None, by: Registry | None = None
 ) -> Published:
-    """Push a new image; ``by`` is the registry to pull it from, if it is another one."""
+    """Push a new image; ``by`` is the registry of the pull, if different."""
     image, word = made()
     repository = f"both/{word}"
     registry.push(repository, "1", image)
@@ -90,7 +90,7 @@ def published(
 async def wanted(
     mixed: Mixed, pod: Pod, name: str, policy: str, auth: cri.AuthConfig | None = None
 ) -> str | None:
-    """Do what the kubelet does before it creates a container: the image's reference; None: not present."""
+    """Ask like a kubelet before a container's creation: the image's reference; None: not present."""
     spec = cri.ImageSpec(image=name)
     if policy != ALWAYS:
         answer = await mixed.client.image.ImageStatus(cri.ImageStatusRequest(image=spec), timeout=PATIENCE)
@@ -101,7 +101,7 @@ async def wanted(
 
 
 async def says(mixed: Mixed, pod: Pod, reference: str, name: str = "") -> str:
-    """Run an image: the word in it."""
+    """Run an image: the word in the image."""
     spec = cri.ImageSpec(image=reference, user_specified_image=name)
     container = await mixed.started(pod, image=spec, name=f"c{next(_numbers)}")
     return await mixed.output(container, "cat /word")
@@ -123,7 +123,7 @@ async def runs(mixed: Mixed, kind: str, one: Published) -> None:
 
 
 def ctr(mixed: Mixed, *arguments: str) -> str:
-    """Run a command of containerd's own client: its output."""
+    """Run a command of containerd's own client: the output."""
     folder = programs()
     program = str(folder / "ctr") if folder else "ctr"
     command = [program, "-a", str(mixed.delegate.socket), "-n", "k8s.io", *arguments]
@@ -135,7 +135,7 @@ def ctr(mixed: Mixed, *arguments: str) -> str:
 @pytest.mark.parametrize("policy", [ALWAYS, IF_NOT_PRESENT, NEVER])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("has", [*KINDS, ""])
-async def test_each_policy_does_what_it_says(
+async def test_pull_policies_act_as_documented(
     mixed: Mixed, registry: Registry, has: str, kind: str, policy: str
 ) -> None:
     one = published(registry)
@@ -164,7 +164,7 @@ async def test_by_digest_and_by_id(mixed: Mixed, registry: Registry, how: str, k
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_image_whose_registry_has_gone_is_refused_on_the_other_side(
+async def test_image_of_a_lost_registry_is_refused_on_the_other_side(
     mixed: Mixed, tmp_path: Path, kind: str
 ) -> None:
     with registries.running(tmp_path) as soon_gone:
@@ -177,7 +177,7 @@ async def test_an_image_whose_registry_has_gone_is_refused_on_the_other_side(
     assert "imagePullPolicy: Always" in (caught.value.details() or "")
 
 
-async def test_an_archive_serves_the_runtimes_that_it_was_imported_into(mixed: Mixed, tmp_path: Path) -> None:
+async def test_archive_serves_the_runtimes_of_its_import(mixed: Mixed, tmp_path: Path) -> None:
     (tmp_path / "layout").mkdir()
     image, word = made()
     name = f"registry.test/imported/{word}:1"

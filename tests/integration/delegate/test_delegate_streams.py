@@ -37,7 +37,7 @@ async def run(mixed: Mixed, *arguments: str, stdin: bytes | None = None) -> tupl
 
 
 async def of_each(mixed: Mixed, script: str, **fields: object) -> dict[str, tuple[Pod, str]]:
-    """Make a pod of each kind with a container that runs the script; ``{}`` in it is the kind."""
+    """Make a pod of each kind with a container that runs the script; ``{}`` in the script is the kind."""
     made = {}
     for kind in KINDS:
         pod = await mixed.pod(f"streams-{kind}", kind)
@@ -51,7 +51,7 @@ async def test_exec_sync(mixed: Mixed) -> None:
         assert (reply.exit_code, reply.stdout, reply.stderr) == (7, b"out\n", b"err\n")
 
 
-async def test_urls_are_of_the_runtime_that_has_the_container(mixed: Mixed) -> None:
+async def test_urls_belong_to_the_runtime_of_the_container(mixed: Mixed) -> None:
     urls = {}
     for kind, (_, container) in (await of_each(mixed, "exec sleep 100000")).items():
         request = cri.ExecRequest(container_id=container, cmd=["echo", "by", kind], stdout=True, stderr=True)
@@ -108,7 +108,7 @@ async def forwarded(mixed: Mixed, pod: str) -> AsyncIterator[int]:
 
 
 async def fetch(port: int) -> str:
-    """Get the server's answer, once it listens."""
+    """Get the server's answer, once the server listens."""
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
@@ -116,7 +116,7 @@ async def fetch(port: int) -> str:
             if said := await reader.read():
                 return said.decode().partition("\r\n\r\n")[2].strip()
         except ConnectionError:
-            pass  # it does not listen yet
+            pass  # not yet listening
         finally:
             writer.close()
 

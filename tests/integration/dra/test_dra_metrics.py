@@ -1,4 +1,4 @@
-"""The driver's figures, as Prometheus gets them from the process."""
+"""The driver's figures, as Prometheus gets the figures from the process."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def errors(found: Figures) -> Figures:
     return {key[1:]: value for key, value in found.items() if key[0] == "errors_total" and len(key) == 3}
 
 
-async def test_protectds_last_word_stays_while_it_is_away(address: str) -> None:
+async def test_last_figures_of_protectd_stay_during_its_absence(address: str) -> None:
     async with serving_metrics(MetricsConfig(address), "xenpod-dra"):
         metrics.host(ZoneMemory(8, 8, 5, 3, 4, 2))
         metrics.host(None)

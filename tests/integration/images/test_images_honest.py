@@ -1,4 +1,4 @@
-"""What honest images have much of: entries, zeros. It is pulled, in little memory."""
+"""Honest images with very many entries or zeros: pulled, in little memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _modules() -> Iterator[bytes]:
 
 @pytest.mark.slow
 def test_four_hundred_thousand_files(tmp_path: Path) -> None:
-    """More than a count of them allowed once; then they took 490 MiB, and kept 280."""
+    """More entries than an earlier limit; a pull once took 490 MiB, and kept 280."""
     tar = b"".join(_modules())
     blob = Blob(gzip.compress(tar, 1, mtime=0), digest(tar), f"{OCI}layer.v1.tar+gzip")
     layout = write_layout(tmp_path / "layout", build([blob]))
@@ -54,7 +54,7 @@ def test_four_hundred_thousand_files(tmp_path: Path) -> None:
 
 
 async def test_a_gigabyte_of_zeros(tmp_path: Path) -> None:
-    """A thousandth of it is left by gzip, as of a disk image or a swap file that was never used."""
+    """gzip leaves a thousandth, as of a disk image or an unused swap file."""
     info = tarfile.TarInfo("zeros")
     info.size = 1 << 30
     tar = info.tobuf() + bytes(info.size + 1024)

@@ -80,7 +80,9 @@ async def test_a_given_name_wins_and_none_is_fine(manager: ImageManager, tmp_pat
     assert manager.store.resolve("given").id == IMAGE.id
 
 
-async def test_several_images_of_which_some_fit(manager: ImageManager, tmp_path: Path) -> None:
+async def test_import_of_several_images_takes_the_fitting_images(
+    manager: ImageManager, tmp_path: Path
+) -> None:
     root = write_layout(tmp_path / "layout", IMAGE)
     foreign = IMAGE.descriptor | {"platform": {"os": "linux", "architecture": "s390x"}}
     nested = index_of([foreign, IMAGE.descriptor])
@@ -123,7 +125,7 @@ def _run(*command: str) -> None:
 
 
 def _docker_archive(path: Path, image: BuiltImage, **entry: object) -> Path:
-    """The older form: layers named by directories, one of them a link to another."""
+    """The older form: layers named by directories, with a link from a layer to another."""
     with tarfile.open(path, "w") as archive:
 
         def add(name: str, data: bytes) -> None:
@@ -157,7 +159,7 @@ async def test_an_old_docker_archive(manager: ImageManager, tmp_path: Path) -> N
     "entry",
     [{"Layers": ["../../etc/passwd"]}, {"Config": "/etc/passwd"}, {"Layers": [1]}, {"RepoTags": ["A B"]}],
 )
-async def test_docker_archives_that_lie(
+async def test_lying_docker_archive_is_refused(
     manager: ImageManager, tmp_path: Path, entry: dict[str, object]
 ) -> None:
     layer = packed(Layer().file("f").tar(), "")
@@ -166,7 +168,7 @@ async def test_docker_archives_that_lie(
     assert manager.store.images() == []
 
 
-async def test_a_blob_that_is_a_symlink_or_corrupt(manager: ImageManager, tmp_path: Path) -> None:
+async def test_symlinked_or_corrupt_blob_is_refused(manager: ImageManager, tmp_path: Path) -> None:
     root = write_layout(tmp_path / "layout", IMAGE)
     blob = root / "blobs/sha256" / digest(IMAGE.layers[0].data)[7:]
     elsewhere = tmp_path / "elsewhere"
@@ -182,7 +184,7 @@ async def test_a_blob_that_is_a_symlink_or_corrupt(manager: ImageManager, tmp_pa
 
 
 async def test_an_old_docker_archive_with_gzip(manager: ImageManager, tmp_path: Path) -> None:
-    """As `docker save | gzip` writes it, in two members."""
+    """As `docker save | gzip` writes the archive, in two members."""
     layer = packed(Layer().file("zeros", bytes(3 << 20)).tar(), "")
     data = _docker_archive(tmp_path / "save.tar", build([layer, layer])).read_bytes()
     path = tmp_path / "save.tar.gz"
@@ -195,7 +197,7 @@ async def test_an_old_docker_archive_with_gzip(manager: ImageManager, tmp_path: 
 
 
 @pytest.mark.parametrize("how", ["gzip", "zstd"])
-async def test_compressed_archives_that_are_none(manager: ImageManager, tmp_path: Path, how: str) -> None:
+async def test_broken_compressed_archive_is_refused(manager: ImageManager, tmp_path: Path, how: str) -> None:
     whole = _packed(_archive(write_layout(tmp_path / "l", IMAGE), tmp_path / "whole.tar"), how).read_bytes()
     odd = {
         "cut": whole[: len(whole) // 2],
@@ -224,7 +226,7 @@ async def test_other_compressions_are_named(
 
 @pytest.mark.parametrize("how", ["gzip", "zstd"])
 async def test_a_bomb(tmp_path: Path, how: str) -> None:
-    """What becomes more than the limit is given up there, and zeros take no space before."""
+    """Import ends at the limit of the inflated size, and zeros take no space before."""
     most = 64 << 20
     archive = tarfile.TarInfo("zeros")
     archive.size = 4 * most
@@ -242,7 +244,7 @@ async def test_a_bomb(tmp_path: Path, how: str) -> None:
         assert list(manager.store.files.ingest.iterdir()) == []
 
 
-async def test_an_import_that_is_called_off_leaves_nothing(manager: ImageManager, tmp_path: Path) -> None:
+async def test_cancelled_import_leaves_nothing(manager: ImageManager, tmp_path: Path) -> None:
     archive = tarfile.TarInfo("noise")
     archive.size = 256 << 20
     noise = os.urandom(1 << 20)
@@ -259,7 +261,7 @@ async def test_an_import_that_is_called_off_leaves_nothing(manager: ImageManager
     assert list(manager.store.files.ingest.iterdir()) == []
 
 
-async def test_file_that_is_no_image_is_not_imported(manager: ImageManager, tmp_path: Path) -> None:
+async def test_file_without_an_image_is_not_imported(manager: ImageManager, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_bytes(b"not a tar" * 200)
     (tmp_path / "cut.tar").write_bytes(

@@ -1,4 +1,4 @@
-"""Kernels out of images: what is taken out, of whom, and what is left of it."""
+"""Kernels from images: their files, their holders, and their remains."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def _refused(manager: ImageManager, image: BuiltImage, folder: Path) -> Fa
     return caught.value
 
 
-async def test_taken_out_once_and_kept_while_a_zone_needs_it(manager: ImageManager, tmp_path: Path) -> None:
+async def test_kernel_is_taken_out_once_and_kept_for_its_zones(manager: ImageManager, tmp_path: Path) -> None:
     image_id = await _put(manager, kernel_image(initramfs=b"0707" * 1000), tmp_path)
     (before,) = await manager.kernels.listed()
     assert (before.metadata.version, before.metadata.flavor, before.taken_out) == ("6.12.4", "zone", False)
@@ -95,7 +95,7 @@ async def test_taken_out_once_and_kept_while_a_zone_needs_it(manager: ImageManag
 
 
 async def test_a_damaged_file_is_taken_out_again(manager: ImageManager, tmp_path: Path) -> None:
-    """A zone that booted from the old one keeps what it has open."""
+    """A zone that booted from the old kernel keeps the open files."""
     image_id = await _put(manager, kernel_image(), tmp_path)
     manager.store.hold(image_id, "zone:p")
     path = Path((await StoredImages(manager).kernel(image_id)).addons_path)
@@ -109,7 +109,7 @@ async def test_a_damaged_file_is_taken_out_again(manager: ImageManager, tmp_path
         repairs, now = await manager.repair(image, found, ANONYMOUS)
         assert [one.outcome for one in repairs] == [Outcome.REBUILT] and now.faults == ()
         assert path.read_bytes() == wanted != opened.read()
-    # Its layers are needed for that.
+    # The kernel needs its layers.
     for layer_file in manager.store.files.layers():
         layer_file.unlink()
     path.unlink()
@@ -169,7 +169,7 @@ async def test_hostile_kernel_images(manager: ImageManager, tmp_path: Path, what
     assert re.search(cause, str(fault)), fault
 
 
-async def test_a_store_that_is_damaged(manager: ImageManager, tmp_path: Path) -> None:
+async def test_kernel_of_a_damaged_store_is_refused(manager: ImageManager, tmp_path: Path) -> None:
     image = kernel_image()
     image_id = await _put(manager, image, tmp_path)
     manager.store.hold(image_id, "zone:p")
@@ -195,7 +195,7 @@ async def test_a_store_that_is_damaged(manager: ImageManager, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("times", [0, 2])
-async def test_an_image_whose_layers_are_not_the_ones_it_names(tmp_path: Path, times: int) -> None:
+async def test_kernel_of_an_image_without_its_layers_is_refused(tmp_path: Path, times: int) -> None:
     """An image stored before kernels were supported may have no layers in the store."""
     first = ImageManager(_settings(tmp_path))
     await first.start()
@@ -228,8 +228,8 @@ async def test_extracted_kernel_counts_as_disk_usage(manager: ImageManager, tmp_
     assert abs(after.bytes / int(du.stdout.split()[0]) - 1) < 0.01
 
 
-async def test_an_image_of_a_kernel_that_is_installed(manager: ImageManager, tmp_path: Path) -> None:
-    """As zone/kernelimage.py makes it."""
+async def test_image_of_an_installed_kernel(manager: ImageManager, tmp_path: Path) -> None:
+    """As made by zone/kernelimage.py."""
     versions = [path.name.removeprefix("vmlinuz-") for path in Path("/boot").glob("vmlinuz-*-amd64")]
     versions = [one for one in versions if "cloud" not in one]
     if not versions:
@@ -272,7 +272,9 @@ def test_every_step_is_here() -> None:
 
 
 @killed_at(STEPS)
-async def test_killed_while_it_is_taken_out(tmp_path: Path, victims: Victims, step: str) -> None:
+async def test_kill_during_the_extraction_leaves_the_kernel_or_nothing(
+    tmp_path: Path, victims: Victims, step: str
+) -> None:
     image = kernel_image()
     with LyingRegistry("kernel", "1", image) as registry:
         name = f"{registry.netloc}/kernel:1"

@@ -1,4 +1,4 @@
-"""Images for two runtimes: a pod of either kind gets what either side has, and the kubelet counts it once."""
+"""Images for two runtimes: pods of either kind get the images of both; the kubelet counts each once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _pushed(node: MixedNode, registry: Registry, image: BuiltImage, repository: 
 @pytest.mark.parametrize("ref", ["tag", "digest", "id"])
 @pytest.mark.parametrize("pod", [ZONE, HOST])
 @pytest.mark.parametrize("has", [ZONE, HOST])
-async def test_what_either_side_has_both_kinds_of_pod_get(
+async def test_image_of_either_side_serves_both_kinds_of_pod(
     node: MixedNode, registry: Registry, has: Owner, pod: Owner, ref: str
 ) -> None:
     image = _image(1)
@@ -72,7 +72,7 @@ async def test_what_either_side_has_both_kinds_of_pod_get(
     await node.create(pod, present.id, name)
     assert node.here(image.id) is (ZONE in (has, pod))
     assert (image.id in node.containerd.images) is (HOST in (has, pod))
-    # The side that lacks the image pulls it by digest, the other side pulls nothing.
+    # The side without the image pulls by digest, the other side pulls nothing.
     asked_again = [request.image.image for request in node.containerd.asked("PullImage")[pulls:]]
     assert asked_again == ([pinned] if (has, pod) == (ZONE, HOST) else [])
     both = await node.status(asked)
@@ -90,7 +90,7 @@ async def test_always_pulls_on_the_side_of_the_pod(node: MixedNode, registry: Re
     assert (node.here(image.id), image.id in node.containerd.images) == (pod is ZONE, pod is HOST)
 
 
-async def test_what_nobody_has_is_absent(node: MixedNode) -> None:
+async def test_image_of_neither_side_is_absent(node: MixedNode) -> None:
     assert not (await node.status("registry.example/nothing:1")).id
     assert not (await node.status("Not A Name")).id
     await node.create(ZONE, "sha256:" + "0" * 64)
@@ -115,11 +115,11 @@ async def test_a_pull_without_a_pod(
         assert passed == ([handler] if side is HOST else [])
 
 
-async def test_a_pull_reaches_the_delegate_as_it_came(node: MixedNode, registry: Registry) -> None:
+async def test_pull_reaches_the_delegate_unchanged(node: MixedNode, registry: Registry) -> None:
     name = _pushed(node, registry, _image(4), "mixed/verbatim")
     request = cri.PullImageRequest(image=cri.ImageSpec(image=name, annotations={"a": "b"}))
     request.sandbox_config.metadata.uid = "host-pod"
-    # Fields that this version does not know: number 999, a string.
+    # Fields unknown to this version: number 999, a string.
     raw = request.SerializeToString() + b"\xba\x3e\x05later"
     seen: list[bytes] = []
 
@@ -155,7 +155,7 @@ async def test_private_images_come_with_the_last_pulls_credentials(tmp_path: Pat
                 assert node.here(image.id)
 
 
-async def test_without_credentials_it_says_what_to_do(tmp_path: Path) -> None:
+async def test_missing_credentials_are_reported_with_a_remedy(tmp_path: Path) -> None:
     with TokenService(tmp_path, "kube", "secret") as service:
         with registries.running(tmp_path, auth=service.auth) as private:
             async with mixed_node(tmp_path) as node:
@@ -205,9 +205,7 @@ async def test_the_delegate_pulls_by_digest_with_the_pod_and_the_credentials(
     assert [method for method, _ in node.containerd.calls[calls:]] == ["ImageStatus"]
 
 
-async def test_an_image_that_was_only_imported_here_is_refused_for_the_delegate(
-    node: MixedNode, tmp_path: Path
-) -> None:
+async def test_image_imported_for_zones_is_refused_for_the_delegate(node: MixedNode, tmp_path: Path) -> None:
     image = _image(10)
     await _imported(node, tmp_path, image)
     words = "only xenpod has it.*no name with a digest.*ctr -n k8s.io images import"
@@ -216,16 +214,14 @@ async def test_an_image_that_was_only_imported_here_is_refused_for_the_delegate(
     assert node.containerd.asked("PullImage") == []
 
 
-async def test_an_import_under_a_name_that_no_registry_has_is_refused(
-    node: MixedNode, tmp_path: Path
-) -> None:
+async def test_import_under_a_name_without_registry_is_refused(node: MixedNode, tmp_path: Path) -> None:
     image = _image(11)
     await _imported(node, tmp_path, image, "registry.example/imported:1")
     with pytest.raises(Refused, match="NOT_FOUND.*ctr -n k8s.io images import"):
         await node.create(HOST, image.id)
 
 
-async def test_an_image_that_was_only_imported_there_is_refused_for_zones(node: MixedNode) -> None:
+async def test_image_imported_for_the_delegate_is_refused_for_zones(node: MixedNode) -> None:
     image = _image(39)
     node.containerd.images[image.id] = cri.Image(id=image.id, repo_tags=["registry.example/imported:1"])
     with pytest.raises(Refused, match="only unix:.* has it.*no name with a digest.*protect image import"):
@@ -249,7 +245,7 @@ async def _imported(node: MixedNode, folder: Path, image: BuiltImage, name: str 
 
 
 async def _only_theirs(node: MixedNode, registry: Registry, image: BuiltImage, repository: str) -> str:
-    """Pull an image on the delegate's side: its name."""
+    """Pull an image on the delegate's side: the image's name."""
     name = _pushed(node, registry, image, repository)
     await node.pull(name, zone=False)
     return name
@@ -263,7 +259,7 @@ async def test_images_of_volumes_come_too(node: MixedNode, registry: Registry) -
     assert node.here(root.id) and node.here(volume.id)
 
 
-async def test_a_tag_that_moved_means_the_last_pull(node: MixedNode, registry: Registry) -> None:
+async def test_moved_tag_means_the_last_pull(node: MixedNode, registry: Registry) -> None:
     older, newer = _image(14, "1000"), _image(15, "0")
     name = _pushed(node, registry, older, "mixed/moved")
     await node.pull(name, zone=True)
@@ -272,7 +268,7 @@ async def test_a_tag_that_moved_means_the_last_pull(node: MixedNode, registry: R
     assert (await node.status(name)).id == newer.id
     assert (await node.status(name, "xenpod")).id == older.id
     assert (await node.status(name, "runc")).id == newer.id
-    # The kubelet's check of the user is about the image that it is about to start.
+    # The kubelet's check of the user is about the image of the next start.
     assert (await node.status(name)).uid.value == 0
     tags = {image.id: list(image.repo_tags) for image in await node.listed()}
     assert tags == {older.id: [], newer.id: [name]}
@@ -283,7 +279,9 @@ async def test_a_tag_that_moved_means_the_last_pull(node: MixedNode, registry: R
     assert node.manager.store.resolve(name).id == newer.id
 
 
-async def test_a_tag_that_an_operator_pulled_means_that_image(node: MixedNode, registry: Registry) -> None:
+async def test_tag_pulled_by_an_operator_means_the_operators_image(
+    node: MixedNode, registry: Registry
+) -> None:
     older, newer = _image(34), _image(35)
     name = _pushed(node, registry, older, "mixed/operator")
     await node.pull(name, zone=False)
@@ -292,7 +290,7 @@ async def test_a_tag_that_an_operator_pulled_means_that_image(node: MixedNode, r
     assert (await node.status(name)).id == newer.id
 
 
-async def test_a_tag_that_an_operator_gave_means_that_image(
+async def test_tag_given_by_an_operator_means_the_operators_image(
     node: MixedNode, registry: Registry, tmp_path: Path
 ) -> None:
     theirs, imported, tagged = _image(36), _image(37), _image(38)
@@ -358,7 +356,7 @@ async def test_an_error_of_its_removal_is_said_after_ours(node: MixedNode, regis
     assert not node.here(image.id)
 
 
-async def test_an_answer_to_its_removal_that_cannot_be_read_is_said_after_ours(
+async def test_unreadable_answer_to_a_removal_is_reported_after_our_removal(
     node: MixedNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = _image(36)
@@ -378,13 +376,13 @@ async def test_while_the_delegate_is_away(node: MixedNode, registry: Registry) -
     await node.create(ZONE, both.id)
     before = await node.listed()
     node.delegate.lost("it is being upgraded")
-    # Zones go on: what is here is found, what is not is pulled.
+    # Zones go on: present images are found, missing images are pulled.
     assert (await node.status(name)).id == mine.id
     assert not (await node.status("registry.example/new:1")).id
     again = _image(24)
     await node.pull(_pushed(node, registry, again, "mixed/away-too"), zone=True)
     await node.create(ZONE, mine.id)
-    # Its images are as it last said, and what it may have is not half removed.
+    # The delegate's images are as last listed, and possible images of the delegate are not removed by half.
     assert {image.id for image in await node.listed()} == {image.id for image in before} | {again.id}
     assert [image.id for image in await node.listed(theirs)] == [both.id]
     with pytest.raises(grpc.aio.AioRpcError, match="it is being upgraded"):
@@ -396,7 +394,7 @@ async def test_while_the_delegate_is_away(node: MixedNode, registry: Registry) -
         await node.create(HOST, both.id)
 
 
-async def test_a_list_that_is_too_old_is_none(tmp_path: Path) -> None:
+async def test_list_that_is_too_old_is_ignored(tmp_path: Path) -> None:
     async with mixed_node(tmp_path, keep=0.000001) as node:
         await node.listed()
         node.delegate.lost("it is gone")
@@ -406,13 +404,13 @@ async def test_a_list_that_is_too_old_is_none(tmp_path: Path) -> None:
         assert (await node.images.ImageFsInfo(cri.ImageFsInfoRequest())).image_filesystems
 
 
-async def test_a_delegate_that_never_was_there_has_no_images(node: MixedNode) -> None:
+async def test_delegate_that_never_answered_has_no_images(node: MixedNode) -> None:
     node.delegate.lost("it has not answered yet")
     node.delegate.ever_answered = False
     assert await node.listed() == []
 
 
-async def test_after_a_pull_the_list_before_it_counts_no_more(node: MixedNode, registry: Registry) -> None:
+async def test_pull_invalidates_the_earlier_list(node: MixedNode, registry: Registry) -> None:
     """Or the kubelet would forget whose secret a private image was pulled with."""
     await node.listed()
     await node.pull(_pushed(node, registry, _image(25), "mixed/forgotten"), zone=False)
@@ -421,7 +419,7 @@ async def test_after_a_pull_the_list_before_it_counts_no_more(node: MixedNode, r
         await node.listed()
 
 
-async def test_space_of_both_on_one_filesystem_is_one(node: MixedNode, tmp_path: Path) -> None:
+async def test_space_of_both_on_a_common_filesystem_is_counted_once(node: MixedNode, tmp_path: Path) -> None:
     usage = cri.FilesystemUsage(timestamp=1, fs_id=cri.FilesystemIdentifier(mountpoint=str(tmp_path)))
     usage.used_bytes.value, usage.inodes_used.value = 1 << 40, 1 << 20
     node.containerd.filesystems = cri.ImageFsInfoResponse(
@@ -439,7 +437,7 @@ async def test_a_loop_is_refused(node: MixedNode) -> None:
         await node.images.ListImages(cri.ListImagesRequest(), metadata=(("xenpod-delegated", "1"),))
 
 
-async def test_a_delegate_that_lies(node: MixedNode) -> None:
+async def test_lying_delegate_is_not_believed(node: MixedNode) -> None:
     image = _image(26)
     node.containerd.add(image, "registry.example/lies:1")
     twice, nameless = cri.Image(id=image.id, size=1 << 63), cri.Image(repo_tags=["registry.example/x:1"])
@@ -449,11 +447,11 @@ async def test_a_delegate_that_lies(node: MixedNode) -> None:
     node.containerd.images |= {str(number): cri.Image(id=f"{number}") for number in range(20_000)}
     node.delegate.ever_answered = True
     listed = await node.listed()
-    # As it last said, when that was believable.
+    # As in the last believable list.
     assert [one.id for one in listed] == [image.id]
 
 
-async def test_a_delegate_that_hangs_holds_no_zone_up(tmp_path: Path, registry: Registry) -> None:
+async def test_hanging_delegate_delays_no_zone(tmp_path: Path, registry: Registry) -> None:
     silent = asyncio.Event()
 
     async def hang(method: str, context: Any) -> None:
@@ -474,7 +472,9 @@ async def test_a_delegate_that_hangs_holds_no_zone_up(tmp_path: Path, registry: 
         assert len(node.containerd.calls) == calls, "nobody waits for it a second time"
 
 
-async def test_what_a_caller_began_is_there_when_it_comes_back(node: MixedNode, registry: Registry) -> None:
+async def test_pull_of_a_lost_caller_is_there_at_the_callers_return(
+    node: MixedNode, registry: Registry
+) -> None:
     """The kubelet gives CreateContainer two minutes, and large images take longer."""
     image = _image(28)
     await node.pull(_pushed(node, registry, image, "mixed/large"), zone=True)
@@ -500,7 +500,7 @@ async def test_what_a_caller_began_is_there_when_it_comes_back(node: MixedNode, 
 
 
 async def test_ids_without_their_algorithm_stay_the_delegates(tmp_path: Path, registry: Registry) -> None:
-    """As CRI-O writes them: the kubelet tells by the id whose container uses an image."""
+    """In CRI-O's form: by the id the kubelet tells whose container uses an image."""
     async with mixed_node(tmp_path) as node:
         image = _image(31)
         name = _pushed(node, registry, image, "mixed/bare")

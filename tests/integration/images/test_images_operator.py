@@ -90,7 +90,7 @@ def _in_steps(data: bytes, steps: list[threading.Event]) -> Answer:
     return answer
 
 
-async def test_a_pull_tells_how_far_it_has_come(
+async def test_pull_reports_its_progress(
     images: images_pb2_grpc.ImagesAsyncStub, manager: ImageManager
 ) -> None:
     first, second = threading.Event(), threading.Event()
@@ -150,7 +150,7 @@ async def _read_until(
             return event
 
 
-async def test_a_pull_whose_only_caller_hangs_up_is_called_off(
+async def test_pull_without_callers_is_cancelled(
     images: images_pb2_grpc.ImagesAsyncStub, manager: ImageManager
 ) -> None:
     never = threading.Event()
@@ -167,7 +167,7 @@ async def test_a_pull_whose_only_caller_hangs_up_is_called_off(
     assert manager.store.images() == []
 
 
-async def test_a_pull_that_stands_still_is_called_off(tmp_path: Path) -> None:
+async def test_stalled_pull_is_cancelled(tmp_path: Path) -> None:
     never = threading.Event()
     settings = ImageSettings(tmp_path / "still", tmp_path / "certs.d", pull_stall_seconds=0.5)
     manager = ImageManager(settings)
@@ -245,7 +245,7 @@ async def test_losses_of_an_image_are_logged_stored_and_shown(
     assert not (await images.Inspect(pb.InspectRequest(image="example.com/app:1"))).losses
 
 
-async def test_gc_leaves_what_is_held_or_pinned(
+async def test_gc_keeps_held_and_pinned_images(
     images: images_pb2_grpc.ImagesAsyncStub, manager: ImageManager, tmp_path: Path
 ) -> None:
     held = build([BASE, packed(Layer().file("held").tar())])
@@ -265,7 +265,7 @@ async def test_gc_leaves_what_is_held_or_pinned(
     assert done.freed_bytes == before - (await manager.usage()).bytes
     # The index may have grown by a few pages.
     assert done.freed_bytes > len(TOP.data) - (128 << 10)
-    # The layer that it shared with the others stays.
+    # The layer shared with other images stays.
     assert manager.store.files.blob_path(digest(BASE.data)).exists()
     assert not manager.store.files.blob_path(digest(TOP.data)).exists()
     manager.store.release("container-1")
@@ -284,7 +284,7 @@ async def test_cri_says_pinned(images: images_pb2_grpc.ImagesAsyncStub, socket: 
         assert (await service.ImageStatus(asked)).image.pinned
 
 
-async def test_verify_finds_what_a_disk_did(
+async def test_verify_finds_damage_by_a_disk(
     images: images_pb2_grpc.ImagesAsyncStub, manager: ImageManager, tmp_path: Path
 ) -> None:
     await _import(images, tmp_path, IMAGE, "example.com/app:1")
@@ -314,7 +314,7 @@ async def test_verify_finds_what_a_disk_did(
         await verdicts("example.com/nothing:1")
 
 
-async def test_verify_passes_over_what_is_removed_meanwhile(
+async def test_verify_skips_images_that_are_removed_during_the_check(
     images: images_pb2_grpc.ImagesAsyncStub,
     manager: ImageManager,
     tmp_path: Path,
@@ -416,7 +416,7 @@ def test_bars() -> None:
     assert all(text in drawn for text in ("aaaaaaaaaaaa", "bbbbbbbbbbbb", "filesystem", "done"))
 
 
-def test_a_host_that_is_passed_over_is_named_once() -> None:
+def test_skipped_host_is_named_once() -> None:
     console = Console(file=io.StringIO(), force_terminal=False, width=80)
     pull = pb.PullProgress(name="x", passed_over={"https://mirror.example": "refused \x1b[31m[red]"})
     with Bars(console) as bars:

@@ -1,4 +1,4 @@
-"""Which images may be pulled: by name, and by verifiers, which are real programs here."""
+"""Permission for pulls: by name, and by verifiers, which are real programs here."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_a_denied_repository_cannot_be_had_by_digest(tmp_path: Path, by: s
 
 
 @pytest.mark.parametrize("pattern", ["", "a b", "x" * 2000])
-def test_a_pattern_that_can_match_nothing(pattern: str) -> None:
+def test_pattern_that_can_match_no_name_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="no pattern"):
         PolicySettings(deny=(pattern,))
 
@@ -123,7 +123,7 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize(("script", "words"), VERDICTS.values(), ids=VERDICTS.keys())
-async def test_a_verifier_that_does_not_allow(tmp_path: Path, script: str, words: str) -> None:
+async def test_denial_of_a_verifier_fails_the_pull(tmp_path: Path, script: str, words: str) -> None:
     timeout = Seconds(5 if "sleep" in script else 60)
     directory = _verifier(tmp_path / "verifiers", "one", "echo one says yes")
     _verifier(directory, "two", script)
@@ -138,7 +138,7 @@ async def test_a_verifier_that_does_not_allow(tmp_path: Path, script: str, words
         assert registry.paths() == [MANIFEST]
 
 
-async def test_a_file_that_is_no_program(tmp_path: Path) -> None:
+async def test_verifier_that_is_no_program_fails_the_pull(tmp_path: Path) -> None:
     directory = _verifier(tmp_path / "verifiers", "one", "exit 0")
     (directory / "readme").write_text("no program")
     with LyingRegistry("app", "1", IMAGE) as registry:
@@ -173,7 +173,7 @@ async def test_a_verifier_ends_with_its_children(tmp_path: Path) -> None:
     await _ended(int(pid.read_text()))
 
 
-async def test_a_caller_that_goes_away_meanwhile(tmp_path: Path) -> None:
+async def test_caller_that_leaves_ends_its_verifier(tmp_path: Path) -> None:
     told = tmp_path / "told"
     os.mkfifo(told)
     directory = _verifier(tmp_path / "verifiers", "one", f"echo $$ > {told}; exec sleep 60")
@@ -202,7 +202,7 @@ def _runs(pid: int) -> bool:
 
 
 async def test_codes(tmp_path: Path) -> None:
-    """What the kubelet can tell from other errors it finds by the words that begin an UNKNOWN."""
+    """The kubelet tells these errors from others by the first words of an UNKNOWN."""
     directory = _verifier(tmp_path / "verifiers", "one", "echo not signed; exit 1")
     socket = tmp_path / "s"
     with LyingRegistry("app", "1", IMAGE) as registry:

@@ -88,7 +88,7 @@ async def test_an_import(calls: grpc.aio.Channel, tmp_path: Path) -> None:
     assert await _code(stub.Import(images_pb2.ImportRequest(path="/nothing"))) is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_caller_that_hangs_up(calls: grpc.aio.Channel, manager: ImageManager) -> None:
+async def test_pull_ends_with_its_caller(calls: grpc.aio.Channel, manager: ImageManager) -> None:
     release = threading.Event()
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -121,8 +121,11 @@ async def _code_of_cancelled(call: Awaitable[object]) -> None:
 
 
 @pytest.mark.parametrize("name", ["no//name", "app/UPPER:1", "a b", "x@sha256:12", "", "-"])
-async def test_a_name_that_cannot_be_parsed_is_not_there(calls: grpc.aio.Channel, name: str) -> None:
-    """As containerd answers: it looks for such a name, and finds nothing. One that is missing is an error."""
+async def test_name_that_cannot_be_parsed_is_absent(calls: grpc.aio.Channel, name: str) -> None:
+    """As containerd answers: containerd looks for such a name, and finds nothing.
+
+    A missing name is an error.
+    """
     service, spec = runtime_pb2_grpc.ImageServiceStub(calls), runtime_pb2.ImageSpec(image=name)
     status, remove = runtime_pb2.ImageStatusRequest(image=spec), runtime_pb2.RemoveImageRequest(image=spec)
     if not name:

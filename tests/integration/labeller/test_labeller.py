@@ -59,11 +59,11 @@ def read(path: Path) -> dict[str, str]:
 
 
 def known(labels: dict[str, str]) -> dict[str, str]:
-    """Whether this kernel has them is not the test's matter."""
+    """Independent of this kernel's features."""
     return {key: value for key, value in labels.items() if key != "xenpod.dev/user-namespaces"}
 
 
-async def test_a_file_of_features_follows_what_the_node_can(node: CriNode, tmp_path: Path) -> None:
+async def test_file_of_features_follows_the_node(node: CriNode, tmp_path: Path) -> None:
     folder, output = tmp_path / "features.d", Output(tmp_path / "labels.log")
     path = folder / "xenpod"
 
@@ -74,7 +74,7 @@ async def test_a_file_of_features_follows_what_the_node_can(node: CriNode, tmp_p
     async with started as process:
         await becomes(BASE)
         await node.daemon.stop()
-        # Nobody knows what the node can: what is said of it stays.
+        # The node's features are unknown: the labels stay.
         await output.line_with("[UNAVAILABLE]", PATIENCE)
         assert known(read(path)) == BASE
         node.configure(handlers={"fast": {}})

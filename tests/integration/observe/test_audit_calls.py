@@ -1,4 +1,4 @@
-"""The audit logs of both real daemons: every call that changes something, in order, by whom; no secret."""
+"""The audit logs of both real daemons: changing calls, in order, with callers, without secrets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,21 @@ import pytest
 
 from daemonkit.observe.audit.files import paths, verify_folder
 from tests.support.cri.cri_daemons import needs_node
-from tests.support.cri.cri_watch import Watched, watched
+from tests.support.cri.stage import Stage, StageSettings
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-pytestmark = [pytest.mark.root, needs_node]
+pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]
 
 SECRET = "s3cr3t-t0ken"
 ON = {"audit": {"to": "file"}}
 
 
-@pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
-    async with watched(tmp_path, ON, ON) as made:
-        yield made
+@pytest.fixture(scope="module")
+def stage_settings() -> StageSettings:
+    return StageSettings(ON, ON)
 
 
-def folders(stage: Watched) -> tuple[Path, Path]:
+def folders(stage: Stage) -> tuple[Path, Path]:
     """Of xenpod-cri and protectd."""
     return (
         stage.node.folder / "state" / "audit" / "xenpod-cri",
@@ -39,7 +37,7 @@ def folders(stage: Watched) -> tuple[Path, Path]:
 
 
 async def said(folder: Path, rpc: str, pod: str = "default/web") -> list[dict[str, Any]]:
-    """The entries of a log, once the call of this name, about the pod, is there."""
+    """The entries of a log, once the log has the RPC's call about the pod."""
     async with asyncio.timeout(60):
         while True:
             found = [json.loads(line) for path in paths(folder) for line in path.read_text().splitlines()]
@@ -48,7 +46,7 @@ async def said(folder: Path, rpc: str, pod: str = "default/web") -> list[dict[st
             await asyncio.sleep(0.05)
 
 
-async def test_a_pods_life_in_both_logs(stage: Watched) -> None:
+async def test_a_pods_life_in_both_logs(stage: Stage) -> None:
     ours, theirs = folders(stage)
     runtime = stage.client.runtime
     await stage.client.pods()
@@ -76,7 +74,7 @@ async def test_a_pods_life_in_both_logs(stage: Watched) -> None:
     await runtime.RemovePodSandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=pod.id), timeout=60)
 
     whole = await said(ours, "RemovePodSandbox")
-    begun = next(n for n, one in enumerate(whole) if one["rpc"].endswith("/RunPodSandbox"))
+    begun = next(n for n, one in enumerate(whole) if one["reply"] == {"pod_sandbox_id": pod.id})
     entries = whole[begun:]
     assert [one["rpc"].partition("/")[2] for one in entries] == [
         "RunPodSandbox", "CreateContainer", "StartContainer", "ExecSync", "PullImage",
@@ -100,7 +98,7 @@ async def test_a_pods_life_in_both_logs(stage: Watched) -> None:
         assert verify_folder(folder).wrong == []
 
 
-async def test_a_chain_survives_a_killed_daemon(stage: Watched) -> None:
+async def test_a_chain_survives_a_killed_daemon(stage: Stage) -> None:
     ours, theirs = folders(stage)
     await stage.client.run_pod("one")
     for daemon in (stage.node.protectd.daemon, stage.node.daemon):

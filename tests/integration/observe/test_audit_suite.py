@@ -1,4 +1,4 @@
-"""The audit log beside records that are not its own: what a proxy saw pass, what the metrics count."""
+"""The audit log beside independent records: a proxy's view of the calls, and the metrics' counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PODS = 6
 
 @dataclass
 class RecordedNode:
-    """A node with a proxy before it."""
+    """A node behind a proxy."""
 
     node: CriNode
     socket: Path
@@ -61,7 +61,7 @@ async def recorded(tmp_path: Path) -> AsyncIterator[RecordedNode]:
 
 
 async def live(client: Client, image: str, name: str) -> None:
-    """One pod's life, with calls that fail, and one whose caller does not wait."""
+    """A pod's life, with failed calls, and a call whose caller does not wait."""
     pod = await client.run_pod(name)
     container = await client.create(pod, image, ["sh", "-c", f": {PLANTED}; sleep 1000"])
     await client.start(container)
@@ -105,7 +105,7 @@ async def test_critest_is_in_the_log_whole(recorded: RecordedNode, tmp_path: Pat
 
 
 async def critest(socket: Path, folder: Path) -> int:
-    """Run the whole suite, whatever its outcome; how many of its specs passed."""
+    """Run the whole suite, with any result; the number of passed specs."""
     report, endpoint = folder / "critest.json", f"unix://{socket}"
     (folder / "crictl.yaml").write_text("{}\n")
     (folder / "tmp").mkdir()
@@ -115,7 +115,7 @@ async def critest(socket: Path, folder: Path) -> int:
             *("-config", str(folder / "crictl.yaml")),
             *("-runtime-endpoint", endpoint, "-image-endpoint", endpoint),
             *("-ginkgo.no-color", "-ginkgo.json-report", str(report)),
-            # Its digest is of an image that nobody else can make.
+            # A digest of an image that nobody else can make.
             *("-ginkgo.skip", "public image with digest"),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,

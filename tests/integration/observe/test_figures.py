@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
@@ -16,28 +16,27 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.support.cri.cri_daemons import CriNode, needs_node
-from tests.support.cri.cri_watch import Watched, watched
+from tests.support.cri.stage import Stage, StageSettings
 from tests.support.observe.prometheus import metrics_address, needs_prometheus, prometheus
 from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-pytestmark = [pytest.mark.root, needs_node, needs_prometheus]
+pytestmark = [pytest.mark.root, needs_node, needs_prometheus, pytest.mark.asyncio(loop_scope="module")]
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy" / "observability"
 ON = {"metrics": {"address": "127.0.0.1:0"}}
 SERIES = re.compile(r"\b(?:xenpod|grpc_server|process)_\w+(?:\{[^}]*\})?|\bup\{[^}]*\}")
 NOT_HERE = ("xenpod_delegate_up", "INTERNAL", '"cni.add"')
-"""In series that this node does not have: no delegate, no plugin that fails, no bug."""
+"""In series missing on this node: no delegate, no failing plugin, no bug."""
 
 
-@pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
-    async with watched(tmp_path, ON, ON) as made:
-        yield made
+@pytest.fixture(scope="module")
+def stage_settings() -> StageSettings:
+    return StageSettings(ON, ON)
 
 
 def panels() -> Iterator[tuple[str, str]]:
-    """Title and expression of all that the dashboard asks."""
+    """Title and expression of each query of the dashboard."""
     for panel in json.loads((DEPLOY / "dashboard.json").read_text())["panels"]:
         for target in panel.get("targets", []):
             yield panel["title"], target["expr"].replace("$node", ".*").replace("$__rate_interval", "1m")
@@ -49,7 +48,7 @@ def alerts() -> Iterator[tuple[str, str]]:
         yield rule["alert"], rule["expr"]
 
 
-async def use(stage: Watched, name: str) -> None:
+async def use(stage: Stage, name: str) -> None:
     """Use the node: a pod at work, calls and pulls that fail."""
     pod = await stage.client.run_pod(name)
     container = await stage.started(pod, "while true; do echo on; sleep 0.2; done")
@@ -66,7 +65,7 @@ def addresses(node: CriNode) -> dict[str, str]:
 
 
 async def text(address: str) -> str:
-    """What a scrape gets."""
+    """Result of a scrape."""
 
     def read() -> str:
         with urlopen(f"http://{address}/metrics", timeout=10) as reply:
@@ -75,7 +74,7 @@ async def text(address: str) -> str:
     return await asyncio.to_thread(read)
 
 
-async def test_every_panel_and_alert_has_its_series(stage: Watched, tmp_path: Path) -> None:
+async def test_every_panel_and_alert_has_its_series(stage: Stage, tmp_path: Path) -> None:
     targets = addresses(stage.node)
     rules = DEPLOY / "alerts.yaml"
     async with prometheus(tmp_path, targets, rules) as served:
@@ -83,9 +82,9 @@ async def test_every_panel_and_alert_has_its_series(stage: Watched, tmp_path: Pa
         await use(stage, "web")
         await served.until_any('xenpod_step_failures_total{step="image.pull"}')
         await served.until_any('grpc_server_handling_seconds_count{grpc_method="CreateZone"} > 0')
-        # A rate needs a value before it: what is counted for the first time has none.
+        # A rate needs an earlier value: the first value of a counter gives no rate.
         await use(stage, "other")
-        # All at once: for what is looked at last, the minute of its rate must not have passed.
+        # All at once: the minute of a rate must not have passed for the last query.
         asked = [(title, asyncio.create_task(served.until_any(expression))) for title, expression in panels()]
         assert len(asked) > 20
         await asyncio.wait([task for _, task in asked])
@@ -94,7 +93,7 @@ async def test_every_panel_and_alert_has_its_series(stage: Watched, tmp_path: Pa
         assert {one["metric"]["name"] for one in held} == {"default/web", "default/other"}
         assert all(float(one["value"][1]) > 0 for one in held)
         for alert, expression in alerts():
-            # Its condition need not hold, but what it speaks of must be there.
+            # The alert's condition may be false, but its series must be there.
             for series in SERIES.findall(expression):
                 if not any(word in series for word in NOT_HERE):
                     assert await served.until_any(series), f"{alert}: {series}"
@@ -109,7 +108,7 @@ async def test_every_panel_and_alert_has_its_series(stage: Watched, tmp_path: Pa
         assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
 
 
-async def test_removed_zone_leaves_no_series_in_the_metrics(stage: Watched) -> None:
+async def test_removed_zone_leaves_no_series_in_the_metrics(stage: Stage) -> None:
     pod = await stage.client.run_pod("short")
     address = addresses(stage.node)["protectd"]
     assert pod.id in await text(address)
@@ -117,7 +116,7 @@ async def test_removed_zone_leaves_no_series_in_the_metrics(stage: Watched) -> N
     assert pod.id not in await text(address)
 
 
-async def test_metrics_show_whether_protectd_is_up(stage: Watched) -> None:
+async def test_metrics_show_whether_protectd_is_up(stage: Stage) -> None:
     address = addresses(stage.node)["xenpod-cri"]
 
     async def shows(line: str) -> bool:
@@ -131,7 +130,7 @@ async def test_metrics_show_whether_protectd_is_up(stage: Watched) -> None:
     await until(partial(shows, "xenpod_protectd_up 1.0"))
 
 
-# By alert, series that make it fire: name and labels, values minute by minute (in promtool's words).
+# By alert, series that make the alert fire: name and labels, values minute by minute (in promtool's syntax).
 FIRES: dict[str, dict[str, str]] = {
     "XenpodDaemonDown": {'up{job="protectd"}': "0x60"},
     "XenpodProtectdUnreachable": {"xenpod_protectd_up": "0x60"},
@@ -175,7 +174,7 @@ FIRES: dict[str, dict[str, str]] = {
 }  # fmt: skip
 
 
-def test_every_alert_fires_when_it_should(tmp_path: Path) -> None:
+def test_every_alert_fires_on_its_series(tmp_path: Path) -> None:
     assert set(FIRES) == {name for name, _ in alerts()}
     tests = [
         {

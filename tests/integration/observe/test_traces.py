@@ -36,7 +36,7 @@ async def node(tmp_path: Path, collector: Collector) -> AsyncIterator[CriNode]:
 
 
 def path_to_root(spans: list[ReceivedSpan], name: str) -> list[str]:
-    """The names from a span up to the one whose parent is the kubelet's."""
+    """The names from a span up to the child of the kubelet's span."""
     by_id = {one.span.span_id: one for one in spans}
     (current,) = (one for one in spans if one.name == name)
     path = [current.name]
@@ -60,7 +60,9 @@ async def run(node: CriNode, name: str, *metadata: tuple[str, str]) -> str:
         return str(reply.pod_sandbox_id)
 
 
-async def test_a_pods_start_is_one_trace_below_the_kubelets_span(node: CriNode, collector: Collector) -> None:
+async def test_pod_start_is_a_single_trace_below_the_kubelets_span(
+    node: CriNode, collector: Collector
+) -> None:
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     run_pod, create, connect = (
         "runtime.v1.RuntimeService/RunPodSandbox",
@@ -93,7 +95,7 @@ async def test_a_pods_start_is_one_trace_below_the_kubelets_span(node: CriNode, 
 async def test_spans_from_the_zone_are_below_spans_of_the_host(
     node: CriNode, collector: Collector, tmp_path: Path
 ) -> None:
-    """Its boot below the host's, and each crun below the call for it."""
+    """The guest's boot is below the host's boot, and each crun below its call."""
     trace = "5bf92f3577b34da6a3ce929d0e0e4736"
     context = ("traceparent", f"00-{trace}-{KUBELET}-01")
     async with pulled(node, tmp_path / "registry") as image, node.client() as client:
@@ -129,7 +131,7 @@ async def test_spans_from_the_zone_are_below_spans_of_the_host(
         assert {a.key for a in child.attributes} == {"untrusted", "reported_us"}
 
 
-async def test_only_what_the_caller_traces_is_traced(node: CriNode, collector: Collector) -> None:
+async def test_only_traced_calls_of_the_caller_are_traced(node: CriNode, collector: Collector) -> None:
     plain, unsampled, sampled = "", "1" * 32, "2" * 32
     await run(node, "plain")
     await run(node, "unsampled", ("traceparent", f"00-{unsampled}-{KUBELET}-00"))
@@ -140,7 +142,7 @@ async def test_only_what_the_caller_traces_is_traced(node: CriNode, collector: C
     assert {one.trace for one in collector.spans} == {sampled}
 
 
-async def test_a_collector_that_is_away_costs_no_pod(tmp_path: Path) -> None:
+async def test_missing_collector_costs_no_pod(tmp_path: Path) -> None:
     node = CriNode(tmp_path, settings={"traces": {"endpoint": "http://127.0.0.1:9", "sampling": 1.0}})
     node.protectd.configure(traces={"endpoint": "http://127.0.0.1:9", "sampling": 1.0})
     try:

@@ -1,4 +1,4 @@
-"""Mount namespaces of zones on hosts whose root directory is a shared mount, as systemd makes it."""
+"""Mount namespaces of zones on hosts whose root directory is a shared mount, as under systemd."""
 
 from __future__ import annotations
 

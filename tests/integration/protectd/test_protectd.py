@@ -19,8 +19,13 @@ from tests.support.protect.zones import TIMEOUT, Zones, collected, failing, need
 from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_protectd]
+pytestmark = [pytest.mark.root, needs_protectd, pytest.mark.asyncio(loop_scope="module")]
 MIB = 1 << 20
+
+
+@pytest.fixture
+def zones(shared_zones: Zones) -> Zones:
+    return shared_zones
 
 
 async def test_the_life_of_a_zone(zones: Zones) -> None:
@@ -185,7 +190,7 @@ async def test_exec_on_a_terminal(zones: Zones) -> None:
 
 
 async def _no_process(zones: Zones, name: str, count: int) -> None:
-    """Only so many processes of this name are left in the zone."""
+    """Wait until the zone has ``count`` processes of this name."""
 
     def running() -> list[str]:
         return [one for one in leftovers.processes(zones.protectd.run_dir) if one.endswith(f" {name}")]
@@ -202,7 +207,7 @@ async def test_stats(zones: Zones) -> None:
     await zones.run("/bin/sh", "-c", "while :; do :; done", workload_id="busy", zone_id="z1")
     await zones.run("/bin/sleep", "100", workload_id="idle", zone_id="z2")
     async with asyncio.timeout(TIMEOUT):
-        while True:  # a zone that is late is left out of an answer, and one has to have worked
+        while True:  # an answer omits a late zone, and the busy workload needs CPU time
             answer = await zones.clients.workloads.WorkloadStats(pb.WorkloadStatsRequest(), timeout=TIMEOUT)
             rows = {row.id: row for row in answer.rows}
             if set(rows) == {"busy", "idle"} and rows["busy"].cpu_usage_ns > rows["idle"].cpu_usage_ns:
@@ -246,7 +251,7 @@ async def test_host(zones: Zones) -> None:
     assert info.memory.total_bytes == info.memory.free_bytes + info.memory.reserved_bytes
 
 
-# -- what is refused
+# -- refusals
 
 
 async def test_refusals(tmp_path: Path, busybox_image: Path) -> None:
@@ -289,7 +294,7 @@ async def test_refusals(tmp_path: Path, busybox_image: Path) -> None:
         assert list(answer.workloads) == []
 
 
-async def test_an_image_that_is_none(zones: Zones) -> None:
+async def test_corrupt_image_is_refused(zones: Zones) -> None:
     await zones.create_zone()
     corrupt = zones.folder / "corrupt.squashfs"
     corrupt.write_bytes(b"hsqs" + b"\0" * 8188)

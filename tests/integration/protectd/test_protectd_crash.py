@@ -1,4 +1,4 @@
-"""SIGKILL of protectd at each recorded step: then an operation is complete, or nothing of it is left."""
+"""SIGKILL of protectd at each recorded step: afterwards an operation is complete, or undone."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def witness(zones: Zones) -> None:
 
 
 async def still_counts(zones: Zones) -> None:
-    """Check that the workload went on: its exit code is there, and each line once."""
+    """Check that the workload went on: the exit code is there, and each line once."""
     await zones.exec("/bin/sh", "-c", "echo > /stop", workload_id="counter")
     ended = await zones.wait("counter")
     assert (ended.exit_code, ended.reason) == (42, "Error")
@@ -89,7 +89,7 @@ async def test_create_zone(zones: Zones, step: str) -> None:
 
 
 async def _only_the_witness(zones: Zones) -> None:
-    """One domain, one disk, and nothing of any other."""
+    """One domain, one disk, and nothing of any other domain."""
     run_dir, folder = zones.protectd.run_dir, zones.folder
 
     def seen() -> tuple[int, int, list[str], int, int]:
@@ -151,7 +151,7 @@ async def test_start_workload(zones: Zones, step: str) -> None:
     await armed(zones, step)
     await killed(zones, zones.start())
     await connected(zones)
-    # Else it has been started, and is known to be as soon as its zone has told.
+    # Otherwise the workload has been started, and runs once its zone has reported.
     if step == "workload-start.begun":
         assert (await zones.get()).state == pb.WORKLOAD_STATE_CREATED
         await zones.start()
@@ -215,7 +215,7 @@ async def until_ids(zones: Zones, ids: list[str]) -> None:
 
 @killed_at(["reconcile.loaded", "reconcile.shared", "reconcile.adopted"])
 async def test_rates_of_disks(zones: Zones, step: str) -> None:
-    """Held while nobody is there, and then for the disks that the zone gets from then on."""
+    """Held during the outage, and afterwards for the zone's new disks."""
     rates = pb.DiskRates(read_bytes=123 << 20)
     await zones.create_zone(disk_rates=rates)
     await zones.run("/bin/sleep", "1000")
@@ -239,7 +239,7 @@ async def test_rates_of_disks(zones: Zones, step: str) -> None:
 
 @killed_at(steps("zone-rates"))
 async def test_change_rates_of_disks(zones: Zones, step: str) -> None:
-    """What is recorded is what the host holds, on whichever side of the step."""
+    """The record equals the host's state, on either side of the step."""
     await zones.create_zone(disk_rates=pb.DiskRates(read_bytes=123 << 20))
     await zones.run("/bin/sleep", "1000")
     await armed(zones, step)
@@ -263,7 +263,7 @@ def _rates(zones: Zones) -> dict[int, int]:
 
 @killed_at(["reconcile.loaded", "reconcile.shared", "resync.listed", "resync.joined", "reconcile.adopted"])
 async def test_restart(zones: Zones, step: str) -> None:
-    """Killed while it adopts, and again; what runs does not notice."""
+    """Killed during the adoption, and again; running workloads do not notice."""
     await witness(zones)
     await zones.protectd.daemon.crash()
     zones.protectd.configure(faults={"kill_at": step})

@@ -76,7 +76,7 @@ async def test_kind_of_a_zones_death_is_told_to_all_callers(
 
 
 async def _seen(zones: Zones) -> tuple[str, str]:
-    """The death as who watches is told of it."""
+    """The zone's death in the event of a watcher."""
     async for event in zones.clients.host.Watch(pb.WatchRequest()):
         if event.zone.state == pb.ZONE_STATE_DEAD:
             return event.zone.death_kind, event.zone.console
@@ -101,7 +101,7 @@ async def test_a_console_is_followed(zones: Zones, capsys: pytest.CaptureFixture
         await _console(zones)
 
 
-async def test_a_boot_that_never_ends_says_so(tmp_path: Path, busybox_image: Path) -> None:
+async def test_endless_boot_is_reported(tmp_path: Path, busybox_image: Path) -> None:
     faults = {"toolstack": {"fault": [{"at": "open_channel", "kind": "stall", "times": 0}]}}
     async with serving(tmp_path, busybox_image, faults=faults, timeouts={"boot": "1s"}) as zones:
         with pytest.raises(grpc.aio.AioRpcError) as failed:
@@ -113,7 +113,7 @@ async def test_a_boot_that_never_ends_says_so(tmp_path: Path, busybox_image: Pat
         await zones.nothing_left()
 
 
-async def test_a_zone_that_dies_while_it_is_made_says_how(tmp_path: Path, busybox_image: Path) -> None:
+async def test_zone_death_during_the_creation_names_the_death(tmp_path: Path, busybox_image: Path) -> None:
     faults = {"toolstack": {"fault": [{"at": "unpause", "kind": "die"}]}}
     async with serving(tmp_path, busybox_image, faults=faults) as zones:
         with pytest.raises(grpc.aio.AioRpcError) as failed:
@@ -122,7 +122,7 @@ async def test_a_zone_that_dies_while_it_is_made_says_how(tmp_path: Path, busybo
         await zones.nothing_left()
 
 
-async def test_a_zone_whose_agent_stays_silent_is_ended(tmp_path: Path, busybox_image: Path) -> None:
+async def test_zone_with_a_silent_agent_is_ended(tmp_path: Path, busybox_image: Path) -> None:
     """Every connection after the first is silent, as when its ring is lost."""
     async with serving(tmp_path, busybox_image, timeouts={"silence": "1s", "boot": "1s"}) as zones:
         await zones.create_zone()

@@ -1,34 +1,34 @@
-"""File volumes over protect.v1: copies that follow the host, what is shared instead, what comes back."""
+"""File volumes over protect.v1: copies that follow the host, shared paths, and returned files."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+import pytest_asyncio
 
 from tests.support.cri.kubelet_files import AtomicFiles, PodFiles, pod_files
 from tests.support.images import busybox
 from tests.support.protect.crashes import armed, connected, killed, workloads
-from tests.support.protect.zones import Zones, failing, needs_protectd, serving
+from tests.support.protect.zones import Zones, failing, needs_protectd
 from tests.support.session.checkpoints import killed_at
 from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_protectd]
+pytestmark = [pytest.mark.root, needs_protectd, pytest.mark.asyncio(loop_scope="module")]
 Code = grpc.StatusCode
 
 
-@pytest.fixture
-async def zones(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
-    async with serving(tmp_path, busybox_image) as zones:
-        zone = await zones.create_zone()
-        assert zone.file_volumes
-        yield zones
+@pytest_asyncio.fixture(loop_scope="module")
+async def zones(shared_zones: Zones) -> Zones:
+    zone = await shared_zones.create_zone()
+    assert zone.file_volumes
+    return shared_zones
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def sh(zones: Zones, script: str, workload: str = "w1") -> str:
 
 
 async def shows(zones: Zones, script: str, text: str, workload: str = "w1") -> None:
-    """Until a script in the workload says this."""
+    """Wait until a script in the workload prints the text."""
     said = await sh(
         zones, f"until [ \"$({script} 2>/dev/null)\" = '{text}' ]; do :; done; {script}", workload
     )
@@ -106,7 +106,7 @@ async def test_the_host_is_followed(zones: Zones, files: AtomicFiles) -> None:
 
 
 async def test_a_version_is_seen_as_a_whole(zones: Zones, files: AtomicFiles) -> None:
-    """While new ones come, a reader of two files finds them of one version, through one look at ..data."""
+    """During changes, a reader of two files finds both of one version, through one open of ..data."""
     files.write({"a": "0", "b": "0"})
     await started(zones, volume(files.path))
     script = (
@@ -153,7 +153,6 @@ async def test_a_file_is_written_in_place_for_all(zones: Zones, pod: PodFiles) -
 async def test_end_of_the_termination_log_is_on_the_host_before_the_workloads_end_is_told(
     zones: Zones, pod: PodFiles, script: str
 ) -> None:
-    """The end of its file is on the host before its end is told."""
     log = pod.termination_log()
     asked = volume(log, volume="", keep_current=False, writable=True, return_bytes=4096)
     write = f"i=0; while [ $i -lt 100 ]; do echo $i {'x' * 50} >> /v0; i=$((i+1)); done"
@@ -187,7 +186,7 @@ async def test_returned_file_is_not_written_through_a_symbolic_link(
 async def test_a_file_with_a_link_or_another_name_is_not_written_back(
     zones: Zones, pod: PodFiles, tmp_path: Path
 ) -> None:
-    """They are shared; the directory ``beneath`` may have links in its own path."""
+    """Such paths are shared; the directory ``beneath`` may have links in its own path."""
     victim, log, named = tmp_path / "victim", pod.termination_log(), pod.termination_log()
     victim.write_text("kept")
     (tmp_path / "away").symlink_to(pod.path.parents[1])
@@ -212,7 +211,7 @@ async def test_a_file_with_a_link_or_another_name_is_not_written_back(
     assert (log.read_text(), victim.read_text()) == ("left\n", "kept")
 
 
-async def test_a_file_that_gets_another_name_is_not_written_back(
+async def test_file_with_a_second_name_is_not_written_back(
     zones: Zones, pod: PodFiles, tmp_path: Path
 ) -> None:
     log = pod.termination_log()
@@ -227,7 +226,7 @@ async def test_a_file_that_gets_another_name_is_not_written_back(
 async def test_sub_path_and_plain_directory_are_copied_once_and_not_renewed(
     zones: Zones, files: AtomicFiles, pod: PodFiles, tmp_path: Path
 ) -> None:
-    """A part of a volume stays what it was, as a kubelet's mount of it does."""
+    """A part of a volume stays unchanged, as in a kubelet's mount of the part."""
     one = pod.sub_path(files.path, "a")
     below = tmp_path / "plain"
     (below / "x").mkdir(parents=True)
@@ -242,7 +241,7 @@ async def test_sub_path_and_plain_directory_are_copied_once_and_not_renewed(
     assert os.listdir(f"/proc/{zone}/root/run/xenpod/files") == []
 
 
-async def test_volumes_that_cannot_be_copied_are_shared(
+async def test_uncopyable_volumes_are_shared(
     zones: Zones, files: AtomicFiles, pod: PodFiles, tmp_path: Path
 ) -> None:
     """With a bind from the same place: the caller need not know."""
@@ -293,7 +292,7 @@ async def test_invalid_file_volume_is_refused(zones: Zones, files: AtomicFiles) 
             await create(zones, *volumes)
 
 
-async def test_a_volume_that_vanishes_and_comes_again(
+async def test_vanished_volume_is_followed_after_its_return(
     zones: Zones, files: AtomicFiles, pod: PodFiles
 ) -> None:
     await started(zones, volume(files.path))

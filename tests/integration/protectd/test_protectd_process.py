@@ -1,4 +1,4 @@
-"""protectd as a program: its start, its stop, its command line, what it does not know."""
+"""protectd as a program: start, stop, command line, unknown domains."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_stop_leaves_zones_running_and_waits_for_nobody(zones: Zones) ->
     zone = await zones.create_zone()
     await zones.run("/bin/sh", "-c", "while [ ! -e /go ]; do sleep 0.05; done; echo end; exit 4")
     waiting = asyncio.create_task(zones.wait())
-    for again in (True, True, False):  # a machine that stands still is forgiven twice
+    for again in (True, True, False):  # a stall of the machine is forgiven twice
         watch = zones.clients.host.Watch(pb.WatchRequest(), timeout=TIMEOUT, wait_for_ready=True)
         await anext(aiter(watch))
         begin = time.monotonic()
@@ -59,8 +59,8 @@ async def test_a_stop_leaves_zones_running_and_waits_for_nobody(zones: Zones) ->
     assert zones.lines() == ["stdout F end"]
 
 
-async def test_domains_it_does_not_know_are_reported_and_left_alone(zones: Zones) -> None:
-    """Its state is lost, and comes back: nothing was done to the domain meanwhile."""
+async def test_unknown_domains_are_reported_and_left_alone(zones: Zones) -> None:
+    """The state is lost, and comes back: nothing was done to the domain in between."""
     zone = await zones.create_zone()
     await zones.protectd.daemon.stop()
     state = zones.folder / "state"
@@ -80,7 +80,7 @@ async def test_domains_it_does_not_know_are_reported_and_left_alone(zones: Zones
 
 
 async def test_zones_keep_their_mode_when_the_default_becomes_another(zones: Zones) -> None:
-    """As after an upgrade, or on a host whose firmware now allows what it did not."""
+    """As after an upgrade, or on a host with a changed firmware setting."""
     assert (await zones.create_zone()).mode == pb.ZONE_MODE_PV
     await zones.protectd.daemon.stop()
     zones.protectd.configure(fake={"hvm": True, "hap": True})
@@ -92,7 +92,7 @@ async def test_zones_keep_their_mode_when_the_default_becomes_another(zones: Zon
     assert facts.pid1 == "init"
 
 
-async def test_only_one_for_a_state_directory(zones: Zones) -> None:
+async def test_second_protectd_on_a_state_directory_is_refused(zones: Zones) -> None:
     second = Protectd(zones.folder / "second", settings={"state_dir": str(zones.folder / "state")})
     with pytest.raises(DaemonFailed, match="another protectd runs on it"):
         await second.daemon.start()
@@ -125,7 +125,7 @@ async def test_a_wrong_configuration(tmp_path: Path, text: str, said: str) -> No
     assert status == 2 and said in error and str(config) in error
 
 
-async def test_a_reserve_that_leaves_nothing(tmp_path: Path) -> None:
+async def test_reserve_of_all_memory_is_refused(tmp_path: Path) -> None:
     protectd = Protectd(tmp_path, settings={"memory": {"reserve": "64GiB"}})
     with pytest.raises(DaemonFailed) as failed:
         await protectd.daemon.start()
@@ -162,7 +162,7 @@ async def test_the_command(zones: Zones) -> None:
 
 
 def _fill(path: Path) -> None:
-    """Fill the disk with one file."""
+    """Fill the disk with a file."""
     with path.open("wb", buffering=0) as file, pytest.raises(OSError):
         while True:
             file.write(bytes(4096))

@@ -1,4 +1,4 @@
-"""Zones whose records are lost, and a host that shuts down, on the real daemon; also when it is killed."""
+"""Zones with lost records, and a host's shutdown, on the real daemon; also with kills of the daemon."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEAF = "trap '' TERM; echo up; while :; do sleep 0.05; done"
 
 
 async def command(zones: Zones, *words: str) -> str:
-    """What ``protect`` prints."""
+    """Output of ``protect``."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "protectctl", *words, "--socket", str(zones.protectd.daemon.socket)],
@@ -53,7 +53,7 @@ async def lose_records(zones: Zones, **faults: object) -> None:
 
 
 async def stranger(zones: Zones) -> pb.Stranger:
-    """The only one."""
+    """The only zone."""
     answer = await zones.clients.zones.ListStrangers(
         pb.ListStrangersRequest(), timeout=TIMEOUT, wait_for_ready=True
     )
@@ -67,7 +67,7 @@ async def states(zones: Zones) -> dict[str, pb.ZoneState.ValueType]:
 
 
 async def test_a_lost_zone_is_adopted(zones: Zones) -> None:
-    """Its workloads, which nobody knows any more, end: whoever had them made has them made again."""
+    """The zone's workloads, unknown now, end: their owner makes them again."""
     await zones.create_zone(hostname="kept")
     await zones.run("/bin/sleep", "1000")
     await lose_records(zones)
@@ -101,7 +101,7 @@ async def test_a_lost_zone_is_removed(zones: Zones) -> None:
 
 @pytest.mark.slow
 @killed_at(steps("zone-adopt"))
-async def test_killed_while_it_adopts(zones: Zones, step: str) -> None:
+async def test_kill_during_an_adoption(zones: Zones, step: str) -> None:
     await zones.create_zone()
     await zones.run("/bin/sleep", "1000")
     await lose_records(zones, kill_at=step)
@@ -120,7 +120,7 @@ async def test_killed_while_it_adopts(zones: Zones, step: str) -> None:
 
 @pytest.mark.slow
 @killed_at(steps("stranger-remove"))
-async def test_killed_while_it_removes(zones: Zones, step: str) -> None:
+async def test_kill_during_a_removal(zones: Zones, step: str) -> None:
     await zones.create_zone()
     await lose_records(zones, kill_at=step)
     remove = pb.RemoveStrangerRequest(uuid=(await stranger(zones)).uuid)
@@ -180,7 +180,7 @@ async def _noticed(zones: Zones, true: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def test_a_reboot_is_told_from_a_restart(zones: Zones) -> None:
-    """By the boot that the zone's record names; here another one than the host's."""
+    """By the boot in the zone's record; here another boot than the host's."""
     zone = await zones.create_zone()
     await zones.protectd.daemon.crash()
     with suppress(ProcessLookupError):

@@ -54,7 +54,7 @@ async def memory(zones: Zones) -> pb.MemoryLedger:
 @pytest.mark.slow
 @killed_at(steps("reservation-make", "reservation-bind", "reservation-release"))
 async def test_killed_at_a_step(zones: Zones, step: str) -> None:
-    """What was answered holds; what was not is done or not, and asking again ends it."""
+    """Answered requests hold; an unanswered request is done or not, and a retry completes the request."""
     await small(zones)
     await make(zones, "kept", "pod-k")
     await armed(zones, step)
@@ -86,7 +86,7 @@ async def test_killed_at_a_step(zones: Zones, step: str) -> None:
 @pytest.mark.slow
 @killed_at([step for step in steps("zone-create") if "scratch" not in step])
 async def test_a_zone_from_a_reservation_killed_at_a_step(zones: Zones, step: str) -> None:
-    """Its reservation is there for the next attempt, and nothing is promised twice."""
+    """The reservation is there for the next attempt, and nothing is promised twice."""
     await small(zones)
     await make(zones, "claim", "pod-1")
     await armed(zones, step)
@@ -137,7 +137,7 @@ async def test_many_at_once_fill_the_host_and_no_more(zones: Zones) -> None:
     assert (now.total_bytes, now.reserved_bytes, now.free_bytes) == (TOTAL, TOTAL, 0)
 
 
-async def test_memory_that_others_take_is_seen(zones: Zones) -> None:
+async def test_memory_taken_by_other_domains_is_seen(zones: Zones) -> None:
     await small(zones)
     watch = zones.clients.reservations.WatchCapacity(rpb.WatchCapacityRequest())
     assert (await next_message(watch)).free_bytes == TOTAL
@@ -167,7 +167,7 @@ async def test_a_host_for_reservations_only(zones: Zones) -> None:
 
 
 async def test_no_more_zones_than_the_host_has_room_for(zones: Zones) -> None:
-    """Whatever memory is free: preflight says how many, and the next one is refused for that reason."""
+    """Independent of free memory: preflight gives the maximum, and the next zone is refused."""
     await zones.protectd.daemon.stop()
     zones.protectd.configure(fake={"memory": "64GiB", "domains_most": 2})
     await zones.protectd.daemon.start()

@@ -1,4 +1,4 @@
-"""ResizeZone on a real zone: what the kernel holds, what the zone says, and SIGKILL at each step."""
+"""ResizeZone on a real zone: the kernel's limits, the zone's report, and SIGKILL at each step."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_up_and_down(zones: Zones) -> None:
 
 
 async def test_memory_in_use_is_not_taken(zones: Zones) -> None:
-    """Refused with what the zone could be, everything else left as it was; the workload runs on."""
+    """The refusal names the possible size; everything else is unchanged, and the workload runs on."""
     await zones.create_zone(resources=BEGIN)
     fill = "dd if=/dev/zero of=/kept bs=1M count=150 2>/dev/null; echo full; sleep 1000"
     await zones.run("/bin/sh", "-c", fill)
@@ -98,8 +98,8 @@ def _direction(step: str) -> pb.ZoneResources:
 
 
 @killed_at(steps("zone-resize"))
-async def test_killed_while_it_resizes(zones: Zones, step: str) -> None:
-    """All of it, or nothing; and what is recorded is what is held and what the zone says."""
+async def test_kill_during_a_resize(zones: Zones, step: str) -> None:
+    """All of the resize, or nothing; record, host and zone agree."""
     await zones.create_zone(resources=BEGIN)
     await zones.run("/bin/sleep", "1000")
     await armed(zones, step)
@@ -113,7 +113,7 @@ async def test_killed_while_it_resizes(zones: Zones, step: str) -> None:
 
 
 @killed_at(steps("zone-restore"))
-async def test_killed_while_it_puts_back(zones: Zones, step: str) -> None:
+async def test_kill_during_the_undo_of_a_resize(zones: Zones, step: str) -> None:
     await zones.create_zone(resources=BEGIN)
     await armed(zones, "zone-resize.cpus-given")
     with suppress(grpc.aio.AioRpcError):

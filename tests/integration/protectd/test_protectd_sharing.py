@@ -1,4 +1,4 @@
-"""What serves a zone's volumes, by protect.v1: asked for where it is needed; what follows from its end."""
+"""File servers of a zone's volumes, by protect.v1: their start on request, and the effects of their end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOST = "the file server of its volumes ended: injected fault"
 
 
 def dies(after_ms: int, **more: object) -> dict[str, object]:
-    """What serves the directory says so long after it was asked for that it has ended."""
+    """The directory's server reports its end long after its start."""
     return {"toolstack": {"fault": [{"at": "share", "kind": "die", "after_ms": after_ms, **more}]}}
 
 
@@ -48,7 +48,7 @@ async def test_end_of_the_file_server_ends_workloads_with_volumes_and_says_why(
             await zones.start("created")
         assert LOST in said[0]
         assert (await zones.get("plain")).state == pb.WORKLOAD_STATE_RUNNING
-        # The next one has another session.
+        # The next server has another session.
         await sleeping(zones, "next", volume)
         assert (await zones.get("next")).state == pb.WORKLOAD_STATE_RUNNING
 

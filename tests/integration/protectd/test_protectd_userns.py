@@ -15,15 +15,20 @@ from tests.support.protect.disk_source import DiskSource
 from tests.support.protect.zones import Zones, failing, needs_protectd, stack
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_protectd]
+pytestmark = [pytest.mark.root, needs_protectd, pytest.mark.asyncio(loop_scope="module")]
 Code = grpc.StatusCode
 FIRST, LENGTH = 300_000, 65_536
 MAPPING = pb.IdMapping(host_id=FIRST, length=LENGTH)
 
 
 @pytest.fixture
+def zones(shared_zones: Zones) -> Zones:
+    return shared_zones
+
+
+@pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """An image of this test alone: so loop devices on it are its own."""
+    """An image of this test alone: loop devices on the image are this test's."""
     folder = tmp_path / "model"
     folder.mkdir()
     return volume_squashfs(folder)
@@ -43,7 +48,7 @@ async def sh(zones: Zones, script: str, workload: str = "w1") -> str:
 
 
 async def test_ids_of_a_volume_are_the_pod_s(zones: Zones, source: DiskSource) -> None:
-    """Root of the pod is root of the volume, and nobody else; without a mapping it is nobody's."""
+    """Root of the pod is root of the volume, and nobody else; without a mapping the files are nobody's."""
     (source.path / "theirs").write_text("")
     os.chown(source.path / "theirs", 1000, 100)
     (source.path / "plain").mkdir()
@@ -69,7 +74,7 @@ async def test_ids_of_a_volume_are_the_pod_s(zones: Zones, source: DiskSource) -
     await source.freed()
 
 
-async def test_a_volume_whose_file_system_cannot(zones: Zones, tmp_path: Path) -> None:
+async def test_volume_without_support_for_mapped_ids_is_refused(zones: Zones, tmp_path: Path) -> None:
     await zones.create_zone(id_mapping=MAPPING)
     await zones.create_zone("z2")
     place = tmp_path / "ram"
@@ -88,7 +93,7 @@ async def test_a_volume_whose_file_system_cannot(zones: Zones, tmp_path: Path) -
 
 
 async def test_image_volumes(zones: Zones, model: Path) -> None:
-    """With and without a user namespace; the same image in two containers; its disks go with them."""
+    """With and without a user namespace; the same image in two containers; the disks go with them."""
     await zones.create_zone(id_mapping=MAPPING)
     await zones.create_zone("z2")
     for workload, zone, mapped in (("w1", "z1", True), ("w2", "z1", True), ("w3", "z2", False)):
@@ -104,12 +109,12 @@ async def test_image_volumes(zones: Zones, model: Path) -> None:
         assert said.startswith("a file\ndeeper\n0\n") and "Read-only file system" in said
     await zones.delete("w1")
     assert await sh(zones, "cat /part/er", "w2") == "deeper\n"
-    # One disk for each workload and image, however often it is used there.
+    # A disk for each workload and image, independent of the number of uses there.
     attached = subprocess.run(["losetup", "-j", str(model)], check=True, capture_output=True, text=True)
     assert len(attached.stdout.splitlines()) == 2
 
 
-async def test_image_volumes_that_cannot_be(zones: Zones, model: Path, tmp_path: Path) -> None:
+async def test_impossible_image_volumes_are_refused(zones: Zones, model: Path, tmp_path: Path) -> None:
     await zones.create_zone()
 
     def volume(**fields: object) -> pb.ImageVolume:
@@ -136,7 +141,7 @@ async def test_image_volumes_that_cannot_be(zones: Zones, model: Path, tmp_path:
 
 
 @pytest.mark.parametrize("mapping", [(0, 0), (2**32 - 1, 1), (5, 2**32 - 5)])
-async def test_mappings_that_make_no_sense(zones: Zones, mapping: tuple[int, int]) -> None:
+async def test_invalid_mappings_are_refused(zones: Zones, mapping: tuple[int, int]) -> None:
     async with failing(Code.INVALID_ARGUMENT) as said:
         await zones.create_zone(id_mapping=pb.IdMapping(host_id=mapping[0], length=mapping[1]))
     assert "id mapping" in said[0]

@@ -49,7 +49,7 @@ async def create(zones: Zones, models: list[Path]) -> None:
 
 
 def attached(models: list[Path]) -> list[str]:
-    """The loop devices that the images have."""
+    """The loop devices of the images."""
     commands = [["losetup", "-n", "-O", "NAME", "-j", str(model)] for model in models]
     done = [subprocess.run(command, check=True, capture_output=True, text=True) for command in commands]
     return [line for one in done for line in one.stdout.split()]
@@ -74,7 +74,7 @@ async def test_create(zones: Zones, models: list[Path], step: str) -> None:
     await killed(zones, create(zones, models))
     await connected(zones)
     if "w1" not in await workloads(zones):
-        # Its undo may still be under way: a delete waits for it, and finds nothing to do.
+        # The undo may still be in flight: a delete waits for the undo, and finds nothing to do.
         await zones.delete()
         await until(lambda: not attached(models))
         await create(zones, models)

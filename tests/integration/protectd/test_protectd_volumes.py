@@ -1,4 +1,4 @@
-"""Volumes over protect.v1: what containers see of the host, what the host sees of them, what is left."""
+"""Volumes over protect.v1: the containers' view of the host, the host's view of them, and remains."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
 import pytest
+import pytest_asyncio
 
 from protect.host import mounts
 from tests.support.images import busybox
 from tests.support.protect.disk_source import DiskSource
-from tests.support.protect.zones import Zones, failing, needs_protectd, serving
+from tests.support.protect.zones import Zones, failing, needs_protectd
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_protectd]
+pytestmark = [pytest.mark.root, needs_protectd, pytest.mark.asyncio(loop_scope="module")]
 Code = grpc.StatusCode
 
 
-@pytest.fixture
-async def zones(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
-    async with serving(tmp_path, busybox_image) as zones:
-        await zones.create_zone()
-        yield zones
+@pytest_asyncio.fixture(loop_scope="module")
+async def zones(shared_zones: Zones) -> Zones:
+    await shared_zones.create_zone()
+    return shared_zones
 
 
 def volume(path: Path | str, name: str = "0", **more: bool) -> pb.Volume:
@@ -77,7 +76,7 @@ async def test_directories_and_files_both_ways(zones: Zones, tmp_path: Path) -> 
     )
     assert (folder / "b").read_text() == "back\n" and (folder / "deep/er").is_dir()
     assert (tmp_path / "hosts").read_text() == "127.0.0.1 localhost\nmore\nend\n"
-    # Where the link leads now is nothing to a workload that has what it led to.
+    # A new target of the link does not matter to a running workload with the old target.
     (tmp_path / "link").unlink()
     (tmp_path / "link").symlink_to("/")
     assert (await sh(zones, "cat /v2/a"))[1] == "from the host\n"
@@ -90,7 +89,7 @@ async def test_read_only(zones: Zones, tmp_path: Path) -> None:
         await started(zones, volume(tmp_path / "folder", readonly=True), options=("rprivate", "ro"))
         code, said = await sh(zones, "echo no > /v0/a")
         assert code != 0 and "Read-only" in said
-        # What the workload's own configuration asks for does not open what the host holds closed below it.
+        # Mount options of the workload do not open a mount that the host holds read-only below.
         for workload, options in (("w2", ("rslave", "ro")), ("w3", ("rprivate", "rro"))):
             both = volume(tmp_path / "folder", readonly=True)
             await started(zones, both, workload=workload, options=options)
@@ -169,8 +168,8 @@ async def test_unsuitable_host_path_is_refused(zones: Zones, tmp_path: Path) -> 
     assert (tmp_path / "made/deep").stat().st_mode & 0o7777 == 0o755
 
 
-async def test_the_host_can_take_away_what_it_shares(zones: Zones, source: DiskSource) -> None:
-    """While a workload has it a mount point can be removed; when it has ended nobody holds the disk."""
+async def test_host_can_unmount_a_shared_directory(zones: Zones, source: DiskSource) -> None:
+    """During the workload a mount point can be removed; after the workload nobody holds the disk."""
     below = source.path / "below"
     below.mkdir()
     mounts.tmpfs(below, "size=64k")
@@ -208,11 +207,11 @@ async def test_fifty_volumes(zones: Zones, tmp_path: Path) -> None:
     assert (await sh(zones, script))[1] == "".join(f"{number}\n" for number in range(50))
 
 
-async def test_a_volume_that_holds_everything(zones: Zones, tmp_path: Path) -> None:
+async def test_volume_with_the_zones_area_below(zones: Zones) -> None:
     """The area of zones is in no copy of the tree around it: volumes would be in volumes without end."""
-    await started(zones, volume(tmp_path))
-    await started(zones, volume(tmp_path, follow_host=False), volume("/etc", "1"), workload="w2")
-    at = zones.protectd.run_dir.relative_to(tmp_path)
+    await started(zones, volume(zones.folder))
+    await started(zones, volume(zones.folder, follow_host=False), volume("/etc", "1"), workload="w2")
+    at = zones.protectd.run_dir.relative_to(zones.folder)
     for workload in ("w1", "w2"):
         assert await sh(zones, f"ls /v0/{at}/volumes/z1", workload) == (0, "")
 
@@ -230,8 +229,8 @@ async def test_volumes_work_after_a_crash_of_protectd(zones: Zones, source: Disk
 
 
 async def test_area_on_a_host_with_shared_mounts_leaves_no_mount(zones: Zones, tmp_path: Path) -> None:
-    """As on a host that systemd has booted: nothing of it comes back to the host, or stays."""
-    # Of other places a mount goes with its directory, as other tests remove theirs.
+    """As on a host that systemd has booted: no mount comes back to the host, or stays."""
+    # A mount below another directory goes with the directory, as other tests remove theirs.
     program = (
         "mount -t tmpfs none /mnt && mount --make-rshared /mnt && grep -c /mnt /proc/self/mountinfo && "
         f"{sys.executable} -c 'from pathlib import Path; from protect.volumes.area import Area\n"

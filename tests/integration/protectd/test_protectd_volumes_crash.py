@@ -1,4 +1,4 @@
-"""SIGKILL of protectd at each step that has to do with volumes: nothing of them stays behind."""
+"""SIGKILL of protectd at each step of volumes: nothing of the volumes stays behind."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_create(zones: Zones, source: DiskSource, step: str) -> None:
     await killed(zones, create(zones, source))
     await connected(zones)
     if "w1" not in await workloads(zones):
-        # Its undo may still be under way: a delete waits for it, and finds nothing to do.
+        # The undo may still be in flight: a delete waits for the undo, and finds nothing to do.
         await zones.delete()
         assert places(zones) == []
         await create(zones, source)
@@ -74,7 +74,7 @@ async def test_exit(zones: Zones, source: DiskSource, step: str) -> None:
 
 
 @killed_at(["workload-delete.ended", "workload-delete.disk-detached", "workload-delete.volumes-detached"])
-async def test_delete_of_one_that_never_ran(zones: Zones, source: DiskSource, step: str) -> None:
+async def test_delete_of_a_workload_that_never_ran(zones: Zones, source: DiskSource, step: str) -> None:
     await zones.create_zone()
     await create(zones, source)
     await armed(zones, step)
@@ -120,7 +120,7 @@ async def test_destroy_zone(zones: Zones, source: DiskSource, step: str) -> None
     await source.freed()
 
 
-async def test_a_zone_that_ended_while_protectd_was_away(zones: Zones, source: DiskSource) -> None:
+async def test_zone_end_during_an_outage_of_protectd(zones: Zones, source: DiskSource) -> None:
     zone = await zones.create_zone()
     await create(zones, source)
     await zones.start()

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 
-from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
-from tools.localnode.client import Client, Pod
+from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.stage import Stage
+from tests.support.waiting import until
+from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [
@@ -37,20 +39,16 @@ LARGE = 100_000_000
 
 
 @dataclass
-class Stage:
-    """A pod with a shell that reads its stdin, and one that only runs."""
+class Streams:
+    """A pod with two containers: ``main`` only sleeps, ``reader`` is a shell that reads its stdin."""
 
-    node: CriNode
-    client: Client
+    stage: Stage
     pod: Pod
     main: str
     reader: str
 
     def line(self, *arguments: str) -> list[str]:
-        endpoint = f"unix://{self.node.daemon.socket}"
-        config = self.node.folder / "crictl.yaml"
-        config.write_text("{}\n")
-        return ["crictl", "-c", str(config), "-r", endpoint, "-i", endpoint, *arguments]
+        return self.stage.crictl(*arguments)
 
     async def run(self, *arguments: str, stdin: bytes | None = None) -> tuple[int, bytes, str]:
         """Exit status, stdout, stderr."""
@@ -62,65 +60,44 @@ class Stage:
         assert process.returncode is not None
         return process.returncode, stdout, stderr.decode()
 
-    async def container(self, image: str, name: str, script: str, *, stdin: bool = False) -> str:
-        config = cri.ContainerConfig(
-            metadata=cri.ContainerMetadata(name=name),
-            image=cri.ImageSpec(image=image),
-            command=["sh", "-c", script] if script else ["sh"],
-            log_path=f"{name}.log",
-            stdin=stdin,
-        )
-        request = cri.CreateContainerRequest(
-            pod_sandbox_id=self.pod.id, config=config, sandbox_config=self.pod.config
-        )
-        container = (await self.client.runtime.CreateContainer(request, timeout=60)).container_id
-        await self.client.start(container)
-        return container
-
     async def output(self, script: str) -> str:
-        reply = await self.client.exec(self.main, "sh", "-c", script)
+        reply = await self.stage.client.exec(self.main, "sh", "-c", script)
         return reply.stdout.decode().strip()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    folder = tmp_path_factory.mktemp("streams")
-    node = CriNode(folder)
-    await node.start()
-    try:
-        async with pulled(node, folder / "registry") as image, node.client() as client:
-            stage = Stage(node, client, await client.run_pod("streams"), "", "")
-            stage.main = await stage.container(image, "main", "mkdir /www; sleep 100000")
-            stage.reader = await stage.container(image, "reader", "", stdin=True)
-            yield stage
-    finally:
-        await node.close()
+async def streams(module_stage: Stage) -> AsyncIterator[Streams]:
+    pod = await module_stage.client.run_pod("streams")
+    main = await module_stage.started(pod, "mkdir /www; sleep 100000")
+    reader = await module_stage.started(pod, name="reader", command=["sh"], stdin=True)
+    yield Streams(module_stage, pod, main, reader)
+    await module_stage.tidy()
 
 
-async def test_exec(stage: Stage, transport: str) -> None:
-    code, out, err = await stage.run(
-        "exec", "--transport", transport, stage.main, "sh", "-c", "echo out; echo err >&2; exit 7"
+async def test_exec(streams: Streams, transport: str) -> None:
+    code, out, err = await streams.run(
+        "exec", "--transport", transport, streams.main, "sh", "-c", "echo out; echo err >&2; exit 7"
     )
     assert (code, out) == (1, b"out\n")
     assert err.startswith("err\n")
     assert "command terminated with exit code 7" in err
-    assert await stage.run("exec", "--transport", transport, stage.main, "true") == (0, b"", "")
+    assert await streams.run("exec", "--transport", transport, streams.main, "true") == (0, b"", "")
 
 
-async def test_exec_of_what_is_not_there(stage: Stage, transport: str) -> None:
-    code, _, err = await stage.run("exec", "--transport", transport, stage.main, "nosuch")
+async def test_exec_of_a_missing_command(streams: Streams, transport: str) -> None:
+    code, _, err = await streams.run("exec", "--transport", transport, streams.main, "nosuch")
     assert code == 1
     assert "nosuch" in err
 
 
-async def test_much_input_and_output(stage: Stage, transport: str) -> None:
+async def test_much_input_and_output(streams: Streams, transport: str) -> None:
     content = os.urandom(SIZE)
-    code, out, err = await stage.run(
+    code, out, err = await streams.run(
         "exec",
         "--transport",
         transport,
         "-i",
-        stage.main,
+        streams.main,
         "sh",
         "-c",
         "tee /www/in; echo >&2 done",
@@ -128,7 +105,7 @@ async def test_much_input_and_output(stage: Stage, transport: str) -> None:
     )
     assert (code, err) == (0, "done\n")
     assert hashlib.sha256(out).digest() == hashlib.sha256(content).digest()
-    assert (await stage.output("sha256sum /www/in")).split()[0] == hashlib.sha256(content).hexdigest()
+    assert (await streams.output("sha256sum /www/in")).split()[0] == hashlib.sha256(content).hexdigest()
 
 
 class Terminal:
@@ -158,7 +135,7 @@ class Terminal:
                 try:
                     await came.wait()
                     self.seen += (piece := os.read(self.fd, 65536))
-                except OSError:  # EIO: nobody has the terminal any more
+                except OSError:  # EIO: nobody has the terminal open any more
                     piece = b""
                 finally:
                     loop.remove_reader(self.fd)
@@ -173,8 +150,8 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-async def test_a_terminal(stage: Stage, transport: str) -> None:
-    terminal = Terminal(stage.line("exec", "--transport", transport, "-it", stage.main, "sh"))
+async def test_a_terminal(streams: Streams, transport: str) -> None:
+    terminal = Terminal(streams.line("exec", "--transport", transport, "-it", streams.main, "sh"))
     try:
         await terminal.until("# ")
         terminal.send("echo $TERM on $(tty)\r")
@@ -188,25 +165,26 @@ async def test_a_terminal(stage: Stage, transport: str) -> None:
         terminal.close()
 
 
-async def test_the_process_ends_with_its_client(stage: Stage, transport: str) -> None:
-    name = f"31{len(transport)}"  # sleep's argument tells it from others
+async def test_the_process_ends_with_its_client(streams: Streams, transport: str) -> None:
+    name = f"31{len(transport)}"  # the argument tells this sleep from others
     script = f"echo up; exec sleep {name}"
-    line = stage.line("exec", "--transport", transport, stage.main, "sh", "-c", script)
+    line = streams.line("exec", "--transport", transport, streams.main, "sh", "-c", script)
     process = await asyncio.create_subprocess_exec(*line, stdout=PIPE)
     assert process.stdout is not None
     assert await process.stdout.readline() == b"up\n"
-    assert await stage.output(f"ps | grep '[s]leep {name}'") != ""
+    assert await streams.output(f"ps | grep '[s]leep {name}'") != ""
     process.kill()
     await process.wait()
-    async with asyncio.timeout(60):
-        # each look is an exec in the zone: nothing tells from outside
-        while await stage.output(f"ps | grep '[s]leep {name}'"):
-            pass
+
+    async def ended() -> bool:
+        return not await streams.output(f"ps | grep '[s]leep {name}'")
+
+    await until(ended)
 
 
-async def test_attach(stage: Stage, transport: str) -> None:
+async def test_attach(streams: Streams, transport: str) -> None:
     process = await asyncio.create_subprocess_exec(
-        *stage.line("attach", "--transport", transport, "-i", stage.reader), stdin=PIPE, stdout=PIPE
+        *streams.line("attach", "--transport", transport, "-i", streams.reader), stdin=PIPE, stdout=PIPE
     )
     assert process.stdin is not None and process.stdout is not None
     for number in range(3):
@@ -215,7 +193,9 @@ async def test_attach(stage: Stage, transport: str) -> None:
             assert await process.stdout.readline() == f"{transport} {40 + number}\n".encode()
     process.kill()
     await process.wait()
-    status = await stage.client.runtime.ContainerStatus(cri.ContainerStatusRequest(container_id=stage.reader))
+    status = await streams.stage.runtime.ContainerStatus(
+        cri.ContainerStatusRequest(container_id=streams.reader)
+    )
     assert status.status.state == cri.CONTAINER_RUNNING, "it goes on without its client"
 
 
@@ -234,10 +214,10 @@ async def fetch(port: int, path: str) -> tuple[int, str]:
 
 
 @contextlib.asynccontextmanager
-async def forwarded(stage: Stage, transport: str) -> AsyncIterator[int]:
+async def forwarded(streams: Streams, transport: str) -> AsyncIterator[int]:
     """The local port."""
     process = await asyncio.create_subprocess_exec(
-        *stage.line("port-forward", "--transport", transport, stage.pod.id, "0:8080"), stdout=PIPE
+        *streams.line("port-forward", "--transport", transport, streams.pod.id, "0:8080"), stdout=PIPE
     )
     assert process.stdout is not None
     try:
@@ -249,10 +229,10 @@ async def forwarded(stage: Stage, transport: str) -> AsyncIterator[int]:
         await process.wait()
 
 
-async def test_port_forward(stage: Stage, transport: str) -> None:
-    """Three connections at once, then 100 MB through one; those come from a program, for they need memory."""
+async def test_port_forward(streams: Streams, transport: str) -> None:
+    """Three connections at once, then 100 MB through a single connection, from a program to save memory."""
     make = f"seq 1 100000000 | head -c {LARGE}"
-    await stage.output(
+    await streams.output(
         f"""[ -e /www/big ] && exit
         head -c {SIZE} /dev/urandom >/www/big
         mkdir -p /www/cgi-bin
@@ -264,8 +244,8 @@ END
         chmod 755 /www/cgi-bin/large
         httpd -p 127.0.0.1:8080 -h /www"""
     )
-    expected = (SIZE, (await stage.output("sha256sum /www/big")).split()[0])
-    large = (LARGE, (await stage.output(f"{make} | sha256sum")).split()[0])
-    async with forwarded(stage, transport) as port:
+    expected = (SIZE, (await streams.output("sha256sum /www/big")).split()[0])
+    large = (LARGE, (await streams.output(f"{make} | sha256sum")).split()[0])
+    async with forwarded(streams, transport) as port:
         assert set(await asyncio.gather(*(fetch(port, "/big") for _ in range(3)))) == {expected}
         assert await fetch(port, "/cgi-bin/large") == large

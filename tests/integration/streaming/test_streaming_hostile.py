@@ -1,4 +1,4 @@
-"""Hostile clients of the streaming server: ten thousand of them, and a good one beside them."""
+"""Hostile clients of the streaming server: ten thousand clients, and a good client beside them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ AT_ONCE = 50
 WARM = 4000
 """Clients until nothing more is allocated once."""
 GROWTH = 48 << 20
-"""Bytes by which the server's process, which is the test's, may grow after those."""
+"""Bytes of allowed growth of the server's process, which is the test's, after the warm-up."""
 
 SPDY = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1"), ("Content-Length", "0")]
 
 
 def bomb() -> bytes:
-    """A header block that would become 8 MiB."""
+    """A header block of 8 MiB once unpacked."""
     packer = zlib.compressobj(9, zdict=dictionary())
     block = packer.compress(b"\0" * (8 << 20)) + packer.flush(zlib.Z_SYNC_FLUSH)
     body = struct.pack(">IIBB", 1, 0, 0, 0) + block
@@ -41,7 +41,7 @@ def bomb() -> bytes:
 
 
 def flood() -> bytes:
-    """Streams without end, and data for them."""
+    """Streams without end, and data for the streams."""
     encoder = SpdyEncoder()
     frames = []
     for number in range(1, 400, 2):
@@ -52,11 +52,11 @@ def flood() -> bytes:
 
 BOMB, FLOOD = bomb(), flood()
 HEADERS = b"GET /exec/x HTTP/1.1\r\n" + b"".join(b"X-%d: %s\r\n" % (n, b"y" * 1000) for n in range(1000))
-"""A request whose head does not end within a megabyte."""
+"""A request whose head is longer than a megabyte."""
 
 
 def payload(noise: random.Random) -> bytes:
-    """What is sent once the protocol is switched."""
+    """Payload after the switch of the protocol."""
     kind = noise.randrange(6)
     if kind == 0:
         return noise.randbytes(noise.randrange(2000))
@@ -75,7 +75,7 @@ def payload(noise: random.Random) -> bytes:
 
 
 async def attack(streaming: Server, play: Play, echoes: Echo, noise: random.Random) -> None:
-    """One client: with a good token or none, over either transport; it stays a moment or leaves at once."""
+    """A client with a good token or none, over either transport, which stays a moment or leaves at once."""
     line = await connect(streaming.base)
     kind = noise.randrange(20)
     if kind == 0:
@@ -110,7 +110,7 @@ async def echoed(client: Spdy, size: int) -> None:
 
 
 def resident() -> int:
-    """Bytes of memory of this process."""
+    """Memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
@@ -158,7 +158,7 @@ async def test_ten_thousand_hostile_clients(caplog: pytest.LogCaptureFixture) ->
 
 
 async def test_half_open_connections_by_the_thousand() -> None:
-    """Each waits in vain; whoever comes with a token is served meanwhile, and at last all are gone."""
+    """Hostile clients wait in vain; clients with a token are served, and in the end all are gone."""
     async with streaming_server(handshake_timeout=3.0) as streaming:
         lines = [await connect(streaming.base) for _ in range(2000)]
         client = await websocket(streaming.base, streaming.url(Play().job(echo)))

@@ -22,7 +22,7 @@ DATABASES = ("protect/protect.db", "xenpod/cri.db")
 
 
 def copying() -> str:
-    """The page's command that copies; the others of its block are for systemd."""
+    """The page's command that copies; the rest of its block is for systemd."""
     (block,) = [block for block in blocks((ROOT / "docs/install.md").read_text(), "sh") if ARCHIVE in block]
     (line,) = [line for line in block.splitlines() if line.startswith("tar ")]
     return line

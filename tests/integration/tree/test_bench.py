@@ -1,4 +1,4 @@
-"""The benchmark runs: a small one, for what it prints and what it leaves, not for its figures."""
+"""A small run of the benchmark: its output and its remains, not its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark among hostile zones: that it runs within its time, and what it leaves; not its figures."""
+"""The benchmark among hostile zones: its duration and its remains, not its figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(400)]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where the benchmark makes its files; sockets need a short path."""
+    """Folder for the benchmark's files; sockets need a short path."""
     made = Path(tempfile.mkdtemp(prefix="xb-", dir="/tmp"))
     yield made
     shutil.rmtree(made, ignore_errors=True)
@@ -43,7 +43,7 @@ def test_a_small_run_measures_and_leaves_nothing(folder: Path) -> None:
 
 
 def test_a_row_of_attackers_ends_in_time_and_leaves_nothing(folder: Path) -> None:
-    """Also where they hold the daemons up; their pods are gone, and so is all that was mounted."""
+    """Also if the neighbours delay the daemons; the pods are gone, and all mounts."""
     command = (sys.executable, "-m", "tests.bench.neighbours", "--only", "client: SPDY SETTINGS")
     done = subprocess.run(
         [*command, "--attack-seconds", "1", "--patience", "5", "--recovery", "1"],

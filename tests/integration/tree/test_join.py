@@ -1,4 +1,4 @@
-"""docs/cluster/join.md: its files are what the product makes and checks, and a kubelet takes them."""
+"""docs/cluster/join.md: the product makes and checks the same files, and a kubelet takes the files."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hostsetup.doctor.machine import CheckedMachine, CheckVerdict
 from hostsetup.doctor.settings import DoctorSettings
 from protectctl.__main__ import main
 from tests.support.cri.cri_daemons import IMAGE, needs_node
-from tests.support.cri.cri_watch import watched
 from tests.support.cri.kubelet import SHIPPED, kubelet, needs_kubelet
+from tests.support.cri.stage import staged
 from tests.support.local_run import ROOT
 from tools.docgen.blocks import blocks
 
 EXAMPLES = ROOT / "docs/examples"
 CONFIG = str(ROOT / "packaging/cri.toml")
 OF_THE_HOST = {"authentication", "authorization", "cgroupDriver", "evictionHard", "rotateCertificates"}
-"""Keys for which a test's kubelet has values of its own: it has no cluster, and shares its host."""
+"""Keys with a test's own values: the test's kubelet has no cluster, and shares its host."""
 
 
 def yaml(text: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def test_the_kubelets_file_has_all_of_the_drop_in() -> None:
     assert example("kubelet.yaml").items() >= shipped.items()
 
 
-def test_the_doctor_finds_nothing_amiss_in_it(tmp_path: Path) -> None:
+def test_doctor_finds_no_mistake_in_the_kubelet_file(tmp_path: Path) -> None:
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     settings = DoctorSettings(kubelet_file=EXAMPLES / "kubelet.yaml", kubelet_dir=tmp_path / "none")
     machine = CheckedMachine(tmp_path)
@@ -65,7 +65,7 @@ def test_example_runtime_class_equals_the_generated_class(capsys: pytest.Capture
     assert example("runtimeclass.yaml") == generated(capsys, "classes")
 
 
-def test_a_node_joins_with_what_is_generated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_kubeadm_file_agrees_with_the_generated_template(capsys: pytest.CaptureFixture[str]) -> None:
     join = example("kubeadm-join.yaml")["nodeRegistration"]
     template = generated(capsys, "cluster-api")["spec"]["template"]["spec"]
     wanted = template["joinConfiguration"]["nodeRegistration"]
@@ -78,10 +78,10 @@ def test_a_node_joins_with_what_is_generated(capsys: pytest.CaptureFixture[str])
 @pytest.mark.root
 @needs_node
 @needs_kubelet
-async def test_a_kubelet_runs_pods_with_it(tmp_path: Path) -> None:
+async def test_kubelet_with_the_file_runs_pods(tmp_path: Path) -> None:
     settings = {name: value for name, value in example("kubelet.yaml").items() if name not in OF_THE_HOST}
     async with (
-        watched(tmp_path) as stage,
+        staged(tmp_path) as stage,
         kubelet(stage.node, tmp_path / "k", shipped=False, settings=settings) as node,
     ):
         node.run("hello", "while :; do sleep 1; done", IMAGE)

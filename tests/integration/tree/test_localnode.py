@@ -1,4 +1,4 @@
-"""``make run`` and ``make demo`` as a newcomer meets them: the programs themselves, and what they leave."""
+"""``make run`` and ``make demo`` as a newcomer meets them: the programs themselves, and their remains."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def protect(folder: Path, *words: str, stdin: bytes = b"") -> tuple[int, s
 
 
 async def operate(folder: Path, pod: str, container: str) -> None:
-    """What an operator does with a zone that runs: by the pod's name, from another process."""
+    """An operator's actions on a running zone: by the pod's name, from another process."""
     sockets = ("--socket", str(folder / "run/protect/protect.sock"))
     both = (*sockets, "--cri-socket", str(folder / "run/xenpod/cri.sock"))
     (name,) = [
@@ -120,14 +120,14 @@ async def fit(folder: Path, pod: str, container: str) -> None:
 
 
 def _on_terminal(command: list[str]) -> str:
-    """What a command says on a terminal, without colours."""
+    """Output of a command on a terminal, without colours."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, COLUMNS, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
     process = subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     said = b""
-    with contextlib.suppress(OSError):  # EIO: nobody has the other end any more
+    with contextlib.suppress(OSError):  # EIO: nobody has the far end open any more
         while piece := os.read(ours, 65536):
             said += piece
     os.close(ours)
@@ -157,12 +157,12 @@ async def following(folder: Path, client: Client) -> None:
             await asyncio.to_thread(log.rename, log.with_suffix(".rotated"))
             await client.runtime.ReopenContainerLog(cri.ReopenContainerLogRequest(container_id=made))
         assert await protect(folder, "zone", "pause", pod.id, *sockets) == (0, "")
-        await client.remove_pod(pod.id)  # a paused one, too
+        await client.remove_pod(pod.id)  # also a paused zone
         assert (await process.stdout.read(), await process.wait()) == (b"", 0)
 
 
 async def diagnose(folder: Path, sockets: tuple[str, ...], pod: str) -> None:
-    """A node that runs pods is healthy, and its bundle has them."""
+    """A node with running pods is healthy, and its bundle has the pods."""
     files = ("--config", str(folder / "protectd.toml"), "--cri-config", str(folder / "cri.toml"))
     bundle = folder / "bundle.tar.gz"
     said = await protect(folder, "doctor", *sockets, *files, "--all", "--bundle", str(bundle))
@@ -222,7 +222,7 @@ async def test_a_run_without_pods_at_its_end_leaves_nothing(short_path: Path) ->
     await nothing_left(folder)
 
 
-async def test_a_daemon_that_cannot_start_is_said_with_its_own_words(short_path: Path) -> None:
+async def test_failed_start_of_a_daemon_shows_the_daemons_message(short_path: Path) -> None:
     folder = short_path / "n"
     folder.mkdir()
     (folder / "cri.toml").write_text("colour = 1\n")
@@ -236,7 +236,7 @@ async def test_a_daemon_that_cannot_start_is_said_with_its_own_words(short_path:
     await nothing_left(folder)
 
 
-async def test_a_daemon_that_dies_ends_the_run(short_path: Path) -> None:
+async def test_death_of_a_daemon_ends_the_run(short_path: Path) -> None:
     folder = short_path / "n"
     async with running(folder, "run") as run:
         (protectd,) = (pid for pid, line in processes_of(folder).items() if " -m protect " in line)
@@ -268,8 +268,8 @@ async def test_the_demo_tells_its_story_and_leaves_nothing(short_path: Path) -> 
     await nothing_left(folder)
 
 
-async def test_a_demo_that_fails_says_so_and_leaves_nothing(short_path: Path) -> None:
-    """The agent cannot start: the zone's root tree is not there."""
+async def test_failed_demo_reports_the_failure_and_leaves_nothing(short_path: Path) -> None:
+    """The agent cannot start: the zone's root tree is missing."""
     folder = short_path / "d"
     folder.mkdir()
     (folder / "protectd.toml").write_text(f'guest_dir = "{short_path}/none"\n')

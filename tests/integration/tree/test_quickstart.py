@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import json_format
 
-from tests.support.cri.conformance import Ends
+from tests.support.cri.events import Ends
 from tests.support.local_run import ROOT, Run, leftovers, nothing_left, remove_pods, running
 from tools.docgen.blocks import blocks
 from tools.localnode import images, registry
@@ -43,7 +43,7 @@ async def run(short_path: Path) -> AsyncIterator[Run]:
 
 
 def examples(folder: Path, target: Path) -> Path:
-    """The example files with this folder in place of the page's."""
+    """The example files with this folder in place of the page's folder."""
     target.mkdir()
     for path in EXAMPLES.glob("*.*"):
         if path.suffix in (".json", ".yaml"):
@@ -57,7 +57,7 @@ def test_the_page_shows_the_files() -> None:
 
 
 async def test_the_files_make_a_pod(run: Run, short_path: Path) -> None:
-    """Without crictl, by the messages that it would send."""
+    """Without crictl, by crictl's messages."""
     files = examples(short_path / "n", short_path / "examples")
     pod = json_format.Parse((files / "pod.json").read_text(), cri.PodSandboxConfig())
     container = json_format.Parse((files / "container.json").read_text(), cri.ContainerConfig())

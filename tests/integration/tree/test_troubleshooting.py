@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md: each of its messages is provoked, and printed as the page has it."""
+"""docs/troubleshooting.md: a test provokes each message of the page, and compares the printed text."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.support.cri.conformance import Ends, Stage, crash_zone, linux, zone_folder
+from tests.support.cri.conformance import SuiteStage, crash_zone, linux, zone_folder
 from tests.support.cri.cri_daemons import CriNode, needs_node
+from tests.support.cri.events import Ends
 from tests.support.local_run import ROOT
 from tools.localnode import images, layers, registry
 from tools.localnode.client import Pod
@@ -32,11 +33,11 @@ HOST = "registry.test"
 _ENTRY = re.compile(r"^### (?P<heading>.+)\n\n```text\n(?P<message>.+)\n```$", re.MULTILINE)
 ENTRIES = {match["heading"]: match["message"] for match in _ENTRY.finditer(PAGE)}
 
-Provoke = Callable[[Stage], Awaitable[str]]
+Provoke = Callable[[SuiteStage], Awaitable[str]]
 
 
 def fits(heading: str, said: str) -> bool:
-    """Whether this is the message of the entry, in which ``...`` stands for anything."""
+    """Whether this is the message of the entry; ``...`` in the entry stands for anything."""
     pattern = ".*".join(re.escape(part) for part in ENTRIES[heading].split("..."))
     return re.fullmatch(pattern, said.strip(), re.DOTALL) is not None
 
@@ -45,7 +46,7 @@ def fits(heading: str, said: str) -> bool:
 
 
 async def said_by(*command: str) -> tuple[int, str]:
-    """Exit status and output of one of our programs that ends by itself."""
+    """Exit status and output of a program of ours that ends by itself."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", *command, cwd=ROOT,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -56,7 +57,7 @@ async def said_by(*command: str) -> tuple[int, str]:
 
 
 async def protectd(folder: Path, **settings: object) -> str:
-    """What protectd says before it gives up."""
+    """Message of a protectd that fails at its start."""
     node = CriNode(folder)
     node.protectd.configure(**settings)
     status, said = await said_by("protect", "--config", str(node.protectd.daemon.config))
@@ -120,11 +121,11 @@ async def test_start_errors_are_printed_as_documented(heading: str, tmp_path: Pa
     assert fits(heading, said), said
 
 
-# -- a node that runs
+# -- a running node
 
 
 @contextlib.asynccontextmanager
-async def node_with(folder: Path, **settings: object) -> AsyncIterator[Stage]:
+async def node_with(folder: Path, **settings: object) -> AsyncIterator[SuiteStage]:
     """Both daemons, an image, and a registry; faults for pods by their names."""
     node = CriNode(folder)
     certs = {"certs_dir": str(node.certs)}
@@ -148,14 +149,14 @@ async def node_with(folder: Path, **settings: object) -> AsyncIterator[Stage]:
         try:
             async with node.client() as client:
                 ends = Ends(client)
-                yield Stage(node, client, await client.pull(f"{HOST}/busybox:1"), ends, "fake")
+                yield SuiteStage(node, client, await client.pull(f"{HOST}/busybox:1"), ends, "fake")
                 await ends.close()
         finally:
             await node.close()
 
 
 async def refusal(call: Awaitable[object]) -> str:
-    """What crictl and the kubelet make of a failed call."""
+    """The text of crictl and the kubelet for a failed call."""
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await call
     code = "".join(word.capitalize() for word in failed.value.code().name.split("_"))
@@ -173,15 +174,15 @@ def memory(gibibytes: int) -> dict[str, Any]:
     return {"linux": cri.LinuxPodSandboxConfig(resources=resources)}
 
 
-async def one_zone_too_many(stage: Stage) -> str:
+async def one_zone_too_many(stage: SuiteStage) -> str:
     async with stage.pod("one"), stage.pod("two"):
         return await refusal(stage.run_pod("three"))
 
 
 def container(**fields: Any) -> Provoke:
-    """What CreateContainer and StartContainer say."""
+    """Messages of CreateContainer and StartContainer."""
 
-    async def provoke(stage: Stage) -> str:
+    async def provoke(stage: SuiteStage) -> str:
         async with stage.pod() as pod:
 
             async def started() -> None:
@@ -192,15 +193,15 @@ def container(**fields: Any) -> Provoke:
     return provoke
 
 
-async def socket_of_the_host(stage: Stage) -> str:
+async def socket_of_the_host(stage: SuiteStage) -> str:
     mount = cri.Mount(host_path=str(stage.node.daemon.socket), container_path="/run/cri.sock")
     return await container(mounts=[mount])(stage)
 
 
 def zone_ends(end: Callable[[CriNode, Pod], None]) -> Provoke:
-    """What a container says whose zone ends."""
+    """Message of a container of an ended zone."""
 
-    async def provoke(stage: Stage) -> str:
+    async def provoke(stage: SuiteStage) -> str:
         async with stage.pod() as pod:
             ended = await stage.started(pod)
             end(stage.node, pod)
@@ -211,7 +212,7 @@ def zone_ends(end: Callable[[CriNode, Pod], None]) -> Provoke:
 
 
 def end_without_a_word(node: CriNode, pod: Pod) -> None:
-    """Kill its first process, after who would have said how it ended."""
+    """Kill the first process, after the process that would have reported the end."""
     pid = int((zone_folder(node, pod) / "pid").read_text().split()[0])
     status = Path(f"/proc/{pid}/status").read_text()
     monitor = int(status.partition("PPid:")[2].split()[0])
@@ -220,7 +221,7 @@ def end_without_a_word(node: CriNode, pod: Pod) -> None:
             os.kill(one, signal.SIGKILL)
 
 
-async def out_of_memory(stage: Stage) -> str:
+async def out_of_memory(stage: SuiteStage) -> str:
     async with stage.pod() as pod:
         limit = linux(cri.LinuxContainerResources(memory_limit_in_bytes=16 << 20))
         script = "x=$(head -c 200m /dev/zero | tr '\\0' x); echo ${#x}"
@@ -228,11 +229,11 @@ async def out_of_memory(stage: Stage) -> str:
         return f"{status.reason}: {status.message}"
 
 
-async def one_exec_too_many(stage: Stage) -> str:
+async def one_exec_too_many(stage: SuiteStage) -> str:
     async with stage.pod() as pod:
         running = await stage.started(pod, "sleep 1000")
         execs = [asyncio.create_task(stage.client.exec(running, "/bin/sleep", "1000")) for _ in range(2)]
-        # The one that found a place does not end.
+        # The client that found a place does not end.
         ended, others = await asyncio.wait(execs, return_when=asyncio.FIRST_COMPLETED)
         for each in others:
             each.cancel()
@@ -285,14 +286,14 @@ async def test_refusals_of_pods_and_images_are_printed_as_documented(tmp_path: P
 # -- conditions
 
 
-async def condition(stage: Stage, kind: str) -> str:
-    """A condition of Status as the kubelet prints it."""
+async def condition(stage: SuiteStage, kind: str) -> str:
+    """A condition of Status as printed by the kubelet."""
     reply = await stage.runtime.Status(cri.StatusRequest(), wait_for_ready=True)
     (one,) = [one for one in reply.status.conditions if one.type == kind]
     return f"{kind}={str(one.status).lower()} reason:{one.reason} message:{one.message}"
 
 
-async def no_network(stage: Stage) -> str:
+async def no_network(stage: SuiteStage) -> str:
     (file,) = stage.node.conf_dir.iterdir()
     text = file.read_text()
     file.unlink()
@@ -302,7 +303,7 @@ async def no_network(stage: Stage) -> str:
         file.write_text(text)
 
 
-async def no_plugin(stage: Stage) -> str:
+async def no_plugin(stage: SuiteStage) -> str:
     (file,) = stage.node.conf_dir.iterdir()
     text = file.read_text()
     file.write_text(text.replace('"bridge"', '"absent"'))
@@ -312,7 +313,7 @@ async def no_plugin(stage: Stage) -> str:
         file.write_text(text)
 
 
-async def no_protectd(stage: Stage) -> str:
+async def no_protectd(stage: SuiteStage) -> str:
     await stage.node.protectd.daemon.stop()
     try:
         return await condition(stage, "RuntimeReady")
@@ -347,7 +348,7 @@ def test_every_entry_is_provoked() -> None:
     assert PAGE.count("\n### ") == len(ENTRIES), "an entry without its message"
 
 
-def test_a_message_that_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_message_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENTRIES, "x", "a ... of ...: b")
     assert (
         fits("x", "a pod of one\nand two: b\n") and not fits("x", "a pod of three: c") and not fits("x", "")

@@ -1,7 +1,7 @@
-"""Today's daemons on what a release before them left: state directories after a reboot, and pods that run.
+"""Today's daemons on files of an earlier release: state directories after a reboot, and running pods.
 
-``XENPOD_BEFORE=<checkout>`` names the one whose daemons make the running pods; it has to be built (``make
-setup``).  The stored state is written anew by ``tests/support/cri/stored_state.py``.
+``XENPOD_BEFORE=<checkout>`` names the checkout whose daemons make the running pods; the checkout has to be
+built (``make setup``). ``tests/support/cri/stored_state.py`` writes the stored state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.root, needs_node]
 ARCHIVES = sorted((ROOT / "tests/data").glob("state-*.tar.xz"))
 BEFORE = os.environ.get("XENPOD_BEFORE", "")
 ENDED = ("state", "finishedAt", "exitCode", "reason", "message")
-"""Of a container, what its end changes."""
+"""Fields of a container that change at its end."""
 
 
 @pytest.fixture(params=ARCHIVES, ids=lambda path: path.name)
@@ -66,7 +66,7 @@ def test_small_stored_states_of_releases_exist() -> None:
     assert ARCHIVES and all(path.stat().st_size < 100_000 for path in ARCHIVES)
 
 
-async def test_the_next_one_can_be_made(tmp_path: Path) -> None:
+async def test_next_pod_can_be_made_on_old_state(tmp_path: Path) -> None:
     archive = tmp_path / "state-next.tar.xz"
     await stored.make(archive, ROOT)
     copy = await asyncio.to_thread(stored.unpack, archive)
@@ -88,7 +88,7 @@ async def test_every_record_is_there_and_complete(kept: stored.Kept, client: Cli
         assert without(said["containers"][container], *ENDED) == without(before, *ENDED)
 
 
-async def test_ends_that_were_known_are_known(kept: stored.Kept, client: Client) -> None:
+async def test_ends_in_old_state_are_known(kept: stored.Kept, client: Client) -> None:
     names, before = kept.expected["names"], kept.expected["containers"]
     for name in ("ended", "was stopped"):
         status = MessageToDict(await container_status(client, names[name]))
@@ -104,7 +104,7 @@ async def test_running_containers_have_ended_with_their_zone(kept: stored.Kept, 
 
 
 async def test_the_image_runs(node: CriNode, client: Client) -> None:
-    """Without being pulled: there is no registry."""
+    """Without a pull: no registry is there."""
     config = stored.pod_config(node, "new")
     pod = await stored.run_pod(client, config)
     container = await stored.started(client, pod, config, "main", stored.ENDS)
@@ -114,7 +114,7 @@ async def test_the_image_runs(node: CriNode, client: Client) -> None:
 
 
 async def test_pods_of_before_can_be_replaced(kept: stored.Kept, node: CriNode, client: Client) -> None:
-    """As the kubelet does after a reboot: the same pod with the next attempt, then the old one goes."""
+    """As the kubelet does after a reboot: the same pod with the next attempt, then the old pod goes."""
     old = kept.expected["names"]["runs"]
     config = stored.pod_config(node, "runs")
     config.metadata.attempt += 1
@@ -127,7 +127,7 @@ async def test_pods_of_before_can_be_replaced(kept: stored.Kept, node: CriNode, 
 
 
 async def test_protectd_has_forgotten_no_zone(kept: stored.Kept, node: CriNode, client: Client) -> None:
-    """It knows of the zone that ran; what is left of it goes with its pod."""
+    """xenpod-cri knows the zone that ran; the zone's remains go with its pod."""
     async with node.protectd.clients() as clients:
         listed = (await clients.zones.ListZones(protect.ListZonesRequest())).zones
         assert [zone.state for zone in listed] == [protect.ZONE_STATE_DEAD]
@@ -138,7 +138,7 @@ async def test_protectd_has_forgotten_no_zone(kept: stored.Kept, node: CriNode, 
 
 @pytest.fixture(params=["upgraded", "rolled back"])
 async def checkouts(request: pytest.FixtureRequest) -> tuple[Path, Path]:
-    """Whose daemons make the pods, agents and all, and whose daemons find them."""
+    """The checkouts of the daemons that make the pods and agents, and of the daemons that find them."""
     found = (Path(BEFORE), ROOT)
     return found if request.param == "upgraded" else (found[1], found[0])
 

@@ -1,7 +1,7 @@
-"""An agent in memory: the other end of a ``Link``, strict about what the host may send.
+"""An agent in memory: the far end of a ``Link``, strict about the host's messages.
 
-``SimAgent`` keeps its own books (it shares nothing with ``protect.channel`` but the frame codec), so
-that a mistake in the host's does not cancel out.  What the host does wrong is collected in ``faults``.
+``SimAgent`` shares only the frame codec with ``protect.channel``. Its accounts are its own: a mistake in the
+host's accounts does not cancel out. ``faults`` collects the host's mistakes.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ class SimAgent:
         """The answer to get_stats."""
         self.requests: list[pb.Request] = []
         self.delivered: list[str] = []
-        """Operations whose calls have come, also while the agent does not read them."""
+        """Operations of received calls, also while the agent does not read the calls."""
         self.faults: list[str] = []
         self.connections = 0
         self.unanswered: set[str] = set()
-        """Operations that get no answer."""
+        """Operations without an answer."""
         self.errors: dict[str, pb.Error] = {}
         """Operations that fail."""
         self.file_volumes = True
         self.resizes = True
         self.steps: list[pb.StepTime] = []
-        """What it tells of its time, in its greeting and in each reply."""
+        """Reported use of CPU time, in the greeting and in each reply."""
         self.size = pb.GuestSize()
         """The answer to resize_zone."""
         self.deaf = 0
-        """How many more requests for CPUs come before its kernel knows of those it has been given."""
+        """Number of requests for CPUs until the kernel knows of its new CPUs."""
         self.ahead_ns = 0
-        """By how much its clock is wrong."""
+        """Error of the clock."""
         self.clock_lag: Callable[[], float] = lambda: 0.0
-        """Seconds that the next answer about its clock takes."""
+        """Duration of the next answer about the clock, in seconds."""
         self.device_in_use = False
         self.left = b""
         """The answer to read_file."""
@@ -67,14 +67,14 @@ class SimAgent:
         """Cleared: dial waits."""
         self.available.set()
         self.reading = asyncio.Event()
-        """Cleared: the agent does not read what the host sends."""
+        """Cleared: the agent does not read the host's messages."""
         self.reading.set()
         self.greeting: Callable[[SimAgent, pb.Hello], bytes] = lambda agent, hello: agent.hello()
 
-    # What a toolstack would do.
+    # -- actions of a toolstack
 
     async def dial(self) -> MemoryTransport:
-        """A new connection, which replaces the current one."""
+        """A new connection, which replaces the current connection."""
         await self.available.wait()
         await self.stop()
         host, ours = transport_pair()
@@ -92,12 +92,12 @@ class SimAgent:
         self._transport = self._task = None
 
     def cut(self) -> None:
-        """Break the current connection, whatever is under way."""
+        """Break the current connection, also in the middle of a call."""
         if self._transport is not None:
             self._transport.cut()
 
     def reboot(self) -> None:
-        """Become another agent: nothing of the old one is left."""
+        """Become another agent: nothing of the old agent is left."""
         self.cut()
         self.boot_id = os.urandom(16)
         self.outputs.clear()
@@ -106,7 +106,7 @@ class SimAgent:
         self.dialed.clear()
         self._last_stream = 0
 
-    # What the processes do.
+    # -- actions of the processes
 
     def write(self, stream: int, data: bytes) -> None:
         self.outputs[stream].written += data
@@ -201,7 +201,7 @@ class SimAgent:
                 content = bytes(output.written[output.sent : stop])
                 frame = frames.data(number, output.sent, content, fin)
                 output.sent, output.fin_sent = stop, fin
-                # In turn: this one goes to the end of the line.
+                # In turn: this stream goes to the end of the queue.
                 self.outputs[number] = self.outputs.pop(number)
                 return frame
         return None

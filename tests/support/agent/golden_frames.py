@@ -1,7 +1,7 @@
 """Golden frames, shared by C and Python tests (``python -m tests.support.agent.golden_frames`` writes them).
 
-Each entry is one frame as ``direction`` sends it: ``error`` is null for a legal one, else why a
-receiver must close the connection.  A frame whose header is wrong already may have no payload in ``hex``.
+Each entry is a frame in its ``direction``. ``error`` is null for a legal frame, else the reason why a
+receiver must close the connection. A frame with a wrong header may have no payload in ``hex``.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def golden() -> list[dict[str, Any]]:
 
 
 def text() -> str:
-    """What the file holds."""
+    """Content of the file."""
     return json.dumps(golden(), indent=1) + "\n"
 
 

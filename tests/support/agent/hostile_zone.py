@@ -1,7 +1,7 @@
-"""A zone of the fake whose agent turns hostile: we are between protectd and its agent, and send what we like.
+"""A zone of the fake with a hostile agent: the program sits between protectd and the agent.
 
-``python -m tests.support.agent.hostile_zone DIRECTORY:ATTACK ...`` says ``hostile`` once all are, and goes on
-until its input ends: a process of its own, as the CPUs of a guest are not protectd's.
+``python -m tests.support.agent.hostile_zone DIRECTORY:ATTACK ...`` says ``hostile`` once all agents are
+hostile, and runs until its input ends. It is a process of its own, as the CPUs of a guest are not protectd's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.agent.zone_client import open_directory
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 FORGOTTEN = 3_000_000_000
-"""An output that was announced to protectd, which has given it up since nobody wants it."""
+"""An output that was announced to protectd; protectd has given the output up, since no client wants it."""
 STDIN = FORGOTTEN + 1
 """An input that was announced to protectd."""
 READ = 1 << 18
@@ -33,7 +33,7 @@ _HELD = 30.0
 
 
 def directory_of(run_dir: Path, domain_id: int) -> Path:
-    """The directory of a domain of the fake, whose number is the pid of its first process."""
+    """The directory of a domain of the fake; the domain's number is the pid of its first process."""
     for pid in (run_dir / "fake/domains").glob("*/pid"):
         if pid.read_text().split()[0] == str(domain_id):
             return pid.parent
@@ -69,11 +69,11 @@ class Line:
             return self.limits[stream][1]
 
     def leave(self) -> None:
-        """Nobody answers any more, not even a new connection."""
+        """Stop to answer, also on a new connection."""
         self._zone.stop()
 
     def hold(self, untrusted: bytes) -> None:
-        """Send this, and then nothing more, though the connection stays."""
+        """Send this, and then nothing more; the connection stays."""
         with self._sending:
             self._host.sendall(untrusted)
             threading.Event().wait()
@@ -88,7 +88,7 @@ class Line:
             try:
                 one.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # the other side has closed it
+                pass  # the peer has closed the connection
         with self._credit:
             self._credit.notify_all()
 
@@ -143,7 +143,7 @@ class Line:
 
     def _attack(self) -> None:
         try:
-            # Before that frames for it would break a rule.
+            # Earlier, frames for the stream would break a rule.
             if not self._given_up.wait(_HELD):
                 return
             self._zone.attacked.set()
@@ -168,7 +168,7 @@ class HostileZone:
             self._listener.bind(f"{where}/channel.sock")
         self._listener.listen()
         threading.Thread(target=self._accept, daemon=True).start()
-        # A new connection ends the one there is: protectd comes to us.
+        # A new connection ends the current connection: protectd connects to this program.
         self._connected().close()
 
     def stop(self) -> None:
@@ -200,7 +200,7 @@ def _until_end(line: Line, work: Callable[[], None]) -> None:
     try:
         work()
     except OSError:
-        pass  # one side has closed it
+        pass  # a side has closed the connection
     finally:
         line.close()
 
@@ -216,7 +216,7 @@ def _flood(untrusted: Frame) -> Callable[[Line], None]:
 
 
 def crumbs(line: Line, content: bytes = b"\n") -> None:
-    """Send a container's output byte by byte, as fast as it is read, which is legal for ever."""
+    """Send a container's output byte by byte, as fast as protectd reads, which is legal for ever."""
     stream = line.outputs[0]
     limit = line.credited(stream, 0)
     at = line.limits[stream][0]
@@ -262,7 +262,7 @@ def _half_close(line: Line) -> None:
 
 
 def _exits(line: Line) -> None:
-    """Of others' containers and execs, of its own twice, and of names that are none."""
+    """Frames of foreign containers and execs, of its own container twice, and of invalid names."""
     line.send(b"".join(_exited(name, code) for name in ("good-w", "bad-w", "bad-w", ODD) for code in (0, 7)))
 
 
@@ -348,9 +348,9 @@ ATTACKS: Mapping[str, Callable[[Line], None]] = {
     "rows": _nothing,
 }
 FLOODS = ("data", "large-data", "credit", "fin", "crumbs", "pieces", "events", "hang-up", "stats", "rows")
-"""What goes on for as long as it may; the others are over at once, or are answers."""
+"""Attacks that run as long as they may; the remaining attacks are over at once, or are answers."""
 LEGAL = ("crumbs", "pieces", "events", "hang-up", "rows")
-"""Attacks that break no rule, against which only turns and bounds help."""
+"""Attacks that break no rule; only fair scheduling and bounds help."""
 OWN_OUTPUT = ("crumbs", "pieces")
 SILENT: Mapping[str, Sequence[str]] = {
     "silent": ("signal_process", "delete_container", "delete_exec", "exec_process", "get_stats", "get_facts"),
@@ -359,7 +359,7 @@ SILENT: Mapping[str, Sequence[str]] = {
 
 
 def _impossible() -> pb.Reply:
-    """Of its own container and of others', with the largest numbers there are, and with none."""
+    """Frames of its own and of foreign containers, with the largest numbers, and without numbers."""
     reply = pb.Reply()
     for name in ("bad-w", "good-w", ODD[:100]):
         row = reply.stats.containers.add(id=name)

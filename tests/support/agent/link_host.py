@@ -68,7 +68,7 @@ async def main(directory: Path, path: Path, journal: Path) -> None:
     sys.stdout.write("begun\n")
     sys.stdout.flush()
     await host.link.open(60)
-    while not host.done:  # noqa: ASYNC110 - a test's process: its end is all that is waited for
+    while not host.done:  # noqa: ASYNC110 - a test's process only waits for its end
         await asyncio.sleep(0.01)
     await host.link.close()
     assert not host.violations, host.violations

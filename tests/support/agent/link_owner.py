@@ -16,7 +16,7 @@ def create(container: str, stdin: bool = False, tty: bool = False) -> pb.Request
 
 
 class Owner:
-    """An owner that registers what ``wanted`` says in each ``connected``."""
+    """An owner that registers the streams of ``wanted`` in each ``connected``."""
 
     def __init__(self) -> None:
         self.hellos: list[tuple[AgentHello, bool]] = []
@@ -26,7 +26,7 @@ class Owner:
         self._greeted = asyncio.Event()
 
     async def greeted(self, count: int) -> None:
-        """Return with the agent's greeting of this number, counted from 1."""
+        """Return after the agent's greeting of this number, counted from 1."""
         async with asyncio.timeout(60):
             while len(self.hellos) < count:
                 self._greeted.clear()
@@ -49,7 +49,7 @@ class Owner:
 
 
 class Collector:
-    """A sink that takes everything; ``gate`` cleared holds it up."""
+    """A sink that takes everything; with ``gate`` cleared the sink blocks."""
 
     def __init__(self) -> None:
         self.data = bytearray()

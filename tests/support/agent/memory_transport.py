@@ -49,7 +49,7 @@ class Pipe:
 
 
 class MemoryTransport:
-    """One end of a pair."""
+    """An end of a pair."""
 
     def __init__(self, incoming: Pipe, outgoing: Pipe) -> None:
         self._incoming, self._outgoing = incoming, outgoing
@@ -67,13 +67,13 @@ class MemoryTransport:
         self.cut()
 
     def cut(self, *, drop: bool = True) -> None:
-        """Break both directions; ``drop``: what is under way is lost."""
+        """Break both directions; ``drop``: unread bytes are lost."""
         self.closed = True
         self._incoming.close(drop=True)
         self._outgoing.close(drop=drop)
 
 
 def transport_pair() -> tuple[MemoryTransport, MemoryTransport]:
-    """Two ends of one connection."""
+    """Both ends of a connection."""
     a, b = Pipe(), Pipe()
     return MemoryTransport(a, b), MemoryTransport(b, a)

@@ -1,4 +1,4 @@
-"""The books a simulated agent keeps of its streams."""
+"""Accounts of a simulated agent's streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from protect.channel.frames import WINDOW
 
 @dataclass
 class SimOutput:
-    """stdout or stderr: everything the process ever wrote, and what the host was given of it."""
+    """stdout or stderr: all output of the process, and the part that the host received."""
 
     written: bytearray = field(default_factory=bytearray)
     ended: bool = False
@@ -24,7 +24,7 @@ class SimOutput:
 
 @dataclass
 class SimInput:
-    """stdin: everything the process has read; it reads only while ``reading``."""
+    """stdin: all input of the process, which reads only while ``reading``."""
 
     read: bytearray = field(default_factory=bytearray)
     waiting: bytearray = field(default_factory=bytearray)

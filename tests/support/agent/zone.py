@@ -48,7 +48,7 @@ def writable_loop(path: Path, size: int) -> Iterator[Path]:
 
 
 class Zone:
-    """A zone on the fake: its launcher, its pid, its channel."""
+    """A zone on the fake: launcher, pid, channel."""
 
     def __init__(
         self,
@@ -88,15 +88,15 @@ class Zone:
         os.mknod(f"/proc/{self.pid}/root/dev/{name}", 0o600 | 0o060000, number)
 
     def children(self) -> list[str]:
-        """Command lines of the processes that the agent has to wait for; "" is one that it has not yet."""
+        """Command lines of the processes that the agent has to reap; "" is a zombie."""
         found = []
         for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
-            with suppress(FileNotFoundError, ProcessLookupError):  # it has just been waited for
+            with suppress(FileNotFoundError, ProcessLookupError):  # the agent has just reaped the process
                 found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip())
         return found
 
     def sockets(self) -> Iterator[socket.socket]:
-        """The agent's sockets, each until the next one is asked for."""
+        """The agent's sockets, each until the next request."""
         libc = ctypes.CDLL(None, use_errno=True)
         for name in os.listdir(f"/proc/{self.pid}/fd"):
             if os.readlink(f"/proc/{self.pid}/fd/{name}").startswith("socket:"):

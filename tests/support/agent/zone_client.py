@@ -38,7 +38,7 @@ class Closed(Exception):
 
 @dataclass
 class Stream:
-    """One output stream as the host sees it; ``take`` is False while the host gives no credit."""
+    """An output stream as the host sees the stream; ``take`` is False while the host gives no credit."""
 
     number: int
     data: bytearray = field(default_factory=bytearray)
@@ -48,7 +48,7 @@ class Stream:
 
 
 class Client:
-    """The host's side of one connection.  It checks what the agent sends against the rules."""
+    """The host's side of one connection, which checks the agent's frames against the rules."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Client:
     def grant(self, stream: Stream) -> None:
         stream.consumed = len(stream.data)
         limit = stream.consumed + frames.WINDOW
-        # An agent that has gone has left more to read.
+        # An agent that has gone may have left more to read.
         with suppress(BrokenPipeError, ConnectionResetError):
             self.send(frames.credit(stream.number, stream.consumed, limit, fin=stream.ended))
 
@@ -160,7 +160,7 @@ class Client:
         return found()[0]
 
     def output(self, number: int) -> bytes:
-        """Wait for the end of a stream: all of its bytes."""
+        """Wait for the end of a stream: all bytes of the stream."""
         stream = self.streams.setdefault(number, Stream(number))
         self.until(lambda: stream.ended, f"end of stream {number}")
         return bytes(stream.data)

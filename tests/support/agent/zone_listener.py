@@ -8,7 +8,8 @@ import sys
 
 from tests.support.agent.zone_client import DEADLINE
 
-# A socket belongs to the network namespace it was made in: this makes one in the zone and hands it over.
+# A socket belongs to the network namespace of its creation. The program makes a socket in the zone, and hands
+# the socket over.
 LISTEN = """
 import socket, sys
 family, address, port, backlog, channel = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""Small containers for tests of zones: their OCI configuration and the request that makes them."""
+"""Small containers for tests of zones: OCI configurations and CreateContainer requests."""
 
 from __future__ import annotations
 

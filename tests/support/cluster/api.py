@@ -1,4 +1,4 @@
-"""A client of the Kubernetes API: requests, and watches that end when an object is as it should be."""
+"""A client of the Kubernetes API: requests, and watches that end when an object meets a condition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Object = dict[str, Any]
 
 
 class ApiRefused(Exception):
-    """The API server answered with an error, whose text this is."""
+    """The API server answered with an error; the exception has the text."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status}: {text}")
@@ -60,9 +60,9 @@ class Api:
     async def until(
         self, path: str, selector: str, what: Callable[[Object], bool], patience: float = PATIENCE
     ) -> Object:
-        """Watch the objects of a list until one is as ``what`` says, and return it.
+        """Watch the objects of a list until an object satisfies ``what``, and return the object.
 
-        ``selector`` is a field selector that one object has.  An AssertionError shows how it was last.
+        ``selector`` is a field selector for a single object. An AssertionError shows the object's last state.
         """
         last: Object = {}
         try:

@@ -1,4 +1,4 @@
-"""Makes a control group in every hierarchy, below which a kubelet makes those of pods."""
+"""Makes a control group in every hierarchy; a kubelet makes the groups of pods below."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _TREE = Path("/sys/fs/cgroup")
 
 @contextlib.contextmanager
 def control_group(owner: Path) -> Iterator[str]:
-    """Make a group, which is removed with all below it: its name for the kubelet's ``cgroupRoot``.
+    """Make a group, which is removed with all groups below: the name for the kubelet's ``cgroupRoot``.
 
-    An AssertionError names the processes that were still in it; they are killed.
+    An AssertionError names the remaining processes in the group, which are killed.
     """
     name = f"xenpod-kubelet-{sha256(str(owner).encode()).hexdigest()[:8]}"
     # Version 1 has a folder for each hierarchy, some of them under two names.
@@ -50,11 +50,11 @@ def _pids(path: Path) -> list[int]:
     try:
         return [int(word) for word in path.read_text().split()]
     except OSError:
-        return []  # the group went meanwhile
+        return []  # the group is gone
 
 
 def _remove(group: Path) -> None:
-    """Remove groups, also those of the quality-of-service classes, which the kubelet leaves behind."""
+    """Remove groups, also the groups of quality-of-service classes, which the kubelet leaves behind."""
     if group.exists():
         for below in group.iterdir():
             if below.is_dir():

@@ -25,8 +25,8 @@ TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
 RETRIED = 420.0
 """Seconds to wait for the pods that fill a node.
 
-For a moment after it has allocated a claim, the scheduler counts it twice: as stored, and as in flight
-(GatherAllocatedState in 1.36).  So it may refuse the last of many pods that come at once.  It looks at a
+For a moment after the allocation of a claim, the scheduler counts the claim twice: as stored, and as in
+flight (GatherAllocatedState in 1.36). Of many pods at once the scheduler may refuse the last pod, and tries a
 refused pod again after five minutes.
 """
 
@@ -39,7 +39,7 @@ class Driver:
     daemon: Daemon
 
     def configure(self, **more: object) -> None:
-        """Write the settings again; they count from the next start."""
+        """Write the settings again; the next start reads them."""
         self.daemon.config.write_text(toml.dumps({**_settings(self.cluster), **more}))
 
     async def reservations(self) -> dict[str, reservations_pb2.Reservation]:
@@ -66,7 +66,7 @@ class Driver:
             raise AssertionError(f"pods have the claims {wanted}, reserved are {found}") from None
 
     async def published(self, size: int) -> None:
-        """Wait until the slice says that claims can have so many bytes in all."""
+        """Wait until the slice offers this many bytes for all claims together."""
         found = -1
         try:
             async with asyncio.timeout(PATIENCE):
@@ -88,9 +88,9 @@ class Driver:
 
 @contextlib.asynccontextmanager
 async def driving(cluster: Cluster, **more: object) -> AsyncIterator[Driver]:
-    """Run the driver while the block runs, known to the kubelet, and have a class for its devices.
+    """Run the driver while the block runs, known to the kubelet, with a class for the devices.
 
-    ``more``: of its settings.
+    ``more``: further settings of the driver.
     """
     made = instance(cluster, **more)
     kind = f'device.attributes["{DRIVER}"].kind == "memory"'
@@ -133,7 +133,7 @@ def _settings(cluster: Cluster) -> Mapping[str, object]:
 
 
 def request(size: str, name: str = "zone", **more: object) -> dict[str, object]:
-    """A request of a claim for so much memory."""
+    """A request of a claim for this much memory."""
     exactly = {"deviceClassName": CLASS, "capacity": {"requests": {"memory": size}}, **more}
     return {"name": name, "exactly": exactly}
 

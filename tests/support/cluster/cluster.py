@@ -26,7 +26,7 @@ EVENTS = "/api/v1/namespaces/default/events"
 NODE_MEMORY = 3 << 30
 """Bytes of memory for all zones together."""
 SMALL, SMALL_MEMORY = "small", 128 << 20
-"""A runtime handler and its RuntimeClass, and the memory of its zones of pods without limits."""
+"""A runtime handler and its RuntimeClass, and the memory of zones of pods without limits."""
 GROWING = "growing"
 """A runtime handler and its RuntimeClass, whose zones can grow."""
 
@@ -46,10 +46,10 @@ class Cluster:
     _running: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     async def use_kubelet(self, *, shipped: bool, wait: bool = True, **settings: object) -> Kubelet:
-        """End the kubelet that runs; the next has the configuration that we ship, or has it not.
+        """End the running kubelet, and start a kubelet with our shipped configuration, or without.
 
-        ``wait``: until it takes pods.  ``settings`` of KubeletConfiguration go before those that all kubelets
-        of tests have.
+        ``wait``: until the kubelet takes pods. ``settings`` of KubeletConfiguration override the settings of
+        all kubelets of tests.
         """
         await self._running.aclose()
         more = (f"--kubeconfig={self.kubeconfig}", f"--hostname-override={NODE}")
@@ -90,14 +90,14 @@ class Cluster:
         said = ""
         try:
             async with asyncio.timeout(PATIENCE):
-                while not what(said := await self.log(name)):  # noqa: ASYNC110 - the API has no event of it
+                while not what(said := await self.log(name)):  # noqa: ASYNC110 - the API has no event for this
                     await asyncio.sleep(0.1)
         except TimeoutError:
             raise AssertionError(f"{name} has said only {said[-2000:]!r}") from None
         return said
 
     async def exec(self, name: str, *command: str) -> str:
-        """Run a command in a pod, which must succeed: its standard output."""
+        """Run a command in a pod: its standard output. The command must succeed."""
         asked = "&".join(f"command={quote(word)}" for word in command)
         client = await self.api.websocket(f"{PODS}/{name}/exec?stdout=1&stderr=1&{asked}")
         try:
@@ -149,7 +149,7 @@ def pod(
     container: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> Object:
-    """Make a pod of one container, which is not restarted unless ``spec`` says so."""
+    """Make a pod of one container, which is not restarted unless ``spec`` says otherwise."""
     main = {"name": "main", "image": IMAGE, "command": list(command), **(container or {})}
     base = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
     metadata = {"name": name, "annotations": dict(annotations or {})}

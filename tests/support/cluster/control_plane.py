@@ -29,7 +29,7 @@ class Serving:
     running: contextlib.AsyncExitStack
 
     async def run(self, name: str, *command: str) -> tuple[Process, Output]:
-        """Run a program that is ended before the API server."""
+        """Run a program; the program ends before the API server."""
         output = Output(self.folder / f"{name}.log")
         return await self.running.enter_async_context(background(*command, output=output)), output
 
@@ -76,9 +76,9 @@ async def control_plane(folder: Path, authorization: str = "AlwaysAllow") -> Asy
             "kube-controller-manager",
             *(program("kube-controller-manager"), *serving.follows),
             f"--service-account-private-key-file={serving.key}",
-            f"--root-ca-file={_certificates(folder) / 'apiserver.crt'}",  # for pods that ask the API server
+            f"--root-ca-file={_certificates(folder) / 'apiserver.crt'}",  # for pods that call the API server
         )
-        # A pod is refused before its namespace has this account.
+        # A pod is refused until its namespace has this account.
         accounts = "/api/v1/namespaces/default/serviceaccounts"
         await serving.api.until(accounts, "metadata.name=default", lambda _: True)
         yield serving.api, serving.kubeconfig

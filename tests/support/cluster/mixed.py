@@ -31,7 +31,7 @@ class MixedCluster:
     cluster: Cluster
     delegate: Containerd
     settings: dict[str, Any]
-    """The settings of its kubelet."""
+    """The settings of the kubelet."""
 
     async def zone(self, name: str, *command: str, **spec: Any) -> None:
         """Create a pod in a zone; see ``tests.support.cluster.cluster.pod``."""
@@ -40,7 +40,7 @@ class MixedCluster:
     async def daemon_set(
         self, name: str, *command: str, container: Mapping[str, Any] | None = None, **spec: Any
     ) -> str:
-        """Create a DaemonSet: the name of its pod, once that runs."""
+        """Create a DaemonSet: the name of its pod, once the pod runs."""
         template = pod(name, *command, container=container, restartPolicy="Always", **spec)
         labels = {"app": name}
         template["metadata"] = {"labels": labels}
@@ -64,13 +64,13 @@ class MixedCluster:
             client.line.close()
 
     async def plain_class(self) -> None:
-        """Make the RuntimeClass of zones one for all nodes, whatever it was."""
+        """Make the zones' RuntimeClass the same for all nodes, independent of its old content."""
         with contextlib.suppress(ApiRefused):
             await self.cluster.api.delete(f"{CLASSES}/{ZONE}")
         await self.cluster.api.post(CLASSES, {"metadata": {"name": ZONE}, "handler": ZONE})
 
     async def pull_unused(self) -> None:
-        """Pull an image that no pod has to both runtimes."""
+        """Pull an unused image to both runtimes."""
         image = cri.ImageSpec(image=UNUSED, runtime_handler=ZONE)
         async with self.cluster.node.client() as ours, self.delegate.client() as theirs:
             await ours.image.PullImage(cri.PullImageRequest(image=image), timeout=PATIENCE)
@@ -83,7 +83,7 @@ class MixedCluster:
         return [list(image.repo_tags) for reply in lists for image in reply.images]
 
     async def tidy(self) -> None:
-        """Remove all DaemonSets, pods and what is left of them."""
+        """Remove all DaemonSets, pods and their remains."""
         await self.cluster.api.delete(f"{DAEMONS}?propagationPolicy=Background")
         await self.cluster.tidy()
 
@@ -110,7 +110,7 @@ async def mixed_cluster(folder: Path, authorization: str = "AlwaysAllow") -> Asy
 
 
 def kubelet_settings(cgroup: str) -> dict[str, Any]:
-    """Settings of a kubelet that gives pods control groups: containerd has no figures of them without."""
+    """Settings of a kubelet that gives pods control groups: containerd needs the groups for figures."""
     return {"cgroupsPerQOS": True, "cgroupRoot": cgroup}
 
 
@@ -119,7 +119,7 @@ def _scheduled(found: Object) -> bool:
 
 
 def container_of(pod: Object) -> Object:
-    """The status of its only container."""
+    """The status of the pod's only container."""
     (status,) = pod["status"]["containerStatuses"]
     return dict(status)
 

@@ -1,4 +1,4 @@
-"""Kubernetes' own programs: found in the folder that XENPOD_KUBERNETES names."""
+"""Kubernetes' own programs, from the folder in XENPOD_KUBERNETES."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def program(name: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def etcd(folder: Path, clients: int, peers: int, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The command of an etcd of one member, whose data is in ``folder``, on two ports of loopback.
+    """The command of an etcd with one member; the data is in ``folder``, on two ports of loopback.
 
-    A program ``etcd3 FOLDER CLIENTS PEERS`` goes before ``etcd``: one that has etcd as a library.
+    A program ``etcd3 FOLDER CLIENTS PEERS``, with etcd as a library, is preferred to ``etcd``.
     """
     if os.access(Path(environment[VARIABLE]) / "etcd3", os.X_OK):
         return [program("etcd3", environment), str(folder), str(clients), str(peers)]
@@ -44,7 +44,7 @@ def etcd(folder: Path, clients: int, peers: int, environment: Mapping[str, str] 
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nothing listens on, all different."""
+    """Unused ports of loopback, all different."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:

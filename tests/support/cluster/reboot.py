@@ -25,7 +25,7 @@ def _daemons(driver: Driver) -> dict[str, Daemon]:
 
 
 async def killed(driver: Driver, name: str) -> None:
-    """Kill one of the four by SIGKILL, and wait for its end."""
+    """Kill one of the four daemons by SIGKILL, and wait for its end."""
     if name == "kubelet":
         assert driver.cluster.kubelet is not None
         await driver.cluster.kubelet.crash()
@@ -34,10 +34,11 @@ async def killed(driver: Driver, name: str) -> None:
 
 
 async def revived(driver: Driver, names: Sequence[str]) -> None:
-    """Start all four again, in this order; returns once they are ready.
+    """Start all four daemons, in this order; returns once they are ready.
 
-    None waits for the one before it, since the driver is ready when the kubelet has found it.  Only the
-    kubelet waits for CRI: it would end, and a service manager would start it until CRI is there.
+    No daemon waits for the daemon before, since the driver is ready when the kubelet has found the driver.
+    Only the kubelet waits for CRI: without CRI the kubelet would end, and a service manager would restart the
+    kubelet until CRI answers.
     """
     async with asyncio.TaskGroup() as tasks:
         serving = asyncio.Event()

@@ -9,13 +9,15 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar
 
 import grpc
 import grpc.aio
 import pytest
 
 from tests.support.cri.cri_daemons import IMAGE, CriNode
+from tests.support.cri.events import PATIENCE, Ends
+from tests.support.cri.stage import FOREVER, Stage, running
 from tests.support.observe import audited
 from tests.support.observe.call_record import PLANTED, PULLED_AS
 from tests.support.protect.agent_crash import crash_agent
@@ -26,11 +28,8 @@ from tools.localnode.images import PushedImage
 from tools.localnode.layers import LayerEntry
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-PATIENCE = 300.0
-"""Seconds to wait for anything; software emulation is slow."""
 OWN = cri.NamespaceOption(pid=cri.CONTAINER)
-"""The namespaces that the kubelet asks for by default."""
-FOREVER = "exec sleep 100000"
+"""The kubelet's default namespaces."""
 
 _ACCOUNTS = layers.layer(
     LayerEntry("etc"),
@@ -39,51 +38,14 @@ _ACCOUNTS = layers.layer(
 )
 
 
-class Ends:
-    """Notes the end of every container by GetContainerEvents, while the block runs."""
-
-    def __init__(self, client: Client) -> None:
-        self._call: Any = client.runtime.GetContainerEvents(cri.GetEventsRequest())
-        self._ends: dict[str, asyncio.Event] = {}
-        self._listening = asyncio.ensure_future(self._listen())
-
-    async def of(self, container: str) -> None:
-        """Wait until the container has ended."""
-        end = asyncio.ensure_future(self._ends.setdefault(container, asyncio.Event()).wait())
-        done, _ = await asyncio.wait(
-            [end, self._listening], timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED
-        )
-        end.cancel()
-        if self._listening in done:
-            self._listening.result()
-        if end not in done:
-            raise AssertionError(f"no STOPPED event of {container}")
-
-    async def close(self) -> None:
-        self._call.cancel()
-        await asyncio.gather(self._listening, return_exceptions=True)
-
-    async def _listen(self) -> None:
-        async for event in self._call:
-            if event.container_event_type == cri.CONTAINER_STOPPED_EVENT:
-                self._ends.setdefault(event.container_id, asyncio.Event()).set()
-
-
 @dataclass
-class Stage:
-    """A node with an image; containers are removed after their test."""
+class SuiteStage(Stage):
+    """A node for the whole suite; containers are removed after their test."""
 
-    node: CriNode
-    client: Client
-    image: str
+    patience: ClassVar[float] = PATIENCE
     ends: Ends
     toolstack: str
     made: list[str] = field(default_factory=list)
-
-    @property
-    def runtime(self) -> Any:
-        """The RuntimeService stub."""
-        return self.client.runtime
 
     async def run_pod(self, name: str = "pod", handler: str = "", **fields: Any) -> Pod:
         """RunPodSandbox; ``fields`` are PodSandboxConfig's."""
@@ -105,31 +67,16 @@ class Stage:
         finally:
             await self.client.remove_pod(pod.id)
 
-    async def create(self, pod: Pod, script: str = FOREVER, **fields: Any) -> str:
-        """CreateContainer of a shell script; ``fields`` are ContainerConfig's."""
-        name = f"c-{uuid.uuid4()}"
-        fields.setdefault("metadata", cri.ContainerMetadata(name=name))
-        fields.setdefault("image", cri.ImageSpec(image=self.image))
-        fields.setdefault("command", ["sh", "-c", script])
-        fields.setdefault("log_path", f"{name}.log")
+    def default_name(self) -> str:
+        return f"c-{uuid.uuid4()}"
+
+    async def create(self, pod: Pod, script: str = FOREVER, name: str = "", **fields: Any) -> str:
+        """CreateContainer with the kubelet's namespaces; the container is removed after the test."""
         fields.setdefault("linux", linux())
         fields.setdefault("envs", [cri.KeyValue(key="PLANTED", value=PLANTED.encode())])
-        request = cri.CreateContainerRequest(
-            pod_sandbox_id=pod.id, config=cri.ContainerConfig(**fields), sandbox_config=pod.config
-        )
-        container = str((await self.runtime.CreateContainer(request, timeout=PATIENCE)).container_id)
+        container = await super().create(pod, script, name, **fields)
         self.made.append(container)
         return container
-
-    async def started(self, pod: Pod, script: str = FOREVER, **fields: Any) -> str:
-        container = await self.create(pod, script, **fields)
-        await self.client.start(container)
-        return container
-
-    async def status(self, container: str) -> cri.ContainerStatus:
-        request = cri.ContainerStatusRequest(container_id=container)
-        reply = await self.runtime.ContainerStatus(request, timeout=PATIENCE)
-        return cast(cri.ContainerStatusResponse, reply).status
 
     async def ended(self, container: str) -> cri.ContainerStatus:
         """Wait for the container's end: its status."""
@@ -138,19 +85,8 @@ class Stage:
         assert status.state == cri.CONTAINER_EXITED
         return status
 
-    async def says(self, container: str, script: str) -> tuple[int, str]:
-        """Exit code and both outputs of a script in the container."""
-        reply = await self.client.exec(container, "sh", "-c", script)
-        return reply.exit_code, (reply.stdout + reply.stderr).decode().strip()
-
-    async def output(self, container: str, script: str) -> str:
-        """The output of a script, which must succeed."""
-        code, text = await self.says(container, script)
-        assert code == 0, text
-        return text
-
     async def logged(self, container: str, text: str) -> list[str]:
-        """``stream tag text`` of each line of its log, once ``text`` is in one of them."""
+        """``stream tag text`` of each line of the container's log, once ``text`` is in a line."""
         path = Path((await self.status(container)).log_path)
         seen = ""
 
@@ -164,7 +100,7 @@ class Stage:
         return [line.split(" ", 1)[1] for line in seen.splitlines()]
 
     async def tidy(self) -> None:
-        """Remove what the test has made."""
+        """Remove the containers of the test."""
         while self.made:
             await self.client.remove_container(self.made.pop())
 
@@ -177,12 +113,12 @@ class Stage:
 
 
 def _named(pod: Pod) -> str:
-    """What of its domain's name is the pod's: it is namespace-name.random."""
+    """The pod's part of its domain's name, which is namespace-name.random."""
     return f"-{pod.config.metadata.name}."
 
 
 def zone_folder(node: CriNode, pod: Pod) -> Path:
-    """What the fake keeps of a pod's zone."""
+    """The fake's folder for a pod's zone."""
     specs = (node.protectd.run_dir / "fake" / "domains").glob("*/spec.json")
     (folder,) = [spec.parent for spec in specs if _named(pod) in spec.read_text()]
     return folder
@@ -203,7 +139,7 @@ def linux(resources: cri.LinuxContainerResources | None = None, **security: Any)
 
 @contextlib.contextmanager
 def refused(code: str, *words: str) -> Iterator[None]:
-    """The block's RPC must be refused with this code, and a text that has these words."""
+    """The block's RPC must fail with this code, and a text with these words."""
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         yield
     text = raised.value.details() or ""
@@ -212,7 +148,7 @@ def refused(code: str, *words: str) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
+async def staged(folder: Path, toolstack: str) -> AsyncIterator[SuiteStage]:
     """Start both daemons; everything is removed at the end, and nothing may be left.
 
     Their audit logs must then have each call that changed something, and none of the secrets.
@@ -236,19 +172,18 @@ async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
             profiles={"default": {"mode": "pv", "memory": "128MiB"}},
             libxl={"kernel_arguments": "quiet sysrq_always_enabled"},
         )
-    await node.start()
-    try:
-        async with registry.serve_registry(folder / "registry") as address, node.client() as client:
-            image = PushedImage([layers.busybox(), _ACCOUNTS], {"Cmd": ["sh"], "Env": ["FROM_IMAGE=yes"]})
-            images.push(address, IMAGE.partition("/")[2], image)
-            registry.mirror(node.certs, IMAGE.partition("/")[0], address)
-            ends = Ends(client)
-            yield Stage(node, client, await _pull(client), ends, toolstack)
-            await ends.close()
-            await audited.node_agrees(node, PLANTED, PULLED_AS)
-    finally:
-        await node.close()
-    await until(lambda: not node.leftovers(), PATIENCE, node.leftovers)
+    async with (
+        running(node, PATIENCE),
+        registry.serve_registry(folder / "registry") as address,
+        node.client() as client,
+    ):
+        image = PushedImage([layers.busybox(), _ACCOUNTS], {"Cmd": ["sh"], "Env": ["FROM_IMAGE=yes"]})
+        images.push(address, IMAGE.partition("/")[2], image)
+        registry.mirror(node.certs, IMAGE.partition("/")[0], address)
+        ends = Ends(client)
+        yield SuiteStage(node, client, await _pull(client), ends, toolstack)
+        await ends.close()
+        await audited.node_agrees(node, PLANTED, PULLED_AS)
 
 
 async def _pull(client: Client) -> str:

@@ -17,7 +17,7 @@ import pytest
 
 from protect.host import mounts
 from tests.support.protect.daemons import GUEST, ROOT, Daemon, Protectd, toml
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 from tools.localnode import images, network, registry
 from tools.localnode.client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -63,14 +63,14 @@ class CriNode:
         self.configure()
 
     def configure(self, **changes: object) -> None:
-        """Write xenpod-cri's configuration; it counts from the next start."""
+        """Write xenpod-cri's configuration; the next start reads the file."""
         self.settings.update(changes)
         guest = self.checkout / "zone" / "build"
         base: dict[str, object] = {
             "run_dir": str(self.run_dir),
             "state_dir": str(self.folder / "state"),
             "protect_socket": str(self.protectd.daemon.socket),
-            # An earlier release had no such key, and no program there.
+            # An earlier release has neither this key nor the program.
             **({"guest_dir": str(guest)} if (guest / "lookup").exists() else {}),
             "log_level": "debug",
             "cni": {"conf_dir": str(self.conf_dir), "netns_dir": str(self.netns_dir)},
@@ -92,7 +92,7 @@ class CriNode:
         try:
             for owner in (self.protectd, self):
                 if owner.settings.get("faults") and owner.daemon.process is not None:
-                    await owner.daemon.stop()  # it is not to die on the way
+                    await owner.daemon.stop()  # without the configured kill on the way
                     owner.configure(faults={})
                 if owner.daemon.process is None or owner.daemon.process.returncode is not None:
                     await owner.daemon.start()
@@ -103,13 +103,13 @@ class CriNode:
             await self.daemon.stop()
             await self.protectd.daemon.stop()
             await network.remove_bridge(self.bridge)
-            # What a test that failed has left would stay for good, and its folder with it.
+            # Remains of a failed test would stay for good, and the folder with them.
             for point in reversed(_mounts(self.folder, self.netns_dir)):
                 while mounts.unmount(Path(point)):
                     pass
 
     def leftovers(self) -> dict[str, list[str]]:
-        """What pods of this node have left behind, by kind; empty lists if nothing."""
+        """Remains of this node's pods, by kind; empty if nothing is left."""
         found = {
             "namespaces": sorted(path.name for path in _entries(self.netns_dir)),
             "addresses": sorted(path.name for path in _leases(self.addresses)),
@@ -122,9 +122,9 @@ class CriNode:
         }
         return {kind: names for kind, names in found.items() if names}
 
-    async def nothing_left(self) -> None:
+    async def nothing_left(self, seconds: float = PATIENCE) -> None:
         """Wait until nothing is left; the kernel takes its time."""
-        await until(lambda: not self.leftovers(), what=self.leftovers)
+        await until(lambda: not self.leftovers(), seconds, self.leftovers)
 
     def _ports(self) -> list[str]:
         ports = Path("/sys/class/net") / self.bridge.name / "brif"
@@ -136,7 +136,7 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 def _leases(folder: Path) -> Iterator[Path]:
-    """host-local: one file for each address, beside its own bookkeeping."""
+    """host-local: a file for each address, beside files for its own use."""
     for path in folder.rglob("*") if folder.is_dir() else ():
         if path.is_file() and path.name[0].isdigit():
             yield path
@@ -168,7 +168,7 @@ def _processes(folder: Path) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def pulled(node: CriNode, store: Path) -> AsyncIterator[str]:
-    """Pull busybox from a registry of one's own; its reference for create."""
+    """Pull busybox from a private registry; the reference for create."""
     async with registry.serve_registry(store) as address:
         images.push(address, "busybox:1", images.busybox())
         registry.mirror(node.certs, "registry.test", address)

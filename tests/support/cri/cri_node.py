@@ -1,4 +1,4 @@
-"""A whole xenpod-cri in this process, over a protect.v1 in memory, with a network and images of its own."""
+"""A whole xenpod-cri in this process, over a protect.v1 in memory, with its own network and images."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class FakeNetwork:
 
 
 class FakeImages:
-    """One image, and others for volumes."""
+    """One image for roots, and further images for volumes."""
 
     def __init__(self) -> None:
         self.held: dict[str, set[str]] = {}

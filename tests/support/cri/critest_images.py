@@ -1,4 +1,4 @@
-"""Images under the names that critest asks for, made of Debian's busybox: what they hold is ours."""
+"""Images under the names that critest asks for, made of Debian's busybox with our content."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ACCOUNTS = (
     LayerEntry("etc/passwd", 0o644, _PASSWD.encode()),
     LayerEntry("etc/group", 0o644, _GROUP.encode()),
 )
-# Debian's busybox has neither of these two as the suite uses them.
+# Debian's busybox lacks the suite's forms of these two commands.
 _PGREP = b"""#!/bin/sh
 found=1
 for folder in /proc/[0-9]*; do
@@ -42,7 +42,7 @@ done
 exit $found
 """
 _IPCS = b"#!/bin/sh\nexec cat /proc/sysvipc/shm\n"
-# Installed setuid root: whether that counts is what the suite looks for.
+# Installed setuid root: the suite checks whether setuid has an effect.
 _NNP = r"""
 #include <stdio.h>
 #include <unistd.h>
@@ -100,7 +100,7 @@ def _tools() -> list[LayerEntry]:
 
 
 def _web(base: list[bytes], port: int, name: str) -> PushedImage:
-    # The suite looks for a process of this name, which that of a script is, and for nginx's file and title.
+    # The suite looks for a process of this name, as a script's process has, and for nginx's file and title.
     script = f"""#!/bin/sh
 echo {name}: serving on port {port}
 mkdir -p /var/run

@@ -1,4 +1,4 @@
-"""protect.v1 in memory: zones that boot at once, workloads that run until they are signalled."""
+"""protect.v1 in memory: zones that boot at once, workloads that run until a signal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KILL = 9
 
 
 class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
-    """One servicer for all three services; refuses what protectd would refuse."""
+    """A servicer for all three services; refuses the same requests as protectd."""
 
     def __init__(self) -> None:
         self.zones: dict[str, pb.Zone] = {}
@@ -40,7 +40,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         self.late_failures: dict[str, Fault] = {}
         """Faults by RPC name, raised after the work is done."""
         self.stalls: dict[str, asyncio.Event] = {}
-        """Events by RPC name, for which the RPC waits first."""
+        """Events by RPC name; the RPC first waits for its event."""
         self.ignored_signals: set[int] = set()
         self.zone_stats = pb.ZoneStatsRow()
         """The statistics of each zone."""

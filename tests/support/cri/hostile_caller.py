@@ -31,7 +31,7 @@ def words(pod: Pod) -> str:
 
 
 async def pull(client: Client, place: str, pod: Pod | None, number: int) -> None:
-    """An image that takes long, and that is not kept."""
+    """An image with a long pull, which is not kept."""
     names = place.split(",")
     name = names[number % len(names)]
     await client.pull(name)
@@ -39,7 +39,7 @@ async def pull(client: Client, place: str, pod: Pod | None, number: int) -> None
 
 
 async def fifo_log(client: Client, place: str, pod: Pod | None, number: int) -> None:
-    """A container whose log is a pipe that nobody reads."""
+    """A container whose log is a pipe without a reader."""
     assert pod is not None
     path = Path(pod.config.log_directory) / f"pipe-{number}.log"
     os.mkfifo(path)
@@ -71,7 +71,7 @@ async def _hostile(socket: Path, logs: Path, kind: str, place: str, pods: list[P
         async def again(pod: Pod | None) -> None:
             while True:
                 number = next(numbers)
-                with suppress(grpc.aio.AioRpcError):  # it is refused, or late: that is the defence
+                with suppress(grpc.aio.AioRpcError):  # the refusal or the delay is the defence
                     await KINDS[kind](client, place, pod, number)
                 await asyncio.sleep(_PAUSE)
 

@@ -1,4 +1,4 @@
-"""Requests with one hostile value each, in every field that there is, however deep."""
+"""Requests with one hostile value each, in every field, at every depth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 M = TypeVar("M", bound=Message)
 _Reach = Callable[[Any], Any]
-"""From a request to one of the messages in it, which is made if it is not there."""
+"""From a request to a message in the request, which is created if missing."""
 
 TEXTS: Sequence[str] = (
     "\n",
@@ -41,7 +41,7 @@ _MANY = 1_000
 
 
 def hostile(good: M) -> Iterator[tuple[str, M]]:
-    """Copies of a good request, each with the name of the field that is another one, and what it is."""
+    """Copies of a good request with one changed field: the field's name and its new value."""
     for said, change in _changes(cast(Descriptor, good.DESCRIPTOR), lambda request: request, "", _DEPTH):
         bad = type(good)()
         bad.CopyFrom(good)
@@ -74,7 +74,7 @@ def _changes(
 
 
 def _below(reach: _Reach, name: str, request: Any) -> Any:
-    """The message in a field; the last one of several, which is made if there is none."""
+    """The message in a field; the last of several, created if missing."""
     found = getattr(reach(request), name)
     if isinstance(found, Message):
         return found

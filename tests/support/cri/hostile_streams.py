@@ -31,7 +31,7 @@ _SPDY = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1")]
 class Flood:
     """``begin`` is sent once, then ``again`` without end.
 
-    ``command``: of the exec that leads to it; none: a port-forward.
+    ``command``: of the exec for the stream; none: a port-forward.
     """
 
     again: bytes
@@ -54,7 +54,7 @@ def opened(*kinds: str) -> bytes:
 
 
 def headers(plain: bytes) -> tuple[bytes, bytes]:
-    """A HEADERS frame with this block, the first of a connection; and the same for all later ones."""
+    """A HEADERS frame with this block, the first of a connection; and the same for all later frames."""
     packer = zlib.compressobj(9, zdict=dictionary())
     # A full flush forgets what came before: the next block is the same for ever.
     first, again = (packer.compress(plain) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
@@ -66,7 +66,7 @@ def _block(value: bytes) -> bytes:
 
 
 def floods() -> Mapping[str, Flood]:
-    """Every kind, by its name."""
+    """Every kind, by name."""
     small, bomb = headers(struct.pack(">I", 0)), headers(_block(b"x" * 4000))
     into = opened("error", "stdin", "stdout", "stderr")
     byte = struct.pack(">II", 3, 1) + b"x"
@@ -124,7 +124,7 @@ async def begin(client: Client, pod: str, container: str, flood: Flood) -> Line:
 
 
 async def attack(line: Line, flood: Flood, told: Callable[[], None] = lambda: None) -> None:
-    """Send until the server closes, and read what it answers."""
+    """Send until the server closes, and read the server's answers."""
 
     async def read() -> None:
         while await line.reader.read(1 << 18):

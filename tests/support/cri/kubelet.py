@@ -1,4 +1,4 @@
-"""A real kubelet without an API server: it runs the pods of a folder, and shows what it knows of them."""
+"""A real kubelet without an API server: the kubelet runs the pods of a folder, and shows their figures."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ _NOT_YET = ("unable to find data in memory cache", 'unknown container "/"')
 
 
 class KubeletRefused(Exception):
-    """The kubelet's server answered with an error, which is the text."""
+    """The kubelet's server answered with an error; the exception has the text."""
 
 
 @dataclass
 class Kubelet:
-    """A kubelet that runs."""
+    """A running kubelet."""
 
     manifests: Path
     port: int
     process: asyncio.subprocess.Process
 
     async def crash(self) -> None:
-        """Kill it, and wait for its end."""
+        """Kill the kubelet, and wait for its end."""
         self.process.kill()
         await self.process.wait()
 
     def run(self, name: str, script: str, image: str) -> None:
-        """Have it run a pod of one container, once; the pod's name ends with the node's."""
+        """Run a pod of one container, once; the pod's name ends with the node's."""
         container = {
             "name": "main",
             "image": image,
@@ -78,11 +78,11 @@ class Kubelet:
         (self.manifests / f"{name}.json").write_text(json.dumps(pod))
 
     async def get(self, path: str) -> str:
-        """Get a page of its server."""
+        """Get a page of the kubelet's server."""
         return await asyncio.to_thread(self._get, path)
 
     async def summary(self, name: str) -> dict[str, Any]:
-        """The pod's part of /stats/summary; {} while it is not there, or the host's figures are not."""
+        """The pod's part of /stats/summary; {} while the pod or the host's figures are missing."""
         try:
             found = json.loads(await self.get("/stats/summary"))
         except KubeletRefused as error:
@@ -92,7 +92,7 @@ class Kubelet:
         return next((pod for pod in found["pods"] or () if pod["podRef"]["name"].startswith(name)), {})
 
     def _get(self, path: str) -> str:
-        trust = ssl._create_unverified_context()  # noqa: S323  # its certificate is of its own making
+        trust = ssl._create_unverified_context()  # noqa: S323  # a self-made certificate
         url = f"https://127.0.0.1:{self.port}{path}"
         try:
             with urllib.request.urlopen(url, context=trust, timeout=_TIMEOUT) as reply:
@@ -110,10 +110,10 @@ async def kubelet(
     program: str = "kubelet",
     settings: Mapping[str, object] | None = None,
 ) -> AsyncIterator[Kubelet]:
-    """Serve while the block runs; ``shipped``: with the configuration that we ship beside its own.
+    """Serve while the block runs; ``shipped``: with our shipped configuration beside the kubelet's own.
 
-    ``more``: arguments; ``settings``: of its configuration, over those here.  In a folder that it had before
-    it finds its pods again.
+    ``more``: arguments; ``settings``: of the kubelet's configuration, over the settings here. In the folder
+    of an earlier kubelet the kubelet finds the earlier pods.
     """
     manifests, drop_ins, port = folder / "manifests", folder / "conf.d", _free_port()
     more = more or ("--hostname-override=node",)
@@ -151,7 +151,8 @@ async def kubelet(
                     pass
             yield Kubelet(manifests, port, process)
     finally:
-        # It makes one for each container, and removes it with the container, which may outlive it.
+        # The kubelet makes a directory for each container, and removes the directory with the container,
+        # which may outlive the kubelet.
         for link in _LINKS.glob("*"):
             if link.is_symlink() and link.readlink().is_relative_to(folder):
                 link.unlink()

@@ -1,4 +1,4 @@
-"""A pod's directory as a kubelet makes it: volumes, subPaths, its other files (kubernetes/pkg/kubelet)."""
+"""A pod's directory in a kubelet's layout: volumes, subPaths, further files (kubernetes/pkg/kubelet)."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class PodFiles:
 
 @contextlib.contextmanager
 def pod_files(root: Path, uid: str = "0-1-2") -> Iterator[PodFiles]:
-    """Of a kubelet whose root directory is ``root``; its mounts are gone at the end."""
+    """Pod directories of a kubelet with the root directory ``root``; the mounts are gone at the end."""
     made = PodFiles(root / "pods" / uid)
     try:
         yield made

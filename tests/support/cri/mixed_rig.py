@@ -17,14 +17,14 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 @dataclass
 class Mixed:
-    """Both runtimes; ``ours.cri`` is the client that callers use."""
+    """Both runtimes; ``ours.cri`` is the callers' client."""
 
     ours: Rig
     other: OtherRuntime
 
 
 def delegate_config(path: Path, **fields: object) -> DelegateConfig:
-    """A configuration with long timeouts, for a machine that stands still; pods of ``default`` may use it."""
+    """A configuration with long timeouts, for a stalling machine; the pods of ``default`` may use it."""
     values: dict[str, object] = {"endpoint": f"unix://{path}", "timeout": Seconds(60.0)}
     values |= {"namespaces": ("kube-system", "default"), **fields}
     return DelegateConfig(**values)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 RUNTIME = "runtime.v1.RuntimeService"
 _SERVICES = {one.full_name: one.methods_by_name for one in cri.DESCRIPTOR.services_by_name.values()}
 LIMIT = 64 * 1024 * 1024
-"""Most bytes of a message that it sends, which is more than anybody accepts."""
+"""Largest message of the runtime in bytes, too large for every receiver."""
 
 Answer: TypeAlias = "bytes | Message | Status | Callable[[bytes], Awaitable[bytes | Message]]"
 
@@ -34,7 +34,7 @@ class Status(Exception):
 
 @dataclass(frozen=True)
 class Seen:
-    """A call that it received."""
+    """A received call."""
 
     method: str
     request: bytes
@@ -44,7 +44,7 @@ class Seen:
 
 @dataclass
 class OtherRuntime:
-    """Serves one socket; ``answers`` and ``streams``, by method, go before what it has in memory."""
+    """Serves one socket; ``answers`` and ``streams``, by method, override the state in memory."""
 
     path: Path
     name: str = "other"
@@ -90,7 +90,7 @@ class OtherRuntime:
         return [seen for seen in self.calls if seen.method == method]
 
     def has_pod(self, pod_id: str, name: str = "", **fields: Any) -> cri.PodSandbox:
-        """Add a pod as if it were there already."""
+        """Add an existing pod."""
         metadata = cri.PodSandboxMetadata(
             name=name or pod_id[:8], namespace="default", uid=f"uid-{pod_id[:8]}"
         )
@@ -100,7 +100,7 @@ class OtherRuntime:
         return made
 
     def has_container(self, container_id: str, pod_id: str, **fields: Any) -> cri.Container:
-        """Add a container as if it were there already."""
+        """Add an existing container."""
         fields.setdefault("state", cri.CONTAINER_RUNNING)
         made = cri.Container(
             id=container_id, pod_sandbox_id=pod_id, metadata=cri.ContainerMetadata(name="main"), **fields
@@ -171,7 +171,7 @@ class OtherRuntime:
         found: bytes | Message = known(request)
         return found
 
-    # what it does by itself
+    # -- default behaviour
 
     def _Version(self, request: bytes) -> Message:
         return cri.VersionResponse(
@@ -270,7 +270,7 @@ def _encoded(answer: bytes | Message) -> bytes:
 
 @contextlib.asynccontextmanager
 async def other_runtime(path: Path, **fields: Any) -> AsyncIterator[OtherRuntime]:
-    """Run one while the block runs."""
+    """Run an OtherRuntime while the block runs."""
     other = OtherRuntime(path, **fields)
     await other.start()
     try:

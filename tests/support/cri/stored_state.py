@@ -1,11 +1,11 @@
-"""State directories as a release wrote them: how they are made, kept, and laid out for today's daemons.
+"""State directories of a release: recorded, stored, and laid out for today's daemons.
 
 ``python -m tests.support.cri.stored_state ARCHIVE [--checkout DIR]`` (as root) runs the daemons of a checkout
-with a few pods, kills them while the pods run, and keeps their state directories: what is on a host's disk
-after a power cut.  Run directories are not kept: a host that has just started has none.
+with a few pods, kills them while the pods run, and keeps their state directories, as on a host's disk after a
+power cut. Run directories are not kept: a freshly booted host has none.
 
-Records name files by absolute paths.  All of those are below one folder, whose name is as long in every copy:
-so a copy is told of its own place by replacing the one name by the other, byte by byte.
+Records name files by absolute paths, all below one folder. The folder's name has the same length in every
+copy: a copy is moved by a replacement of the name, byte by byte.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ void begin(const long *stack) {
 
 
 def small_image(scratch: Path) -> images.PushedImage:
-    """One program of a few kilobytes (x86-64, write, exit and pause)."""
+    """A program of a few kilobytes (x86-64, write, exit and pause)."""
     source, program = scratch / "small.c", scratch / "small"
     source.write_text(_SMALL)
     options = ("-Os", "-static", "-nostdlib", "-fno-stack-protector", "-ffreestanding", "-s")
@@ -136,7 +136,7 @@ async def exited(client: Client, container: str) -> cri.ContainerStatus:
 
 
 async def shown(client: Client) -> dict[str, Any]:
-    """Everything that CRI says of what there is, by id."""
+    """The whole state by CRI, by id."""
     said: dict[str, Any] = {"pods": {}, "containers": {}, "images": {}}
     for pod in (await client.runtime.ListPodSandbox(cri.ListPodSandboxRequest())).items:
         request = cri.PodSandboxStatusRequest(pod_sandbox_id=pod.id)
@@ -149,7 +149,7 @@ async def shown(client: Client) -> dict[str, Any]:
 
 
 async def make(archive: Path, checkout: Path) -> None:
-    """Run a checkout's daemons, and keep what they wrote."""
+    """Run a checkout's daemons, and keep their files."""
     folder = new_folder()
     node = CriNode(folder, checkout=checkout)
     await node.start()
@@ -166,7 +166,7 @@ async def make(archive: Path, checkout: Path) -> None:
 
 
 async def _fill(node: CriNode, client: Client) -> dict[str, str]:
-    """Pods and containers in every state that lasts; their ids."""
+    """Pods and containers in every lasting state; their ids."""
     config = pod_config(node, "runs")
     names = {"runs": (runs := await run_pod(client, config))}
     names["ended"] = await started(client, runs, config, "ended", ENDS)
@@ -184,7 +184,7 @@ def _keep(folder: Path, archive: Path, expected: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for name in _KEPT:
             shutil.copytree(folder / name, Path(scratch, name), symlinks=True)
-        # The log that goes with a database has checksums, which a replaced path would break.
+        # The log of a database has checksums; a replaced path would break them.
         for database in Path(scratch).rglob("*.db"):
             with sqlite3.connect(database) as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -202,11 +202,11 @@ class Kept:
 
     folder: Path
     expected: dict[str, Any]
-    """As ``shown`` gave it, with the paths of this copy."""
+    """The result of ``shown``, with the paths of this copy."""
 
 
 def unpack(archive: Path) -> Kept:
-    """A copy in a folder of its own, which is the caller's to remove."""
+    """A copy in a folder of its own, which the caller removes."""
     folder = new_folder()
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="fully_trusted")

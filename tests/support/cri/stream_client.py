@@ -36,7 +36,7 @@ class Line:
     writer: asyncio.StreamWriter
 
     async def ask(self, path: str, *headers: tuple[str, str], method: str = "GET") -> Answer:
-        """One request, and the head of its answer; the body unless the protocol is switched."""
+        """A request, and the head of its answer; the body unless the protocol is switched."""
         lines = [f"{method} {path} HTTP/1.1", "Host: test"]
         lines += [f"{name}: {value}" for name, value in headers]
         await self.send("\r\n".join([*lines, "", ""]).encode())

@@ -1,4 +1,4 @@
-"""What streams lead to in tests: commands that are played, and connections that answer in capitals."""
+"""Targets of streams in tests: simulated commands, and connections that answer in capitals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TTY = Wants(stdin=True, stdout=True, stderr=False, tty=True)
 
 @dataclass
 class _Changing:
-    """A test waits for what it does to another; whoever changes it says so."""
+    """A signal between two tests' tasks: a change wakes the waiting task."""
 
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -36,7 +36,7 @@ class _Changing:
 
 @dataclass
 class Play(_Changing):
-    """What happened to the commands of a test."""
+    """Record of a test's commands."""
 
     begun: int = 0
     cancelled: int = 0
@@ -79,7 +79,7 @@ async def forever(command: Command) -> ExitStatus:
 
 
 class _Capitals:
-    """A connection whose other end sends back what it gets, in capitals."""
+    """A connection whose far end sends the input back, in capitals."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[bytes] = asyncio.Queue(1)
@@ -100,7 +100,7 @@ class _Capitals:
 
 @dataclass
 class Echo(_Changing):
-    """Counts the connections that are open."""
+    """Counts the open connections."""
 
     refuses: set[int] = field(default_factory=set)
     open: int = 0

@@ -1,4 +1,4 @@
-"""A private containerd with runc: Debian's, or that of a folder; all of its files are in one folder."""
+"""A private containerd with runc, from Debian or from a folder; all files are in one folder."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Surroundings:
     networks: Path
     """Folder of the CNI configuration."""
     programs: Path | None = None
-    """Folder of containerd and its shim; None: those that are installed."""
+    """Folder of containerd and its shim; None: the installed programs."""
 
 
 @dataclass
 class Containerd(Daemon):
-    """A containerd that is started, killed and started again like our daemons; containers outlive it."""
+    """A containerd with the start, stop and kill of our daemons; containers outlive containerd."""
 
     folder: Path = Path()
     path: str = ""
@@ -66,7 +66,7 @@ class Containerd(Daemon):
         return self._running().pid
 
     def stall(self) -> None:
-        """Stop its process, so that it keeps its socket but answers nothing."""
+        """Stop the process: the socket stays, and nobody answers."""
         self._running().send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -75,19 +75,19 @@ class Containerd(Daemon):
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        """Connect to it, past xenpod-cri."""
+        """Connect to containerd, past xenpod-cri."""
         async with self.channel() as link:
             yield Client(link, self.folder / "pods")
 
     async def revive(self) -> None:
-        """Make it serve, whatever a test did to it."""
+        """Start or resume containerd after a test's faults."""
         if self.process is None or self.process.returncode is not None:
             await self.start()
         else:
             self.go_on()
 
     async def close(self) -> None:
-        """Remove every pod, stop it, and remove what a failed test has left."""
+        """Remove every pod, stop containerd, and remove the remains of a failed test."""
         if self.process is None:
             return
         await self.revive()
@@ -105,7 +105,7 @@ class Containerd(Daemon):
                     pass
 
     def shims(self) -> list[int]:
-        """The pids of its shims, each of which has one pod."""
+        """The pids of the shims, one for each pod."""
         found = []
         for path in _PROC.glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
@@ -116,7 +116,7 @@ class Containerd(Daemon):
 
 
 def containerd(folder: Path, around: Surroundings) -> Containerd:
-    """Configure a containerd without starting it; ``folder`` holds all of its files."""
+    """Configure a containerd without a start; ``folder`` holds all files."""
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "config.toml"
     config.write_text(toml.dumps(_settings(folder, around)))
@@ -132,7 +132,7 @@ def containerd(folder: Path, around: Surroundings) -> Containerd:
 
 
 def version(programs: Path | None) -> str:
-    """Its version, e.g. ``1.6.20~ds1``."""
+    """The version, e.g. ``1.6.20~ds1``."""
     program = str(programs / "containerd") if programs else "containerd"
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()
     return said[2]

@@ -27,11 +27,11 @@ KINDS = (HOST, ZONE)
 PATIENCE = 120.0
 FOREVER = "exec sleep 100000"
 _OWN = cri.NamespaceOption(pid=cri.CONTAINER)
-"""The namespaces that the kubelet asks for by default."""
+"""The kubelet's default namespaces."""
 
 
 def programs() -> Path | None:
-    """The folder of a containerd other than the installed one, from XENPOD_CONTAINERD."""
+    """The folder of a containerd other than the installed containerd, from XENPOD_CONTAINERD."""
     named = os.environ.get("XENPOD_CONTAINERD")
     return Path(named) if named else None
 
@@ -56,7 +56,7 @@ class Mixed:
         return self.client.runtime
 
     async def pod(self, name: str, kind: str, **fields: Any) -> Pod:
-        """RunPodSandbox with that handler; ``fields`` are PodSandboxConfig's."""
+        """RunPodSandbox with the kind's handler; ``fields`` are PodSandboxConfig's."""
         uid = str(uuid4())
         namespaces = cri.LinuxSandboxSecurityContext(namespace_options=_OWN)
         # Without a group for the pod containerd has no statistics of it.
@@ -164,7 +164,7 @@ async def two_runtimes(
 ) -> AsyncIterator[TwoRuntimes]:
     """Start a containerd and, in front of it, a node; everything is removed at the end.
 
-    ``default``: which runtime gets the pods that name no handler; ``settings``: more of cri.toml.
+    ``default``: the runtime of pods that name no handler; ``settings``: more of cri.toml.
     """
     delegate = containerd(folder / "d", Surroundings(PAUSE, node.certs, node.conf_dir, programs()))
     node.configure(

@@ -13,7 +13,7 @@ from tools.localnode import network
 
 
 def main() -> int:
-    """Run it until Ctrl-C; then its pods are removed."""
+    """Run containerd until Ctrl-C; then remove the pods."""
     parser = argparse.ArgumentParser(prog="tests.support.delegate.serve", description=__doc__)
     parser.add_argument("folder", type=Path, help="holds all of its files")
     parser.add_argument("--certs", type=Path, help="folder of mirrors; default: certs.d in the folder")
@@ -34,7 +34,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     made = containerd(folder, Surroundings(arguments.pause, certs, folder / "net.d", arguments.containerd))
     try:
         await made.start()
-        print(f"CRI endpoint: unix://{made.socket}", flush=True)  # noqa: T201  # this is its output
+        print(f"CRI endpoint: unix://{made.socket}", flush=True)  # noqa: T201  # the program's output
         await stop.wait()
     finally:
         await made.close()

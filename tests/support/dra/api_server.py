@@ -1,6 +1,6 @@
-"""A model of the API server: one node, its slices and claims, in the versions that it is told to serve.
+"""A model of the API server: one node, with slices and claims, in the configured versions.
 
-As the real one it refuses writes of stale objects (409), and drops fields of features that it has not.
+Like the real server it refuses writes of stale objects (409), and drops fields of missing features.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Json = dict[str, Any]
 
 @dataclass
 class Cluster:
-    """``versions``: those of resource.k8s.io, none for a cluster without it.  ``writes`` are the slices' own.
+    """``versions``: of resource.k8s.io; none for a cluster without it. ``writes``: the received slices.
 
-    ``written``: claims as their bytes, which go before ``claims``.  ``refusal``: the status and message of
-    every answer, if any.
+    ``written``: claims as bytes, preferred to ``claims``. ``refusal``: the status and message of every
+    answer, if any.
     """
 
     versions: tuple[str, ...] = ("v1", "v1beta2", "v1beta1")
@@ -44,7 +44,7 @@ class Cluster:
 
     @property
     def slice(self) -> Json:
-        """The only one."""
+        """The only node."""
         (found,) = self.slices.values()
         return found
 
@@ -56,7 +56,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def serving(cluster: Cluster) -> Iterator[str]:
-    """Run the server while the block runs: its URL."""
+    """Run the server while the block runs: the URL."""
 
     class Handler(_Handler):
         model = cluster

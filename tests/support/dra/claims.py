@@ -13,10 +13,10 @@ PARAMETERS = {"apiVersion": "xenpod.dev/v1alpha1", "kind": "ZoneResources"}
 def allocated(
     name: str, uid: str, size: str, *pods: str, device: str = "memory", shared: bool = True
 ) -> dict[str, Any]:
-    """A claim in the namespace ``default`` that was allocated ``size`` of one of this node's devices.
+    """A claim in the namespace ``default``, with ``size`` of a device of this node.
 
-    ``pods``: for whom it is reserved.  ``shared``: several claims may have parts of the device, and the
-    scheduler has noted this one's part; else the claim has the whole device, and its configuration says the
+    ``pods``: the claim's reservations. ``shared``: several claims may have parts of the device, and the
+    scheduler has noted this part; else the claim has the whole device, and the claim's configuration has the
     size.
     """
     result: dict[str, Any] = {

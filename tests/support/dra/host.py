@@ -1,4 +1,4 @@
-"""protectd's reservations and devices, for what only reads them."""
+"""protectd's reservations and devices, for readers."""
 
 from __future__ import annotations
 

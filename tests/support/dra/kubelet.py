@@ -1,4 +1,4 @@
-"""The kubelet's side of a DRA driver: its plugin folders, and calls as it makes them."""
+"""The kubelet's side of a DRA driver: plugin folders, and the kubelet's calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VERSIONS = {"v1": (dra_v1_pb2, dra_v1_pb2_grpc), "v1beta1": (dra_v1beta1_pb2, dr
 
 @dataclass(frozen=True)
 class DraKubelet:
-    """``info``: what the driver has said of itself."""
+    """``info``: the driver's data about itself."""
 
     info: registration_pb2.PluginInfo
     registration: registration_pb2_grpc.RegistrationAsyncStub
@@ -64,7 +64,7 @@ class DraKubelet:
 
 @contextlib.asynccontextmanager
 async def kubelet(config: DraConfig) -> AsyncIterator[DraKubelet]:
-    """Find the driver as the kubelet does: by the socket in its registry, which names the other one."""
+    """Find the driver as the kubelet does: the socket in the registry names the driver's socket."""
     async with channel(config.registration_socket) as found:
         registration = registration_pb2_grpc.RegistrationStub(found)
         info = await registration.GetInfo(

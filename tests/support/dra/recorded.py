@@ -1,7 +1,7 @@
 """Answers of real API servers to the driver: recorded once, replayed request by request.
 
-``XENPOD_KUBERNETES=... python -m tests.support.dra.recorded FOLDER`` records those of the release whose
-kube-apiserver is in that folder.
+``XENPOD_KUBERNETES=... python -m tests.support.dra.recorded FOLDER`` records the answers of the
+kube-apiserver in the folder.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SERVERS = {
         "--feature-gates=DRAConsumableCapacity=true,DRADeviceTaints=true,DRANodeAllocatableResources=true",
     ),
 }
-"""Flags of kube-apiserver that have it serve claims, by its release."""
+"""Flags of kube-apiserver for claims, by release."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Recording:
         self.exchanges.append(self._numbered(one))
 
     def replay(self, method: str, path: str, body: Json) -> tuple[int, Json]:
-        """The answer to the next request; 500 for another one, which is remembered."""
+        """The answer to the next request; 500 for an unknown request, which is remembered."""
         asked = self._numbered({"method": method, "path": path, "body": body})
         wanted = self.exchanges[self._next] if self._next < len(self.exchanges) else {}
         if asked != {key: wanted.get(key) for key in asked}:
@@ -138,7 +138,7 @@ class Story:
     slices: list[list[dict[str, Json]]] = field(default_factory=list)
 
     async def first(self) -> str:
-        """Publish: the device that a claim gets."""
+        """Publish the device for a claim."""
         self.keeper = self._keeper()
         self.keeper.show(ZoneMemory(8 * GIB, 4 * GIB), {"toolstack": "libxl", "pv": True})
         there = await self._once()
@@ -221,7 +221,7 @@ async def _record(release: str, flags: tuple[str, ...], to: Path, folder: Path) 
 
 
 async def _allocate(api: Api, version: str, device: str) -> str:
-    """Make a claim and allocate it, as user and scheduler do: its uid."""
+    """Make a claim and allocate the claim, as user and scheduler do: the uid."""
     claims = f"/apis/resource.k8s.io/{version}/namespaces/default/resourceclaims"
     exactly = {"deviceClassName": "zone-memory", "capacity": {"requests": {"memory": "512Mi"}}}
     request = {"name": "zone", **(exactly if version == "v1beta1" else {"exactly": exactly})}

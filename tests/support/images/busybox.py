@@ -59,7 +59,7 @@ def build(image: Path, scratch: Path) -> Path:
 
 
 def libraries() -> list[str]:
-    """What busybox needs; nothing for a static one."""
+    """Libraries of busybox; none for a static busybox."""
     needed = subprocess.run(["ldd", str(BUSYBOX)], check=False, capture_output=True, text=True).stdout
     return re.findall(r"(/\S+)", needed)
 
@@ -86,10 +86,10 @@ def config(
     ids: Sequence[int] = (),
     devices: bool = False,
 ) -> bytes:
-    """An OCI configuration; ``memory`` in bytes, 0 for no limit; ``mounts`` beside the usual ones.
+    """An OCI configuration; ``memory`` in bytes, 0 for no limit; ``mounts`` beside the usual mounts.
 
-    ``follows``: mounts of the zone's reach the container later.  ``ids``: first id of the zone and length of
-    the mapping of its user namespace, which the container joins.  ``devices``: it may use all of them.
+    ``follows``: later mounts of the zone reach the container. ``ids``: first id of the zone and length of the
+    mapping of its user namespace, which the container joins. ``devices``: the container may use all devices.
     """
     resources: dict[str, object] = {"memory": {"limit": memory, "swap": memory}} if memory else {}
     if devices:

@@ -1,4 +1,4 @@
-"""An installed kernel's modules as a kernel image has them: some early, the others as addons."""
+"""An installed kernel's modules as in a kernel image: some early, the rest as addons."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class HttpServer:
         self._server.daemon_threads = True
         self.netloc = f"127.0.0.1:{self._server.server_address[1]}"
         if tls is not None:
-            # Clients that break off the handshake are what these servers are for.
+            # Tests use these servers for clients that break off the handshake.
             self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
 
@@ -35,7 +35,7 @@ class HttpServer:
 
 @contextmanager
 def dropping_connections() -> Iterator[str]:
-    """A port that drops every connection, since its queue is full: its netloc."""
+    """A port that drops every connection, since the port's queue is full: the netloc."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))

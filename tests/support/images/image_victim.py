@@ -1,7 +1,7 @@
-"""A program that pulls and removes images in children of its own, which are killed on the way.
+"""A program that pulls and removes images in child processes; the children are killed on the way.
 
-It is forked from, since a new interpreter for every kill would take most of a test's time.  One JSON object
-a line comes in, one goes out: see Order and Outcome.
+The children are forks, since a new interpreter for every kill would take most of a test's time. Input and
+output are JSON objects, an object a line: see Order and Outcome.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from images.registry.credentials import ANONYMOUS
 from images.settings import ImageSettings
 
 ROOT = Path(__file__).parents[3]
-# Each layer becomes a filesystem of its own.
+# Each layer becomes a filesystem.
 PART_BYTES = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -34,12 +34,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Order:
     """A child that opens a store, and pulls an image, or pulls and removes it, or takes a kernel out of it.
 
-    repair: it pulls nothing, and repairs the image that is there.
+    repair: no pull; repair the present image.
 
-    tag: a further name that it gives to the image, and takes away again.
+    tag: a further name, which the child adds and removes.
 
-    kill_at: a step (see daemonkit.checkpoints), "": none; after: seconds after which it is killed, counted
-    from when the store is open, below 0: never.
+    kill_at: a step (see daemonkit.checkpoints), "": none; after: seconds from the opened store until the
+    kill, below 0: no kill.
     """
 
     state: str
@@ -77,7 +77,7 @@ class Victims:
         self._process.stdout.close()
 
     def run(self, order: Order) -> Outcome:
-        """Blocks until the child, and all that it started, have ended."""
+        """Blocks until the child and the child's processes have ended."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(asdict(order)) + "\n")
         self._process.stdin.flush()
@@ -87,7 +87,7 @@ class Victims:
 
 
 def main() -> None:
-    """Carry out orders until there are no more."""
+    """Carry out orders until the input ends."""
     # What a killed child leaves running comes to us, and is waited for.
     assert ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     for line in sys.stdin:

@@ -1,7 +1,7 @@
-"""A program that imports an image, and tells how much memory that took: its own, not that of what it starts.
+"""A program that imports an image, and reports its own memory use, without its children's.
 
-Arguments: a state directory, the path of a layout. Prints {"peak": ..., "left": ...} in bytes: by how much it
-grew at most, and by how much it had grown in the end.
+Arguments: a state directory, the path of a layout. Prints {"peak": ..., "left": ...} in bytes: the largest
+growth, and the growth in the end.
 """
 
 from __future__ import annotations

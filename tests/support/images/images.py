@@ -35,7 +35,7 @@ ARCHITECTURE = "amd64"
 
 
 def digest(data: bytes) -> str:
-    """The sha256 digest as registries write it."""
+    """The sha256 digest in a registry's form."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
@@ -49,7 +49,7 @@ class Layer:
         )
 
     def add(self, name: str, kind: bytes, data: bytes = b"", **fields: Any) -> Layer:
-        """Any entry; xattrs: names to bytes; other fields are those of TarInfo."""
+        """Any entry; xattrs: names to bytes; further fields are TarInfo's."""
         info = tarfile.TarInfo(name)
         info.type, info.mtime, info.mode = kind, MTIME, 0o644
         info.size = len(data)
@@ -80,7 +80,7 @@ class Layer:
         return self.add(name, tarfile.LNKTYPE, linkname=target, **fields)
 
     def raw(self, data: bytes) -> Layer:
-        """Bytes as they are, in whole blocks."""
+        """The bytes, in whole blocks."""
         self._buffer.write(data)
         self._tar.offset += len(data)
         return self
@@ -93,7 +93,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Blob:
-    """A layer as it lies in a registry."""
+    """A layer in a registry's form."""
 
     data: bytes
     diff_id: str
@@ -171,7 +171,7 @@ def index_of(descriptors: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def write_layout(root: Path, image: BuiltImage, ref: str = "latest") -> Path:
-    """An OCI layout with the one image."""
+    """An OCI layout with a single image."""
     blobs = root / "blobs" / "sha256"
     blobs.mkdir(parents=True)
     for name, data in {**image.blobs, digest(image.manifest): image.manifest}.items():
@@ -220,7 +220,10 @@ def _libraries(program: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Seen:
-    """One path of a tree, as far as any filesystem can show it. same: the first path of the same inode."""
+    """A path of a tree, as far as any filesystem can show the path.
+
+    same: the first path of the same inode.
+    """
 
     kind: str
     mode: int
@@ -238,7 +241,7 @@ class Seen:
 def seen(root: Path) -> dict[bytes, Seen]:
     """Every path below a directory (relative) and the directory itself (b".")."""
     top = os.fsencode(root)
-    # Filesystems of one overlay have numbers of their own.
+    # Filesystems of an overlay have their own numbers.
     inodes: dict[bytes, tuple[int, int]] = {}
     tree: dict[bytes, Seen] = {}
     pending = [b"."]
@@ -282,7 +285,7 @@ def _xattrs(path: bytes) -> tuple[tuple[str, bytes], ...]:
     try:
         keys = sorted(os.listxattr(path, follow_symlinks=False))
     except OSError as error:
-        # A squashfs without any has no table of them.
+        # A squashfs without xattrs has no table of xattrs.
         if error.errno != errno.ENOTSUP:
             raise
         return ()
@@ -290,7 +293,7 @@ def _xattrs(path: bytes) -> tuple[tuple[str, bytes], ...]:
 
 
 def facts_of(run: dict[str, Any] | None = None) -> bytes:
-    """The facts of an image without layers, for a store that no pull has filled; run: how it is run."""
+    """The facts of an image without layers, for a store without pulls; run: the image's configuration."""
     platform = Platform("linux", "amd64")
     manifest = Manifest(Descriptor(OCI_CONFIG, "sha256:" + "0" * 64, 2), ())
     about, used = known_part({"config": run or {}})

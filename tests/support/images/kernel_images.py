@@ -15,7 +15,7 @@ METADATA = (
 
 
 def config(**values: str) -> bytes:
-    """A config.gz of a kernel that fits, but for these; "" takes one out."""
+    """A config.gz of a fitting kernel, with these changes; "" removes an option."""
     options = dict.fromkeys(NEEDED, "y") | values
     text = "".join(f"CONFIG_{name}={value}\n" for name, value in options.items() if value)
     return gzip.compress(f"# Linux\n{text}# CONFIG_OTHER is not set\n".encode(), mtime=0)

@@ -1,4 +1,4 @@
-"""An image of three file systems, with everything by which one changes what is below it."""
+"""An image of three file systems, with every kind of change to a lower file system."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def directory(name: str, mode: int = 0o755, owner: int = 0, *, opaque: bool = Fa
 
 
 def whiteout(name: str) -> tarfile.TarInfo:
-    """A character device 0:0, as overlayfs wants it."""
+    """A character device 0:0, as overlayfs wants."""
     entry = tarfile.TarInfo(name)
     entry.type, entry.mode = tarfile.CHRTYPE, 0
     return entry
@@ -32,7 +32,7 @@ def file(name: str, owner: int = 0, mode: int = 0o644) -> tarfile.TarInfo:
 
 
 def squashed(out: Path, entries: Iterable[tarfile.TarInfo]) -> Path:
-    """A squashfs with them; a file has the name of ``out`` in it, as a line."""
+    """A squashfs with these entries; a file contains the name of ``out``, as a line."""
     said = f"{out.stem}\n".encode()
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -46,7 +46,7 @@ def squashed(out: Path, entries: Iterable[tarfile.TarInfo]) -> Path:
 
 
 def upper_two(folder: Path) -> list[Path]:
-    """What belongs on ``lowest``."""
+    """Layers on top of ``lowest``."""
     middle = squashed(
         folder / "middle.squashfs",
         (
@@ -111,7 +111,7 @@ setuid middle
 tree/top top
 was-file/middle middle
 """
-"""Every file of the three, and which of them it comes from: of ``LISTING``."""
+"""Every file of the three layers, and the layer of the file: by ``LISTING``."""
 
 LISTING = (
     "for one in back gone kept merged/* opaque/* setuid tree/* tree/deep/* was-directory was-directory/* "

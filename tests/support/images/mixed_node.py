@@ -29,7 +29,7 @@ HANDLERS = ("xenpod", "xenpod-gpu")
 
 @dataclass
 class MixedNode:
-    """zones: uids of the pods that are in zones; delegate: the link to the other runtime."""
+    """zones: uids of the pods in zones; delegate: the link to the delegate."""
 
     manager: ImageManager
     images: rpc.ImageServiceAsyncStub
@@ -59,7 +59,7 @@ class MixedNode:
         return reference
 
     async def create(self, owner: Owner, image: str, asked: str = "", *mounted: str) -> None:
-        """Do what is done before a container is created."""
+        """Do the work before the creation of a container."""
         mounts = [cri.Mount(container_path="/m", image=cri.ImageSpec(image=one)) for one in mounted]
         config = cri.ContainerConfig(
             image=cri.ImageSpec(image=image, user_specified_image=asked), mounts=mounts

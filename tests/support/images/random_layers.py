@@ -1,4 +1,4 @@
-"""Layers at random, with everything that they can do to each other."""
+"""Random layers, with every kind of change to a lower layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registries for tests: Debian's docker-registry on a free loopback port, and one that lies on request."""
+"""Registries for tests: Debian's docker-registry on a free loopback port, and a lying registry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
+    """An unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -53,7 +53,7 @@ class Registry:
         return self.put_manifest(repository, tag, index_of([image.descriptor]), INDEX)
 
     def put_manifest(self, repository: str, tag: str, data: bytes, media_type: str) -> str:
-        """Puts a manifest or index as it is."""
+        """Puts a manifest or index unchanged."""
         url = f"http://{self.netloc}/v2/{repository}/manifests/{tag}"
         answer = requests.put(url, data=data, headers={"Content-Type": media_type}, timeout=30)
         assert answer.status_code == 201, answer.text
@@ -76,7 +76,7 @@ class Registry:
 
 @contextmanager
 def running(directory: Path, **more: Any) -> Iterator[Registry]:
-    """A docker-registry whose data lies in the directory; more: further members of its configuration."""
+    """A docker-registry with its data in the directory; more: further members of the configuration."""
     program = shutil.which("docker-registry")
     if program is None:
         pytest.skip("docker-registry is not installed")
@@ -109,7 +109,7 @@ def _wait(process: subprocess.Popen[bytes], netloc: str, log: Path) -> None:
         with socket.socket() as probe:
             if probe.connect_ex((host, int(port))) == 0:
                 return
-        # The registry has no way to say that it listens.
+        # The registry has no way to announce that it listens.
         time.sleep(0.05)
     raise AssertionError(f"docker-registry does not listen: {log.read_text()}")
 
@@ -120,7 +120,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 class LyingRegistry:
     """A tiny server of an image, or several, whose answers a test may replace.
 
-    requests: (method, path, headers) so far.
+    requests: (method, path, headers) until now.
     """
 
     def __init__(self, repository: str, tag: str, image: BuiltImage) -> None:
@@ -154,7 +154,7 @@ class LyingRegistry:
         self._server.__exit__(*exc)
 
     def add(self, repository: str, tag: str, image: BuiltImage) -> None:
-        """Serve one more image."""
+        """Serve another image."""
         base = f"/v2/{repository}"
         for name in (tag, digest(image.manifest)):
             self.answers[f"{base}/manifests/{name}"] = content(image.manifest, MANIFEST)
@@ -162,12 +162,12 @@ class LyingRegistry:
             self.answers[f"{base}/blobs/{name}"] = content(data)
 
     def paths(self) -> list[str]:
-        """What was asked for, without queries."""
+        """Requested paths, without queries."""
         return [urlsplit(path).path for _, path, _ in self.requests]
 
 
 def content(data: bytes, media_type: str = "application/octet-stream", length: int | None = None) -> Answer:
-    """An answer with these bytes; length: what Content-Length says instead."""
+    """An answer with these bytes; length: a wrong Content-Length."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
@@ -194,7 +194,7 @@ def status(code: int, **headers: str) -> Answer:
 
 
 def stalling(data: bytes, size: int, release: threading.Event) -> Answer:
-    """Begins an answer of size bytes, then says nothing until released."""
+    """Begins an answer of size bytes, then pauses until the release."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)

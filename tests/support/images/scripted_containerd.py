@@ -1,6 +1,6 @@
 """The image part of a containerd, in memory: CRI's ImageService.
 
-It acts as containerd does. Tests change its images and its answers.
+The class acts as containerd does. Tests change the images and the answers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ _Before: TypeAlias = Callable[[str, _Context], Awaitable[None]]
 
 
 class ScriptedContainerd:
-    """images: by id; offers: what its registries have, by name; calls: the requests so far.
+    """images: by id; offers: images of the registries, by name; calls: the requests until now.
 
-    before: awaited at each call, with its name; it may abort.  garbled: the method whose answers nobody can
-    read.
+    before: awaited at each call, with its name; may abort. garbled: the method whose answers nobody can read.
     """
 
     def __init__(self) -> None:
@@ -38,7 +37,7 @@ class ScriptedContainerd:
         self.garbled = ""
 
     def add(self, image: BuiltImage, *names: str, size: int = 100) -> None:
-        """What a pull of names leaves here: each name, and the repository's name with a digest."""
+        """Names after a pull of names: each name, and the repository's name with a digest."""
         message = self.images.setdefault(image.id, cri.Image(id=image.id, size=size))
         for name in names:
             repository = name.partition("@")[0] if "@" in name else name.rpartition(":")[0]
@@ -54,7 +53,7 @@ class ScriptedContainerd:
         return next(found, None)
 
     def asked(self, method: str) -> list[Any]:
-        """The requests of one method so far."""
+        """The requests of one method until now."""
         return [request for called, request in self.calls if called == method]
 
     async def note(self, method: str, request: Any, context: _Context) -> None:

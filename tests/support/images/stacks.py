@@ -69,7 +69,7 @@ class Shelf:
         return planning
 
     def apply(self, planning: ImagePlanning, blob: Blob, begun: EagerFilesystem | None = None) -> None:
-        """Read the next layer and apply it."""
+        """Read the next layer and apply the layer."""
         self.blobs.append(self._directory / f"layer{len(self.blobs)}")
         self.blobs[-1].write_bytes(blob.data)
         listed = self._directory / f"list{len(self.blobs)}"
@@ -81,7 +81,7 @@ class Shelf:
     def plan(
         self, planning: ImagePlanning, key: tuple[str, tuple[str, ...]], diff_ids: Sequence[str]
     ) -> StoredPlan:
-        """Plan the next filesystem; key: its chain id and layers."""
+        """Plan the next filesystem; key: chain id and layers."""
         return planning.plan(*key, diff_ids, (), CancelToken())
 
 

@@ -21,7 +21,7 @@ SERVICE, ISSUER = "test-registry", "test-issuer"
 
 
 class TokenService:
-    """Gives pull tokens to one user (and, when open, to anybody). asked: (Authorization, scope) so far."""
+    """Gives pull tokens to one user (and, when open, to anybody). asked: (Authorization, scope) until now."""
 
     def __init__(self, directory: Path, user: str, password: str, anonymous: bool = False) -> None:
         self._key, self.certificate = directory / "token.key", directory / "token.pem"

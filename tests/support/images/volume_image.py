@@ -15,7 +15,7 @@ NET_RAW_CAPABLE = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
 
 
 def volume_squashfs(base: Path) -> Path:
-    """Files, links within it and out of it, and things that are neither file nor directory."""
+    """Files, links within the volume and out of the volume, and special files."""
     tree = base / "tree"
     (tree / "data/deep").mkdir(parents=True)
     (tree / "data/file").write_text("a file\n")

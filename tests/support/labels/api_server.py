@@ -1,4 +1,4 @@
-"""An API server of one Node object: GET and merge patches, with a bearer token; it can be told to fail."""
+"""An API server of one Node object: GET and merge patches, with a bearer token; tests can set failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OneNode:
 
 @contextlib.contextmanager
 def serving(node: OneNode) -> Iterator[str]:
-    """Run the server while the block runs: its URL."""
+    """Run the server while the block runs: the URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -75,7 +75,7 @@ def serving(node: OneNode) -> Iterator[str]:
 
 
 def kubeconfig(path: Path, server: str, token: str = TOKEN) -> Path:
-    """Write a kubeconfig for the server: its path."""
+    """Write a kubeconfig for the server: the file's path."""
     content = {
         "apiVersion": "v1",
         "kind": "Config",

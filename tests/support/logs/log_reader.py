@@ -22,5 +22,5 @@ def read_log(*paths: Path) -> dict[str, bytes]:
 
 
 def log_files(path: Path) -> list[Path]:
-    """Rotated files by age, then the current one."""
+    """Rotated files by age, then the current file."""
     return [*sorted(path.parent.glob(f"{path.name}.*")), *([path] if path.exists() else [])]

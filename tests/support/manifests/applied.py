@@ -12,7 +12,7 @@ _PLURALS = {"RuntimeClass": "runtimeclasses", "DeviceClass": "deviceclasses"}
 
 
 def collection(found: Object) -> str:
-    """The path of the objects of its kind."""
+    """The path of the kind's objects."""
     kind = found["kind"].lower()
     plural = _PLURALS.get(found["kind"], f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s")
     root = "/api" if found["apiVersion"] == "v1" else "/apis"
@@ -22,7 +22,7 @@ def collection(found: Object) -> str:
 
 
 async def apply(api: Api, objects: Sequence[Object], query: str = "") -> None:
-    """Create objects, whose unknown fields are refused, except custom resources, which are not defined."""
+    """Create objects. Unknown fields are refused, except in custom resources, which are not defined."""
     for one in objects:
         if schemas.group_of(one["apiVersion"]) not in schemas.CUSTOM:
             await api.post(f"{collection(one)}?fieldValidation=Strict{query}", one)
@@ -30,7 +30,7 @@ async def apply(api: Api, objects: Sequence[Object], query: str = "") -> None:
 
 @contextlib.asynccontextmanager
 async def applied(api: Api, objects: Sequence[Object]) -> AsyncIterator[None]:
-    """Have objects there while the block runs."""
+    """Create objects for the duration of the block."""
     await apply(api, objects)
     try:
         yield

@@ -1,7 +1,7 @@
-"""Schemas of the kinds that we ship manifests of, and which API serves them in which version of Kubernetes.
+"""Schemas of the kinds in our manifests, and the API versions of Kubernetes' releases.
 
 The schemas are in ``tests/data/schemas``, a file for each API group, made by hand from the API reference.
-They have the fields in use and no others, so that a field that is misspelt, or new to us, is an error.
+They have only the fields in use: a misspelt or new field is an error.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _MUTATING: Mapping[str, tuple[str, ...]] = {
     "1.35": ("v1beta1", "v1alpha1"),
     "1.36": ("v1", "v1beta1", "v1alpha1"),
 }
-"""Versions of MutatingAdmissionPolicy that an API server knows.  All but v1 have to be enabled on it."""
+"""Versions of MutatingAdmissionPolicy in an API server. All but v1 have to be enabled."""
 _CLAIMS: Mapping[str, tuple[str, ...]] = {
     "1.33": ("v1beta2",),
     "1.34": ("v1", "v1beta2"),
     "1.35": ("v1", "v1beta2"),
     "1.36": ("v1", "v1beta2"),
 }
-"""Versions of resource.k8s.io that an API server knows, and we use.  All but v1 have to be enabled on it."""
+"""Versions of resource.k8s.io in an API server, as far as we use them. All but v1 have to be enabled."""
 CUSTOM = {"policies.kyverno.io", "bootstrap.cluster.x-k8s.io"}
-"""Groups of custom resources: an API server has them where somebody installed them, whatever its version."""
+"""Groups of custom resources: an API server has the groups if somebody installed them, at any version."""
 
 
 def served(version: str) -> set[tuple[str, str]]:
@@ -89,7 +89,7 @@ def documents() -> dict[str, Any]:
 
 @functools.cache
 def validator(group: str, kind: str) -> Draft202012Validator:
-    """The validator of one of ``kinds()``."""
+    """The validator of a kind in ``kinds()``."""
     name = f"{group}.json"
     found = ((file, Resource.from_contents(text, DRAFT202012)) for file, text in documents().items())
     return Draft202012Validator({"$ref": f"{name}#/$defs/{kind}"}, registry=Registry().with_resources(found))

@@ -21,7 +21,7 @@ DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 CHART = DEPLOY / "chart"
 SHIPPED = ("--config", str(DEPLOY.parent / "packaging" / "cri.toml"))
 ALL = ("classes", "assign-class", "keep-off-host", "keep-off-delegate", "labeller")
-"""All kinds of objects in the chart with its defaults."""
+"""All kinds of objects in the chart with default values."""
 
 NAMESPACE = "kube-system"
 
@@ -29,12 +29,12 @@ needs_helm = pytest.mark.skipif(not shutil.which("helm"), reason="helm is not on
 
 
 class ToolRefused(Exception):
-    """helm ended with an error, whose text this is."""
+    """helm ended with an error; the exception has the text."""
 
 
 def read(text: str) -> list[Object]:
     """Read the objects of a YAML text; empty documents are left out."""
-    # As JSON and back: plain dicts and lists, and an error for what JSON cannot say, such as a date.
+    # As JSON and back: plain dicts and lists, and an error for values outside of JSON, such as a date.
     return [json.loads(json.dumps(one)) for one in YAML(typ="safe", pure=True).load_all(text) if one]
 
 
@@ -63,7 +63,7 @@ def chart(*values: Path, kubernetes: str = "1.36", sets: Iterable[str] = ()) -> 
 
 
 def by_name(objects: Iterable[Object]) -> dict[tuple[str, str, str], Object]:
-    """Objects by API version, kind and name, none of them twice."""
+    """Objects by API version, kind and name, each only once."""
     found: dict[tuple[str, str, str], Object] = {}
     for one in objects:
         key = (one["apiVersion"], one["kind"], one["metadata"]["name"])

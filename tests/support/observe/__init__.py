@@ -1,1 +1,1 @@
-"""What receives what the daemons tell about themselves."""
+"""Receivers of the daemons' metrics, traces and logs."""

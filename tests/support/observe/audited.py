@@ -1,4 +1,4 @@
-"""Compares the audit log of a daemon with what else is known of its calls."""
+"""Compares the audit log of a daemon with independent records of the daemon's calls."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ READING: Mapping[str, frozenset[str]] = {
 """The RPCs that change nothing.  Kept by hand beside the contracts, to test the daemons' own rule."""
 
 ON: Mapping[str, object] = {"audit": {"to": "file"}, "metrics": {"address": "127.0.0.1:0"}}
-"""What is to be configured of a daemon before its log can be compared."""
+"""Settings of a daemon for the comparison of its log."""
 
 _ENDED = re.compile(r" daemonkit\.rpc\.interceptors: (?:slow call )?(\w+)\.(\w+) server=\S+ code=(\w+)")
 
@@ -57,12 +57,12 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 
 def _text(folder: Path) -> str:
-    """All that is in its files."""
+    """The whole text of the log's files."""
     return "".join(path.read_text(errors="replace") for path in folder.iterdir())
 
 
 def counted(log: Path) -> Counter[tuple[str, str, str]]:
-    """Calls that change something, by service, RPC and code, as the daemon with this log has counted them."""
+    """Calls that change something, by service, RPC and code, in the counters of the daemon with this log."""
     with urlopen(f"http://{metrics_address(log)}/metrics", timeout=60) as reply:
         page = reply.read().decode()
     found: Counter[tuple[str, str, str]] = Counter()
@@ -109,9 +109,9 @@ async def node_agrees(node: CriNode, *secrets: str) -> int:
 
 
 async def agree(folder: Path, log: Path, *secrets: str) -> int:
-    """Wait until the log in ``folder`` has all that the daemon has counted; how many entries that is.
+    """Wait until the log in ``folder`` has every counted call; the number of entries.
 
-    Then they must be in the order of the debug log too, and hold none of the secrets.
+    The entries must be in the order of the debug log, and contain no secret.
     """
     try:
         async with asyncio.timeout(60):
@@ -134,10 +134,10 @@ def in_log_order(found: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def out_of_order(found: Iterable[Mapping[str, Any]], record: Iterable[RecordedCall]) -> str:
-    """What is first wrong with the entries beside a record of the same calls; "": nothing is.
+    """The first mistake of the entries beside a record of the same calls; "": no mistake.
 
-    Each entry must be one recorded call, each recorded call one entry, and an entry may not come before
-    that of a call which had ended when its own began; one that was given up may end at any time after that.
+    Each entry must match a recorded call, and each recorded call an entry. An entry may not come before the
+    entry of a call that had ended before its own call began; a cancelled call may end at any time later.
     """
     left = sorted((call for call in record if changes(*call.rpc.split("/"))), key=lambda call: call.ended)
     for entry in found:
@@ -159,7 +159,7 @@ def _same(entry: Mapping[str, Any], call: RecordedCall) -> bool:
 
 
 def _names(request: Mapping[str, Any]) -> dict[str, object]:
-    """What a request is about: its ids, the name of a pod or container, the image."""
+    """Subject of a request: its ids, the name of a pod or container, the image."""
     named: dict[str, object] = {key: value for key, value in request.items() if key.endswith("_id")}
     for outer, inner in (("config", "metadata"), ("image", "image")):
         if isinstance(request.get(outer), Mapping):

@@ -1,6 +1,6 @@
-"""A record of CRI calls that is nobody's but ours: a proxy in front of a daemon, which notes what passes.
+"""An independent record of CRI calls: a proxy in front of a daemon notes each call.
 
-It also plants a secret in what passes: a password for each pull, an environment variable in each container.
+The proxy also plants secrets: a password in each pull, an environment variable in each container.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class RecordedCall:
     ended: int = 0
     code: str = ""
     given_up: bool = False
-    """Its client went away first: how the daemon saw it end is not known here."""
+    """The client went away first: the daemon's status of the call is unknown here."""
 
 
 @dataclass
 class CallRecord:
-    """The calls that have passed."""
+    """The calls until now."""
 
     calls: list[RecordedCall] = field(default_factory=list)
     _places: Callable[[], int] = field(default_factory=lambda: itertools.count(1).__next__)

@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 @dataclass(frozen=True, slots=True)
 class ReceivedSpan:
-    """A span, with the daemon that it came from."""
+    """A span, and the daemon that sent the span."""
 
     service: str
     span: trace_pb2.Span
@@ -30,7 +30,7 @@ class ReceivedSpan:
 
 
 class Collector(rpc.TraceServiceServicer):
-    """Keeps the spans that it is sent."""
+    """Keeps the received spans."""
 
     def __init__(self) -> None:
         self.spans: list[ReceivedSpan] = []
@@ -44,7 +44,7 @@ class Collector(rpc.TraceServiceServicer):
         return otlp.ExportTraceServiceResponse()
 
     async def of_trace(self, trace: str, *names: str) -> list[ReceivedSpan]:
-        """The spans of a trace, once those of these names are here."""
+        """The spans of a trace, once spans with these names are here."""
 
         def here() -> bool:
             return set(names) <= {span.name for span in self.spans if span.trace == trace}

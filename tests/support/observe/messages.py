@@ -13,5 +13,5 @@ T = TypeVar("T")
 async def next_message(stream: grpc.aio.UnaryStreamCall[Any, T], seconds: float = 60.0) -> T:
     """The next message of a stream; AssertionError when the stream has ended instead."""
     message = await asyncio.wait_for(stream.read(), seconds)
-    assert message is not grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs leave it out
+    assert message is not grpc.aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
     return cast(T, message)

@@ -1,4 +1,4 @@
-"""Debian's Prometheus, which scrapes what a test says, and what a daemon's log says of its metrics."""
+"""Debian's Prometheus with a test's targets, and the metrics' address in a daemon's log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SERVED = re.compile(r"serving metrics address=(127\.0\.0\.1:\d+)")
 
 
 def metrics_address(log: Path) -> str:
-    """Where the daemon with this log serves its metrics, since its last start."""
+    """Address of the daemon's metrics since its last start, by its log."""
     *_, last = _SERVED.finditer(log.read_text())
     return last[1]
 
@@ -39,7 +39,7 @@ class Prometheus:
         self._base = f"http://127.0.0.1:{port}/api/v1"
 
     async def get(self, path: str, **parameters: str) -> Any:
-        """The data of an answer; OSError: it is refused, or nobody is there yet."""
+        """The data of an answer; OSError: the request is refused, or the server is not there yet."""
 
         def ask() -> Any:
             with urlopen(f"{self._base}/{path}?{urlencode(parameters)}", timeout=10) as reply:
@@ -53,7 +53,7 @@ class Prometheus:
         return found
 
     async def until_any(self, expression: str) -> list[Any]:
-        """The series of an expression, once there are any that are numbers."""
+        """The series of an expression, once a series has a number."""
         found: list[Any] = []
 
         async def any_found() -> bool:

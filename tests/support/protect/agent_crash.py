@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 _ILLEGAL = b"\xf4"
-"""hlt, which is the kernel's alone: SIGSEGV, wherever it begins."""
+"""hlt, an instruction of the kernel: SIGSEGV, at any address."""
 
 
 def crash_agent(pid: int, directory: Path) -> None:
@@ -17,7 +17,7 @@ def crash_agent(pid: int, directory: Path) -> None:
         for begin, end in _code(pid):
             memory.seek(begin)
             memory.write(_ILLEGAL * (end - begin))
-    # Its path may be longer than an address can hold.
+    # The path may be longer than an address can hold.
     place = os.open(directory, os.O_PATH | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX) as wake, contextlib.suppress(ConnectionError):
@@ -27,7 +27,7 @@ def crash_agent(pid: int, directory: Path) -> None:
 
 
 def _code(pid: int) -> list[tuple[int, int]]:
-    """Where its program's code is, which is linked statically."""
+    """Address of the code of the program, which is linked statically."""
     found = []
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         place, rights, *_, name = line.split()

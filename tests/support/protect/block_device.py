@@ -1,4 +1,4 @@
-"""A block device of a test: a loop device on a file of its own, whose zones' loop devices are found by it."""
+"""A block device of a test: a loop device on a file, by which the zones' loop devices are found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZE = 8 << 20
 
 @contextmanager
 def block_device(folder: Path, name: str = "device") -> Iterator[Path]:
-    """Its node; the file is in ``folder``, which no test counts the loop devices of."""
+    """The device node; the file is in ``folder``, whose loop devices no test counts."""
     backing = folder / name
     backing.write_bytes(bytes(SIZE))
     loop = take_loop(backing, readonly=False)
@@ -25,7 +25,7 @@ def block_device(folder: Path, name: str = "device") -> Iterator[Path]:
 
 
 def is_free(device: Path) -> bool:
-    """Whether the host could mount it."""
+    """Whether the host could mount the device."""
     try:
         os.close(os.open(device, os.O_RDWR | os.O_EXCL))
     except OSError:
@@ -34,5 +34,5 @@ def is_free(device: Path) -> bool:
 
 
 def written(device: Path) -> bytes:
-    """The text at its beginning."""
+    """The text at the start of the device."""
     return device.read_bytes()[:512].split(b"\0")[0]

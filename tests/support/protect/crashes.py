@@ -1,4 +1,4 @@
-"""Killing protectd at a step, and finding it again."""
+"""Kills protectd at a step, and starts protectd again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def steps(*operations: str) -> list[str]:
 
 
 async def armed(zones: Zones, step: str) -> None:
-    """Restart protectd so that it will kill itself at the step."""
+    """Restart protectd with a kill at the step."""
     await zones.protectd.daemon.stop()
     zones.protectd.configure(faults={"kill_at": step})
     await zones.protectd.daemon.start()

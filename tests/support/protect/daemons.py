@@ -21,7 +21,7 @@ from xenpod_proto.protect.v1 import protect_pb2_grpc, reservations_pb2_grpc
 
 ROOT = Path(__file__).parents[3]
 GUEST = ROOT / "zone" / "build"
-_READY = 300.0  # in emulation, on a busy machine, it has taken 120
+_READY = 300.0  # in emulation, on a busy machine, a start has taken 120
 _STOP = 60.0
 
 Table = Mapping[str, object]
@@ -33,7 +33,7 @@ class DaemonFailed(AssertionError):
 
 @dataclass
 class Daemon:
-    """``python -m <module> --config <config>``; everything it says is in ``log``."""
+    """``python -m <module> --config <config>``; the whole output is in ``log``."""
 
     module: str
     config: Path
@@ -43,11 +43,11 @@ class Daemon:
     """The checkout whose code runs."""
     process: asyncio.subprocess.Process | None = None
     launcher: tuple[str, ...] = ()
-    """Begins the command line: a program that becomes the rest of it."""
+    """Begins the command line: a program that becomes the rest of the line."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     async def start(self) -> None:
-        """Start the daemon, and wait until it says READY=1."""
+        """Start the daemon, and wait for READY=1."""
         ready = self.log.with_suffix(".ready")
         ready.unlink(missing_ok=True)
         with Socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK) as notify:
@@ -88,7 +88,7 @@ class Daemon:
         self._running().send_signal(signal.SIGKILL)
 
     async def ended(self, timeout: float = _STOP) -> int:
-        """Wait for its end; the exit status (negative: the signal)."""
+        """Wait for the daemon's end; the exit status (negative: the signal)."""
         async with asyncio.timeout(timeout):
             return await self._running().wait()
 
@@ -97,7 +97,10 @@ class Daemon:
         await self.ended()
 
     async def stop(self) -> None:
-        """Send SIGTERM; the daemon must end in order.  One that does not says where its threads are."""
+        """Send SIGTERM; the daemon must end in order.
+
+        DaemonFailed: it does not; the message shows the threads.
+        """
         process = self._running()
         if process.returncode is None:
             process.terminate()
@@ -112,7 +115,7 @@ class Daemon:
             raise DaemonFailed(f"{self.module} ended with {status}:\n{self.tail()}")
 
     async def restart(self) -> None:
-        """Start the daemon again after its end, orderly or not."""
+        """Start the daemon again after an end of any kind."""
         await self.ended()
         await self.start()
 
@@ -128,7 +131,7 @@ class Daemon:
 
 
 def _waiting(pid: int) -> str:
-    """The system call of each thread (its number and arguments), and where in the kernel it waits."""
+    """The system call of each thread (number and arguments), and the thread's place in the kernel."""
     threads = sorted(Path(f"/proc/{pid}/task").iterdir())
     return "\n".join(
         f"{thread.name} {(thread / 'wchan').read_text()} {(thread / 'syscall').read_text().strip()}"
@@ -143,7 +146,7 @@ class Protectd:
     folder: Path
     settings: dict[str, object] = field(default_factory=dict)
     checkout: Path = ROOT
-    """Whose daemon, agent and launcher run."""
+    """Checkout of the daemon, the agent and the launcher."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -158,7 +161,7 @@ class Protectd:
         self.configure()
 
     def configure(self, **changes: object) -> None:
-        """Write the configuration; it counts from the next start."""
+        """Write the configuration; the next start reads the file."""
         self.settings.update(changes)
         base: dict[str, object] = {
             "toolstack": "fake",
@@ -194,7 +197,7 @@ class Clients:
 
 
 def _code(checkout: Path) -> dict[str, str]:
-    """Python finds our own code as it is installed, another checkout's only before that."""
+    """Python finds our code as installed; another checkout's code only before the installed code."""
     return {} if checkout == ROOT else {"PYTHONPATH": f"{checkout}:{checkout / 'proto'}"}
 
 

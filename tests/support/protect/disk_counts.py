@@ -9,7 +9,7 @@ _WAYS = {"read": ("rbytes", "Read"), "write": ("wbytes", "Write")}
 
 
 def counted(group: Path, way: str) -> int:
-    """Bytes that its tasks have read from, or written to, loop devices."""
+    """Bytes that the domain's tasks have read from, or written to, loop devices."""
     second, first = _WAYS[way]
     if (group / "io.stat").exists():
         lines = [line.split() for line in (group / "io.stat").read_text().splitlines()]
@@ -20,7 +20,7 @@ def counted(group: Path, way: str) -> int:
 
 
 def limits(group: Path, way: str) -> list[int]:
-    """The bytes per second of each of its disks, without those that have no limit."""
+    """The bytes per second of each disk with a limit."""
     if (group / "io.max").exists():
         lines = (group / "io.max").read_text().splitlines()
         found = (word.partition("=") for line in lines for word in line.split()[1:])

@@ -1,4 +1,4 @@
-"""A directory of the host's on a disk of its own, so that it shows who still holds it."""
+"""A directory of the host on a separate disk, by which a test sees remaining users of the disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.waiting import until
 
 
 class DiskSource:
-    """A small ext4 on a loop device, mounted at ``path``; the device goes when nobody has it mounted."""
+    """A small ext4 on a loop device, mounted at ``path``; the device goes with the last mount."""
 
     def __init__(self, folder: Path) -> None:
         self._image = folder / "disk.ext4"
@@ -27,7 +27,7 @@ class DiskSource:
         return self
 
     async def freed(self) -> None:
-        """Unmount it; then it is nobody's."""
+        """Unmount the disk; then nobody uses the disk."""
         while mounts.unmount(self.path):
             pass
         try:

@@ -1,4 +1,4 @@
-"""What a protectd of a test has in the kernel and on disk: counted, so that nothing can be left behind."""
+"""Remains of a test's protectd in the kernel and on disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def instance(run_dir: Path) -> str:
-    """The name that the fake toolstack gives everything of this run directory."""
+    """The fake toolstack's name for all objects of this run directory."""
     return "xenpod-" + sha256(os.fsencode(os.path.realpath(run_dir / "fake"))).hexdigest()[:8]
 
 

@@ -33,7 +33,7 @@ from tests.support.agent.memory_transport import MemoryTransport
 
 @dataclass
 class MemoryDomain:
-    """One domain, its agent, and what is attached."""
+    """A domain, its agent, and the attached disks."""
 
     id: DomainId
     spec: DomainSpec
@@ -44,23 +44,23 @@ class MemoryDomain:
     functions: set[str] = field(default_factory=set)
     console: bytes = b""
     cpu_shares: list[CpuShares] = field(default_factory=list)
-    """All that it has been given, the last one holds."""
+    """All changes of the CPU share; the last change holds."""
     disk_rates: list[DiskRates] = field(default_factory=list)
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
     shares: int = 0
-    """How often its directory was asked for."""
+    """Number of requests for the directory."""
     keeps_disks: bool = False
-    """Until nobody waits for it any more."""
+    """Held until nobody waits for the domain."""
     memory: int = 0
     kept: int = 0
-    """What its guest never gives back."""
+    """Memory that the guest never gives back."""
     counted: int = 0
     online: int = 0
-    """Its memory and vCPUs by the hypervisor's count."""
+    """Memory and vCPUs by the hypervisor's count."""
     stubborn: frozenset[str] = frozenset()
-    """Of ``cpus`` and ``memory`` what the hypervisor goes on counting as before, whatever it is told."""
+    """Of ``cpus`` and ``memory`` the values that the hypervisor goes on to report, in spite of changes."""
     mute: frozenset[str] = frozenset()
-    """What its guest goes on saying as before."""
+    """Values that the guest goes on to report."""
     cpu_time_ns: int = 0
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class MemoryDomain:
         self.agent.size.memory_available_bytes = self.memory // 2
 
     def resize(self, memory_bytes: int = 0, vcpus: int = 0) -> None:
-        """Do what a guest does that is told so."""
+        """Act as an obedient guest."""
         size = self.agent.size
         if memory_bytes:
             self.memory = memory_bytes
@@ -86,9 +86,9 @@ class MemoryDomain:
 
 
 class MemoryToolstack:
-    """port.Toolstack; ``failing`` names the operations that fail, ``gates`` those that wait.
+    """port.Toolstack; ``failing`` names the operations that fail, ``gates`` the operations that wait.
 
-    A caller who is cancelled is told so when the step has ended, as the port has it.
+    A cancelled caller learns of the cancellation when the step has ended, as the port requires.
     """
 
     name = "memory"
@@ -102,7 +102,7 @@ class MemoryToolstack:
         self.agent_ready = True
         """False: domains boot, but their agents never answer."""
         self.file_volumes = True
-        """Whether agents know them."""
+        """Whether the agents support CPU changes."""
         self.resizes = True
         """Whether agents can say how large their zones are."""
         self.can = Capabilities()
@@ -112,7 +112,7 @@ class MemoryToolstack:
         self.forgotten: list[str] = []
         self.host_memory = 1 << 34
         self.foreign_memory = 0
-        """Of this, what domains have that are not ours."""
+        """Part of the memory that foreign domains have."""
         self.overhead = 0
         self.host_notices: builtins.list[HostNotice] = []
         self.zone_capacity = ZoneCapacity()
@@ -216,7 +216,7 @@ class MemoryToolstack:
     async def _destroy(self, domain: DomainId) -> None:
         await self._step("destroy")
         found = self.domains.get(domain)
-        if found is not None and found.spec.mark:  # what carries no mark is nothing of ours
+        if found is not None and found.spec.mark:  # an unmarked domain is foreign
             del self.domains[domain]
             self.destroyed.append(found.spec.environment["XENPOD_ZONE"])
             await found.agent.stop()
@@ -325,7 +325,7 @@ class MemoryToolstack:
         self._get(domain)
         return self.consoles / f"{domain}.log"
 
-    # What a test does to a domain.
+    # -- changes of a domain by a test
 
     def of_zone(self, zone_id: str) -> MemoryDomain:
         return next(one for one in self.domains.values() if one.spec.environment["XENPOD_ZONE"] == zone_id)

@@ -1,4 +1,4 @@
-"""A pod's network namespace as CNI leaves it, and a peer on the other end of its interface."""
+"""A pod's network namespace in CNI's form, and a peer on the far end of its interface."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PodNetwork:
         return run("ip", "netns", "exec", namespace, *command, check=False)
 
     def ping(self, address: str, count: int = 2, side: str = "peer", patience: int = 30) -> bool:
-        """Whether every one of ``count`` pings is answered within ``patience`` seconds."""
+        """Whether each of ``count`` pings is answered within ``patience`` seconds."""
         done = self.execute(side, "ping", "-q", "-i", "0.2", "-c", str(count), "-W", str(patience), address)
         return f" {count} received" in done.stdout
 

@@ -34,15 +34,15 @@ T = TypeVar("T")
 
 MIB = 1 << 20
 CALL = "call"
-"""Name of the tasks of verbs that are ``served``."""
+"""Name of the tasks of served verbs."""
 FAST = Timeouts(
     boot=Seconds(5.0), call=Seconds(10.0), stats=Seconds(2.0), drain=Seconds(0.3), stop=Seconds(10.0)
 )
-"""Long enough for a machine that stands still for a moment, but for what every test waits for."""
+"""Limit of waits that every test passes, also on a machine that stalls for a moment."""
 
 
 class MemorySplice:
-    """Remembers what was spliced."""
+    """Remembers the spliced interfaces."""
 
     def __init__(self) -> None:
         self.spliced: list[tuple[str, str, str]] = []
@@ -55,7 +55,7 @@ class MemorySplice:
 
 
 class MemoryVolumes:
-    """Remembers what is attached, by zone and workload; ``failing`` names the operations that fail."""
+    """Remembers attached volumes, by zone and workload; ``failing`` names the operations that fail."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -80,7 +80,7 @@ class MemoryVolumes:
         return list(self.attached)
 
     def resume(self, zone_id: str) -> None:
-        """What is in memory follows nobody."""
+        """A volume in memory follows nobody."""
 
     async def take(
         self, zone_id: str, volumes: Sequence[Volume], timeout: float, ids: ZoneIdMapping | None = None
@@ -117,7 +117,7 @@ class MemoryFiles:
 
 
 class MemoryDevices:
-    """``HostDevices`` of a host that has every block device that is asked for, once."""
+    """``HostDevices`` of a host that has every requested block device, once."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -140,7 +140,7 @@ async def running(
     host: HostConfig | None = None,
     **config_values: object,
 ) -> AsyncIterator[Assembly]:
-    """A daemon without its server; leaving is its orderly stop, and entering again a restart."""
+    """A daemon without its server; an exit is an orderly stop, and another entry is a restart."""
     named = host.devices.values() if host else ()
     values: dict[str, object] = {
         "limits": limits or ZoneLimits(),
@@ -194,7 +194,7 @@ def workload_spec(folder: Path, workload_id: str = "w1", zone_id: str = "z1", **
 
 
 def hasten(protectd: Assembly, **seconds: float) -> None:
-    """Other deadlines, for a test that waits for one.  All parts of the daemon share one ``Timeouts``."""
+    """Further deadlines, for a test that waits for a deadline.  All parts of the daemon share one ``Timeouts``."""
     for name, value in seconds.items():
         object.__setattr__(protectd.config.timeouts, name, Seconds(value))
     for zone in protectd.registry.zones.values():

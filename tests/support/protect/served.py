@@ -1,4 +1,4 @@
-"""protectd's logic behind its own gRPC server, over domains in memory: what callers see, without root."""
+"""protectd's logic behind its gRPC server, over domains in memory, as callers see protectd, without root."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Served:
-    """A caller's side, and what the test has in its hands of the other."""
+    """A caller's side, and the test's handles on the server's side."""
 
     clients: Clients
     folder: Path
@@ -36,7 +36,7 @@ class Served:
         return pb.CreateZoneRequest(id=zone_id, **more)  # type: ignore[arg-type]
 
     def request(self, workload_id: str = "w1", **more: object) -> pb.CreateWorkloadRequest:
-        """One that is right, but for ``more``."""
+        """A correct request, changed by ``more``."""
         image = self.folder / "image.squashfs"
         image.touch()
         values: dict[str, object] = {
@@ -68,7 +68,7 @@ class Served:
         return await self.clients.workloads.WaitWorkload(request, timeout=TIMEOUT)
 
     async def turns(self, count: int = 20) -> None:
-        """Whatever can go on does: calls that go to the server and back come after those sent before them."""
+        """Let all ready tasks run: a call to the server and back comes after all calls sent before."""
         for _ in range(count):
             await self.clients.zones.ListZones(pb.ListZonesRequest(), timeout=TIMEOUT)
 
@@ -77,7 +77,7 @@ class Served:
 async def served(
     folder: Path, toolstack: MemoryToolstack, host: HostConfig | None = None
 ) -> AsyncIterator[Served]:
-    """``folder`` has a short name: the socket is in it."""
+    """``folder`` has a short name, for the socket in the folder."""
     volumes = MemoryVolumes(folder / "volumes")
     path = folder / "protect.sock"
     async with running(folder, toolstack, total=4096 * MIB, volumes=volumes, host=host) as node:

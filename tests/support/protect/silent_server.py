@@ -1,4 +1,4 @@
-"""A FUSE file server that answers INIT and nothing else (linux/fuse.h), so that all callers wait."""
+"""A FUSE file server that answers INIT and nothing else (linux/fuse.h): all callers wait."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class SilentServer:
-    """A server mounted at ``path``.  It reads requests, so that even SIGKILL does not end their callers."""
+    """A server mounted at ``path``. The server reads requests: not even SIGKILL ends the callers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class SilentServer:
         while True:
             try:
                 os.read(self._device, 1 << 17)
-            except OSError:  # it is no longer mounted
+            except OSError:  # the mount is gone
                 return
             self.asked += 1
 

@@ -1,4 +1,4 @@
-"""A toolstack on stage: made again as after a restart, its domains with their agents, its leftovers."""
+"""A toolstack on stage: recreated as after a restart, with domains, agents and remains."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ class Agent:
         mounts: Sequence[Mapping[str, object]] = (),
         devices: bool = False,
     ) -> tuple[int, bytes]:
-        """A container to its end: its exit code and output; it is deleted.
+        """Run a container to its end, and delete the container: exit code and output.
 
-        ``disk``: its root's, or those of a stack with blanks between them, the lowest first.
+        ``disk``: the root's disk, or the disks of a stack with blanks between them, the lowest first.
         """
         stdout = await self.begin(name, disk, *args, mounts=mounts, devices=devices)
         async with asyncio.timeout(PATIENCE):
@@ -102,7 +102,7 @@ class Agent:
         mounts: Sequence[Mapping[str, object]] = (),
         devices: bool = False,
     ) -> Collector:
-        """A started container, and where its output comes."""
+        """A started container, and the sink of its output."""
         config = busybox.config(name, args, mounts=mounts, devices=devices)
         stack = [pb.Filesystem(disk=name, type="squashfs") for name in disk.split()]
         create = pb.CreateContainer(id=name, config_json=config, rootfs=stack)
@@ -128,16 +128,16 @@ class Agent:
 
 
 class Stage(Protocol):
-    """What the suite needs to know of a toolstack beyond its port."""
+    """Knowledge of the suite about a toolstack, beyond the port."""
 
     toolstack: Toolstack
     guest_dir: Path
     folder: Path
     cpupool: str
-    """A pool of CPUs that is there."""
+    """An existing pool of CPUs."""
     mode: Mode
     many: int
-    """How many domains at once this host can be asked for."""
+    """Maximum number of domains for this host."""
 
     async def open(self) -> None: ...
 
@@ -148,19 +148,19 @@ class Stage(Protocol):
     async def crash(self, domain: DomainId) -> None: ...
 
     async def destroy_behind(self, domain: DomainId) -> None:
-        """End it as somebody does who does not ask the toolstack."""
+        """End the domain behind the toolstack's back."""
         ...
 
     async def shares(self, info: DomainInfo) -> CpuShares:
-        """What the host holds of it, read where the host has it."""
+        """The host's memory for the domain, by the host's own count."""
         ...
 
     def disk_group(self, info: DomainInfo) -> Path:
-        """The control group that holds the rates of its disks."""
+        """The control group with the rates of the domain's disks."""
         ...
 
     async def pci_functions(self, domain: DomainId) -> list[str]:
-        """The addresses of the PCI functions that it has now, read where the host has them."""
+        """The addresses of the domain's current PCI functions, by the host's own count."""
         ...
 
     def spec(self, **more: object) -> DomainSpec: ...
@@ -175,7 +175,7 @@ class Stage(Protocol):
 
 
 class _Common:
-    """What both have in common."""
+    """The common part of both stages."""
 
     memory = 96 * MIB
     many = 4
@@ -198,7 +198,7 @@ class _Common:
         await self.toolstack.start()
 
     async def close(self) -> None:
-        """Destroy what the test left, and see that nothing remains of it."""
+        """Destroy the test's remains, and check that nothing of them is left."""
         await self._hang_up()
         mine = [info for info in await self.toolstack.list() if info.uuid in self._mine]
         await asyncio.gather(*(self.toolstack.destroy(info.id) for info in mine))
@@ -219,7 +219,7 @@ class _Common:
         self._agents.clear()
 
     def leftovers(self) -> list[str]:
-        """Loop devices on the session's files that were not there when the test began, and interfaces."""
+        """New loop devices on the session's files since the test began, and interfaces."""
         interfaces = self._interfaces & set(os.listdir("/sys/class/net"))
         return sorted(self._loops() - self._before) + sorted(interfaces)
 
@@ -248,7 +248,7 @@ class _Common:
         return found
 
     async def boot(self, **more: object) -> Agent:
-        """A running domain whose agent has said HELLO."""
+        """A running domain whose agent has sent HELLO."""
         info = await self.create(**more)
         await self.toolstack.unpause(info.id)
         return await self.connect(info.id)
@@ -262,7 +262,7 @@ class _Common:
     async def info(self, uuid: UUID) -> DomainInfo | None:
         found = await self.toolstack.find(uuid)
         listed = [info for info in await self.toolstack.list() if info.uuid == uuid]
-        # The time that it has used may have grown in between.
+        # The used time may have grown in between.
         assert [info.id for info in listed] == ([found.id] if found else [])
         return found
 
@@ -331,8 +331,8 @@ class LibxlStage(_Common):
         from protect.toolstack.libxl.settings import LibxlSettings
         from protect.toolstack.libxl.toolstack import LibxlToolstack
 
-        # Debian's kernels do not take the crash key from the host otherwise.
-        # A guest that keeps a disk has an hour for it: nothing else may wait for that.
+        # Debian's kernels refuse the crash key from the host by default. A guest that keeps a disk has an
+        # hour to release it: nothing else may wait for the disk.
         settings = LibxlSettings(kernel_arguments="quiet sysrq_always_enabled", disk_patience=Seconds(3600.0))
         return LibxlToolstack(self.folder.parent / "libxl", self.guest_dir, settings)
 
@@ -344,7 +344,7 @@ class LibxlStage(_Common):
         await asyncio.to_thread(subprocess.run, ["xl", "destroy", str(domain)], check=True, timeout=60)
 
     async def shares(self, info: DomainInfo) -> CpuShares:
-        """As xl shows them: the weight is one vCPU's."""
+        """In xl's form: the weight is one vCPU's."""
         command = ["xl", "sched-credit2", "-d", str(info.id)]
         shown = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, timeout=60)
         weight, cap = map(int, shown.stdout.split()[-2:])

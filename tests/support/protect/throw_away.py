@@ -1,4 +1,4 @@
-"""A host in a folder, on which all is as zones need it, and programs that change it as the real ones do."""
+"""A host in a folder, prepared for zones, and programs that change the host as the real programs do."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ esac""",
 
 @dataclass
 class ThrowAway:
-    """The host: its root, the programs that a fix finds, and what is asked of it."""
+    """The host: its root, the programs for fixes, and the questions to it."""
 
     root: Path
     bin: Path
@@ -99,7 +99,7 @@ class ThrowAway:
         )  # fmt: skip
 
     def apply(self, fix: str) -> None:
-        """Run a fix as it is printed, in a shell."""
+        """Run a fix as printed, in a shell."""
         subprocess.run(["sh", "-ec", fix], env=self._environment, cwd=self.root.parent, check=True)
 
     def file(self, place: str, text: str = "", mode: int = 0o644) -> Path:
@@ -110,7 +110,7 @@ class ThrowAway:
         return path
 
     def remove(self, place: str) -> None:
-        """A file, or a folder with what is in it."""
+        """A file, or a folder with its content."""
         path = self.root / place
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -133,7 +133,7 @@ class ThrowAway:
 
 @contextmanager
 def healthy_host(folder: Path) -> Iterator[ThrowAway]:
-    """``folder`` has a short name: sockets are in it."""
+    """``folder`` has a short name, for the sockets in the folder."""
     root, programs = folder / "r", folder / "b"
     programs.mkdir(parents=True)
     for name, body in PROGRAMS.items():

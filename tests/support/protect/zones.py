@@ -35,7 +35,7 @@ def stack(*paths: Path | str, type: str = "squashfs") -> list[pb.Filesystem]:
 
 @dataclass
 class Zones:
-    """One running protectd and what tests do with it."""
+    """A running protectd, and actions of tests."""
 
     protectd: Protectd
     clients: Clients
@@ -116,7 +116,7 @@ class Zones:
         return await collected(self.clients.workloads.Exec(iter(inputs), timeout=TIMEOUT))
 
     def said(self) -> str:
-        """What protectd and the zones said last."""
+        """The last output of protectd and the zones."""
         consoles = (self.protectd.run_dir / "fake/domains").glob("*/console.log")
         texts = [f"{path.parent.name}:\n{path.read_text(errors='replace')[-2000:]}" for path in consoles]
         return "\n".join([self.protectd.daemon.tail(), *texts])
@@ -127,6 +127,22 @@ class Zones:
     async def nothing_left(self) -> None:
         """No domain, loop, mount, group, process, file; waits a little for the kernel."""
         await until(lambda: not self.left(), what=self.left)
+
+    async def tidy(self) -> None:
+        """Destroy all zones, remove their logs; protectd runs afterwards, without faults."""
+        daemon = self.protectd.daemon
+        if self.protectd.settings.get("faults") and daemon.process is not None:
+            if daemon.process.returncode is None:
+                await daemon.stop()
+            self.protectd.configure(faults={})
+        if daemon.process is None or daemon.process.returncode is not None:
+            await daemon.start()
+        listed = self.clients.zones.ListZones(pb.ListZonesRequest(), timeout=TIMEOUT, wait_for_ready=True)
+        await asyncio.gather(*(self.destroy_zone(zone.id) for zone in (await listed).zones))
+        await self.nothing_left()
+        for log in self.folder.glob("*.log"):
+            if log != daemon.log:
+                log.unlink()
 
 
 async def collected(call: AsyncIterable[pb.ExecOutput]) -> Output:
@@ -144,7 +160,7 @@ async def collected(call: AsyncIterable[pb.ExecOutput]) -> Output:
 async def serving(folder: Path, image: Path, **settings: object) -> AsyncIterator[Zones]:
     """A protectd that is stopped in the end, with every zone destroyed and nothing left."""
     protectd = Protectd(folder, settings=dict(settings))
-    # Of this folder alone: so loop devices on it are this test's.
+    # A copy for this folder alone: loop devices on the copy are this test's.
     own_image = Path(shutil.copy(image, folder / "image.squashfs"))
     await protectd.daemon.start()
     try:
@@ -155,24 +171,14 @@ async def serving(folder: Path, image: Path, **settings: object) -> AsyncIterato
             finally:
                 # For whoever looks at a failure: the consoles go with their zones.
                 (folder / "said.txt").write_text(zones.said())
-                await _clean(zones)
+                await zones.tidy()
     finally:
         await protectd.daemon.stop()
 
 
-async def _clean(zones: Zones) -> None:
-    daemon = zones.protectd.daemon
-    if daemon.process is not None and daemon.process.returncode is not None:
-        zones.protectd.configure(faults={})
-        await daemon.start()
-    answer = await zones.clients.zones.ListZones(pb.ListZonesRequest(), timeout=TIMEOUT, wait_for_ready=True)
-    await asyncio.gather(*(zones.destroy_zone(zone.id) for zone in answer.zones))
-    await zones.nothing_left()
-
-
 @asynccontextmanager
 async def failing(code: grpc.StatusCode) -> AsyncIterator[list[str]]:
-    """The block must fail with this status; its text is put into the list."""
+    """The block must fail with this status; the list gets the text."""
     said: list[str] = []
     try:
         yield said

@@ -1,8 +1,8 @@
-"""Runs pytest, and what failed once more by itself: ``python -m tests.support.session.again ARGUMENTS...``.
+"""Runs pytest, then the failed tests alone: ``python -m tests.support.session.again ARGUMENTS...``.
 
-The tests start and kill thousands of daemons, on machines that stand still now and then.  A test that fails
-beside others and passes alone does not stop a change, but the last lines name it as unstable: it is to be
-mended.  One that fails twice has failed.  When more than a few fail, none is run again.
+The tests start and kill thousands of daemons, on machines that stall now and then. A test that fails beside
+others and passes alone does not stop a change, but the last lines name the test as unstable, for a repair. A
+test that fails twice has failed. If more than a few tests fail, none is run again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 MOST = 8
-"""Tests that are run again; when more have failed it is not the machine."""
+"""Limit of repeated tests; more failures are not due to the machine."""
 UNSTABLE = "UNSTABLE: "
 _FAILED = 1
-"""pytest's exit code for tests that failed; others are not about tests."""
+"""pytest's exit code for failed tests; other codes are not about tests."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """pytest's exit code: of the second run where there is one."""
+    """pytest's exit code, of the second run if there is a second run."""
     command = [sys.executable, "-m", "pytest", *arguments]
     status = subprocess.call(command)
     failed = _failed(Path(".pytest_cache/v/cache/lastfailed")) if status == _FAILED else []

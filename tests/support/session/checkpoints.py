@@ -45,9 +45,9 @@ DANGEROUS = frozenset(
         "zone-shutdown.powered-off",
     }
 )
-"""The checkpoint of a verb after its side effect and before the record of it.
+"""The checkpoint of a verb after the side effect and before the record of the side effect.
 
-A test of a verb that has none here, or of other steps of the verb, runs the middle one of its steps.
+A test of a verb without an entry here, or of other steps of the verb, runs the middle step.
 """
 MODES = ("one", "rest", "all")
 _LEFT_OUT = "checkpoints_left_out"
@@ -62,7 +62,7 @@ def killed_at(steps: Sequence[str]) -> pytest.MarkDecorator:
 
 
 def one_of_each_verb(steps: Iterable[str]) -> list[str]:
-    """Of the steps of each verb (``verb.step``, ``verb.step:2``) the dangerous one, else the middle one."""
+    """Of the steps of each verb (``verb.step``, ``verb.step:2``) the dangerous step, else the middle step."""
     found = []
     for _, group in groupby(sorted(steps, key=_verb), _verb):
         of_verb = list(group)

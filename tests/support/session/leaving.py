@@ -1,8 +1,8 @@
-"""Ends what a benchmark has started, however the benchmark itself ends.
+"""Ends the processes of a benchmark, after any kind of end of the benchmark.
 
-Its daemons have sessions of their own, and zones outlive them.  ``python -m tests.support.session.leaving
-FOLDER`` waits until its input ends, with the process that holds the other end, and then kills all that was
-started with a path in that folder, and unmounts all that is mounted there.
+The benchmark's daemons have sessions of their own, and zones outlive the daemons. ``python -m
+tests.support.session.leaving FOLDER`` waits until its input ends, with the process at the far end. Then the
+program kills every process with a path in the folder, and unmounts every mount in the folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PAUSE = 0.05
 
 @contextmanager
 def nothing_left(folder: Path) -> Iterator[None]:
-    """After the block, or this process: nothing that was started for the folder runs, or is mounted below."""
+    """After the block, or this process: no process of the folder runs, and nothing is mounted below."""
     command = (sys.executable, "-m", "tests.support.session.leaving", str(folder))
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True)
     assert guard.stdin is not None
@@ -41,7 +41,7 @@ def nothing_left(folder: Path) -> Iterator[None]:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """``asyncio.run``, in which SIGTERM and SIGHUP cancel the work too, so that it is undone."""
+    """``asyncio.run``; SIGTERM and SIGHUP cancel the work too, and the work is undone."""
 
     async def main() -> T:
         task = asyncio.current_task()
@@ -54,13 +54,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def started_for(folder: Path) -> set[int]:
-    """Processes with a path in the folder among their arguments, and what they have started."""
+    """Processes with a path in the folder among their arguments, and their children."""
     found = memory.with_argument(f"{folder}/", "")
     return found | memory.descendants(found)
 
 
 def clear(folder: Path) -> bool:
-    """Kill what was started for the folder, and unmount what is mounted below; False: it takes too long."""
+    """Kill the folder's processes, and unmount the mounts below; False: the end takes too long."""
     deadline = time.monotonic() + _LONGEST
     while (left := started_for(folder)) and time.monotonic() < deadline:
         for pid in left:

@@ -1,7 +1,7 @@
-"""The file descriptors of this process, to see that a test leaves none open.
+"""The file descriptors of this process, for tests that must leave none open.
 
-They are compared by number. A count alone misleads: what an earlier test left to the garbage collector may be
-closed at any time.
+Descriptors are compared by number. A count alone misleads: the garbage collector may close files of an
+earlier test at any time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 
 
 def descriptors() -> frozenset[str]:
-    """The numbers of those that are open, with that of the listing itself."""
+    """The open numbers, with the number of the listing itself."""
     return frozenset(os.listdir("/proc/self/fd"))
 
 

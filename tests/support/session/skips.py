@@ -1,4 +1,4 @@
-"""A plugin of pytest: with ``CI`` set, a test that is skipped has failed, but for the reasons listed here."""
+"""A plugin of pytest: with ``CI`` set, a skipped test has failed, except for the reasons listed here."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ MISSING = (
     *(f"{program} is not on PATH" for program in ("crictl", "critest", "kubelet", "helm")),
     "XENPOD_KUBERNETES names no folder with Kubernetes' programs",
 )
-"""What no Debian package has: its tests run where it is."""
+"""Programs outside of Debian: their tests run where the programs are."""
 
 ALLOWED = (
     *MISSING,
-    # One run of the tests is inside dom0, the other outside of it.
+    # One run of the tests is inside dom0, the other outside of dom0.
     r"runs in a Xen dom0 \(make test-xen boots one\)",
-    # A cell of a table that says nothing.
+    # An empty cell of a table.
     r"the sanitizers' own memory is not the agent's",
-    # What only a kernel of its own could show.
+    # Only a special kernel could show this.
     r"the fake's zones share the host's kernel",
-    # What the machine's own kernel was built without.
+    # Options of the machine's own kernel.
     r"this kernel measures no pressure",
     # By hand, with the checkout of another release.
     r"XENPOD_BEFORE names no other checkout",
@@ -32,7 +32,7 @@ ALLOWED = (
 
 
 def in_ci(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is a run that must leave nothing out."""
+    """Whether this run must skip nothing."""
     return environment.get("CI", "").lower() in ("1", "true", "yes")
 
 
@@ -46,7 +46,7 @@ class Strict:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Iterator[None]:
-        report: pytest.TestReport = yield  # type: ignore[assignment]  # what pluggy sends
+        report: pytest.TestReport = yield  # type: ignore[assignment]  # pluggy's type
         if not hasattr(report, "wasxfail"):
             _judge(report)
         return report  # type: ignore[return-value]

@@ -1,9 +1,9 @@
-"""A plugin of pytest: what no test's time limit can end is ended from outside.
+"""A plugin of pytest: a test that no time limit can end is ended from outside.
 
-pytest-timeout's limit (``timeout`` in pyproject.toml, or a test's mark) raises in the main thread.  So the
-test fails, and its fixtures end its daemons.  That does not reach a call into C that never returns: some time
-later the watchdog kills the whole process, with the daemons.  xdist then reports the test as failed and goes
-on with the others.
+pytest-timeout's limit (``timeout`` in pyproject.toml, or a test's mark) raises in the main thread: the test
+fails, and the fixtures end the daemons. A call into C that never returns does not notice. Some time later the
+watchdog kills the whole process, with the daemons. xdist then reports the test as failed and goes on with the
+remaining tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.session import watchdog
 
 _GRACE = 2.0
 _SHARE = 0.2
-"""Of the limit: so much longer the fixtures have to end what the test began."""
+"""Extra seconds after the limit, for the fixtures to end the test's daemons."""
 
 
 class Watch:
@@ -62,6 +62,6 @@ class Watch:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Only where tests run: xdist's controller has workers for that."""
+    """Only where tests run: xdist's controller has workers for the tests."""
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         config.pluginmanager.register(Watch(), "xenpod-watchdog")

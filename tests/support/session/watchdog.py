@@ -1,10 +1,10 @@
-"""A process beside pytest that ends it when a test hangs where no signal handler can run.
+"""A process beside pytest that ends a pytest whose test hangs where no signal handler can run.
 
-``python watchdog.py MARK`` is a child of pytest.  Each line on its standard input is the number of seconds
-that are left from now on, ``0`` for no limit, or ``bye``: pytest ends in order.  When the time is up pytest
-gets SIGABRT (its fault handler then writes every thread's traceback) and SIGKILL.  Then, and when pytest ends
-without a ``bye``, every process that has MARK in its environment is killed: the daemons of the test, and
-zones, which outlive their daemons by design.
+``python watchdog.py MARK`` is a child of pytest. Each line on its standard input is the number of seconds
+left from now on, ``0`` for no limit, or ``bye``: pytest ends in order. When the time is up pytest gets
+SIGABRT (the fault handler writes every thread's traceback) and SIGKILL. Then, and when pytest ends without a
+``bye``, every process with MARK in its environment is killed: the daemons of the test, and zones, which
+outlive their daemons by design.
 
 Only the standard library is used, for a quick start.
 """
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def _watch(source: int) -> bool:
-    """True when pytest says that it ends; False when it has ended without, or is too late."""
+    """True: pytest says that it ends; False: pytest has ended without a word, or is too late."""
     deadline: float | None = None
     while True:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -52,7 +52,7 @@ def _watch(source: int) -> bool:
 
 
 def _end(pytest: int) -> None:
-    """Kill our parent, after it has shown where it hangs.  Once it has ended, we have another parent."""
+    """Kill the parent, after a traceback of its hang. After the parent's end, we have another parent."""
     for number in (signal.SIGABRT, signal.SIGKILL):
         until = time.monotonic() + _LAST_WORDS
         if os.getppid() == pytest:
@@ -62,7 +62,7 @@ def _end(pytest: int) -> None:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill every process with the mark, and what those start meanwhile."""
+    """Kill every process with the mark, and processes started during the kill."""
     for _ in range(_ROUNDS):
         found = list(_marked(f"{VARIABLE}={mark}".encode()))
         if not found:
@@ -79,7 +79,7 @@ def _marked(entry: bytes) -> Iterator[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             environment = (folder / "environ").read_bytes()
-        except OSError:  # it has ended, or is not ours to look at
+        except OSError:  # the process has ended, or belongs to another user
             continue
         if entry in environment.split(b"\0"):
             yield int(folder.name)

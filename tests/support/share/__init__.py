@@ -1,1 +1,1 @@
-"""A zone's file server, and a client that speaks 9P to it as a hostile guest would."""
+"""A zone's file server, and a client that speaks 9P to the server as a hostile guest would."""

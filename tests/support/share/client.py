@@ -14,7 +14,7 @@ NOTAG = 0xFFFF
 
 
 class Type:
-    """Numbers of requests; a reply's is one more."""
+    """Numbers of requests; a reply's number is larger by 1."""
 
     STATFS, LOPEN, LCREATE, SYMLINK, MKNOD = 8, 12, 14, 16, 18
     READLINK, GETATTR, SETATTR, XATTRWALK, XATTRCREATE = 22, 24, 26, 30, 32
@@ -44,7 +44,7 @@ def text(value: str | bytes) -> bytes:
 
 
 class NinePClient:
-    """One session on a connected socket."""
+    """A session on a connected socket."""
 
     def __init__(self, connection: socket.socket, msize: int = 131072) -> None:
         self.socket = connection

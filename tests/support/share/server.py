@@ -16,7 +16,7 @@ SECONDS = 60.0
 
 
 class ShareServer:
-    """A running server, and the connection to it."""
+    """A running server, and the connection to the server."""
 
     def __init__(self, program: Path, namespace: Path, directory: Path, cgroups: Sequence[Path] = ()) -> None:
         directory.mkdir(exist_ok=True)
@@ -49,7 +49,7 @@ class ShareServer:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith(key + ":"))
 
     def wait_end(self) -> str:
-        """The last line it has logged."""
+        """The last line of the log."""
         assert select.select([self.pidfd], [], [], SECONDS)[0], "it goes on"
         return (self.directory / "log").read_text().strip().rpartition("\n")[2]
 

@@ -23,7 +23,7 @@ def show(area: Area, source: Path, name: str, *, add: int = 0, propagation: int 
 
 @pytest.fixture
 def area(tmp_path: Path) -> Iterator[Area]:
-    """An area like the one that protectd makes for each zone; nothing of it may be left."""
+    """An area like protectd's for each zone; nothing of the area may be left."""
     made = Area(tmp_path / "volumes/z")
     made.make()
     try:
@@ -45,6 +45,6 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shown(area: Area, source: Path) -> Path:
-    """The same, which the zone has as w/0, to write."""
+    """The same directory, which the zone has as w/0, to write."""
     show(area, source, "0")
     return source

@@ -1,4 +1,4 @@
-"""Images written out as OCI layouts: what other tools make of them, and what cannot be exported."""
+"""Images exported as OCI layouts: other tools' view of the layouts, and images without export."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _index(layout: Path) -> list[dict[str, object]]:
     return found
 
 
-async def test_a_layout_is_what_was_pulled(node: Node, tmp_path: Path) -> None:
+async def test_exported_layout_equals_the_pulled_image(node: Node, tmp_path: Path) -> None:
     await node.command("tag", APP, SECOND)
     await node.command("export", IMAGE.id[7:19], str(tmp_path / "out"), "--directory")
     out = tmp_path / "out"
@@ -204,10 +204,10 @@ async def test_a_damaged_or_missing_layer_is_not_exported(
         assert not out.exists() and not list(tmp_path.glob(".out*"))
 
 
-async def test_layers_that_were_never_fetched_are_not_made_up(
+async def test_layers_that_were_never_fetched_are_not_exported(
     node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same contents compressed otherwise: its filesystems were here, so its layers were not fetched."""
+    """The same contents compressed otherwise: the filesystems were present, no layer was fetched."""
     twin = build([packed(ONE, "zstd"), packed(TWO), EMPTY, EMPTY], {"User": "8"})
     with LyingRegistry("twin", "1", twin) as registry:
         await node.manager.pull(names.parse(f"{registry.netloc}/twin:1"), ANONYMOUS)
@@ -242,10 +242,10 @@ def _docker_image(layer: Blob) -> BuiltImage:
     return BuiltImage((layer,), config, json.dumps(manifest).encode(), blobs)
 
 
-async def test_a_manifest_of_docker_becomes_one_of_oci(
+async def test_manifest_of_docker_becomes_a_manifest_of_oci(
     node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its id and layers stay, its digest does not, and that is said."""
+    """Id and layers stay, the digest changes, and a message tells the change."""
     image = _docker_image(packed(Layer().file("docker", b"d" * 5000).tar()))
     with LyingRegistry("docker", "1", image) as registry:
         manifest = content(image.manifest, f"{DOCKER}distribution.manifest.v2+json")
@@ -272,14 +272,14 @@ async def test_a_manifest_of_docker_becomes_one_of_oci(
 
 
 async def _swept(node: Node, path: Path) -> None:
-    """Wait until the file is gone, which is removed only after the caller has its answer."""
+    """Wait until the file is gone; the removal follows the caller's answer."""
     async with asyncio.timeout(60):
         while await asyncio.to_thread(path.exists):
             await asyncio.to_thread(node.manager.store.files.usage)
 
 
 async def test_a_removal_waits_for_the_export(node: Node) -> None:
-    """Layers go when the export that sends them has ended."""
+    """Layers go with the end of the export that sends them."""
     blob = node.manager.store.files.blob_path(digest(TOP.data))
     async with channel(node.socket) as link:
         exporting = images_pb2_grpc.ImagesStub(link).Export(pb.ExportRequest(images=[APP]))
@@ -293,8 +293,8 @@ async def test_a_removal_waits_for_the_export(node: Node) -> None:
     await _swept(node, blob)
 
 
-async def test_an_export_whose_caller_hangs_up(node: Node) -> None:
-    """It ends, and no longer keeps what was removed."""
+async def test_export_ends_with_its_caller(node: Node) -> None:
+    """The export ends, and no longer keeps removed images."""
     big = build([packed(Layer().file("noise", os.urandom(64 << 20)).tar(), "")])
     await node.add(big, "example.com/big:1")
     blob = node.manager.store.files.blob_path(digest(big.layers[0].data))

@@ -142,7 +142,7 @@ async def test_untag_leaves_the_image(node: Node) -> None:
 async def test_tag_does_not_lead_around_the_policy(
     tmp_path: Path, lists: dict[str, tuple[str, ...]], name: str, allowed: bool
 ) -> None:
-    """A pod finds an image by its name without a pull, so a denied name cannot be given."""
+    """A pod finds an image by its name without a pull: a denied name cannot be given."""
     async with serving(tmp_path, **lists) as node:
         await node.add(IMAGE, APP)
         tagging = node.images.Tag(pb.TagRequest(image=APP, name=name))
@@ -202,7 +202,7 @@ async def test_prune(node: Node) -> None:
     await node.add(held, "example.com/held:1")
     await node.add(pinned, "example.com/pinned/one:1")
     node.manager.store.hold(held.id, "container-1")
-    # Without more, only what has no tag.
+    # By default, only images without a tag.
     assert not (await prune(pb.PruneRequest())).removed
     await node.images.Untag(pb.UntagRequest(name=APP))
     await node.images.Untag(pb.UntagRequest(name="example.com/held:1"))
@@ -220,7 +220,7 @@ async def test_prune(node: Node) -> None:
     assert await node.ids() == {held.id, pinned.id}
 
 
-async def test_prune_of_what_has_tags_by_a_filter(node: Node) -> None:
+async def test_prune_removes_tagged_images_by_a_filter(node: Node) -> None:
     removed = (await node.images.Prune(pb.PruneRequest(filters=["dangling=false", "label=keep"]))).removed
     assert [one.id for one in removed] == [OTHER.id]
 

@@ -1,4 +1,4 @@
-"""How much of one host, and for one image, is downloaded at once."""
+"""Number of concurrent downloads from one host, and for one image."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LINGER = 0.3
 
 
 class _Counter:
-    """Answers that last until the allowed number of them are under way, and one more has had its chance."""
+    """Answers that last until the allowed number is in flight, and a further request had its chance."""
 
     def __init__(self, allowed: int) -> None:
         self.peak = 0

@@ -1,4 +1,4 @@
-"""A pull that is cancelled ends at once, wherever its registry keeps silent."""
+"""A cancelled pull ends at once, at any place where its registry keeps silent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _begun(release: threading.Event, data: bytes) -> Answer:
 
 
 def _last_of_its_connection(release: threading.Event, data: bytes) -> Answer:
-    """http.client lets go of a connection whose answer is its last one, while the answer is read."""
+    """http.client lets go of a connection during its last answer."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
@@ -65,7 +65,7 @@ def _challenge(handler: BaseHTTPRequestHandler) -> None:
 
 @pytest.mark.parametrize("path", [MANIFEST, CONFIG, LAYER, TOKEN])
 @pytest.mark.parametrize("how", [_mute, _begun, _last_of_its_connection], ids=lambda how: how.__name__)
-async def test_a_pull_from_a_silent_registry_ends_when_it_is_cancelled(
+async def test_pull_from_a_silent_registry_ends_when_cancelled(
     tmp_path: Path, path: str, how: Callable[[threading.Event, bytes], Answer]
 ) -> None:
     release = threading.Event()
@@ -79,7 +79,7 @@ async def test_a_pull_from_a_silent_registry_ends_when_it_is_cancelled(
             release.set()
 
 
-async def test_a_greeting_of_tls_that_nobody_answers_ends_when_the_pull_is_cancelled(tmp_path: Path) -> None:
+async def test_pull_with_an_unanswered_tls_handshake_ends_when_cancelled(tmp_path: Path) -> None:
     with _taking() as (netloc, taken):
         certs = tmp_path / "certs.d" / netloc
         certs.mkdir(parents=True)
@@ -88,7 +88,7 @@ async def test_a_greeting_of_tls_that_nobody_answers_ends_when_the_pull_is_cance
 
 
 async def _cancelled(directory: Path, netloc: str, silent: Callable[[], object]) -> None:
-    """Begin a pull, and cancel it once the registry is silent: it has ended, and left nothing."""
+    """Begin a pull, and cancel the pull once the registry is silent: the pull has ended, and left nothing."""
     settings = ImageSettings(directory, directory / "certs.d", connect_seconds=LONG, stall_seconds=LONG)
     async with running(settings) as manager:
         pull = asyncio.create_task(manager.pull(names.parse(f"{netloc}/app:1"), ANONYMOUS))
@@ -96,7 +96,7 @@ async def _cancelled(directory: Path, netloc: str, silent: Callable[[], object])
             while not silent():  # noqa: ASYNC110 - the registry answers in threads
                 assert not pull.done()
                 await asyncio.sleep(0.01)
-            # The thread may not wait for the answer yet, which must do no harm; mostly it does.
+            # Mostly the thread waits for the answer by now; an earlier cancellation must do no harm.
             await asyncio.sleep(0.1)
             pull.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -107,7 +107,7 @@ async def _cancelled(directory: Path, netloc: str, silent: Callable[[], object])
 
 @contextmanager
 def _taking() -> Iterator[tuple[str, list[bytes]]]:
-    """A port that takes greetings, and answers none: its netloc, and what came."""
+    """A port that takes handshakes, and answers none: the netloc, and the received bytes."""
     taken: list[bytes] = []
     connected: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -68,7 +68,7 @@ def _endless_redirect(handler: BaseHTTPRequestHandler) -> None:
     handler.end_headers()
     handler.close_connection = True
     with suppress(OSError):
-        # Far more than the sockets between the two hold: who reads it all would be here for long.
+        # Far more than the sockets' buffers: to read the whole answer would take long.
         for _ in range(20_000):
             handler.wfile.write(bytes(1 << 20))
 
@@ -157,9 +157,7 @@ async def test_a_hostile_layer(tmp_path: Path, name: str) -> None:
     [{"entries": 25}, {"index_bytes": 2000}, {"unpacked_bytes": 70_000}, {"memory_bytes": 9000}],
     ids=lambda limits: next(iter(limits)),
 )
-async def test_layers_that_are_small_each_and_too_much_together(
-    tmp_path: Path, limits: dict[str, int]
-) -> None:
+async def test_small_layers_with_a_large_sum_are_refused(tmp_path: Path, limits: dict[str, int]) -> None:
     layers = []
     for number in range(4):
         layer = Layer()
@@ -190,7 +188,7 @@ async def test_traversal_ends_inside_the_image(tmp_path: Path) -> None:
     assert not (tmp_path / "written").exists()
 
 
-async def test_a_registry_that_stalls(tmp_path: Path) -> None:
+async def test_stalling_registry_fails_the_pull(tmp_path: Path) -> None:
     release = threading.Event()
     with LyingRegistry("app", "1", IMAGE) as registry:
         registry.answers[LAYER] = stalling(DATA[:1000], len(DATA), release)
@@ -201,7 +199,7 @@ async def test_a_registry_that_stalls(tmp_path: Path) -> None:
         release.set()
 
 
-async def test_a_pull_that_takes_too_long(tmp_path: Path) -> None:
+async def test_pull_beyond_its_time_limit_fails(tmp_path: Path) -> None:
     release = threading.Event()
     with LyingRegistry("app", "1", IMAGE) as registry:
         registry.answers[LAYER] = stalling(DATA[:1000], len(DATA), release)
@@ -228,7 +226,7 @@ async def test_when_the_last_caller_goes_away_nothing_is_left(tmp_path: Path) ->
             await asyncio.sleep(0)
             assert _leftovers(manager) != [] or not second.done()
             second.cancel()
-            async with asyncio.timeout(30):  # half of what a stall would take
+            async with asyncio.timeout(30):  # half of a stall's limit
                 await asyncio.gather(first, second, return_exceptions=True)
                 await manager.pulls.drain()
             assert _leftovers(manager) == []
@@ -309,7 +307,7 @@ async def test_a_full_disk(tmp_path: Path) -> None:
 
 @pytest.mark.root
 async def test_images_are_removed_from_a_full_disk(tmp_path: Path) -> None:
-    """Or nothing could make it less full."""
+    """Or nothing could make the disk less full."""
     images = [build([Layer().file(f"f{number}", bytes([number]) * 9000).tar()]) for number in range(12)]
     async with _small_disk(tmp_path, 6) as small, managing(small) as manager:
         for number, image in enumerate(images):
@@ -326,7 +324,7 @@ async def test_images_are_removed_from_a_full_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-async def test_a_disk_that_is_full_for_the_filesystem_only(tmp_path: Path) -> None:
+async def test_disk_without_room_for_the_filesystem_fails_the_pull(tmp_path: Path) -> None:
     noise = build([packed(Layer().file("f", random.Random(1).randbytes(5 << 20)).tar(), "")])
     async with _small_disk(tmp_path, 8) as small:
         with LyingRegistry("app", "1", noise) as registry:
@@ -365,12 +363,12 @@ async def test_killed_in_the_middle_of_a_pull(tmp_path: Path, moment: int) -> No
         assert await process.stdout.readline() == b"ready\n"
         # Any moment will do; these are spread over a pull of about a quarter of a second.
         await asyncio.sleep(moment * 0.05)
-        with suppress(ProcessLookupError):  # it was done already
+        with suppress(ProcessLookupError):  # already done
             process.send_signal(signal.SIGKILL)
         await process.wait()
         async with managing(tmp_path) as manager:
             assert list(manager.store.files.ingest.iterdir()) == []
-            # Without the image there is nothing of it but verified layers, which are not fetched again.
+            # Without the image only verified layers are left, which are not fetched again.
             layers_of = {digest(layer.data)[7:] for layer in image.layers}
             left = {path.name for path in _leftovers(manager)}
             assert manager.store.images() or left <= layers_of

@@ -1,4 +1,4 @@
-"""Mirrors that are dead in every way: a pull of many objects asks each of them once, and goes on."""
+"""Mirrors with every kind of failure: a pull of many objects asks each mirror once, and goes on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.images.registry import Answer, LyingRegistry, stalling, statu
 LAYERS = 6
 IMAGE = build([Layer().file(f"file{number}", bytes([number]) * 5000).tar() for number in range(LAYERS)])
 OTHER = build([Layer().file("other", b"other").tar()])
-# So long that a test which waited for it would be ended by its own timeout.
+# A test that waited this long would be ended by its own timeout.
 FOR_EVER = 3600.0
 
 
@@ -64,7 +64,7 @@ async def test_a_failing_mirror_is_asked_once(
     with LyingRegistry("app", "1", IMAGE) as mirror, LyingRegistry("app", "1", IMAGE) as registry:
         mirror.answers = dict.fromkeys(mirror.answers, answers[how]())
         try:
-            # Long enough for the registry beside it, on a machine that has other work.
+            # Enough for the registry on this machine, also under load.
             stall = 5.0 if how in ("never answers", "stalls") else 60.0
             settings = _mirrored(tmp_path, registry.netloc, mirror.netloc, stall=stall)
             async with running(settings) as manager:
@@ -103,7 +103,7 @@ async def test_the_next_pull_remembers_a_failed_host_but_not_a_missing_image(
     assert mirror.paths() == again
 
 
-async def test_a_host_that_failed_is_still_asked_when_no_other_has_the_image(tmp_path: Path) -> None:
+async def test_failed_host_is_asked_if_no_other_host_has_the_image(tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as mirror, LyingRegistry("none", "1", OTHER) as registry:
         good = mirror.answers
         mirror.answers = dict.fromkeys(good, status(503))
@@ -115,7 +115,7 @@ async def test_a_host_that_failed_is_still_asked_when_no_other_has_the_image(tmp
     assert pulled.id == IMAGE.id
 
 
-async def test_a_layer_that_a_mirror_lacks_comes_from_the_next_host(tmp_path: Path) -> None:
+async def test_layer_missing_on_a_mirror_comes_from_the_next_host(tmp_path: Path) -> None:
     missing = f"/v2/app/blobs/{digest(IMAGE.layers[0].data)}"
     with LyingRegistry("app", "1", IMAGE) as mirror, LyingRegistry("app", "1", IMAGE) as registry:
         del mirror.answers[missing]

@@ -63,7 +63,7 @@ def _run(*command: object) -> str:
 
 
 def _files(manager: ImageManager) -> set[str]:
-    """Everything under the store that is not the index itself."""
+    """All files of the store except the index."""
     root = manager.store.files.root
     return {
         str(p.relative_to(root))
@@ -155,7 +155,7 @@ async def test_no_layers_at_all(manager: ImageManager, registry: Registry) -> No
     assert pulled.stack[0].is_file()
 
 
-async def test_a_mirror_that_is_down_and_one_that_lacks_the_image(
+async def test_pull_passes_a_dead_mirror_and_a_mirror_without_the_image(
     tmp_path: Path, registry: Registry, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     image = build([_small(b"mirrored")])
@@ -243,7 +243,7 @@ async def test_shared_layers_are_fetched_once_and_go_with_the_last_image(
     await manager.remove(f"{name}:2")
 
 
-async def test_a_tag_that_moves(manager: ImageManager, registry: Registry) -> None:
+async def test_moved_tag_means_the_new_image(manager: ImageManager, registry: Registry) -> None:
     old, new = build([_small(b"old")]), build([_small(b"new")])
     name = f"{registry.netloc}/moving/app:latest"
     registry.push("moving/app", "latest", old)
@@ -273,7 +273,7 @@ async def test_a_held_image_outlives_its_removal_and_a_restart(tmp_path: Path, r
         assert _files(manager) == {"lock"}
 
 
-async def test_many_callers_of_one_image_cost_one_pull(manager: ImageManager, registry: Registry) -> None:
+async def test_many_callers_of_an_image_cost_a_single_pull(manager: ImageManager, registry: Registry) -> None:
     registry.push("many/app", "1", build([_small(b"many" * 10_000)]))
     name = f"{registry.netloc}/many/app:1"
     images = await asyncio.gather(*(_pull(manager, name) for _ in range(20)))

@@ -1,4 +1,4 @@
-"""Connections that break, hosts that are busy or trickle: continued, tried again, or given up in time."""
+"""Broken connections, busy hosts, slow hosts: a download is continued, retried, or given up in time."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def _begin(handler: BaseHTTPRequestHandler) -> int:
 
 
 def in_parts(data: bytes, part: int = PART, shift: int = 0, length: bool = True) -> Answer:
-    """Gives ``part`` bytes from where it is asked for, and hangs up; shift: begins so much later than asked.
+    """Gives ``part`` bytes from the requested offset, and hangs up; shift: error of the offset.
 
-    length: whether it says how much there would be.
+    length: whether the answer has a length.
     """
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -80,7 +80,7 @@ def in_parts(data: bytes, part: int = PART, shift: int = 0, length: bool = True)
 
 
 def then(*answers: Answer) -> Answer:
-    """One answer after the other; the last one stays."""
+    """One answer after another; the last answer repeats."""
     left = list(answers)
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -95,7 +95,7 @@ def _ranges(registry: LyingRegistry) -> list[str]:
 
 
 @pytest.mark.parametrize("length", [True, False], ids=["with its length", "without"])
-async def test_a_layer_goes_on_at_the_byte_where_it_broke(tmp_path: Path, length: bool) -> None:
+async def test_layer_continues_at_the_byte_of_the_break(tmp_path: Path, length: bool) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         registry.answers[LAYER] = in_parts(DATA, length=length)
         async with managing(tmp_path) as manager:
@@ -112,7 +112,7 @@ async def test_a_layer_goes_on_at_the_byte_where_it_broke(tmp_path: Path, length
     [content(DATA), in_parts(DATA, len(DATA), shift=-1234), then(status(416), content(DATA))],
     ids=["the whole", "from before", "not in parts"],
 )
-async def test_a_host_that_gives_more_than_the_rest(tmp_path: Path, second: Answer) -> None:
+async def test_host_with_more_bytes_than_the_rest_is_a_fault(tmp_path: Path, second: Answer) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         registry.answers[LAYER] = then(in_parts(DATA), second)
         async with managing(tmp_path) as manager:
@@ -131,7 +131,7 @@ async def test_a_host_that_gives_more_than_the_rest(tmp_path: Path, second: Answ
     ],
     ids=["other bytes", "more bytes", "a gap", "nonsense", "never", "gone"],
 )
-async def test_a_host_that_goes_on_wrongly(
+async def test_host_with_a_wrong_continuation_is_a_fault(
     tmp_path: Path, second: Answer, fault: type[Fault], words: str
 ) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
@@ -148,7 +148,7 @@ def _mirror(directory: Path, host: str, mirror: str) -> None:
     (directory / "certs.d" / host / "hosts.toml").write_text(hosts)
 
 
-async def test_a_mirror_that_breaks_again_and_again_gives_way_to_the_next_host(tmp_path: Path) -> None:
+async def test_mirror_with_repeated_breaks_gives_way_to_the_next_host(tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as mirror, LyingRegistry("app", "1", IMAGE) as registry:
         mirror.answers[LAYER] = in_parts(DATA, 1000)
         _mirror(tmp_path, registry.netloc, mirror.netloc)
@@ -160,7 +160,7 @@ async def test_a_mirror_that_breaks_again_and_again_gives_way_to_the_next_host(t
 
 @pytest.mark.parametrize("path", [MANIFEST, LAYER, f"/v2/app/blobs/{IMAGE.id}"])
 @pytest.mark.parametrize("code", [429, 503])
-async def test_a_busy_host_is_asked_again_when_it_says(tmp_path: Path, path: str, code: int) -> None:
+async def test_busy_host_is_asked_again_after_its_pause(tmp_path: Path, path: str, code: int) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         registry.answers[path] = then(status(code, Retry_After="1"), registry.answers[path])
         async with managing(tmp_path) as manager:
@@ -170,7 +170,7 @@ async def test_a_busy_host_is_asked_again_when_it_says(tmp_path: Path, path: str
     assert registry.paths().count(path) == 2
 
 
-async def test_a_host_that_wants_to_be_left_alone_for_long_is_not_waited_for(tmp_path: Path) -> None:
+async def test_host_with_a_long_pause_is_not_waited_for(tmp_path: Path) -> None:
     date = email.utils.formatdate(time.time() + 7200, usegmt=True)
     for after in ("3600", date):
         with LyingRegistry("app", "1", IMAGE) as registry:
@@ -191,7 +191,7 @@ def _trickle(handler: BaseHTTPRequestHandler) -> None:
             time.sleep(0.05)
 
 
-async def test_a_host_that_trickles_has_stalled(tmp_path: Path) -> None:
+async def test_trickling_host_counts_as_stalled(tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         registry.answers[LAYER] = _trickle
         async with managing(tmp_path, stall_seconds=3) as manager:
@@ -207,7 +207,7 @@ def _stall_after(data: bytes, size: int) -> Answer:
         handler.end_headers()
         handler.wfile.write(data[:size])
         with suppress(OSError):
-            # Until the other side hangs up.
+            # Until the peer hangs up.
             handler.connection.recv(1)
         handler.close_connection = True
 
@@ -223,7 +223,7 @@ async def test_a_stall_in_the_middle_of_a_layer_is_gone_on_from(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("wait", [lambda m: None, lambda m: m.pulls.drain()], ids=["stop", "drain"])
-async def test_a_caller_that_goes_away_during_a_pause(
+async def test_caller_that_leaves_during_a_pause_ends_the_pull(
     tmp_path: Path, wait: Callable[[ImageManager], object]
 ) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:

@@ -1,4 +1,4 @@
-"""http spoken to a port of TLS, and https to one of plain http: each says so, and what to do."""
+"""http to a port of TLS, and https to a port of plain http: each message names the mistake and the remedy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def _failure(folder: Path, netloc: str, scheme: str = "") -> str:
-    """What a pull from the host says; scheme: what hosts.toml asks for."""
+    """Error of a pull from the host; scheme: of hosts.toml."""
     if scheme:
         (folder / "certs.d" / netloc).mkdir(parents=True)
         (folder / "certs.d" / netloc / "hosts.toml").write_text(f'server = "{scheme}://{netloc}"\n')
@@ -93,7 +93,7 @@ async def test_http_to_a_registry_of_tls(tmp_path: Path, certificate: Path) -> N
 
 
 @pytest.mark.parametrize("client_wanted", [False, True])
-async def test_http_to_a_server_that_only_knows_tls(
+async def test_http_to_a_server_of_tls_names_the_mistake(
     tmp_path: Path, certificate: Path, client_wanted: bool
 ) -> None:
     with _tls_server(certificate, client_wanted) as netloc:
@@ -113,14 +113,14 @@ async def test_https_to_something_else(tmp_path: Path) -> None:
         assert "https was spoken to a port that does not" in await _failure(tmp_path, netloc, "https")
 
 
-async def test_a_host_that_hangs_up_is_not_said_to_speak_tls(tmp_path: Path) -> None:
+async def test_host_that_hangs_up_is_not_taken_for_tls(tmp_path: Path) -> None:
     with _raw_server(lambda link: link.recv(1000) and None) as netloc:
         for folder, scheme in (("plain", ""), ("secure", "https")):
             said = await _failure(tmp_path / folder, netloc, scheme)
             assert "spoken" not in said and netloc in said
 
 
-async def test_a_bad_request_of_a_registry_stays_one(tmp_path: Path) -> None:
+async def test_bad_request_of_a_registry_stays_a_bad_request(tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         registry.answers["/v2/app/manifests/1"] = status(400)
         assert "the registry answers 400" in await _failure(tmp_path, registry.netloc)

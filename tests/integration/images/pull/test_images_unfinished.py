@@ -1,4 +1,4 @@
-"""Pulls that do not come to their end: what they have verified is kept for the next try, within bounds."""
+"""Pulls that do not finish: their verified layers are kept for the next try, within bounds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _image(layers: int, label: str) -> BuiltImage:
 IMAGE = _image(5, "a")
 PATHS = [f"/v2/app/blobs/{digest(layer.data)}" for layer in IMAGE.layers]
 FILES = [digest(layer.data)[7:] for layer in IMAGE.layers]
-# One at a time, and so in their order.
+# One at a time, in order.
 SETTINGS = {"downloads_per_image": 1, "retry_seconds": 0.01, "tries_per_host": 1, "part_bytes": 1}
 
 
@@ -61,7 +61,7 @@ async def _pull(manager: ImageManager, registry: LyingRegistry) -> StoredImage:
 
 
 def _kept(manager: ImageManager) -> list[int]:
-    """The numbers of IMAGE's layers that are here; nothing else of a pull is."""
+    """The numbers of IMAGE's layers in the store; nothing else of a pull is there."""
     found = {path.name for path in manager.store.files.named()}
     assert found <= set(FILES)
     assert list(manager.store.files.ingest.iterdir()) == []
@@ -96,7 +96,7 @@ async def _cancelled_at(
     registry.answers[path] = before
 
 
-async def test_a_cancelled_pull_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_cancelled_pull_resumes(tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         async with managing(tmp_path) as manager:
             await _cancelled_at(manager, registry, 3)
@@ -106,12 +106,12 @@ async def test_a_cancelled_pull_goes_on_where_it_was(tmp_path: Path) -> None:
             image = await _pull(manager, registry)
             assert _asked(registry) == [3, 4]
             assert not (await manager.verify(image)).faults
-            # They are the image's now, and go with it.
+            # The layers are the image's now, and go with the image.
             await manager.remove(image.id)
             assert manager.store.files.named() == []
 
 
-async def test_a_pull_that_fails_midway_goes_on_too(tmp_path: Path) -> None:
+async def test_failed_pull_resumes(tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         async with managing(tmp_path) as manager:
             for number, answer in ((2, status(404)), (3, status(503)), (4, content(b"other bytes"))):
@@ -128,7 +128,7 @@ async def test_a_pull_that_fails_midway_goes_on_too(tmp_path: Path) -> None:
 
 
 async def test_a_restart_counts_on(tmp_path: Path) -> None:
-    """The kept layers survive the daemon; those whose time has passed meanwhile do not."""
+    """The kept layers survive the daemon; expired layers do not."""
     with LyingRegistry("app", "1", IMAGE) as registry:
         async with managing(tmp_path) as manager:
             await _cancelled_at(manager, registry, 3)
@@ -170,7 +170,7 @@ async def test_size_of_unfinished_pulls_is_bounded_and_counted(tmp_path: Path) -
             assert _kept(manager) == []
 
 
-async def test_a_kept_layer_that_is_damaged_is_fetched_again(tmp_path: Path) -> None:
+async def test_damaged_kept_layer_is_fetched_again(tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         async with managing(tmp_path) as manager:
             await _cancelled_at(manager, registry, 3)
@@ -182,7 +182,7 @@ async def test_a_kept_layer_that_is_damaged_is_fetched_again(tmp_path: Path) -> 
             assert not (await manager.verify(image)).faults
 
 
-async def test_another_pull_takes_the_layers_it_needs_and_leaves_the_others(tmp_path: Path) -> None:
+async def test_another_pull_takes_its_layers_and_leaves_the_rest(tmp_path: Path) -> None:
     other = build(IMAGE.layers[:2])
     with LyingRegistry("app", "1", IMAGE) as registry, LyingRegistry("app", "1", other) as second:
         async with managing(tmp_path) as manager:
@@ -198,7 +198,7 @@ async def test_another_pull_takes_the_layers_it_needs_and_leaves_the_others(tmp_
 
 
 async def test_the_image_itself_at_fault_keeps_nothing(tmp_path: Path) -> None:
-    """The next try would fail as this one did."""
+    """The next try would fail in the same way."""
     broken = build([*IMAGE.layers[:2], packed(b"no tar" * 1000, "")])
     with LyingRegistry("app", "1", broken) as registry:
         async with managing(tmp_path) as manager:
@@ -209,8 +209,8 @@ async def test_the_image_itself_at_fault_keeps_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("left", [1_200_000, 2_000_000], ids=["for its layer", "for its filesystem"])
-async def test_a_pull_that_needs_the_room_gets_it(tmp_path: Path, left: int) -> None:
-    """Before it fetches a layer that cannot fit, or when the disk turns out to be full."""
+async def test_pull_in_need_of_space_gets_the_kept_layers_space(tmp_path: Path, left: int) -> None:
+    """Before the fetch of a layer that cannot fit, or when the disk turns out to be full."""
     large = build([packed(Layer().file(f"l{n}", NOISE.randbytes(1_000_000)).tar(), "") for n in range(4)])
     other = build([packed(Layer().file("other", NOISE.randbytes(1_500_000)).tar(), "")])
     small = tmp_path / "small"
@@ -238,10 +238,10 @@ async def _leave(disk: Path, size: int) -> None:
         os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize - size)
 
 
-async def test_a_disk_that_is_nearly_full_gets_them_back(
+async def test_nearly_full_disk_gets_the_kept_layers_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the kubelet has to remove images: it cannot see these layers."""
+    """Before the kubelet has to remove images: the kubelet cannot see these layers."""
     with LyingRegistry("app", "1", IMAGE) as registry:
         async with managing(tmp_path) as manager:
             await _cancelled_at(manager, registry, 3)
@@ -260,7 +260,7 @@ HALF = 5 << 20
 
 
 def _from(data: bytes, begins: list[int], part: int | None = None) -> Answer:
-    """Answers as a host with ranges, and remembers where it began; part: all that it has."""
+    """Answers as a host with ranges, and remembers the offsets; part: all available bytes."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         begin = int(handler.headers.get("Range", "bytes=0-")[6:-1])
@@ -285,7 +285,7 @@ def _parts(manager: ImageManager) -> list[int]:
 @pytest.mark.parametrize("number", [0, 1], ids=["plain", "gzip"])
 @pytest.mark.parametrize("how", ["sound", "no ranges", "damaged", "too long", "whole", "killed"])
 async def test_a_large_layer_goes_on_at_its_byte(tmp_path: Path, number: int, how: str) -> None:
-    """What was fetched of it is read again, and counts only with the digest of the whole."""
+    """The fetched part is read again, and counts only with the digest of the whole layer."""
     data, begins = LARGE.layers[number].data, list[int]()
     path = f"/v2/app/blobs/{digest(data)}"
     with LyingRegistry("app", "1", LARGE) as registry:
@@ -329,15 +329,15 @@ async def test_a_part_is_bounded_as_whole_layers_are(tmp_path: Path) -> None:
             registry.answers[path] = _from(data[:HALF] + bytes(len(data) - HALF), [])
             with pytest.raises(Fault, match="another digest"):
                 await _pull(manager, registry)
-            # All of it came, and was wrong: nobody knows which of it.
+            # All bytes came, and were wrong: the wrong part is unknown.
             assert _parts(manager) == []
 
 
-async def test_another_host_goes_on_where_one_broke_off(tmp_path: Path) -> None:
+async def test_another_host_continues_after_a_break(tmp_path: Path) -> None:
     data, begins = LARGE.layers[0].data, list[int]()
     path = f"/v2/app/blobs/{digest(data)}"
     with LyingRegistry("app", "1", LARGE) as mirror, LyingRegistry("app", "1", LARGE) as registry:
-        # The mirror's bytes are wrong, too: the registry is asked for all of them then, and is not blamed.
+        # The mirror's bytes are wrong, too: the registry is asked for all bytes, and is not blamed.
         for wrong, asked in ((b"", [HALF]), (b"!", [HALF, 0])):
             begins.clear()
             mirror.answers[path] = _from(wrong + data[len(wrong) :], [], HALF)
@@ -352,7 +352,7 @@ async def test_another_host_goes_on_where_one_broke_off(tmp_path: Path) -> None:
             assert begins == asked
 
 
-async def test_gc_removes_them_and_says_so(tmp_path: Path) -> None:
+async def test_gc_removes_kept_layers_and_reports_their_size(tmp_path: Path) -> None:
     socket = tmp_path / "cri.sock"
     with LyingRegistry("app", "1", IMAGE) as registry:
         async with managing(tmp_path) as manager:
@@ -368,7 +368,7 @@ async def test_gc_removes_them_and_says_so(tmp_path: Path) -> None:
 
 
 async def _fails_beside(manager: ImageManager, registry: LyingRegistry, data: bytes, other: bytes) -> Fault:
-    """What a pull fails with whose first layer comes in half; the second one comes after that."""
+    """Error of a pull whose first layer comes in half; the second layer comes later."""
     loop, second = asyncio.get_running_loop(), registry.answers[f"/v2/app/blobs/{digest(other)}"]
     ended = threading.Event()
 
@@ -401,7 +401,7 @@ async def test_the_image_itself_at_fault_keeps_no_part_either(tmp_path: Path) ->
 
 @pytest.mark.root
 async def test_pull_on_a_full_disk_does_not_keep_its_own_parts(tmp_path: Path) -> None:
-    """Or it would begin anew for ever on a disk that is too small for it."""
+    """Or the pull would begin anew for ever on a disk that is too small."""
     large = build([LARGE.layers[0], packed(Layer().file("more", NOISE.randbytes(12 << 20)).tar(), "")])
     small = tmp_path / "small"
     small.mkdir()

@@ -1,4 +1,4 @@
-"""What a disk does to stored images: it is noticed, kept from new containers, and mended."""
+"""Damage of stored images by a disk: found, kept from new containers, and repaired."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ def _with_another_top(image: BuiltImage, top: Layer) -> BuiltImage:
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["plain", "gzip", "zstd"])
 @pytest.mark.parametrize("how", ["changed", "short", "gone"])
 async def test_a_damaged_layer_is_fetched_again(tmp_path: Path, number: int, how: str) -> None:
-    """At a pull of another image that needs it, whatever its compression would have noticed."""
+    """At a pull of another image with the same layer, even if the compression would notice nothing."""
     other = _with_another_top(IMAGE, Layer().file("b", b"b"))
     with LyingRegistry("app", "1", IMAGE) as registry, LyingRegistry("app", "1", other) as second:
-        # In one filesystem each, so that the layers are read again for the other image's.
+        # Each layer in a filesystem of its own: the layers are read again for the other image.
         async with managing(tmp_path, part_bytes=1 << 30) as manager:
             image = await _pull(manager, registry)
             path = _layer(manager, number)
@@ -108,8 +108,8 @@ async def test_a_damaged_layer_is_fetched_again(tmp_path: Path, number: int, how
             assert await _faults(manager, pulled) == await _faults(manager, image) == ()
 
 
-async def test_a_damaged_layer_that_only_lends_its_files_is_noticed(tmp_path: Path) -> None:
-    """A filesystem above has a hard link to a file of the one below: its bytes come from that one's layer."""
+async def test_damage_in_a_layer_with_linked_files_is_noticed(tmp_path: Path) -> None:
+    """An upper filesystem has a hard link to a file of the lower one, with the bytes of the lower layer."""
     base = packed(Layer().file("x", NOISE.randbytes(50_000)).tar(), "")
     one, two = build([base]), build([base, packed(Layer().link("y", "x").tar())])
     with LyingRegistry("app", "1", one) as registry, LyingRegistry("app", "1", two) as second:
@@ -127,7 +127,9 @@ async def test_a_damaged_layer_that_only_lends_its_files_is_noticed(tmp_path: Pa
             ]
 
 
-async def test_the_text_says_whose_bytes_are_bad(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_message_names_the_owner_of_damaged_bytes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     other = _with_another_top(IMAGE, Layer().file("b", b"b"))
     with LyingRegistry("app", "1", IMAGE) as registry, LyingRegistry("app", "1", other) as second:
         async with managing(tmp_path, part_bytes=1 << 30) as manager:
@@ -173,7 +175,7 @@ async def test_a_damaged_filesystem_is_marked_and_rebuilt_at_the_next_pull(tmp_p
             assert [path.read_bytes() for path in image.stack] == sound
 
 
-async def test_a_new_container_gets_a_rebuilt_filesystem_and_the_old_one_keeps_its_own(
+async def test_new_container_gets_a_rebuilt_filesystem_and_the_old_container_keeps_its_own(
     tmp_path: Path,
 ) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
@@ -189,15 +191,15 @@ async def test_a_new_container_gets_a_rebuilt_filesystem_and_the_old_one_keeps_i
                 await asyncio.gather(*(images.mend([image.id, "nothing:1", "not/A:name"]) for _ in range(3)))
                 assert registry.requests == []
                 assert Path(images.resolve(image.id).filesystems[0]).read_bytes() == sound
-                # What a running zone has open stays as it is.
+                # Open files of a running zone stay unchanged.
                 assert os.fstat(opened.fileno()).st_nlink == 0
                 opened.seek(0)
                 assert opened.read() == bad
             assert await _faults(manager, manager.store.get(image.id)) == ()
 
 
-async def test_a_container_of_an_image_that_cannot_be_rebuilt_is_refused_until_a_pull(tmp_path: Path) -> None:
-    """No credentials come with a container, so nothing is fetched for it; the kubelet is told to pull."""
+async def test_container_of_an_unrepairable_image_is_refused_until_a_pull(tmp_path: Path) -> None:
+    """A container comes without credentials, and nothing is fetched; a message asks the kubelet to pull."""
     socket = tmp_path / "cri.sock"
     with LyingRegistry("app", "1", IMAGE) as registry:
         async with managing(tmp_path) as manager:
@@ -260,7 +262,7 @@ async def test_repair(tmp_path: Path) -> None:
             ]
             assert _asked(registry) == [0, 1]
             assert now.faults == ()
-            # All at once, and the registry has no more of it than one layer.
+            # All at once, and the registry has only one layer of the image.
             for path in image.stack:
                 harm(path)
             for number in range(3):
@@ -305,13 +307,13 @@ async def test_an_imported_image_is_repaired_as_far_as_its_layers_go(tmp_path: P
         harm(_layer(manager, 0))
         repairs, now = await manager.repair(image, await manager.verify(image), Credentials("a", "b"))
         assert [one.outcome for one in repairs] == [Outcome.FAILED] and "localhost:1" in repairs[0].detail
-        # Its filesystems are sound: it can be used.
+        # The filesystems are sound: the image can be used.
         assert manager.store.usable(manager.store.get(image.id))
         ((again, _),) = await manager.import_layout(layout, None)
         assert again.id == image.id
 
 
-async def test_an_image_of_another_cut_takes_the_place_of_a_damaged_one(tmp_path: Path) -> None:
+async def test_image_with_another_cut_replaces_a_damaged_image(tmp_path: Path) -> None:
     """The layers are the same, but are now cut into filesystems by another rule."""
     with LyingRegistry("app", "1", IMAGE) as registry:
         async with managing(tmp_path, part_bytes=1 << 30) as manager:
@@ -323,14 +325,14 @@ async def test_an_image_of_another_cut_takes_the_place_of_a_damaged_one(tmp_path
             mended = manager.store.get(image.id)
             assert (len(mended.stack), mended.damaged, mended.repo_tags) == (3, False, image.repo_tags)
             assert await _faults(manager, mended) == ()
-            # Who asked before that is told of what there is now.
+            # Earlier callers learn of the present state.
             assert await _faults(manager, image) == ()
-            # The old one is gone.
+            # The old filesystem is gone.
             stems = {path.stem for path in manager.store.files.named() if path.suffix == ".squashfs"}
             assert stems == {path.stem for path in mended.stack}
 
 
-async def test_a_damaged_image_that_is_removed_meanwhile_stays_removed(tmp_path: Path) -> None:
+async def test_damaged_image_that_is_removed_during_the_repair_stays_removed(tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         async with managing(tmp_path) as manager:
             image = await _pull(manager, registry)
@@ -347,8 +349,8 @@ async def test_a_damaged_image_that_is_removed_meanwhile_stays_removed(tmp_path:
             assert manager.store.files.named() == []
 
 
-async def test_a_layer_that_the_disk_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EIO says that the bytes are lost; any other error of the system says nothing of them."""
+async def test_layer_with_an_io_error_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EIO says that the bytes are lost; any other error says nothing of the bytes."""
     other = _with_another_top(IMAGE, Layer().file("b", b"b"))
     with LyingRegistry("app", "1", IMAGE) as registry, LyingRegistry("app", "1", other) as second:
         async with managing(tmp_path, part_bytes=1 << 30) as manager:

@@ -1,4 +1,4 @@
-"""Images whose documents were stored by a version that kept no facts of them."""
+"""Images whose documents were stored by a version without facts of images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IMAGE = build([Layer().file("f", b"x").tar()], {"User": "1234", "Env": ["A=b"]})
 
 @pytest.mark.parametrize("damage", [False, True], ids=["sound", "damaged"])
 async def test_documents_without_stored_facts_are_read_at_the_start(tmp_path: Path, damage: bool) -> None:
-    """An image whose documents cannot be read is not listed, since its user is unknown."""
+    """An image with unreadable documents is not listed, since its user is unknown."""
     settings = ImageSettings(tmp_path / "state", tmp_path / "certs.d")
     layout = write_layout(tmp_path / "layout", IMAGE, "a:1")
     async with running(settings) as manager:

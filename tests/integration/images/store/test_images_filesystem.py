@@ -109,7 +109,7 @@ def test_random_layers_give_the_reference_tree_or_are_refused_by_both(tmp_path: 
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_random_stack_is_what_its_layers_are_as_one(tmp_path: Path, seed: int) -> None:
+def test_random_stack_equals_its_merged_layers(tmp_path: Path, seed: int) -> None:
     rng = random.Random(1000 + seed)
     files: list[str] = []
     image = build([random_layer(rng, files).tar() for _ in range(rng.randint(2, 6))])
@@ -120,7 +120,7 @@ def test_a_random_stack_is_what_its_layers_are_as_one(tmp_path: Path, seed: int)
         with pytest.raises(Fault):
             _ours(image, tmp_path / "stack", ends)
         return
-    # Times too: they are ours on both sides.
+    # Times too: the test sets them on both sides.
     assert _ours(image, tmp_path / "stack", ends) == one
     again = built(image, tmp_path / "cached", ends, cached=True)
     for out, made in again:
@@ -128,7 +128,7 @@ def test_a_random_stack_is_what_its_layers_are_as_one(tmp_path: Path, seed: int)
 
 
 def _stacked() -> list[Layer]:
-    """What a layer alone does not tell, one layer over the other."""
+    """Merging of two layers, beyond the content of a single layer."""
     lower = Layer().dir("./", mode=0o711, uid=7).dir("d", mode=0o2770, gid=5, xattrs={"user.d": b"1"})
     lower.file("d/kept").file("d/gone", b"1").file("d/linked", b"linked").dir("d/sub").file("d/sub/x", b"1")
     lower.dir("o").file("o/a").dir("o/b").file("o/b/c").dir("f").file("f/x").file("g", b"1").symlink("s", "d")
@@ -145,18 +145,18 @@ def _stacked() -> list[Layer]:
 
 
 @pytest.mark.parametrize("ends", [(1,), (2,), (1, 2)])
-def test_stacked_layers_give_the_files_that_umoci_unpacks(tmp_path: Path, ends: tuple[int, ...]) -> None:
+def test_stacked_layers_give_the_files_of_umoci(tmp_path: Path, ends: tuple[int, ...]) -> None:
     image = build([layer.tar() for layer in _stacked()])
     reference = _umoci(image, tmp_path / "umoci")
     ours = _ours(image, tmp_path / "stack", ends)
-    # umoci keeps what would hide files from overlayfs.
+    # umoci keeps files that hide files from overlayfs.
     hostile = {name: one for name, one in reference.items() if name in (b"evil", b"e")}
     assert set(_differences(reference, ours)) <= set(hostile)
     assert dict(ours[b"evil"].xattrs) == {"user.fine": b"1"}
     assert ours == _ours(image, tmp_path / "one")
 
 
-def test_a_device_0_0_hides_what_it_lies_over_and_is_not_there(tmp_path: Path) -> None:
+def test_device_0_0_hides_the_path_below_and_is_not_visible(tmp_path: Path) -> None:
     device = Layer().add("a", tarfile.CHRTYPE, devmajor=0, devminor=0)
     device.add("d/new", tarfile.CHRTYPE, devmajor=0, devminor=0).link("d/hard", "d/new")
     image = build([Layer().file("a", b"1").file("d/b").tar(), device.tar(), Layer().file("d/c").tar()])
@@ -182,7 +182,7 @@ def test_more_owners_than_squashfs_can_hold_are_refused(tmp_path: Path) -> None:
         built(build([layer.tar()]), tmp_path / "many")
 
 
-def test_times_of_directories_are_those_of_their_entries(tmp_path: Path) -> None:
+def test_directories_keep_the_times_of_their_entries(tmp_path: Path) -> None:
     image = build([Layer().dir("d", mtime=1000).file("d/f", mtime=2000).dir("d/e", mtime=3000).tar()])
     tree = _ours(image, tmp_path / "ours")
     assert [tree[name].mtime for name in (b"d", b"d/f", b"d/e")] == [1000, 2000, 3000]

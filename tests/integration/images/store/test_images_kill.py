@@ -71,7 +71,7 @@ async def _next_start(state: Path, name: str) -> None:
     """Start again: nothing unneeded is left, and a pull succeeds, is sound, and can be removed."""
     manager = ImageManager(ImageSettings(state, state / "certs.d", part_bytes=PART_BYTES))
     await manager.start()
-    # As the daemon does once it has told which images its containers hold.
+    # As the daemon does when it has told the images of its containers.
     manager.store.collect()
     try:
         files = manager.store.files
@@ -97,7 +97,7 @@ async def _next_start(state: Path, name: str) -> None:
     "every", [False, pytest.param(True, marks=[pytest.mark.further, pytest.mark.timeout(900)])]
 )
 async def test_killed_many_times(tmp_path: Path, victims: Victims, every: bool) -> None:
-    """At steps, and at random moments; one store for all, so that leaks would add up."""
+    """At steps, and at random moments; a single store for all kills: leaks would add up."""
     state = tmp_path / "state"
     with LyingRegistry("app", "1", IMAGE) as registry:
         name = f"{registry.netloc}/app:1"
@@ -112,7 +112,7 @@ async def test_killed_many_times(tmp_path: Path, victims: Victims, every: bool) 
             outcome = await asyncio.to_thread(run, order)
             assert outcome.killed or order.after >= 0, order
             await _next_start(state, name)
-        # What the index itself takes is all that is left.
+        # Only the index itself takes space.
         left = {path.name.partition("-")[0] for path in state.rglob("*") if path.is_file()}
         assert left <= {"images.db", "lock"}
 
@@ -136,7 +136,7 @@ async def test_killed_while_a_name_is_given_or_taken(
 
 
 async def test_killed_again_and_again_without_a_pull_between(tmp_path: Path, victims: Victims) -> None:
-    """What several killed runs have left is cleared by the one start after them."""
+    """A single start clears the remains of several killed runs."""
     state = tmp_path / "state"
     with LyingRegistry("app", "1", IMAGE) as registry:
         name = f"{registry.netloc}/app:1"
@@ -147,9 +147,9 @@ async def test_killed_again_and_again_without_a_pull_between(tmp_path: Path, vic
 
 @killed_at(REPAIR_STEPS)
 async def test_killed_during_a_repair(tmp_path: Path, victims: Victims, step: str) -> None:
-    """The image is there at the next start, whatever of it is sound by then, and the next repair mends it."""
+    """The image is there at the next start, sound or not, and the next repair completes the image."""
     state = tmp_path / "state"
-    # Of another form than the victim's: one that was built anew has another size than the index says.
+    # Of another form than the victim's: a rebuilt filesystem differs in size from the index.
     settings = ImageSettings(state, state / "certs.d", part_bytes=PART_BYTES, compression="gzip")
     with LyingRegistry("app", "1", IMAGE) as registry:
         name = f"{registry.netloc}/app:1"

@@ -1,4 +1,4 @@
-"""Images that have layers in common, but not their beginnings; and what is done while a layer arrives."""
+"""Images with common layers but different first layers, and work during the download of a layer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _bottom(text: bytes, mode: int = 0o755) -> Layer:
 
 
 def _upper() -> list[bytes]:
-    """What implies a directory of lower layers, hides and links its own."""
+    """Implies a directory of lower layers, and hides and links its own."""
     first = Layer().file("usr/first", NOISE.randbytes(50_000)).file("usr/gone").link("usr/again", "usr/first")
     second = Layer().file("usr/.wh.gone").file("usr/second", NOISE.randbytes(50_000)).symlink("bin", "usr")
     return [first.tar(), second.tar(), Layer().file("bin/through", NOISE.randbytes(50_000)).tar()]
@@ -67,7 +67,7 @@ async def managing(directory: Path, part_bytes: int = 1) -> AsyncIterator[ImageM
 
 
 async def _pull(manager: ImageManager, image: BuiltImage) -> tuple[StoredImage, list[int]]:
-    """The image, and which of its layers were fetched."""
+    """The image, and the fetched layers."""
     with LyingRegistry("app", "1", image) as registry:
         stored = await manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS)
         asked = [path.rpartition("/")[2] for _, path, _ in registry.requests]
@@ -84,12 +84,12 @@ async def _sound(manager: ImageManager, image: StoredImage) -> bool:
 
 @pytest.fixture
 def inflated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What is inflated, by the names that messages have for it."""
+    """Inflated layers, by their names in messages."""
     found: list[str] = []
     run = LayerWorkers.run
 
     def counted(workers, job, arguments, *more, **named):  # type: ignore[no-untyped-def]
-        # A filesystem inflates each layer that it takes files of; documents are not compressed.
+        # A filesystem inflates each layer of its files; documents are not compressed.
         documents = (jobs.DOCUMENT, jobs.CONFIG, jobs.IMAGE)
         times = 0 if job in documents else len(arguments[1]) if job == jobs.WRITE else 1
         found.extend([arguments[0]] * times)
@@ -106,7 +106,7 @@ def inflated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield found
 
 
-async def test_another_bottom_layer_costs_that_layer(tmp_path: Path, inflated: list[str]) -> None:
+async def test_new_bottom_layer_costs_one_layer(tmp_path: Path, inflated: list[str]) -> None:
     async with managing(tmp_path) as manager:
         one, _ = await _pull(manager, ONE)
         before = await manager.usage()
@@ -131,7 +131,7 @@ async def test_another_bottom_layer_costs_that_layer(tmp_path: Path, inflated: l
 
 
 async def test_filesystems_with_other_attributes_from_below_are_not_shared(tmp_path: Path) -> None:
-    """usr has other attributes: of the filesystems that imply it none is the same."""
+    """usr has other attributes: all filesystems that imply usr differ."""
     async with managing(tmp_path) as manager:
         one, _ = await _pull(manager, ONE)
         other, fetched = await _pull(manager, OTHER_MODE)
@@ -149,7 +149,7 @@ async def test_several_at_once_with_other_bottom_layers_build_the_rest_once(tmp_
             wanted = [names.parse(f"{registry.netloc}/app{number}:1") for number in range(len(images))]
             pulled = await asyncio.gather(*(manager.pull(each, ANONYMOUS) for each in wanted))
             asked = [path.rpartition("/")[2] for path in registry.paths()]
-        # What all of them have comes once, from whichever repository was asked first.
+        # The common part comes once, from the repository of the first request.
         shared = [digest(layer.data) for layer in images[0].layers[1:]]
         assert [asked.count(layer) for layer in shared] == [1] * len(shared)
         for stack in zip(*map(_inodes, pulled), strict=True):
@@ -159,8 +159,8 @@ async def test_several_at_once_with_other_bottom_layers_build_the_rest_once(tmp_
             assert await _sound(manager, stored)
 
 
-async def test_a_kept_layer_is_verified_before_something_is_made_of_it(tmp_path: Path) -> None:
-    """Its list is believed; its bytes, of which another filesystem is to be made, are not."""
+async def test_kept_layer_is_verified_before_it_is_built(tmp_path: Path) -> None:
+    """The list is believed; the bytes for another filesystem are not."""
     async with managing(tmp_path) as manager:
         await _pull(manager, ONE)
         kept = manager.store.files.blob_path(digest(ONE.layers[1].data))
@@ -190,7 +190,7 @@ async def test_a_kept_layer_is_verified_before_its_bytes_should_be_moving(
     assert states and set(states) == {State.WAITING}
 
 
-async def test_damaged_shared_filesystem_damages_all_images_that_have_it(tmp_path: Path) -> None:
+async def test_damaged_shared_filesystem_damages_all_its_images(tmp_path: Path) -> None:
     async with managing(tmp_path) as manager:
         one, _ = await _pull(manager, ONE)
         two, _ = await _pull(manager, TWO)
@@ -201,7 +201,7 @@ async def test_damaged_shared_filesystem_damages_all_images_that_have_it(tmp_pat
         shared.write_bytes(data)
         assert not await _sound(manager, one)
         assert manager.store.get(one.id).damaged and manager.store.get(two.id).damaged
-        # A third one does not get it either.
+        # A third image does not get the filesystem either.
         third, _ = await _pull(manager, build([_bottom(b"3").tar(), *UPPER]))
         assert await _sound(manager, third) and _inodes(third)[2] != shared.stat().st_ino
         for image in (ONE, TWO):
@@ -240,12 +240,12 @@ async def test_image_with_a_repeated_layer_has_different_files_for_each(tmp_path
             assert len(set(_inodes(image))) == len(image.stack) == 5 + (number > 0)
             with mounted(image.stack, tmp_path / f"mounted{number}") as root:
                 assert (root / "opt/twice").stat().st_size == 50_000 and (root / "usr/between").is_file()
-        # Other images may have them, each in its place.
+        # Other images may have the filesystems, each in its place.
         assert second.stack[:5] == first.stack and _inodes(third)[1:] == _inodes(second)[1:]
 
 
 @pytest.mark.parametrize("harm", ["gone", "short", "other"])
-async def test_a_list_that_is_of_no_use_is_made_again(tmp_path: Path, harm: str, inflated: list[str]) -> None:
+async def test_unusable_list_is_made_again(tmp_path: Path, harm: str, inflated: list[str]) -> None:
     async with managing(tmp_path) as manager:
         await _pull(manager, ONE)
         lists = [manager.store.files.layer_cache_path(digest(layer.data)) for layer in ONE.layers]
@@ -264,7 +264,7 @@ async def test_a_list_that_is_of_no_use_is_made_again(tmp_path: Path, harm: str,
 
 
 async def test_a_layer_of_its_own_filesystem_is_inflated_once(tmp_path: Path, inflated: list[str]) -> None:
-    """Unless a name leads through a link of a lower layer, as in the topmost one here."""
+    """Unless a name leads through a link of a lower layer, as in the topmost layer here."""
     async with managing(tmp_path) as manager:
         image, _ = await _pull(manager, ONE)
         again = [subject for subject in inflated if not subject.startswith("sha256:")]
@@ -305,7 +305,7 @@ async def test_filesystem_without_a_slot_is_built_after_the_download(
         assert [row.digest for row in manager.store.stored(late)[1]] == digests
 
 
-async def test_a_cancelled_pull_leaves_nothing_of_what_it_began(
+async def test_cancelled_pull_leaves_none_of_its_filesystems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lowest layer never comes; the filesystems over it have been begun, and wait."""
@@ -335,7 +335,7 @@ async def test_a_cancelled_pull_leaves_nothing_of_what_it_began(
         assert await _sound(manager, image)
 
 
-def test_the_files_of_plans_that_were_not_built_are_closed_with_the_planning(tmp_path: Path) -> None:
+def test_files_of_unbuilt_plans_are_closed_with_the_planning(tmp_path: Path) -> None:
     workers = LayerWorkers(ImageSettings(tmp_path).limits)
     layer = packed(Layer().file("f", b"f").tar(), "")
     with closing(workers):
@@ -349,7 +349,7 @@ def test_the_files_of_plans_that_were_not_built_are_closed_with_the_planning(tmp
 
 @pytest.mark.parametrize("seed", range(30))
 def test_early_begun_filesystem_equals_a_filesystem_built_afterwards(tmp_path: Path, seed: int) -> None:
-    """Or it does not fit, and is of no use."""
+    """Or the filesystem does not fit, and is useless."""
     rng, files = random.Random(seed), [""]
     layers = [packed(random_layer(rng, files).tar(), "") for _ in range(3)]
     diff_ids = [layer.diff_id for layer in layers]
@@ -374,14 +374,14 @@ def test_early_begun_filesystem_equals_a_filesystem_built_afterwards(tmp_path: P
                 assert (tmp_path / "early").read_bytes() == (tmp_path / "late").read_bytes()
 
 
-# What comes out.
+# -- results
 
 
 @pytest.mark.root
 @pytest.mark.skipif(shutil.which("umoci") is None, reason="umoci is not installed")
 @pytest.mark.parametrize("seed", range(15))
 async def test_random_images_with_common_layers_give_the_reference_trees(tmp_path: Path, seed: int) -> None:
-    """All in one store, so that each may take what others have brought."""
+    """All in one store: each image may take layers of earlier images."""
     rng, files = random.Random(2000 + seed), [""]
     upper = [random_layer(rng, files).tar() for _ in range(3)]
     async with managing(tmp_path / "store") as manager:
@@ -401,7 +401,7 @@ async def test_random_images_with_common_layers_give_the_reference_trees(tmp_pat
                 assert timeless(seen(root)) == timeless(reference)
 
 
-async def test_killed_while_it_takes_what_others_have(tmp_path: Path) -> None:
+async def test_kill_during_the_use_of_shared_layers_leaves_a_sound_store(tmp_path: Path) -> None:
     steps = [f"image-pull.filesystem-{step}:{n}" for step in ("built", "named", "recorded") for n in (1, 4)]
     state = tmp_path / "state"
     for number, step in enumerate(steps):

@@ -1,4 +1,4 @@
-"""Sparse files in every form that GNU tar writes them, to filesystems and back."""
+"""Sparse files in every form of GNU tar, to filesystems and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 )
 _BLOCK = 4096
 _SIZE = 256 * _BLOCK
-# The length, and the blocks that have data.
+# The length, and the blocks with data.
 _FILES: Mapping[str, tuple[int, Sequence[int]]] = {
     "all-hole": (_SIZE, ()),
     "one-byte-hole": (_SIZE + 1, ()),
@@ -54,7 +54,7 @@ def test_sparse_files_of_gnu_tar_are_read_back_whole(tmp_path: Path, form: str) 
     _write(source)
     command = ["tar", "--sparse", *_FORMS[form], "-C", str(source), "-c", *_FILES]
     tar = subprocess.run(command, check=True, capture_output=True).stdout
-    # Otherwise nothing of it was sparse.
+    # Otherwise no part was sparse.
     assert len(tar) < 2 * _SIZE
     (out, _), *_ = built(build([packed(tar)]), tmp_path / "built")
     for name in _FILES:

@@ -1,4 +1,4 @@
-"""Images that begin with the same layers: what they share, and what is done once."""
+"""Images with the same first layers: shared layers, and work done once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _fetched(registry: LyingRegistry, image: BuiltImage) -> list[int]:
     return [n for n, layer in enumerate(image.layers) if digest(layer.data) in asked]
 
 
-async def test_a_second_image_fetches_and_builds_what_is_its_own(tmp_path: Path) -> None:
+async def test_second_image_fetches_and_builds_its_own_layers_alone(tmp_path: Path) -> None:
     one, two = _image(Layer().file("etc/passwd", b"one")), _image(Layer().file("shared/0", b"two"))
     async with managing(tmp_path) as manager:
         with LyingRegistry("app", "1", one) as registry:
@@ -76,10 +76,10 @@ async def test_a_second_image_fetches_and_builds_what_is_its_own(tmp_path: Path)
         assert manager.store.files.named() == []
 
 
-async def test_several_at_once_build_what_they_share_once(
+async def test_concurrent_pulls_build_shared_layers_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However they come to wait for each other."""
+    """In any order of the waits."""
     built: list[str] = []
     from images.pull import build as building
 
@@ -105,7 +105,7 @@ async def test_several_at_once_build_what_they_share_once(
 
 
 @pytest.mark.parametrize("harm", ["gone", "short", "changed", "other"])
-async def test_a_tree_cache_that_is_of_no_use_is_made_again(tmp_path: Path, harm: str) -> None:
+async def test_unusable_tree_cache_is_made_again(tmp_path: Path, harm: str) -> None:
     one, two = _image(Layer().file("a", b"1")), _image(Layer().link("b", "shared/1").file(".wh.shared"))
     async with managing(tmp_path) as manager:
         with LyingRegistry("app", "1", one) as registry:
@@ -128,7 +128,7 @@ async def test_a_tree_cache_that_is_of_no_use_is_made_again(tmp_path: Path, harm
         assert await _sound(manager, image)
 
 
-async def test_layers_that_say_they_are_others_are_read(tmp_path: Path) -> None:
+async def test_layers_with_false_ids_are_read(tmp_path: Path) -> None:
     """A manifest may name any layers beside the plain digests of a known image."""
     image = _image(Layer().file("a", b"1"))
     liar = replace(SHARED[1], data=packed(Layer().file("evil", NOISE.randbytes(9000)).tar()).data)
@@ -142,7 +142,7 @@ async def test_layers_that_say_they_are_others_are_read(tmp_path: Path) -> None:
         assert set(manager.store.files.named()) == before
 
 
-async def test_an_image_that_was_cut_otherwise_stays_as_it_is(tmp_path: Path) -> None:
+async def test_image_with_another_cut_stays_unchanged(tmp_path: Path) -> None:
     image = _image(Layer().file("a", b"1"))
     with LyingRegistry("app", "1", image) as registry:
         async with managing(tmp_path, 1 << 30) as manager:
@@ -153,7 +153,7 @@ async def test_an_image_that_was_cut_otherwise_stays_as_it_is(tmp_path: Path) ->
             assert [path for path in manager.store.files.named() if path.suffix == ".squashfs"] == [before]
 
 
-async def test_a_layer_that_fails_calls_all_off(tmp_path: Path) -> None:
+async def test_failed_layer_fails_the_pull_and_leaves_verified_layers(tmp_path: Path) -> None:
     image = _image(Layer().file("a", b"1"))
     bad = image.layers[2]
     with LyingRegistry("app", "1", image) as registry:
@@ -163,7 +163,7 @@ async def test_a_layer_that_fails_calls_all_off(tmp_path: Path) -> None:
                 await _pull(manager, registry)
             kept = {path.name for path in manager.store.files.named()}
             assert list(manager.store.files.ingest.iterdir()) == []
-            # What had been verified by then, for the next try.
+            # The verified layers, for the next try.
             sound = {digest(layer.data)[7:] for layer in image.layers if layer is not bad}
             assert kept <= sound
             registry.requests.clear()
@@ -174,7 +174,7 @@ async def test_a_layer_that_fails_calls_all_off(tmp_path: Path) -> None:
 
 
 async def test_files_of_lower_filesystems_under_new_names(tmp_path: Path) -> None:
-    """What is linked is in both; an account file behind a new symlink is read where it lies."""
+    """A linked file is in both filesystems; an account file behind a symlink is read at its place."""
     layers = [
         Layer().file("lib/passwd", b"in the lowest").file("etc/passwd", b"hidden"),
         Layer().file("x", b"x"),

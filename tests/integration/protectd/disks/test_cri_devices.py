@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,43 +11,45 @@ import grpc
 import pytest
 
 from tests.support.cri.cri_daemons import needs_node
-from tests.support.cri.cri_watch import DEADLINE, Watched, watched
+from tests.support.cri.stage import DEADLINE, Stage, StageSettings
 from tests.support.protect.block_device import block_device, is_free, written
 from tests.support.protect.zones import failing
 from tools.localnode.client import Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-pytestmark = [pytest.mark.root, needs_node]
+pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]
 WRITE = "echo {} | dd of={} bs=512 conv=notrunc,fsync 2>/dev/null"
 ANNOTATION = "xenpod.dev/devices"
 
 
-@pytest.fixture
-def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def module_device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with block_device(tmp_path_factory.mktemp("device")) as device:
         yield device
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, device: Path) -> AsyncIterator[Watched]:
+def device(module_device: Path) -> Path:
+    """An empty device."""
+    with module_device.open("r+b") as disk:
+        disk.write(bytes(512))
+        os.fsync(disk.fileno())
+    return module_device
+
+
+@pytest.fixture(scope="module")
+def stage_settings(module_device: Path) -> StageSettings:
     """The device has the name "fast"; the handler "disk" gives it, "asks" allows its annotation."""
-    async with watched(tmp_path) as made:
-        node = made.node
-        await node.daemon.stop()
-        await node.protectd.daemon.stop()
-        node.protectd.configure(host={"devices": {"fast": str(device), "lost": "/dev/no-such"}})
-        node.configure(
-            handlers={
-                "disk": {"devices": ["fast"]},
-                "asks": {"annotations": [ANNOTATION]},
-                "bad": {"devices": ["lost"]},
-            }
-        )
-        await node.start()
-        yield made
+    handlers = {
+        "disk": {"devices": ["fast"]},
+        "asks": {"annotations": [ANNOTATION]},
+        "bad": {"devices": ["lost"]},
+    }
+    devices = {"fast": str(module_device), "lost": "/dev/no-such"}
+    return StageSettings({"handlers": handlers}, {"host": {"devices": devices}})
 
 
-async def run_pod(stage: Watched, handler: str = "", devices: str = "", name: str = "web") -> Pod:
+async def run_pod(stage: Stage, handler: str = "", devices: str = "", name: str = "web") -> Pod:
     config = cri.PodSandboxConfig(
         metadata=cri.PodSandboxMetadata(name=name, namespace="default", uid=name),
         annotations={ANNOTATION: devices} if devices else {},
@@ -56,7 +59,7 @@ async def run_pod(stage: Watched, handler: str = "", devices: str = "", name: st
     return Pod(reply.pod_sandbox_id, config)
 
 
-async def started(stage: Watched, pod: Pod, **more: Any) -> str:
+async def started(stage: Stage, pod: Pod, **more: Any) -> str:
     config = cri.ContainerConfig(
         metadata=cri.ContainerMetadata(name="main"),
         image=cri.ImageSpec(image=stage.image),
@@ -80,8 +83,11 @@ def as_user(uid: int) -> cri.LinuxContainerConfig:
     return cri.LinuxContainerConfig(security_context=security)
 
 
-async def test_a_raw_block_volume_of_a_user(stage: Watched, device: Path, tmp_path: Path) -> None:
-    """By a link, as the kubelet names it; a user that is not root writes, and it is the host's afterwards."""
+async def test_a_raw_block_volume_of_a_user(stage: Stage, device: Path, tmp_path: Path) -> None:
+    """By a link, as the kubelet names the device.
+
+    A user that is not root writes, and afterwards the host has the device.
+    """
     link = tmp_path / "volumeDevices"
     link.symlink_to(device)
     pod = await run_pod(stage)
@@ -92,7 +98,7 @@ async def test_a_raw_block_volume_of_a_user(stage: Watched, device: Path, tmp_pa
     assert is_free(device)
 
 
-async def test_read_only_device_is_read_and_not_written(stage: Watched, device: Path) -> None:
+async def test_read_only_device_is_read_and_not_written(stage: Stage, device: Path) -> None:
     pod = await run_pod(stage)
     container = await started(stage, pod, devices=[block(device, "/dev/xvda", "r")])
     await stage.output(container, "dd if=/dev/xvda of=/dev/null count=1 2>/dev/null")
@@ -101,7 +107,7 @@ async def test_read_only_device_is_read_and_not_written(stage: Watched, device: 
 
 
 @pytest.mark.parametrize("way", ["plugin", "cdi", "annotation", "handler"])
-async def test_a_named_device(stage: Watched, device: Path, way: str) -> None:
+async def test_a_named_device(stage: Stage, device: Path, way: str) -> None:
     where = "/dev/xenpod/fast"
     handler = {"annotation": "asks", "handler": "disk"}.get(way, "")
     pod = await run_pod(stage, handler, devices=" fast " if way == "annotation" else "")
@@ -116,7 +122,7 @@ async def test_a_named_device(stage: Watched, device: Path, way: str) -> None:
     assert is_free(device)
 
 
-async def test_requests_that_are_refused(stage: Watched, device: Path) -> None:
+async def test_forbidden_and_missing_devices_are_refused(stage: Stage, device: Path) -> None:
     async with failing(grpc.StatusCode.PERMISSION_DENIED) as said:
         await run_pod(stage, devices="fast")
     assert f"the annotation {ANNOTATION} is not allowed" in said[0]

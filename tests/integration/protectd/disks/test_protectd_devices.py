@@ -30,7 +30,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 async def zones(tmp_path: Path, busybox_image: Path, device: Path) -> AsyncIterator[Zones]:
-    """With the device as "fast"; and a PCI function that is not there but on the fake."""
+    """The device has the name "fast"; the PCI function exists only on the fake."""
     host = {"devices": {"fast": str(device), "card": "0000:65:00.0"}}
     fake = {"memory": "64GiB", "iommu": True, "pci": ["0000:65:00.0"]}
     async with serving(tmp_path, busybox_image, host=host, fake=fake) as zones:
@@ -69,7 +69,7 @@ async def detach(zones: Zones, device: str, zone_id: str = "z1", **more: bool) -
 async def test_a_block_volume_is_written_read_back_and_given_back(
     zones: Zones, device: Path, where: str, uid: int, node: str
 ) -> None:
-    """Attached while the zone runs; the node is its user's."""
+    """Attached while the zone runs; the node belongs to its user."""
     write = WRITE.format("by the zone", where)
     script = f"{write}; stat -c '%F %a %u %g' {where}; head -n 1 {where}; sleep 1000"
     wanted = [pb.WorkloadDevice(host_path=str(device), container_path=where, uid=uid, gid=uid)]
@@ -91,7 +91,7 @@ async def test_a_block_volume_is_written_read_back_and_given_back(
 
 
 async def test_a_container_opens_its_own_device_alone(zones: Zones, device: Path) -> None:
-    """Not even with a node that it makes itself."""
+    """Not even with a self-made node."""
     wanted = [pb.WorkloadDevice(host_path=str(device), container_path="/dev/mine", readonly=True)]
     script = "dd if=/dev/mine of=/dev/null count=1 2>/dev/null && echo read; {}; sleep 1000".format(
         WRITE.format("no", "/dev/mine")
@@ -187,7 +187,7 @@ async def test_devices_of_the_zone_request_are_attached_until_the_zone_ends(
 
 
 async def test_over_a_restart(zones: Zones, device: Path) -> None:
-    """Also one that is killed: the container goes on writing, and nobody else gets it."""
+    """Also across a kill: the container goes on writing, and nobody else gets the device."""
     wanted = [pb.WorkloadDevice(host_path=str(device), container_path="/dev/data")]
     await zones.run(oci_config=config("w1", "sleep 1000"), devices=wanted)
     for end in (zones.protectd.daemon.stop, zones.protectd.daemon.crash):

@@ -37,13 +37,13 @@ async def zones(tmp_path: Path, busybox_image: Path, device: Path) -> AsyncItera
 
 
 async def held(zones: Zones) -> dict[str, bool]:
-    """The devices that zones have, and whether they are attached."""
+    """The devices of zones, and whether each is attached."""
     answer = await zones.clients.devices.ListDevices(pb.ListDevicesRequest(), timeout=TIMEOUT)
     return {one.name or one.place: one.attached for one in answer.devices if one.zone_id}
 
 
 async def settled(zones: Zones, *names: str) -> None:
-    """Nothing is under way any more, and zones have these devices."""
+    """No change is in flight any more, and zones have these devices."""
     await connected(zones)
     async with asyncio.timeout(TIMEOUT):
         while await held(zones) != dict.fromkeys(names, True):  # noqa: ASYNC110 - the list tells no changes
@@ -67,7 +67,7 @@ async def create(zones: Zones, device: Path) -> None:
 
 
 async def works(zones: Zones, device: Path) -> None:
-    """Check that the workload writes to the device, and that it is the host's when the workload is gone."""
+    """Check that the workload writes to the device, and that the host has the device after the workload."""
     await zones.start()
     assert (await zones.exec("/bin/sh", "-c", WRITE.format("works")))[2] == 0
     assert written(device) == b"works\n" and not is_free(device)
@@ -76,7 +76,7 @@ async def works(zones: Zones, device: Path) -> None:
 
 
 @killed_at([*steps("device-attach"), "device-give.given"])
-async def test_a_workload_that_gets_one(zones: Zones, device: Path, step: str) -> None:
+async def test_kill_while_a_workload_gets_a_device(zones: Zones, device: Path, step: str) -> None:
     await armed(zones, step)
     await killed(zones, create(zones, device))
     await connected(zones)
@@ -88,7 +88,7 @@ async def test_a_workload_that_gets_one(zones: Zones, device: Path, step: str) -
 
 
 @killed_at([*steps("device-detach"), "workload-delete.devices-released"])
-async def test_a_workload_that_gives_it_back(zones: Zones, device: Path, step: str) -> None:
+async def test_kill_while_a_workload_returns_a_device(zones: Zones, device: Path, step: str) -> None:
     await create(zones, device)
     await armed(zones, step)
     await killed(zones, zones.delete())
@@ -103,7 +103,7 @@ async def test_a_workload_that_gives_it_back(zones: Zones, device: Path, step: s
 @pytest.mark.parametrize("name", ["fast", "card"])
 @killed_at(steps("device-attach"))
 async def test_an_attach(zones: Zones, device: Path, name: str, step: str) -> None:
-    """Once it is attached and recorded it stays, whether its caller was told or not."""
+    """An attached and recorded device stays, also if the caller got no answer."""
     await armed(zones, step)
     await killed(zones, attach(zones, name))
     await settled(zones, *([name] if step == "device-attach.done" else []))
@@ -125,7 +125,7 @@ async def test_a_detach(zones: Zones, device: Path, name: str, step: str) -> Non
 
 
 @killed_at(["device-attach.attached", "device-give.of-zone"])
-async def test_a_zone_that_is_made_with_one(zones: Zones, device: Path, step: str) -> None:
+async def test_kill_while_a_zone_is_made_with_a_device(zones: Zones, device: Path, step: str) -> None:
     await armed(zones, step)
     await killed(zones, zones.create_zone("z2", devices=["fast", "card"], mode=pb.ZONE_MODE_PV))
     await settled(zones)

@@ -1,4 +1,4 @@
-"""Scratch disks over protect.v1: what zones get, what the host promises, what is left."""
+"""Scratch disks over protect.v1: the zones' space, the host's promises, and the remains."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
@@ -17,16 +17,20 @@ from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd,
 from tests.support.waiting import until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-pytestmark = [pytest.mark.root, needs_protectd]
+pytestmark = [pytest.mark.root, needs_protectd, pytest.mark.asyncio(loop_scope="module")]
 Code = grpc.StatusCode
 MIB = 1 << 20
 GIB = 1 << 30
 
 
+@pytest.fixture(scope="module")
+def zones_settings() -> Mapping[str, object]:
+    return {"scratch": {"reserve": 0}}
+
+
 @pytest.fixture
-async def zones(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
-    async with serving(tmp_path, busybox_image, scratch={"reserve": 0}) as zones:
-        yield zones
+def zones(shared_zones: Zones) -> Zones:
+    return shared_zones
 
 
 def disk(zones: Zones, zone_id: str = "z1") -> Path:
@@ -53,7 +57,7 @@ async def host(zones: Zones) -> pb.ScratchLedger:
 
 
 async def test_files_do_not_eat_the_zones_memory(zones: Zones) -> None:
-    """A zone of 128 MiB writes 300 MiB, to its root and to a volume; without the disk it cannot."""
+    """A zone of 128 MiB writes 300 MiB, to its root and to a volume; without the disk the writes fail."""
     small = pb.ZoneResources(memory_bytes=128 * MIB)
     zone = await zones.create_zone(resources=small, scratch_bytes=GIB)
     assert zone.scratch_bytes == GIB
@@ -110,7 +114,7 @@ async def test_overcommit_is_a_setting(tmp_path: Path, busybox_image: Path) -> N
 
 
 @pytest.mark.parametrize("size", [1, 15 * MIB, 1025 * GIB])
-async def test_sizes_that_cannot_be(zones: Zones, size: int) -> None:
+async def test_impossible_size_is_refused(zones: Zones, size: int) -> None:
     async with failing(Code.INVALID_ARGUMENT) as said:
         await zones.create_zone(scratch_bytes=size)
     assert "scratch disk" in said[0]
@@ -170,7 +174,7 @@ async def test_a_dead_zones_disk_is_removed(zones: Zones, running: bool) -> None
 async def test_a_full_disk_of_the_host_is_held(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, busybox_image: Path
 ) -> None:
-    """A promise beyond what is there, kept as far as it can be: an error in the zone, and nothing else."""
+    """A promise beyond the host's space, kept as far as possible: an error in the zone, and nothing else."""
     place = tmp_path_factory.mktemp("small")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", place], check=True)
     try:

@@ -1,4 +1,4 @@
-"""Workloads whose images are stacks, in real zones: what they see, what they share, what is left."""
+"""Workloads whose images are stacks, in real zones: their view, their shared disks, and their remains."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def attached(zones: Zones) -> int:
     return len(leftovers.loops(zones.folder))
 
 
-async def test_workloads_of_the_same_layers_share_disks_until_the_last_one_goes(
+async def test_workloads_of_the_same_layers_share_disks_until_the_last_end(
     zones: Zones, layers: list[Path]
 ) -> None:
     """A root and a volume of the same layers, in two workloads: four disks, until the last one goes."""
@@ -60,7 +60,7 @@ async def test_workloads_of_the_same_layers_share_disks_until_the_last_one_goes(
     await until(lambda: attached(zones) == 0)
 
 
-async def test_workloads_that_come_and_go_at_once(zones: Zones, layers: list[Path]) -> None:
+async def test_concurrent_workloads_leave_no_disk(zones: Zones, layers: list[Path]) -> None:
     async def one(number: int) -> None:
         name = f"w{number}"
         filesystems = stack(zones.image, *layers[: number % 4])
@@ -74,7 +74,7 @@ async def test_workloads_that_come_and_go_at_once(zones: Zones, layers: list[Pat
 
 
 async def test_ten_workloads_of_eight_disks_each(zones: Zones, layers: list[Path]) -> None:
-    """As many as a zone may have; for one more there is no room."""
+    """The maximum of a zone; a further disk is refused."""
     own = [Path(shutil.copy(layers[0], zones.folder / f"own{number}")) for number in range(71)]
     images = [Path(shutil.copy(zones.image, zones.folder / f"busybox{number}")) for number in range(10)]
     for number, image in enumerate(images):
@@ -95,10 +95,10 @@ async def test_ten_workloads_of_eight_disks_each(zones: Zones, layers: list[Path
 
 @pytest.mark.parametrize("kind", ["fail", "half"])
 @pytest.mark.parametrize("skip", [0, 2])
-async def test_disk_that_cannot_be_attached_leaves_no_disk_of_its_workload(
+async def test_failed_attach_leaves_no_disk_of_its_workload(
     zones: Zones, layers: list[Path], kind: str, skip: int
 ) -> None:
-    """The others are detached; what another workload has stays."""
+    """The workload's other disks are detached; another workload's disk stays."""
     await zones.run("/bin/sleep", "1000", workload_id="w0")
     await zones.protectd.daemon.stop()
     fault = {"at": "attach_disk", "kind": kind, "skip": skip}
@@ -113,7 +113,7 @@ async def test_disk_that_cannot_be_attached_leaves_no_disk_of_its_workload(
     assert (await zones.exec("/bin/echo", "here", workload_id="w0"))[0] == b"here\n"
 
 
-async def test_stacks_that_are_refused(zones: Zones, layers: list[Path]) -> None:
+async def test_invalid_stacks_are_refused(zones: Zones, layers: list[Path]) -> None:
     again = zones.folder / "again"
     again.hardlink_to(layers[0])
     corrupt = zones.folder / "corrupt"

@@ -1,4 +1,4 @@
-"""SIGKILL of protectd while a workload with a stack is made or deleted, beside one that shares a disk."""
+"""SIGKILL of protectd while a workload with a stack is made or deleted, beside another workload."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_protectd]
 DISKS = 3
-"""Of a stack of three, without the one that is shared: the steps that a disk has are passed so often."""
+"""Of a stack of three, without the shared disk: number of passes of the steps of a disk."""
 
 
 def each_disk(names: list[str]) -> list[str]:
@@ -29,7 +29,7 @@ def each_disk(names: list[str]) -> list[str]:
 
 @pytest.fixture
 async def zones(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
-    """A protectd with a workload whose root is the lowest file system of the other's."""
+    """A protectd with a workload whose root is the other's lowest file system."""
     async with serving(tmp_path, busybox_image) as zones:
         await zones.create_zone()
         await zones.run("/bin/sleep", "1000", workload_id="w0")
@@ -47,7 +47,7 @@ async def create(zones: Zones, layers: list[Path]) -> None:
 
 
 async def works(zones: Zones) -> None:
-    """Check that the workload sees all of its stack, and the other one its own."""
+    """Check that each workload sees its stack."""
     await zones.start()
     listing = f"cd /; {layered_image.LISTING}"
     assert (await zones.exec("/bin/sh", "-c", listing))[0].decode() == layered_image.SHOWN
@@ -92,7 +92,7 @@ async def test_delete(zones: Zones, layers: list[Path], step: str) -> None:
 async def test_shared_disks_stay_when_the_other_workload_goes_after_a_restart(
     zones: Zones, layers: list[Path]
 ) -> None:
-    """After a restart protectd still knows who holds what."""
+    """After a restart protectd still knows the holders of each disk."""
     await create(zones, layers)
     await zones.protectd.daemon.stop()
     await zones.protectd.daemon.start()
