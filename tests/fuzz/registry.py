@@ -13,10 +13,10 @@ from pathlib import Path
 
 from hypothesis import seed
 
-from tests.unit.images import test_images_fuzz as documents
-from tests.unit.images.registry import test_images_challenge as challenge
-from tests.unit.images.registry import test_images_exchange as exchange
-from tests.unit.images.registry import test_images_manifests as manifests
+from tests.unit.images.registry import test_exchange as exchange
+from tests.unit.images.registry import test_manifests as manifests
+from tests.unit.images.registry import test_reading_fuzz as documents
+from tests.unit.images.registry.conversation import test_challenge as challenge
 
 PROPERTIES: tuple[Callable[..., None], ...] = (
     challenge.test_any_header_gives_tokens_as_names,

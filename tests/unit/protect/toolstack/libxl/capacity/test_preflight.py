@@ -17,8 +17,8 @@ from protect.toolstack.libxl.capacity.admit import Admission
 from protect.toolstack.libxl.capacity.blkfront import BlockFrontend, disk_limit, nodes_for
 from protect.toolstack.libxl.capacity.preflight import HostFacts, StoreQuota
 from protect.toolstack.libxl.capacity.shortage import shortage
-from tests.unit.protect.toolstack.test_libxl_boot import SPEC
-from tests.unit.protect.toolstack.test_libxl_modes import WHOLE, NoHypervisor
+from tests.unit.protect.toolstack.libxl.test_boot import SPEC
+from tests.unit.protect.toolstack.libxl.test_kernel import WHOLE, NoHypervisor
 from xenbind import errors
 
 MIB, GIB = 1 << 20, 1 << 30

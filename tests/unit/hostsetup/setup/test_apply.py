@@ -19,7 +19,7 @@ from hostsetup.setup.change import Plan, variable, with_variable
 from hostsetup.setup.host import Host, MachineSize
 from hostsetup.setup.plan import Wishes, plan
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 GRUB = "etc/default/grub.d/xenpod.cfg"
 pytestmark = pytest.mark.skipif(shutil.which("systemctl") is None, reason="needs systemctl (make setup)")
 MACHINE = ("--memory-mib", "16384", "--cpus", "16")

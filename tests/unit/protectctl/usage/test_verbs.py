@@ -292,7 +292,7 @@ def test_bash_completes_commands(tmp_path: Path) -> None:
     )
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["bash", "-c", script], cwd=Path(__file__).parents[3], env=environment, capture_output=True, text=True
+        ["bash", "-c", script], cwd=Path(__file__).parents[4], env=environment, capture_output=True, text=True
     )
     assert done.stdout.split() == ["inspect"], done.stderr
 

@@ -18,7 +18,7 @@ from protect.model.workload import Workload, WorkloadDisk, WorkloadExit, Workloa
 from protect.model.zone import Zone, ZoneSpec, ZoneState
 from protect.state.store import Intent, SqliteStore
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def a_zone(zone_id: str = "z1", number: int = 1) -> Zone:
@@ -115,7 +115,7 @@ def test_everything_committed_survives_sigkill(tmp_path: Path) -> None:
     writer = textwrap.dedent("""
         import sys
         from pathlib import Path
-        from tests.unit.protect.test_protect_store import a_zone
+        from tests.unit.protect.state.test_store import a_zone
         from protect.state.store import Intent, SqliteStore
         store = SqliteStore(Path(sys.argv[1]))
         for number in range(1, 10_000):

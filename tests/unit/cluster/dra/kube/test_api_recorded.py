@@ -12,7 +12,7 @@ from daemonkit.quantity import whole
 from tests.support.dra.recorded import DOM0_MEMORY, Recording, Story, served
 from tests.support.labels.api_server import NAME
 
-DATA = Path(__file__).resolve().parents[3] / "data" / "apiservers"
+DATA = Path(__file__).resolve().parents[4] / "data" / "apiservers"
 MIB = 1 << 20
 
 

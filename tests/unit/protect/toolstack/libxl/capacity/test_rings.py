@@ -14,7 +14,7 @@ from tests.support.protect.binding import needs_binding
 from xenbind import raw, vchan
 from xenbind.errors import RingsTooLarge
 
-ROOT = Path(__file__).parents[5]
+ROOT = Path(__file__).parents[6]
 
 
 class Library:

@@ -15,7 +15,7 @@ from protect.toolstack.libxl import kernel as unpacking
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.kernels import KernelCache
-from tests.unit.protect.toolstack.test_libxl_boot import ELF, SPEC, bz_image, filtered, gzipped
+from tests.unit.protect.toolstack.libxl.test_boot import ELF, SPEC, bz_image, filtered, gzipped
 
 OWN = Boot(Path("/k"), Path("/i"), 5)
 

@@ -19,7 +19,7 @@ from protectctl.__main__ import main
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc
 
-CONFIG = str(Path(__file__).resolve().parents[3] / "packaging/cri.toml")
+CONFIG = str(Path(__file__).resolve().parents[4] / "packaging/cri.toml")
 TWO = '[platforms.metal]\nhandlers = ["xenpod", "fast"]\n[platforms.cloud]\ntaints = []\n'
 FOR_CLUSTER = [
     "RuntimeClass",

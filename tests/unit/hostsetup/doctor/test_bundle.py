@@ -21,7 +21,7 @@ from hostsetup.doctor import bundle, keys
 from hostsetup.doctor.keep import ANY, GONE, Form, Rule, kept, rules_of
 from tests.support.protect.throw_away import ThrowAway, healthy_host
 
-SHIPPED = Path(__file__).resolve().parents[3] / "packaging"
+SHIPPED = Path(__file__).resolve().parents[4] / "packaging"
 LANGUAGES: Mapping[str, tuple[str, Rule]] = {
     "protectd.toml": ("TOML", keys.PROTECTD),
     "cri.toml": ("TOML", keys.CRI),

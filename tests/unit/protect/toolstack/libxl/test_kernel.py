@@ -22,7 +22,7 @@ from protect.toolstack.libxl.capacity.admit import Admission
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.kernel import boot_modes
 from tests.support import elf
-from tests.unit.protect.toolstack.test_libxl_boot import SPEC
+from tests.unit.protect.toolstack.libxl.test_boot import SPEC
 from xenbind import flask
 
 LABEL = "system_u:system_r:tenant_a_t"
