@@ -216,7 +216,7 @@ PROTECTD: Mapping[str, list[str]] = {
 
 
 def _keys(config: Any, at: str = "") -> Iterator[str]:
-    """Every key that a file can have, with ``x`` for names that it chooses."""
+    """Every possible key of a file, with ``x`` for free names."""
     hints = typing.get_type_hints(config, include_extras=True)
     for field in fields(config):
         path, kind = f"{at}{field.name}", hints[field.name]

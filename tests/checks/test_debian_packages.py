@@ -1,4 +1,6 @@
-"""The installer of Debian packages, and what is said first, with stand-ins for dpkg-query and its like."""
+"""The installer of Debian packages and its first messages, with stand-ins for dpkg-query and similar
+programs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ SCRIPT = PACKAGING / "install-debian-packages"
 
 
 def run(folder: Path, *sections: str, missing: str = "", root: bool = True) -> tuple[int, str, list[str]]:
-    """Exit status, stderr, and what apt-get was called with."""
+    """Exit status, stderr, and the arguments of apt-get."""
     calls = folder / "calls"
     stand_ins = {
         "dpkg-query": f'case " {missing} " in *" $4 "*) exit 1 ;; esac; echo -n installed',
@@ -24,7 +26,7 @@ def run(folder: Path, *sections: str, missing: str = "", root: bool = True) -> t
     for name, body in stand_ins.items():
         (folder / name).write_text(f"#!/bin/sh\n{body}\n")
         (folder / name).chmod(0o755)
-    # policy-rc.d is the machine's own: keep the script from writing there
+    # policy-rc.d belongs to the machine: the script must not write to its place
     script = folder / "install-debian-packages"
     script.write_text(SCRIPT.read_text().replace("/usr/sbin/policy-rc.d", str(folder / "policy-rc.d")))
     (folder / "debian-packages.txt").write_text((PACKAGING / "debian-packages.txt").read_text())
@@ -63,7 +65,7 @@ def test_a_wrong_section_is_an_error(tmp_path: Path, sections: list[str]) -> Non
 def said_first(
     folder: Path, *words: str, machine: str = "x86_64", root: bool = True, has: tuple[str, ...] = ()
 ) -> tuple[int, str]:
-    """Exit status and stderr of check-machine where only the programs of ``has`` are there."""
+    """Exit status and stderr of check-machine with only the programs of ``has``."""
     for name, body in {"uname": f"echo {machine}", "id": f"echo {0 if root else 1000}"}.items():
         (folder / name).write_text(f"#!/bin/sh\n{body}\n")
         (folder / name).chmod(0o755)
@@ -115,7 +117,7 @@ def test_other_processors(tmp_path: Path, machine: str, target: str, status: int
 
 
 def test_targets_that_need_root_ask_first() -> None:
-    """All whose line in ``make help`` says so; nothing is built or installed before."""
+    """Targets without needs by ``make help`` build and install nothing before their work."""
     lines = (PACKAGING.parent / "Makefile").read_text().splitlines()
     targets = {line.partition(":")[0]: line for line in lines if "## needs root" in line}
     assert set(targets) >= {"demo", "run", "test-fake", "test-all", "test-xen", "bench"}
@@ -139,7 +141,7 @@ def test_a_target_that_needs_little_installs_no_debian_packages(target: str) -> 
 def test_make_without_root_says_so_and_does_nothing_else(tmp_path: Path, target: str) -> None:
     (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
     (tmp_path / "id").chmod(0o755)
-    # Not as part of the make that may run these tests.
+    # A make that may run these tests must not be the parent.
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run(
         ["make", target, "DIR=/tmp/node"], cwd=PACKAGING.parent, capture_output=True, text=True, check=False,

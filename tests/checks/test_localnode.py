@@ -17,7 +17,7 @@ from tools.localnode import layers, network, node, toml
 from tools.localnode.processes import Output, ProgramFailed, Readiness, background
 from tools.localnode.screen import Screen
 
-# TOML has no null, surrogates are not characters, and its integers have 64 bits.
+# TOML has no null and no surrogates, and TOML integers have 64 bits.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 PLAIN = st.one_of(
     TEXT, st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False)
@@ -86,7 +86,7 @@ def test_the_image_is_whole_and_the_same_each_time() -> None:
         members = {member.name: member for member in tar.getmembers()}
     assert members["bin/sh"].linkname == "bin/busybox"
     assert members["tmp"].mode == 0o1777
-    for member in members.values():  # a folder comes before what is in it
+    for member in members.values():  # a folder comes before its entries
         parent = str(Path(member.name).parent)
         assert parent == "." or members[parent].isdir()
 

@@ -14,16 +14,17 @@ import pytest
 from tests.checks.packages import CHECKED, LAYERED, PACKAGES, ROOT, STUBS, TESTS, C, note
 
 SIBLINGS = 16
-"""Files and folders in one folder, without ``__init__.py``: beyond about fifteen a level is missing."""
+"""Limit of files and folders in one folder, without ``__init__.py``: beyond about fifteen a level is missing.
+"""
 
 _PATH = re.compile(rf"`((?:{'|'.join(PACKAGES)}|{'|'.join(C)}|proto|packaging|deploy|tests|docs)/[^`\s]*)`")
 
 _MADE_OR_MANY = re.compile(r"^zone/build|\.\.\.|NNNN")
-"""Names of what a build makes, and names that stand for many."""
+"""Names of build results, and names with placeholders."""
 
 
 def tracked(*patterns: str) -> list[Path]:
-    """What git knows, or would if it were added."""
+    """Files that git tracks or would add."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [path for name in sorted(set(done.stdout.split())) if (path := ROOT / name).exists()]
@@ -54,8 +55,8 @@ def test_folders_with_many_files_are_noted() -> None:
         for depth, name in enumerate(parts):
             if name != "__init__.py" and len(parts) > 1:
                 children[Path(*parts[:depth])].add(name if depth == len(parts) - 1 else f"{name}/")
-    # C modules are pairs; generated stubs, the root's own files, numbered decisions and what debhelper looks
-    # for by name are what they are.
+    # C modules are pairs. Generated stubs, files of the root, numbered decisions and files with debhelper's
+    # names are exempt.
     long = {
         str(folder): len(names)
         for folder, found in children.items()

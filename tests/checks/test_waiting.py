@@ -10,7 +10,7 @@ from tests.support.waiting import block_until, until
 
 
 class Third:
-    """True when it is asked for the third time."""
+    """True at the third call."""
 
     def __init__(self) -> None:
         self.asked = 0

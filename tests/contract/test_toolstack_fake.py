@@ -1,4 +1,4 @@
-"""What is particular to the fake toolstack: faults on purpose, hostile zones, a daemon that is killed."""
+"""Specifics of the fake toolstack: injected faults, hostile zones, a killed daemon."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ async def stage(tmp_path: Path) -> AsyncIterator[FakeStage]:
 
 
 def plan(stage: FakeStage, **fault: object) -> None:
-    """Write a fault plan of one row."""
+    """Write a fault plan of a single row."""
     rows = "\n".join(f"{key} = {json.dumps(value)}" for key, value in fault.items())
     (stage.run_dir / "faults.toml").write_text(f"[[fault]]\n{rows}\n")
 
 
-# -- what it says of itself
+# -- facts of the fake
 
 
 async def test_fake_has_the_capabilities_of_its_settings(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ async def test_fake_has_the_capabilities_of_its_settings(tmp_path: Path) -> None
     stage.settings = FakeSettings(hvm=True, hap=True, iommu=True, hypervisor_version="4.17")
     await stage.open()
     try:
-        # Rates of disks and NUMA nodes are those of this machine's kernel.
+        # Rates of disks and NUMA nodes depend on this machine's kernel.
         said = replace(stage.toolstack.capabilities(), disk_rates=False, numa_nodes=0)
         assert said == Capabilities(True, True, True, True, "4.17")
         await stage.create(mode=Mode.PVH)
@@ -263,7 +263,7 @@ async def test_nothing_is_made_outside_the_zones_own_dev(
     before = os.listdir("/dev")
     with pytest.raises(ToolstackError, match="own"):
         await stage.toolstack.attach_disk(info.id, DiskSpec("xvda", images[0]))
-    # Of loop devices the kernel makes more when all are taken, here or by others.
+    # If all loop devices are taken, here or by other programs, the kernel makes more.
     assert not [name for name in set(os.listdir("/dev")) - set(before) if not name.startswith("loop")]
     assert await stage.toolstack.disks(info.id) == []
 
@@ -311,7 +311,7 @@ def _in_zone(pid: int, trick: str) -> None:
 
 
 async def test_a_zone_that_does_not_accept_connections(stage: FakeStage) -> None:
-    info = await stage.create()  # paused: its queue only fills
+    info = await stage.create()  # paused: the queue only fills
     held = []
     with pytest.raises(Unreachable):
         for _ in range(100):
@@ -320,7 +320,7 @@ async def test_a_zone_that_does_not_accept_connections(stage: FakeStage) -> None
         await transport.close()
 
 
-# -- a daemon that is killed
+# -- a killed daemon
 
 
 DAEMON = """
@@ -371,7 +371,7 @@ async def test_killed_at_every_step(stage: FakeStage, step: str, there: DomainSt
 async def test_a_disk_that_nobody_had_mounted_is_gone_after_a_kill(
     stage: FakeStage, images: tuple[Path, Path]
 ) -> None:
-    """Its loop device is the daemon's alone until then."""
+    """Until then the loop device belongs to the daemon alone."""
     agent = await stage.boot()
     for vdev in ("xvda", "xvdb"):
         await stage.toolstack.attach_disk(agent.domain, DiskSpec(vdev, images[0]))
@@ -390,7 +390,8 @@ async def test_a_pid_that_came_to_mean_another_process(stage: FakeStage) -> None
     pid_file = stage.run_dir / "domains" / str(info.uuid) / "pid"
     pid, starttime = pid_file.read_text().split()
     sleeper = await asyncio.create_subprocess_exec("sleep", "60")
-    pid_file.write_text(f"{sleeper.pid} {int(starttime) - 100}\n")  # clock ticks: it began a second before
+    # clock ticks: the process began a second before
+    pid_file.write_text(f"{sleeper.pid} {int(starttime) - 100}\n")
     await stage.open()
     found = await stage.info(info.uuid)
     assert found is not None and found.state is DomainState.SHUTDOWN
@@ -419,7 +420,7 @@ async def test_a_launcher_that_outlived_its_daemon_and_hangs(stage: FakeStage) -
 
 @pytest.mark.parametrize("restart", [False, True])
 async def test_a_zone_whose_monitor_was_killed(stage: FakeStage, restart: bool) -> None:
-    """It goes on; only how it ends is not known any more."""
+    """The process continues; only its exit code is unknown."""
     agent = await stage.boot()
     info = next(i for i in await stage.toolstack.list() if i.id == agent.domain)
     status = Path(f"/proc/{info.id}/status")

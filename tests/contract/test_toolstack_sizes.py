@@ -1,4 +1,4 @@
-"""Sizes of domains that run: what every toolstack promises, and that the guest sees it."""
+"""Sizes of running domains: duties of every toolstack, and the guest's view."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def info_of(stage: Stage, agent: Agent) -> DomainInfo:
 
 
 async def test_memory_grows_and_shrinks(stage: Stage) -> None:
-    """As far as its maximum; the guest sees each step, and so does the hypervisor."""
+    """Up to the maximum; the guest and the hypervisor see each step."""
     begin = stage.spec().memory_bytes
     agent = await stage.boot(memory_max_bytes=begin + 96 * MIB)
     assert (await info_of(stage, agent)).memory_bytes == begin
@@ -91,7 +91,7 @@ async def test_vcpus_come_and_go(stage: Stage) -> None:
 
 
 async def test_vcpus_that_it_was_not_given_add_nothing_to_its_cap(stage: Stage) -> None:
-    """A guest may start them by itself."""
+    """A guest may start the vCPUs without a request."""
     info = await stage.create(vcpus=1, vcpus_max=4)
     await stage.toolstack.set_shares(info.id, CpuShares())
     assert (await stage.shares(info)).cap == 100
@@ -116,7 +116,7 @@ async def test_a_size_outlives_the_daemon(stage: Stage) -> None:
 
 
 async def test_a_container_sees_it(stage: Stage, images: tuple[Path, Path]) -> None:
-    """By what a person would look at: nproc and /proc/meminfo, of the kernel that the guest has."""
+    """Figures of nproc and /proc/meminfo, by the guest's kernel."""
     if not (await stage.toolstack.physical_info()).security_boundary:
         pytest.skip("the fake's zones share the host's kernel")
     begin = stage.spec().memory_bytes
@@ -144,7 +144,7 @@ async def test_a_container_sees_it(stage: Stage, images: tuple[Path, Path]) -> N
 
 
 async def test_memory_in_use_is_not_given_back(stage: Stage, images: tuple[Path, Path]) -> None:
-    """Either said at once, or seen by what the hypervisor counts: the domain holds more than it was left."""
+    """Either set_memory refuses, or the hypervisor shows the domain above its target."""
     agent = await stage.boot()
     await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvda", images[0]))
     before = await info_of(stage, agent)

@@ -1,6 +1,6 @@
-"""Fuzzes all that a registry, or a worker that talks to one, can have the daemon and its workers read.
+"""Fuzzes all data that a registry, or a worker with a registry, can send to the daemon and its workers.
 
-The properties are those of the tests. Each has its share of the time, and is tried with new random seeds.
+The properties are the tests' own. Each property has its share of the time, and new random seeds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WITH_FOLDER = documents.test_mangled_hosts_files
 
 
 def main(seconds: float) -> None:
-    """Raises what a property raises, after hypothesis has made its example small."""
+    """Raises the exception of a property, after hypothesis has made its example small."""
     for tried in PROPERTIES:
         until, rounds = time.monotonic() + seconds / len(PROPERTIES), 0
         while time.monotonic() < until:

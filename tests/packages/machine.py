@@ -17,25 +17,27 @@ from tests.support.waiting import block_until
 _BOOT = Path(__file__).parent / "boot.sh"
 _DEADLINE = 120.0
 _PERIOD = 0.1
-# What would change this kernel, or wait for devices.
+# Units that would change this kernel, or wait for devices.
 _MASKED = ("systemd-sysctl", "systemd-modules-load", "systemd-udevd", "systemd-timesyncd", "console-getty")
 
 
 class Machine:
-    """One such tree; ``boot`` makes it a running system, whose programs ``run`` runs."""
+    """A tree of Debian; ``boot`` makes a running system, and ``run`` runs programs in the system."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, *command: str, fails: bool = False, seconds: float = 300.0) -> str:
-        """Standard output and error of a program in it; AssertionError: it failed, or did not (``fails``)."""
+        """Standard output and error of a program in the machine. AssertionError: the program failed, or with
+        ``fails`` succeeded.
+        """
         done = trees.run([*self._enter(), *command], seconds)
         assert bool(done.returncode) is fails, f"{' '.join(command)}: {done.returncode}\n{done.stdout}"
         return done.stdout
 
     def files(self) -> dict[str, str]:
-        """Each file's kind and the target of each link, but of what lives for one boot."""
+        """Kind of each file and target of each link, without the files of a single boot."""
         found = {}
         for folder, names, files in os.walk(self.root):
             here = Path(folder)
@@ -48,7 +50,7 @@ class Machine:
         return found
 
     def boot(self) -> None:
-        """Boot; returns when systemd has started everything, or says what it could not start."""
+        """Boot; returns when systemd has started everything. AssertionError: the units that did not start."""
         for unit in _MASKED:
             link = self.root / "etc/systemd/system" / f"{unit}.service"
             link.unlink(missing_ok=True)
@@ -64,7 +66,7 @@ class Machine:
         self._process = None
 
     def close(self) -> None:
-        """End it, in order or not, and remove its control groups and its tree."""
+        """End the machine, in order or not, and remove its control groups and its tree."""
         if self._process:
             self._process.kill()
             self._process.wait()
@@ -83,7 +85,7 @@ class Machine:
         block_until(succeeds, seconds, lambda: f"{what}; {self.run('journalctl', '-n', '80')}")
 
     def write(self, path: str, text: str) -> None:
-        """Write a file in it."""
+        """Write a file in the machine."""
         file = self.root / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -94,7 +96,7 @@ class Machine:
         return ("nsenter", f"--target={self._init()}", "--all", "--root", "--wd=/")
 
     def _init(self) -> int:
-        """The process that is 1 in it; AssertionError: it has ended."""
+        """The machine's process 1; AssertionError: the process has ended."""
         end = time.monotonic() + _DEADLINE
         while True:
             assert self._process and self._process.poll() is None, "the machine has ended"
@@ -108,7 +110,7 @@ class Machine:
 
 
 def _remove_group(folder: Path) -> None:
-    """Remove a control group, whose processes have been killed and may take a moment."""
+    """Remove a control group; its killed processes may take a moment."""
 
     def gone() -> bool:
         with suppress(OSError):

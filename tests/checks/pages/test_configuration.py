@@ -1,4 +1,4 @@
-"""docs/configuration.md is what the code and the examples say today; its ranges are what daemons accept."""
+"""docs/configuration.md is up to date with the code and the examples; daemons accept its ranges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_page_is_up_to_date() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """One key for each kind of range."""
+    """A key of each kind of range."""
 
     any: int = 5
     some: Bytes = Bytes(64 << 20)

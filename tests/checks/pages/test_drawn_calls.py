@@ -1,4 +1,4 @@
-"""The calls drawn in docs/architecture.md: each step exists, and no path returns to a folder that it left."""
+"""The calls drawn in docs/architecture.md: each step exists, and no path returns to a folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_FRAMES = 14
 
 _STEP = re.compile(r"^ {2}(?P<path>\S+\.py) +(?P<name>\w+)(?: {2,}.*)?$")
 _HELPERS = ("daemonkit/", "images/concurrency.py")
-"""Helpers for concurrency: they run functions of any folder."""
+"""Helpers for concurrency run functions of any folder."""
 
 
 @dataclass(frozen=True)

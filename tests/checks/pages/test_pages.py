@@ -1,4 +1,4 @@
-"""Every link of the documentation leads somewhere, and the pages make one site."""
+"""Every link of the documentation has a target, and the pages make one site."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pages() -> list[str]:
 
 
 def broken(page: str, text: str) -> list[str]:
-    """Targets of links that lead nowhere."""
+    """Missing targets of links."""
     found = []
     for target in links.targets(text):
         link = links.local(page, target)

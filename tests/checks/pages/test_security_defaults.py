@@ -1,4 +1,4 @@
-"""The defaults that docs/security.md names are those of the code."""
+"""The defaults in docs/security.md are the defaults of the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``make test`` runs what failed once more, by itself: shown by runs on small test files."""
+"""``make test`` repeats failed tests singly: shown by runs on small test files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kill tests a run leaves out (tests/support/session/checkpoints.py): shown by runs on a small file."""
+"""Kill tests that a run leaves out (tests/support/session/checkpoints.py): shown by runs on a small file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KILLS = """
 
 
 def run(folder: Path, *options: str) -> tuple[list[str], str]:
-    """What ran, sorted, and the output."""
+    """Executed tests, sorted, and the output."""
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
     (folder / "conftest.py").write_text(textwrap.dedent(CONFTEST))
     (folder / "test_it.py").write_text(textwrap.dedent(KILLS))

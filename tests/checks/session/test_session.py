@@ -1,4 +1,4 @@
-"""What every run of pytest has (tests/support/session): shown by runs of pytest on small test files."""
+"""Plugins of every run of pytest (tests/support/session): shown by runs of pytest on small test files."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_reasons_are_listed_whole() -> None:
 
 
 def test_a_listed_reason_is_one_that_a_test_gives() -> None:
-    """The list is to be short: what no test says any more goes."""
+    """The list stays short: no reason without a test."""
     given = "".join(
         path.read_text() for path in (ROOT / "tests").rglob("*.py") if path.parent.name != "session"
     )
@@ -150,10 +150,10 @@ STUCK = """
 
 
 def test_a_call_into_c_that_never_returns_is_ended_with_its_daemons(tmp_path: Path) -> None:
-    """It holds the interpreter's lock and hears no signal."""
+    """The test holds the interpreter's lock and hears no signal."""
     done = run(tmp_path, STUCK)
     assert done.returncode < 0
-    assert "in test_is_stuck" in done.stderr  # where it hung
+    assert "in test_is_stuck" in done.stderr  # where the test hung
     ended = tmp_path / "daemon"
     with contextlib.suppress(FileNotFoundError):
         assert Path(f"/proc/{ended.read_text()}/stat").read_text().split()[2] == "Z"
@@ -171,7 +171,7 @@ def test_a_run_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     done = run(tmp_path, content)
     assert done.returncode == -9
     daemon = int((tmp_path / "daemon").read_text())
-    # The watchdog notices after pytest has ended: it has the pipe that we read, so it has ended by now.
+    # The watchdog has the pipe that we read. The pipe has ended: the watchdog has noticed the end of pytest.
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         assert watch not in Path(f"/proc/{daemon}/environ").read_text()
 

@@ -1,4 +1,4 @@
-"""The agent as process 1 of a Xen guest: its initramfs, vchan, its disk, containers on cgroup v2."""
+"""The agent as process 1 of a Xen guest: its initramfs, vchan, disk, containers on cgroup v2."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ def test_vchan_never_blocks_and_keeps_a_zombie(context: Context, create: Create)
     sent = 0
     while count := client.write(bytes(4096)):
         sent += count
-    assert sent == 65536  # the ring is full, and nobody reads it
+    assert sent == 65536  # the ring is full, without a reader
     domain.destroy(context, domid)
     assert domain.info(context, domid).dying
     assert client.read_into(bytearray(10)) == 0, "a dead guest does not close its ring"
@@ -247,7 +247,7 @@ def test_vchan_never_blocks_and_keeps_a_zombie(context: Context, create: Create)
 
 
 async def test_children_keep_their_exit_codes(context: Context, boot: Boot, spec: MakeSpec) -> None:
-    """libxl runs scripts and reaps them; it must not reap our children."""
+    """libxl runs scripts and reaps them; our children must stay ours."""
     stop = asyncio.Event()
 
     async def children() -> list[tuple[int, int | None]]:

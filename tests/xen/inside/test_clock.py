@@ -64,7 +64,7 @@ async def _offset(runtime: ZoneRuntime) -> int:
 
 
 async def _right(runtime: ZoneRuntime, seconds: float = NOW, bound_ns: int = BOUND_NS) -> None:
-    """The zone's clock becomes right within this time."""
+    """Deadline for a right clock of the zone."""
     seen = []
     try:
         async with asyncio.timeout(seconds):
@@ -167,7 +167,7 @@ async def _when_the_zones_is_set(manager: ZoneManager, runtime: ZoneRuntime) -> 
 
 @pytest.mark.parametrize("mode", Mode)
 async def test_the_first_random_bytes_do_not_wait(kernels: Path, mode: Mode) -> None:
-    """If the CPU's random numbers are not trusted, the kernel has none of its own this early."""
+    """If the CPU's random numbers are not trusted, the kernel has no random numbers at this time."""
     async with _toolstack(kernels, "random.trust_cpu=off") as toolstack:
         seeded, bare = [
             DomainSpec(uuid := uuid4(), domain_name(name, uuid), 160 * MIB, 1, mode)

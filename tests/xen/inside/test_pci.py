@@ -50,7 +50,7 @@ async def booted(stage: LibxlStage, image: Path) -> Agent:
 
 
 async def sees(agent: Agent, name: str, *kinds: str) -> None:
-    """Wait until exactly the functions of these classes are on the zone's bus."""
+    """Wait until exactly the functions of the given classes are on the zone's bus."""
     script = "cat /sys/bus/pci/devices/*/class 2>/dev/null; true"
     found: list[str] = []
     number = 0

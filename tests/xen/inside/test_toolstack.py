@@ -130,7 +130,7 @@ async def test_a_crash_ends_the_wait_for_the_channel(toolstack: LibxlToolstack, 
 
 
 async def _shared(toolstack: LibxlToolstack, spec: MakeSpec, label: str) -> bytes:
-    """Let a zone grant a page to another; returns the other zone's words on its mapping."""
+    """A zone grants a page to another zone; returns the other zone's output about its mapping."""
     giver, taker = [await toolstack.create(replace(spec(test), seclabel=label)) for test in ("grant", "map")]
     with Xenstore() as store:
         store.write(f"/local/domain/{giver}/data/peer", str(taker).encode())
@@ -305,7 +305,7 @@ async def test_a_cap_holds_while_cpus_are_idle(toolstack: LibxlToolstack, spec: 
 async def test_other_virtual_machines_are_left_alone(
     toolstack: LibxlToolstack, context: Context, boot: Boot, spec: MakeSpec
 ) -> None:
-    """Other machines are listed, and neither they nor their logs are touched."""
+    """The list has other machines, and neither they nor their logs change."""
     theirs = replace(spec("mute"), name=f"database-{uuid4().hex[:12]}")
     domid = DomainId(domain.create(context, domain_config(theirs, boot, "quiet")))
     log = LibxlSettings().console_dir / f"guest-{theirs.name}.log"

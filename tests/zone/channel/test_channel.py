@@ -103,7 +103,7 @@ OPEN_BREAKS: list[tuple[str, Callable[[pb.ProcessCreated], bytes]]] = [
 @pytest.mark.parametrize("why,frame", OPEN_BREAKS, ids=[why for why, _ in OPEN_BREAKS])
 def test_breaking_a_rule(zone: Zone, why: str, frame: Callable[[pb.ProcessCreated], bytes]) -> None:
     client = zone.connect()
-    # A process that does not read: its stdin is never consumed beyond the pipe.
+    # A process without reads: its stdin is never consumed beyond the pipe.
     created = client.start("c1", "sleep", "100", stdin=True)
     with pytest.raises((Closed, BrokenPipeError, ConnectionResetError)):
         client.socket.sendall(frame(created))
@@ -222,5 +222,5 @@ def test_sixty_four_calls(client: Client) -> None:
 
 
 def test_hello_frame_limits() -> None:
-    """This file's raw() and the codec agree: the agent is tested."""
+    """raw() of this file and the codec agree: the tests are about the agent."""
     assert raw(Type.CALL, 5, b"abc") == frames.encode(Frame(Type.CALL, 5, b"abc"))

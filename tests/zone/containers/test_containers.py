@@ -133,7 +133,7 @@ def test_a_disk_that_does_not_come(client: Client) -> None:
 
 
 def test_container_with_an_invalid_command_mount_or_limit_is_refused(client: Client) -> None:
-    """No failure of the zone: FAILED_PRECONDITION, marked as an error that the start would meet."""
+    """No failure of the zone: FAILED_PRECONDITION, marked as an error of the start."""
     mount = {"destination": "/etc/resolv.conf/x", "type": "tmpfs", "source": "tmpfs"}
     nowhere = creation("c", "true")
     nowhere.config_json = nowhere.config_json.replace(b'"cwd": "/"', b'"cwd": "/etc/resolv.conf"')
@@ -273,7 +273,7 @@ def test_writers_end_with_the_container(client: Client) -> None:
 
 
 def test_nothing_outlives_the_first_process(zone: Zone, client: Client, cgroups: list[Path]) -> None:
-    """Without its own pid namespace: also processes that have left its session and closed its streams."""
+    """Without its own pid namespace: also processes with another session and closed streams."""
     script = "(busybox setsid sleep 1000 <&- >&- 2>&- &); echo up; read -r go"
     created = client.start("c1", "sh", "-c", script, stdin=True, shared_pids=True)
     client.until(lambda: created.stdout_stream in client.streams, "output")
@@ -293,7 +293,7 @@ def test_a_running_container_is_deleted(client: Client) -> None:
     for call in calls:
         client.finish(call)
     assert client.listed() == {}
-    # Its streams are forgotten: credit for them is no violation.
+    # The streams are forgotten: credit for them is no violation.
     client.send(frames.credit(created.stdout_stream, 0, 65536))
     client.call(get_facts=pb.GetFacts())
 

@@ -108,7 +108,7 @@ def test_a_new_connection_hears_of_it_once_it_is_whole(zone: Zone) -> None:
 
 @pytest.mark.parametrize("runs", [True, False])
 def test_a_start_that_is_held_outlives_its_connection(zone: Zone, runs: bool) -> None:
-    """Its sender learns from the list of processes that it runs, or from the next start why not."""
+    """The sender learns the result from the list of processes, or from the error of the next start."""
     first = zone.connect()
     creating = first.begin(create_container=early("c1", "sleep" if runs else "/no/such/program", "1000"))
     first.begin(start_container=start("c1"))
@@ -141,7 +141,7 @@ def _nothing_is_left(zone: Zone, client: Client) -> None:
 
 
 def test_disks_of_an_earlier_connection_are_not_waited_for(zone: Zone) -> None:
-    """The caller that would attach them has gone."""
+    """The caller that would attach the disks has gone."""
     first = zone.connect()
     first.begin(create_container=creation("c1", "true", disk="xvdz"))
     first.call(get_facts=pb.GetFacts())

@@ -126,7 +126,7 @@ def test_a_file_is_written_in_place(zone: Zone, client: Client) -> None:
         stream = client.streams.get(created.stdout_stream)
         return bytes(stream.data) if stream else b""
 
-    # Whoever still reads the file gets the rest of the next version.
+    # A reader of the old file gets the rest of the next version.
     client.until(lambda: shown() == b"one\nseen\n", "one")
     put(client, "v2", [regular("", "second\n")])
     client.write(created.stdin_stream, b"\n")
@@ -139,7 +139,7 @@ def test_a_file_is_written_in_place(zone: Zone, client: Client) -> None:
 
 
 def test_file_written_by_a_container_is_read_until_its_deletion(zone: Zone, client: Client) -> None:
-    """A container's own file can be read after its end, and goes with it."""
+    """A container's own file is readable after its end, and is deleted with the container."""
     put(client, "v1", [regular("", "", mode=0o666)], owner="c1")
     request = with_files("c1", "head -c 5000 /dev/zero > /v; echo last >> /v", owner="c1", options="rw")
     begun(client, request)

@@ -1,4 +1,4 @@
-"""Requests that no agent should carry out: bounds on everything a request can name."""
+"""Requests that no agent should carry out: bounds on every field of a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory volumes: shared by all containers that name them, of the requested size, until the zone ends."""
+"""Memory volumes: shared by all containers with their name, of the requested size, until the zone ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scratch disk: writable layers and volumes are there, within limits, and their space comes back."""
+"""The scratch disk: writable layers and volumes are on the disk, within limits, and their space is freed."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_limits_without_a_scratch_disk_are_of_memory(client: Client) -> None:
 
 
 def test_statistics_of_a_shared_disk(client: Client, scratch: Path) -> None:
-    """Each container's own, counted again as it changes; a file with two names counts once."""
+    """Usage of each container, counted again after a change; a file with two names counts once."""
     write = "mkdir /d; touch /a; ln /a /b; dd if=/dev/zero of=/a bs=1M count=5; sleep 1000"
     for name, script in (("c1", write), ("c2", "sleep 1000")):
         client.call(create_container=creation(name, "sh", "-c", script))

@@ -73,7 +73,7 @@ def test_a_session_is_a_plain_word(zone: Zone, session: str) -> None:
 
 
 def test_a_server_that_cannot_be_reached(directory: Path, root: Path, cgroups: list[Path]) -> None:
-    """No Xen here. The call fails for all waiting callers, and the zone goes on."""
+    """No Xen on this host. The call fails for all waiting callers, and the zone continues."""
     zone = Zone(directory, root, cgroups, XENPOD_SHARED="vchan")
     try:
         zone.unpause()
@@ -103,7 +103,7 @@ def test_a_server_that_cannot_be_reached(directory: Path, root: Path, cgroups: l
 def test_unusable_shared_directory_ends_the_zone(
     directory: Path, root: Path, cgroups: list[Path], how: str, said: str
 ) -> None:
-    """A zone without its volumes is of no use: its start fails, and says why."""
+    """A zone without its volumes is of no use: the start fails with the reason."""
     zone = Zone(directory, root, cgroups, XENPOD_SHARED=how)
     zone.unpause()
     try:

@@ -1,4 +1,4 @@
-"""Statistics of containers and of the zone, and updates of what a container may use."""
+"""Statistics of containers and of the zone, and updates of limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def update(client: Client, resources: dict[str, Any], name: str = "c1") -> None:
 
 
 def busy(client: Client, name: str = "c1") -> None:
-    """A container that has burnt some CPU, holds 8 MiB of memory in a file, and says so."""
+    """A container that has burnt some CPU and holds 8 MiB of memory in a file, by its own output."""
     work = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; head -c 8388608 /dev/zero >/held"
     script = f"{work}; sleep 600 & echo ready; wait"
     created = client.start(name, "sh", "-c", script, memory=64 * MIB)

@@ -211,7 +211,7 @@ def test_volumes_have_the_pod_s_owners_too(pod: Zone, in_pod: Client) -> None:
 
 
 def test_memory_of_the_pod_is_its_own(in_pod: Client) -> None:
-    """A volume in memory, and a part of it, belong to ids of the pod."""
+    """A volume in memory, and a part of the volume, belong to ids of the pod."""
     source = "/run/xenpod/containers/c1/volumes"
     mounts = [
         {"destination": f"/{name}", "type": "bind", "source": f"{source}/{name}", "options": ["rbind"]}
@@ -269,7 +269,7 @@ def test_an_interface_comes_into_the_pod_s_network(outside: int, in_pod: Client)
 def test_a_disk_is_waited_for_where_the_kernel_tells_of_it(
     pod: Zone, in_pod: Client, outside: int, owned_disk: Path
 ) -> None:
-    """For a disk that becomes live after its node was made: only the first user namespace is told."""
+    """For a disk that becomes live after its node was made: only the first user namespace learns of the disk."""
     call = in_pod.begin(create_container=script("c1", "true", disk="xvdb"))
     in_pod.call(get_facts=pb.GetFacts())
     command = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{outside}", "cat", "/proc/net/netlink"]
@@ -311,7 +311,7 @@ def test_a_pod_keeps_its_mapping(in_pod: Client) -> None:
 def test_files_on_a_scratch_disk_belong_to_the_pods_users(
     pod: Zone, in_pod: Client, tmp_path: Path, limit: int
 ) -> None:
-    """Files belong to the pod's users there, too."""
+    """The files of a volume belong to the pod's users too."""
     with writable_loop(tmp_path / "scratch.img", 64 << 20) as device:
         pod.attach("xvdzy", device)
         in_pod.call(mount_scratch=pb.MountScratch(disk="xvdzy"))

@@ -24,7 +24,7 @@ def ip(*arguments: str) -> None:
 
 @pytest.fixture
 def veth(zone: Zone) -> Iterator[tuple[str, str]]:
-    """Names of the host's end and of the end that is to become eth0."""
+    """Names of the host's end and of the future eth0."""
     tag = uuid.uuid4().hex[:8]
     host, guest = f"xt{tag}h", f"xt{tag}g"
     ip("link", "add", host, "type", "veth", "peer", "name", guest)

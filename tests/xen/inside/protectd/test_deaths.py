@@ -36,7 +36,7 @@ PATIENCE = 300.0
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def zones(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Zones]:
-    """A protectd whose zones take the crash key from the host."""
+    """A protectd whose zones accept the crash key of the host."""
     folder = tmp_path_factory.mktemp("deaths")
     image = busybox.build(folder / "busybox.squashfs", folder / "scratch")
     with pytest.MonkeyPatch.context() as patch:
@@ -138,7 +138,7 @@ async def test_memory_of_a_container_and_of_its_zone(zones: Zones) -> None:
 
 
 async def test_a_boot_that_never_ends(tmp_path: Path, zones: Zones) -> None:
-    """Its kernel finds no agent, and stays in the resulting panic."""
+    """The kernel finds no agent, and stays in the panic."""
     async with serving(tmp_path, zones.image, "rdinit=/none panic=1000000", boot=60) as other:
         async with failing(grpc.StatusCode.DEADLINE_EXCEEDED) as said:
             await other.create_zone("z2")
@@ -147,7 +147,7 @@ async def test_a_boot_that_never_ends(tmp_path: Path, zones: Zones) -> None:
 
 
 async def test_a_zone_whose_agent_cannot_be_reached(tmp_path: Path, zones: Zones) -> None:
-    """The way to its channel is gone from xenstore, as after a restart of xenstored."""
+    """The channel's place in xenstore is gone, as after a restart of xenstored."""
     async with serving(tmp_path, zones.image, boot=PATIENCE, silence=5) as other:
         zone = await other.create_zone("z2")
         await _run(other, "z2", "/bin/sleep", "1000")
@@ -156,7 +156,7 @@ async def test_a_zone_whose_agent_cannot_be_reached(tmp_path: Path, zones: Zones
             data = f"/local/domain/{zone.domain_id}/data"
 
             async def is_offered() -> bool:
-                """Once its agent has written its place for the next daemon, it writes no more."""
+                """After the place for the next daemon, the agent writes no more."""
                 used, offered = (int(store.read(f"{data}/agent-{name}") or 0) for name in ("used", "epoch"))
                 return offered > used
 

@@ -1,6 +1,6 @@
-"""SIGKILL of protectd while a running zone changes: its size, and its devices.
+"""SIGKILL of protectd during changes of a running zone: its size, and its devices.
 
-All tests share a zone: the next test begins with the state that a test leaves.
+All tests share a zone: a test begins with the state after the previous test.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ async def held(zones: Zones) -> dict[str, bool]:
 
 
 async def has(zones: Zones, *names: str) -> None:
-    """Wait until the zone has exactly these devices."""
+    """Wait until the zone has exactly the given devices."""
     await settled(zones, "z1")
     async with asyncio.timeout(PATIENCE):
         while await held(zones) != dict.fromkeys(names, True):  # noqa: ASYNC110 - the list tells no changes

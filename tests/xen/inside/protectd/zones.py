@@ -1,4 +1,4 @@
-"""A protectd on libxl with its clients, and its zones' traces in dom0."""
+"""A protectd on libxl with its clients, and the traces of zones in dom0."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ async def on_xen(
 
 
 def domains() -> dict[int, bool]:
-    """Whether it is dying, by the number of each domain but dom0."""
+    """Each domain except dom0, by number; True if the domain is dying."""
     with Context() as context:
         return {info.domid: info.dying for info in domain.domains(context) if info.domid}
 
 
 def of_zones(zones: Zones) -> list[str]:
-    """All that dom0 has for zones: domains, nodes of xenstore, disks, interfaces, mounts, files."""
+    """All objects of zones in dom0: domains, nodes of xenstore, disks, interfaces, mounts, files."""
     found = [f"domain {domid}{' dying' * dying}" for domid, dying in domains().items()]
     with Xenstore() as store:
         for place in ("/local/domain", "/libxl", "/vm"):
@@ -72,7 +72,7 @@ def _is_guests(name: str) -> bool:
 
 
 async def nothing_left(zones: Zones) -> None:
-    """Wait until nothing is left of any zone: the kernel frees devices in its own time."""
+    """Wait until no zone has an object: the kernel frees devices in its own time."""
     try:
         async with asyncio.timeout(PATIENCE):
             while await asyncio.to_thread(of_zones, zones):  # noqa: ASYNC110 - nothing tells
@@ -87,7 +87,7 @@ async def listed(zones: Zones) -> dict[str, pb.Zone]:
 
 
 async def settled(zones: Zones, *ids: str) -> None:
-    """Wait until exactly these zones exist, all connected."""
+    """Wait until exactly the given zones exist, all connected."""
     async with asyncio.timeout(PATIENCE):
         while True:
             found = await listed(zones)
