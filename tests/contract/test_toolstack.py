@@ -172,10 +172,11 @@ async def test_a_domain_takes_no_more_than_was_said(stage: Stage) -> None:
         running = await stage.toolstack.memory()
         assert before.free - running.free <= promised
         await stage.toolstack.destroy(info.id)
-        async with asyncio.timeout(PATIENCE):
-            # noqa: ASYNC110 - Xen scrubs the memory
-            while (await stage.toolstack.memory()).free + _ROUNDING < before.free:
-                await asyncio.sleep(0.2)
+
+        async def scrubbed() -> bool:
+            return (await stage.toolstack.memory()).free + _ROUNDING >= before.free
+
+        await until(scrubbed, PATIENCE)
     assert info.uuid not in (await stage.toolstack.memory()).domains
 
 
@@ -205,7 +206,7 @@ async def test_capabilities_say_the_modes_that_domains_can_have(stage: Stage) ->
 
 
 async def test_a_clock_of_its_own_or_the_hosts(stage: Stage) -> None:
-    """``own_clocks`` depends on the agent: protectd never asks an agent that refuses to set the host's clock."""
+    """``own_clocks`` depends on the agent: protectd never asks an agent that cannot set the clock."""
     own = stage.toolstack.capabilities().own_clocks
     assert own == (stage.toolstack.name == "libxl")
     agent = await stage.boot()

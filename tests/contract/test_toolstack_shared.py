@@ -44,7 +44,7 @@ class Guest:
 
 
 async def mount(stage: Stage, agent: Agent) -> str:
-    """Serve and mount the directory, as protectd does before a container with volumes; returns the session."""
+    """Serve and mount the directory, as protectd does for a container with volumes.  Returns the session."""
     session = await stage.toolstack.share(agent.domain)
     await agent.call(mount_shared=pb.MountShared(session=session))
     return session

@@ -1,4 +1,4 @@
-"""Finds the tests that execute each mutant's place: in a copy of the tree each place reports its execution."""
+"""Finds the tests that execute each mutant's place: each place in a copy of the tree reports execution."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def hit(number: int) -> None:
 
 
 def hits(file: Path) -> Mapping[int, set[str]]:
-    """The tests that have run each mutant's place; ``""`` stands for all, as for places that an import runs."""
+    """The tests that have run each mutant's place; ``""`` stands for all, as for places of an import."""
     found: dict[int, set[str]] = defaultdict(set)
     for line in file.read_text().splitlines():
         number, _, test = line.partition(" ")

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,6 @@ from tests.support.waiting import block_until
 
 _BOOT = Path(__file__).parent / "boot.sh"
 _DEADLINE = 120.0
-_PERIOD = 0.1
 # Units that would change this kernel, or wait for devices.
 _MASKED = ("systemd-sysctl", "systemd-modules-load", "systemd-udevd", "systemd-timesyncd", "console-getty")
 
@@ -97,16 +95,18 @@ class Machine:
 
     def _init(self) -> int:
         """The machine's process 1; AssertionError: the process has ended."""
-        end = time.monotonic() + _DEADLINE
-        while True:
+        found: list[int] = []
+
+        def begun() -> bool:
             assert self._process and self._process.poll() is None, "the machine has ended"
-            children = (
-                Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-            )
+            pid = self._process.pid
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             if children and Path(f"/proc/{children[0]}/comm").read_text() == "systemd\n":
-                return int(children[0])
-            assert time.monotonic() < end, "systemd does not begin"
-            time.sleep(_PERIOD)
+                found.append(int(children[0]))
+            return bool(found)
+
+        block_until(begun, _DEADLINE, "systemd does not begin")
+        return found[0]
 
 
 def _remove_group(folder: Path) -> None:

@@ -33,6 +33,7 @@ from tests.bench.attacks.kinds import KINDS
 from tests.soak import census
 from tests.soak.chaos import Chaos
 from tests.support.cri.cri_daemons import CriNode, in_step, pulled
+from tests.support.waiting import until
 from tests.xen import nested
 from tests.xen.qemu import Size
 from tools.localnode import registry
@@ -147,11 +148,13 @@ class Soak:
                     for pod in pods:
                         with suppress(grpc.aio.AioRpcError):
                             await self.client.remove_pod(pod)
-                while await asyncio.to_thread(census.left, self.node):  # noqa: ASYNC110 - the kernel's time
-                    await asyncio.sleep(0.5)
+                await until(self._empty, _CLEAN)
             except asyncio.CancelledError:
                 assert not patience.expired(), f"left: {census.left(self.node)}"
                 raise
+
+    async def _empty(self) -> bool:
+        return not await asyncio.to_thread(census.left, self.node)
 
 
 async def soak(folder: Path, pods: int, at_once: int, seed: int, attackers: str | None = None) -> list[str]:

@@ -36,7 +36,7 @@ SHARE = Path("/run/nested")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``status`` is the command's exit code, or None if the command did not end (``cause`` has the reason)."""
+    """``status`` is the command's exit code, or None for a command without an end (``cause``)."""
 
     status: int | None
     cause: str

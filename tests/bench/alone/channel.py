@@ -16,6 +16,7 @@ from protect.channel.link import Link
 from protect.stdio.log import WorkloadLog
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.agent.link_owner import LIST, Owner, create
+from tests.support.waiting import until
 
 SIZE = 64 << 20
 CALLS = 5000
@@ -34,8 +35,7 @@ async def throughput(line: int, directory: Path) -> str:
     began, cpu = time.perf_counter(), time.process_time()
     link.output(created.stdout_stream, log.stdout)
     agent.write(created.stdout_stream, b"")
-    while not log.stdout.finished:  # noqa: ASYNC110 - the log has no event for it
-        await asyncio.sleep(0.005)
+    await until(lambda: log.stdout.finished)
     wall, cpu = time.perf_counter() - began, time.process_time() - cpu
     await link.close()
     await log.close()

@@ -31,6 +31,7 @@ from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.support.images import busybox
 from tests.support.protect.stage import Agent
+from tests.support.waiting import block_until
 from tests.xen import machine, nested
 from tests.xen.images import initramfs
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -139,10 +140,11 @@ def _bare(place: Place, mode: Mode) -> float:
     console = LibxlSettings().console_dir / f"guest-{name}.log"
     begun = time.monotonic()
     subprocess.run(["xl", "create", "-q", str(config)], check=True)
-    while not (console.exists() and _READY in console.read_bytes()):
-        if time.monotonic() > begun + _PATIENCE:
-            raise TimeoutError(f"the bare guest does not boot: {console}")
-        time.sleep(0.005)
+    block_until(
+        lambda: console.exists() and _READY in console.read_bytes(),
+        _PATIENCE,
+        f"the bare guest does not boot: {console}",
+    )
     seconds = time.monotonic() - begun
     subprocess.run(["xl", "destroy", name], check=True)
     console.unlink()

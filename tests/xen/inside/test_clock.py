@@ -65,14 +65,13 @@ async def _offset(runtime: ZoneRuntime) -> int:
 
 async def _right(runtime: ZoneRuntime, seconds: float = NOW, bound_ns: int = BOUND_NS) -> None:
     """Deadline for a right clock of the zone."""
-    seen = []
-    try:
-        async with asyncio.timeout(seconds):
-            while abs(offset := await _offset(runtime)) > bound_ns:
-                seen.append(offset)
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"ahead by {[offset / MS for offset in seen[-5:]]} ms") from None
+    seen: list[int] = []
+
+    async def right() -> bool:
+        seen.append(await _offset(runtime))
+        return abs(seen[-1]) <= bound_ns
+
+    await until(right, seconds, lambda: f"ahead by {[offset / MS for offset in seen[-5:]]} ms")
 
 
 @contextmanager

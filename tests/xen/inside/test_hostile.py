@@ -182,10 +182,9 @@ async def test_a_file_server_ends_if_the_rings_are_larger_than_the_shared_direct
     command = [str(SHARE), "--namespace", "/proc/self/ns/mnt", "--dir", str(tmp_path), "--session", "greedy"]
     command += ["--vchan", str(domain), "--ring-order", str(rings.SHARING_ORDER)]
     subprocess.run(command, check=True, timeout=PATIENCE)
-    async with asyncio.timeout(PATIENCE):
-        while not (said := (tmp_path / "log").read_text()):  # noqa: ASYNC110 - another process
-            await asyncio.sleep(0.1)
-    assert said.startswith("share: the zone broke the protocol: its rings are too large")
+    log = tmp_path / "log"
+    await until(log.read_text, PATIENCE)
+    assert log.read_text().startswith("share: the zone broke the protocol: its rings are too large")
     assert grants(domain) < rings.pages(rings.SHARING_ORDER)
     await toolstack.destroy(domain)
 

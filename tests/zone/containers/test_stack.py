@@ -47,7 +47,7 @@ def pod(
     disk: Path,
     layers: list[Path],
 ) -> Iterator[tuple[Zone, Client, bool]]:
-    """A zone with all of the disks: without a user namespace, with a user namespace, and with changed owners."""
+    """A zone with all of the disks: without and with a user namespace, and with changed owners."""
     directory = tmp_path / "pod"
     directory.mkdir()
     environment: dict[str, Any] = {"XENPOD_IDS": "change"} if request.param == "changed" else {}

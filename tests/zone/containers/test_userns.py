@@ -269,7 +269,7 @@ def test_an_interface_comes_into_the_pod_s_network(outside: int, in_pod: Client)
 def test_a_disk_is_waited_for_where_the_kernel_tells_of_it(
     pod: Zone, in_pod: Client, outside: int, owned_disk: Path
 ) -> None:
-    """For a disk that becomes live after its node was made: only the first user namespace learns of the disk."""
+    """A disk becomes live after its node was made: only the first user namespace learns of the disk."""
     call = in_pod.begin(create_container=script("c1", "true", disk="xvdb"))
     in_pod.call(get_facts=pb.GetFacts())
     command = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{outside}", "cat", "/proc/net/netlink"]

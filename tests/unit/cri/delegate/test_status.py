@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from cri.delegate.config import HostNetwork, Unnamed
 from tests.support.cri.cri_node import Rig, pod_config
 from tests.support.cri.mixed_rig import Mixed, becomes_ready, condition, in_front_of
 from tests.support.cri.other_runtime import OtherRuntime, Status, other_runtime, ready
+from tests.support.waiting import until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 HOST = cri.LinuxPodSandboxConfig(
@@ -165,9 +165,11 @@ async def test_a_xenpod_is_no_delegate(short_path: Path) -> None:
         await other.die()
         async with in_front_of(short_path, other.path) as ours:
             await other.start()
-            async with asyncio.timeout(60):
-                while "it is a xenpod-cri" not in (await condition(ours)).message:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+
+            async def refuses() -> bool:
+                return "it is a xenpod-cri" in (await condition(ours)).message
+
+            await until(refuses)
             with pytest.raises(grpc.aio.AioRpcError, match="it is a xenpod-cri") as refused:
                 await ours.pod("agent")
             assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION

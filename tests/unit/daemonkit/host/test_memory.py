@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from daemonkit.host import memory
+from tests.support.waiting import until
 
 MIB = 1 << 20
 
@@ -43,8 +44,7 @@ class Malloc:
     async def next_trim(self) -> None:
         """Wait for another trim."""
         before = self.trims
-        while self.trims == before:  # noqa: ASYNC110 - a trim has no event
-            await asyncio.sleep(0)
+        await until(lambda: self.trims != before)
 
 
 @pytest.fixture

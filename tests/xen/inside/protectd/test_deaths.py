@@ -60,12 +60,15 @@ def serving(
 
 
 async def _dead(zones: Zones, zone_id: str) -> pb.Zone:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            zone = await zones.clients.zones.GetZone(pb.GetZoneRequest(id=zone_id), timeout=PATIENCE)
-            if zone.state == pb.ZONE_STATE_DEAD:
-                return zone
-            await asyncio.sleep(0.1)
+    zone = pb.Zone()
+
+    async def dead() -> bool:
+        nonlocal zone
+        zone = await zones.clients.zones.GetZone(pb.GetZoneRequest(id=zone_id), timeout=PATIENCE)
+        return zone.state == pb.ZONE_STATE_DEAD
+
+    await until(dead, PATIENCE)
+    return zone
 
 
 async def _run(zones: Zones, zone_id: str, *args: str, memory: int = 0) -> None:

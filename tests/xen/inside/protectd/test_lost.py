@@ -5,7 +5,6 @@ The tests run in the order of the file, and the last test leaves an unusable dom
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -58,9 +57,11 @@ async def strangers(zones: Zones) -> list[pb.Stranger]:
 
 async def says(zones: Zones, word: str) -> None:
     """Wait for a notice of the host."""
-    async with asyncio.timeout(PATIENCE):
-        while word not in await _notices(zones):  # noqa: ASYNC110 - asked of the daemon
-            await asyncio.sleep(0.5)
+
+    async def noticed() -> bool:
+        return word in await _notices(zones)
+
+    await until(noticed, PATIENCE)
 
 
 async def _notices(zones: Zones) -> str:
@@ -171,9 +172,11 @@ async def test_xenstored_is_restarted(zones: Zones) -> None:
     await _marked(numbers["z1"])
     # No watcher learns of this end: the new xenstored does not know the domain.
     run("xl", "destroy", str(numbers["z2"]))
-    async with asyncio.timeout(PATIENCE):
-        while (await listed(zones))["z2"].state != pb.ZONE_STATE_DEAD:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.5)
+
+    async def dead() -> bool:
+        return (await listed(zones))["z2"].state == pb.ZONE_STATE_DEAD
+
+    await until(dead, PATIENCE)
     # A restarted protectd finds its domain without any node, and does not take the loss for an end.
     await zones.protectd.daemon.stop()
     with Xenstore() as xenstore:
@@ -189,10 +192,11 @@ async def test_xenstored_is_restarted(zones: Zones) -> None:
 
 async def _marked(domid: int) -> None:
     """Wait until the patrol has repeated the domain's mark."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            with Xenstore() as store:
-                if b"z1" in (store.read(f"/local/domain/{domid}/xenpod") or b""):
-                    assert (store.read(f"/local/domain/{domid}/name") or b"").startswith(b"web.")
-                    return
-            await asyncio.sleep(0.5)
+
+    def marked() -> bool:
+        with Xenstore() as store:
+            return b"z1" in (store.read(f"/local/domain/{domid}/xenpod") or b"")
+
+    await until(marked, PATIENCE)
+    with Xenstore() as store:
+        assert (store.read(f"/local/domain/{domid}/name") or b"").startswith(b"web.")

@@ -15,6 +15,7 @@ import grpc.aio
 from tests.support.protect import leftovers
 from tests.support.protect.daemons import Protectd
 from tests.support.protect.zones import Zones
+from tests.support.waiting import until
 from xenbind import domain
 from xenbind.context import Context
 from xenbind.xenstore import Xenstore
@@ -73,12 +74,14 @@ def _is_guests(name: str) -> bool:
 
 async def nothing_left(zones: Zones) -> None:
     """Wait until no zone has an object: the kernel frees devices in its own time."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while await asyncio.to_thread(of_zones, zones):  # noqa: ASYNC110 - nothing tells
-                await asyncio.sleep(0.5)
-    except TimeoutError:
-        raise AssertionError(f"left behind: {of_zones(zones)}\n{zones.protectd.daemon.tail()}") from None
+
+    async def gone() -> bool:
+        return not await asyncio.to_thread(of_zones, zones)
+
+    def left() -> str:
+        return f"left behind: {of_zones(zones)}\n{zones.protectd.daemon.tail()}"
+
+    await until(gone, PATIENCE, left)
 
 
 async def listed(zones: Zones) -> dict[str, pb.Zone]:
@@ -88,12 +91,12 @@ async def listed(zones: Zones) -> dict[str, pb.Zone]:
 
 async def settled(zones: Zones, *ids: str) -> None:
     """Wait until exactly the given zones exist, all connected."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            found = await listed(zones)
-            if found.keys() == set(ids) and all(zone.channel_connected for zone in found.values()):
-                return
-            await asyncio.sleep(0.5)
+
+    async def connected() -> bool:
+        found = await listed(zones)
+        return found.keys() == set(ids) and all(zone.channel_connected for zone in found.values())
+
+    await until(connected, PATIENCE)
 
 
 async def create(zones: Zones, zone_id: str, **more: object) -> pb.Zone:

@@ -15,6 +15,7 @@ from protect.host.disk_rates.threads import BackendThreads
 from protect.toolstack.libxl.deaths import Known
 from protect.toolstack.libxl.devices import disks as module
 from protect.toolstack.libxl.devices.disks import Disks
+from tests.support.waiting import until
 from xenbind import errors
 
 
@@ -85,9 +86,7 @@ def _disks(xen: MemoryXen, patience: float) -> Disks:
 
 
 async def _asked(xen: MemoryXen, *vdevs: str) -> None:
-    async with asyncio.timeout(60):
-        while any(xen.nodes.get(f"/backend/{vdev}/state") != b"5" for vdev in vdevs):  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await until(lambda: all(xen.nodes.get(f"/backend/{vdev}/state") == b"5" for vdev in vdevs))
 
 
 async def test_a_guest_that_agrees(xen: MemoryXen, known: Known) -> None:
