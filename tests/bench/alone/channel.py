@@ -23,7 +23,7 @@ CALLS = 5000
 
 
 async def throughput(line: int, directory: Path) -> str:
-    """Lines of one length, of one container's stdout."""
+    """Lines of equal length, of one container's stdout."""
     agent, owner = SimAgent(), Owner()
     link = Link("bench", agent.dial, owner)
     await link.open(5)
@@ -45,7 +45,7 @@ async def throughput(line: int, directory: Path) -> str:
 
 
 async def calls() -> str:
-    """One call after another."""
+    """Calls in sequence."""
     agent, owner = SimAgent(), Owner()
     link = Link("bench", agent.dial, owner)
     await link.open(5)
