@@ -165,7 +165,7 @@ def start(folder: Path, text: str, *arguments: str) -> tuple[int, list[Settings]
 
 @pytest.fixture
 def root_logger() -> Iterator[logging.Logger]:
-    """The root logger, which a daemon's start changes."""
+    """The root logger; a daemon's start changes the root logger."""
     handlers, level = logging.root.handlers[:], logging.root.level
     yield logging.root
     logging.root.handlers[:] = handlers

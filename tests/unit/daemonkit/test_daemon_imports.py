@@ -1,4 +1,4 @@
-"""Large libraries: a daemon loads them only for work that needs them; and their log lines."""
+"""Large libraries: a daemon loads them only for work with them; and their log lines."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ logging.getLogger("opentelemetry.sdk").warning("the queue is full")
     ],
 )
 def test_an_idle_daemon_loads_no_large_library(program: str, late: set[str]) -> None:
-    # An idle protectd of a test also loads the adapter that it builds.
+    # An idle protectd of a test also loads the adapter of its toolstack.
     code = f"import sys, {program}.__main__\nif {program!r} == 'protect': import protect.toolstack.fake\n"
     code += "print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -68,7 +68,7 @@ def hang(process: subprocess.Popen[str]) -> None:
 
 
 def heard(manager: socket.socket, seconds: float) -> list[bytes]:
-    """Read messages until none comes for this time."""
+    """Read messages until none comes for the given time."""
     found = []
     manager.settimeout(seconds)
     while True:

@@ -69,7 +69,7 @@ def test_shares_are_never_lost_and_a_newcomer_gets_half_of_the_rest(
 
 
 class _Holders:
-    """Callers that hold a slot until told to go. ``order``: holders in their order."""
+    """Callers that hold a slot until the test's signal. ``order``: holders in their order."""
 
     def __init__(self, slots: FairSlots) -> None:
         self._slots = slots
@@ -133,7 +133,7 @@ async def test_a_slot_of_a_waiter_that_is_cancelled_in_that_moment_is_free() -> 
     await held.__aenter__()
     waiting = asyncio.create_task(slots.slot("b").__aenter__())
     await _step()
-    # It is granted the slot here, and has not gone on yet.
+    # The caller has the slot now, and has not continued yet.
     await held.__aexit__(None, None, None)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""The driver's manifests give it the rights that it needs and no others, and arguments that it accepts."""
+"""The driver's manifests give only the needed rights, and valid arguments."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_its_container_can_do_nothing_but_run(pod: Object) -> None:
 def test_the_program_finds_what_the_pod_has(
     objects: dict[str, Object], pod: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its folders at the paths that the kubelet knows, and the names of node and instance."""
+    """Folders at the kubelet's paths, and the names of node and instance."""
     [container] = pod["containers"]
     mounts = {one["mountPath"] for one in container["volumeMounts"]}
     for variable in container["env"]:

@@ -1,4 +1,4 @@
-"""The labeller's manifests: no right more than it needs, and bounds that agree with the program."""
+"""The labeller's manifests: no needless right, and the program's bounds."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def containers(objects: Sequence[Object]) -> list[Object]:
 
 
 def test_no_registry_is_asked_for_an_image_that_was_imported() -> None:
-    """Whoever serves HTTP on the node would be that registry, and its answer runs as root."""
+    """A server of HTTP on the node would be the registry, and its answer runs as root."""
     found = containers(read(generate(*SHIPPED, "labeller", "driver")))
     assert len(found) == 2
     assert {(one["image"].split(":")[0], one["imagePullPolicy"]) for one in found} == {

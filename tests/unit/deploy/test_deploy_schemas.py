@@ -1,4 +1,4 @@
-"""The schemas of Kubernetes objects refuse what an API server or a kubelet would."""
+"""The schemas of Kubernetes objects refuse like an API server or a kubelet."""
 
 from __future__ import annotations
 

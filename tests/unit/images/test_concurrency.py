@@ -1,4 +1,4 @@
-"""Threads that stop when their caller is cancelled, work shared by concurrent callers, and its failures."""
+"""Threads that stop with their cancelled caller, work shared by concurrent callers, and its failures."""
 
 from __future__ import annotations
 

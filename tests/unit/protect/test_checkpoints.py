@@ -28,7 +28,7 @@ sys.exit(protectd.main(["--config", sys.argv[1]]))
 def test_steps_of_the_configured_toolstack_can_be_armed(
     tmp_path: Path, toolstack: str, step: str, status: int
 ) -> None:
-    """In a process of its own: other tests may have imported the steps in this process."""
+    """In a new process: other tests may have imported the steps in this process."""
     config = tmp_path / "protectd.toml"
     config.write_text(f'toolstack = "{toolstack}"\n[faults]\nkill_at = "{step}"\n')
     command = [sys.executable, "-c", SCRIPT, str(config)]

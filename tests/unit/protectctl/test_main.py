@@ -94,7 +94,7 @@ async def test_watch(served: Path, capsys: pytest.CaptureFixture[str], manager: 
 
 
 async def protect(*arguments: str) -> int:
-    """The command, in a thread: it has an event loop of its own."""
+    """The command, in a thread with its own event loop."""
     return await asyncio.to_thread(main, list(arguments))
 
 
@@ -151,7 +151,7 @@ async def test_nobody_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 async def test_somebody_else_is_away(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An answering daemon is there, also when a registry is not."""
+    """An answering daemon runs, even if a registry does not."""
     assert await protect("image", "pull", "away.example/x", "--cri-socket", str(served)) == 1
     assert "pull away.example/x: Connection refused [UNAVAILABLE]" in capsys.readouterr().err
 
@@ -207,7 +207,7 @@ HEAVY = (
     "protectctl.image",
     "cluster.objects",
 )
-"""Modules that a list of zones does not load; they take longer to import than all it needs."""
+"""Modules that a list of zones does not load; their import takes longer than all needed modules."""
 
 
 def test_a_list_of_zones_imports_little(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class Terminal:
         self._process.kill()
 
     def end(self) -> tuple[int, str]:
-        """Wait for its end: the status and all output."""
+        """Wait for the end; returns the status and all output."""
         # The terminal's last reader is gone: EIO.
         with contextlib.suppress(OSError):
             while more := os.read(self._end, 4096):
@@ -121,14 +121,14 @@ async def run(tmp_path: Path, images: Images) -> AsyncIterator[Callable[..., Any
         try:
             return await asyncio.wait_for(asyncio.to_thread(work, terminal), PATIENCE)
         finally:
-            terminal.kill()  # else its thread waits for ever, and the tests' end waits for the thread
+            terminal.kill()  # otherwise the thread waits for ever, and the tests' end waits for the thread
 
     async with serve_unix(socket, add, name="test", grace=0.1):
         yield script
 
 
 async def test_a_list_of_80_columns(run: Callable[..., Any]) -> None:
-    """Nothing is cut off, and every name is there."""
+    """Nothing is cut off, and every name is shown."""
     status, out = await run(Terminal.end, "list")
     lines = out.splitlines()
     assert status == 0 and max(map(len, lines)) <= WIDTH

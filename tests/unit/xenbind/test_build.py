@@ -22,7 +22,7 @@ def xen(root: Path, release: str) -> Path:
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An installed package with a module for Xen 4.17, on a host that runs it; headers are there."""
+    """An installed package with a module for Xen 4.17, on a host with Xen 4.17; headers are present."""
     folder = tmp_path / "xenbind"
     folder.mkdir()
     module = folder / "_libxl.abi3.so"

@@ -91,7 +91,7 @@ def test_every_function_that_is_called_by_name_exists() -> None:
     kinds = {name for text in sources for name in re.findall(r'struct\("(libxl_\w+)"\)', text)}
     enums = {name for text in sources for name in re.findall(r'names\("(libxl_\w+)"', text)}
     assert {"libxl_domain_create_new", "libxl_device_disk_add"} <= functions and len(kinds) > 4
-    wanted = functions - kinds - enums - {"libxl_ctx_alloc", "libxl_event_check"}  # binding.c calls these two
+    wanted = functions - kinds - enums - {"libxl_ctx_alloc", "libxl_event_check"}  # binding.c calls both
     wanted |= {f"{kind}_{end}" for kind in kinds for end in ("init", "dispose")}
     assert [name for name in sorted(wanted) if not hasattr(raw.lib, name)] == []
 

@@ -90,7 +90,7 @@ async def node(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Dr
 
 @pytest.fixture
 async def splitting(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[DraNode]:
-    """A cluster whose claims cannot share a device."""
+    """A cluster without shared devices."""
     async with driven(short_path, toolstack, Cluster(("v1beta1",), consumable=False)) as made:
         yield made
 
@@ -284,7 +284,8 @@ async def test_a_host_that_has_lost_memory(node: DraNode) -> None:
         (0, "", health_v1_pb2.HEALTHY),
     ):
         toolstack.foreign_memory = foreign
-        await node.protectd.clients.host.Info(protect_pb2.InfoRequest(), timeout=TIMEOUT)  # it looks again
+        # the driver looks again
+        await node.protectd.clients.host.Info(protect_pb2.InfoRequest(), timeout=TIMEOUT)
         async with asyncio.timeout(TIMEOUT):
             async for said in watch:
                 if [one.health for one in said.devices] == [health]:

@@ -42,7 +42,7 @@ zones = st.sampled_from(("y", "z"))
 daemons = st.sampled_from(("driver", "protectd"))
 sized = st.tuples(claims, st.sampled_from(SIZES))
 operations = st.one_of(
-    st.tuples(st.just("claim"), sized),  # most pods claim this, and so do most scripts
+    st.tuples(st.just("claim"), sized),  # most pods claim this, and most scripts too
     st.tuples(st.just("claim"), sized),
     st.tuples(st.just("allocate"), sized),
     st.tuples(st.just("prepare"), claims),
@@ -111,7 +111,7 @@ class MemoryApi:
         return any("taints" in device for found in self.slices.values() for device in devices(found))
 
     def place(self, size: int) -> str:
-        """The device that the scheduler would take for a claim; "" if none has enough room."""
+        """The scheduler's device for a claim; "" if no device has enough room."""
         taken = dict.fromkeys(self.devices, 0)
         for claim in self.claims.values():
             (result,) = claim["status"]["allocation"]["devices"]["results"]
@@ -123,10 +123,10 @@ class MemoryApi:
 
 
 class Node:
-    """One driver and one protectd after another; a kubelet that tries again what has failed.
+    """One driver and one protectd after another; a kubelet that repeats failed calls.
 
-    ``held``: claims that the kubelet has prepared and not unprepared yet, with their sizes, as its checkpoint
-    has them over restarts.  ``due``: what it asked for in vain, to be asked again: True to prepare.
+    ``held``: claims that the kubelet has prepared and not unprepared yet, with their sizes, as in its
+    checkpoint over restarts.  ``due``: failed calls, to be repeated: True to prepare.
     """
 
     def __init__(self, folder: Path, shared: bool) -> None:
@@ -257,7 +257,7 @@ class Node:
                 await self.claims.unprepare(uid)
                 self.held.pop(name, None)
         except Fault as fault:
-            # Unreachable also while the client has not noticed yet that protectd is back.
+            # Unreachable also until the client has noticed protectd's return.
             short = isinstance(fault, Exhausted) and self.due[name]
             assert short or isinstance(fault, Unreachable), fault
             return
@@ -265,7 +265,7 @@ class Node:
 
     async def _zone(self, zone_id: str, **more: object) -> None:
         if self.protectd is not None:
-            with suppress(grpc.aio.AioRpcError):  # no room, or already there
+            with suppress(grpc.aio.AioRpcError):  # no room, or already present
                 await self.protectd.create_zone(zone_id, **more)
 
     async def _end(self, zone_id: str) -> None:
@@ -284,7 +284,7 @@ class Node:
             await self.start(daemon)
 
     async def settle(self) -> None:
-        """Both daemons run, zones without claims have ended, and the kubelet asks until it succeeds."""
+        """Both daemons run, zones without claims have ended, and the kubelet's calls have succeeded."""
         await self.start("protectd")
         await self.start("driver")
         for zone_id in ("y", "z"):
@@ -311,7 +311,7 @@ class Node:
         await until(lambda: self._published(memory.total_bytes), TIMEOUT)
 
     def _published(self, total: int) -> bool:
-        """Whether the slice has all memory, and in the split mode each claim its device."""
+        """True if the slice has all memory, and in the split mode each claim its device."""
         found = self.api.devices
         claims = {self._device(name): size for name, size in self.held.items()}
         mine = self.api.shared or claims.items() <= found.items()

@@ -1,4 +1,4 @@
-"""What Status says of a node, as labels; and the file for Node Feature Discovery."""
+"""Labels of a node from Status; and the file for Node Feature Discovery."""
 
 from __future__ import annotations
 

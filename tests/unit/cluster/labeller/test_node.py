@@ -62,13 +62,13 @@ async def test_unchanged_labels_cause_no_request_before_the_next_check(
 
 
 async def test_after_a_failure_the_node_is_read_again(there: OneNode, sink: NodeLabels) -> None:
-    """The patch may have been made although its answer did not come."""
+    """The patch may have been made although its answer was lost."""
     await sink.put(HERE)
     there.body = b"no answer"
     with pytest.raises(Broken):
         await sink.put({"xenpod.dev/toolstack": "fake"})
     there.body = None
-    there.labels.pop("xenpod.dev/handler.xenpod")  # the effect of that patch
+    there.labels.pop("xenpod.dev/handler.xenpod")  # the effect of the patch
     assert await sink.put(HERE)
     assert there.labels["xenpod.dev/handler.xenpod"] == "true"
 
@@ -129,7 +129,7 @@ async def test_outside_of_a_pod_there_is_no_service_account(monkeypatch: pytest.
 
 
 class Sink:
-    """Fails as often as told, then takes labels, and stops the keeper after some of them."""
+    """Fails the given number of times, then takes labels, and stops the keeper after some of them."""
 
     def __init__(self, stop: asyncio.Event, failures: int, takes: int) -> None:
         self.stop = stop

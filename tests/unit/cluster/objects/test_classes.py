@@ -1,4 +1,4 @@
-"""Each object, flag and command that is made from platforms."""
+"""Each object, flag and command from platforms."""
 
 from __future__ import annotations
 
@@ -180,7 +180,9 @@ def test_the_policy_that_keeps_zones_off_the_host() -> None:
 
 
 def test_a_handler_whose_zones_have_namespaces_for_the_hosts() -> None:
-    """Its pods may ask for processes and IPC, not for the network, and others for none."""
+    """Pods of this handler may ask for processes and IPC, not for the network; pods of other handlers for
+    nothing.
+    """
     node = dataclasses.replace(NODE, own_namespaces=frozenset({"small"}))
     policy, _ = policies.keep_off_host([node, METAL])
     found = {one["message"].rpartition("(")[2]: one["expression"] for one in policy["spec"]["validations"]}
@@ -233,7 +235,7 @@ def test_the_policy_has_the_namespaces_classes_and_taints_of_the_node() -> None:
 def test_the_policy_knows_which_pods_the_node_gives_to_the_delegate(
     default: str, network: str, classless: str, ours: bool
 ) -> None:
-    """As ``test_which_runtime_gets_a_pod`` has it."""
+    """As in ``test_which_runtime_gets_a_pod``."""
     (found,) = off_delegate(dataclasses.replace(METAL, delegate=DelegateRules((), default, network)))
     assert found.startswith("false || ") and classless in found
     assert bool(classless) == ('variables.runtimeClass == ""' in found)
@@ -315,7 +317,7 @@ def test_user_data_sets_the_variable_that_kubeadms_unit_reads() -> None:
 
 
 def test_every_kind_has_a_file_and_every_platform_its_texts() -> None:
-    wanted = GenerateOptions([one for one in output.WHAT if one != "granules"])  # claims are there
+    wanted = GenerateOptions([one for one in output.WHAT if one != "granules"])  # claims exist
     files = output.files(output.objects([METAL, BARE], wanted), "yaml")
     assert list(files) == [
         "runtimeclass.yaml",

@@ -236,7 +236,7 @@ def test_a_cri_toml_that_cannot_be(tmp_path: Path, text: str, cause: str) -> Non
 
 
 def _plain(value: object) -> str:
-    """As Status writes them."""
+    """Platforms in the form of Status."""
     return str(value.value if isinstance(value, Enum) else value)
 
 
@@ -273,7 +273,7 @@ def test_a_handler_with_a_size_has_an_overhead_as_large() -> None:
 
 
 def test_a_small_handler_has_the_overhead_that_a_kernel_takes(tmp_path: Path) -> None:
-    """xenpod-cri adds a class's overhead to the limits of its pods, in place of its own figure."""
+    """xenpod-cri adds a class's overhead to the limits of its pods, instead of its own figure."""
     text = '[handlers.small]\nmemory = "64MiB"\n[zone]\nmemory_overhead = "96MiB"'
     found = platforms.of_config(written(tmp_path, text))
     assert found.overheads.get("small", found.overhead) == {"memory": "96Mi"}

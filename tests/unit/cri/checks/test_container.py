@@ -1,4 +1,4 @@
-"""Requests that cannot be honoured: each is refused with its own code and with words for the next step."""
+"""Impossible requests: each is refused with its own code and with advice for the next step."""
 
 from __future__ import annotations
 

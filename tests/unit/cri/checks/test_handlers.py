@@ -136,7 +136,7 @@ def test_a_fallback_names_what_is_lacking(can: pb.HostCapabilities, lacks: str) 
 
 
 def test_a_kernel_of_the_handlers_own_is_not_protectds() -> None:
-    """The kernel's abilities are known once a zone boots it."""
+    """The kernel's abilities are known after the first boot of a zone."""
     own = HandlerConfig(kernel="example/kernel:1", mode=HandlerMode.AUTO)
     assert (zone_mode(own, _host(OLD_KERNEL)), fallback(own, _host(OLD_KERNEL))) == (PVH, "")
     assert unmet(replace(own, mode=HandlerMode.PVH), _host(OLD_KERNEL)) == ""

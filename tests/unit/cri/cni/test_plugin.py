@@ -64,7 +64,7 @@ async def test_a_plugin_that_does_not_read_its_input(tmp_path: Path) -> None:
 
 
 async def test_a_plugin_that_says_too_much(tmp_path: Path) -> None:
-    """The output is read to its end, and not kept."""
+    """The output is read to its end, and dropped."""
     said = await Plugin(tmp_path, "head -c 5000000 /dev/zero; echo > $OUT").call()
     assert 1 << 20 < len(said) < (1 << 20) + 100_000
     assert (tmp_path / "out").exists()

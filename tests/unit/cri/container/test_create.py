@@ -34,7 +34,7 @@ async def pod(node: Rig, tmp_path: Path) -> str:
 
 
 async def test_states_on_the_way_out(node: Rig, pod: str) -> None:
-    """Of a container under removal only its end, if any, is known."""
+    """Of a container under removal only the end, if any, is known."""
     ended, running = await node.started(pod, "ended"), await node.started(pod, "running")
     fresh = await node.container(pod, "fresh")
     await node.cri.StopContainer(cri.StopContainerRequest(container_id=ended))
@@ -327,7 +327,7 @@ def _with(node: Rig, **fields: Any) -> Any:
 
 
 async def _ended(node: Rig, container: str) -> cri.ContainerStatus:
-    """Wait until the container's end is known: its status."""
+    """Wait until the container's end is known; returns its status."""
     await until(lambda: node.node.containers.get(container).exit is not None)
     status: cri.ContainerStatus = await node.status(container)
     return status

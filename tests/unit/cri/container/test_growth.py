@@ -115,7 +115,7 @@ async def _updated(node: Rig, container: str, limit: Resources) -> None:
 
 
 async def test_the_zone_grows_before_its_container(tmp_path: Path) -> None:
-    """The zone does not shrink with its container: the later update of the pod does that."""
+    """The zone does not shrink with its container: the later update of the pod shrinks the zone."""
     async with rig(tmp_path) as node:
         overhead = node.node.config.zone.memory_overhead // MIB
         pod = await node.pod(linux=cri.LinuxPodSandboxConfig(resources=limited(200, 1000)))
@@ -154,7 +154,7 @@ async def test_a_container_that_its_zone_cannot_hold_stays(tmp_path: Path) -> No
 
 
 def test_limits_that_no_host_has() -> None:
-    """Limits that fit a message: other containers of the pod and its overhead come on top."""
+    """Limits within a message: other containers of the pod and its overhead come on top."""
     most = Resources(memory_limit_in_bytes=2**63 - 1, cpu_quota=2**63 - 1, cpu_period=1)
     wanted = needed(cri.LinuxPodSandboxConfig(), [most], limited(64, 100), most, 64 * MIB)
     assert (wanted.memory_bytes, wanted.vcpus) == (2**50, 1024)

@@ -62,7 +62,7 @@ FREE = limited(0)
     [
         (Resources(), Resources(), [], (256, 0)),
         (limited(50_000, 512), Resources(), [], (128, 60)),
-        # the pod's own figures are already sums, whatever its containers are updated to
+        # the pod's own figures are already sums, for any update of its containers
         (limited(50_000, 512), Resources(), [limited(50_000, 512), limited(50_000, 512)], (128, 60)),
         (limited(50_000, 512), limited(25_000, 256), [limited(50_000, 512)], (192, 75)),
         # an overhead of memory alone: the kubelet's least shares, no quota

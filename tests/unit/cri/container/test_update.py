@@ -1,4 +1,4 @@
-"""Changes of resources, the pod CIDR, and what Status tells at length."""
+"""Changes of resources, the pod CIDR, and the verbose Status."""
 
 from __future__ import annotations
 

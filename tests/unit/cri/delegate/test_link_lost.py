@@ -1,4 +1,4 @@
-"""A delegate that is away, hangs, dies or comes late: zones work on, and its pods do not seem gone."""
+"""A delegate that is away, hangs, dies or comes late: zones work, and no pod of the delegate seems gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
 async def zones_work(ours: Rig) -> str:
-    """Let a pod of ours live its whole life: its id."""
+    """Run the whole life of a pod of ours; returns its id."""
     pod = await ours.pod("still", handler="xenpod")
     await ours.started(pod)
     assert (await ours.pod_status(pod)).state == cri.SANDBOX_READY
@@ -54,7 +54,7 @@ async def test_its_pods_are_listed_as_it_last_said(mixed: Mixed) -> None:
 
 
 async def test_what_we_removed_stays_ours(mixed: Mixed) -> None:
-    """The kubelet asks once more about what it has just removed; the delegate must not answer."""
+    """The kubelet asks once more about a removed object; the delegate must not answer."""
     pod = await mixed.ours.pod("web", handler="xenpod")
     container = await mixed.ours.started(pod)
     service = mixed.ours.cri
@@ -117,7 +117,7 @@ async def test_it_comes_back_by_itself(mixed: Mixed) -> None:
 
 
 async def test_nobody_waits_for_one_that_hangs(short_path: Path, other: OtherRuntime) -> None:
-    """One call misses its deadline; others are answered from its last word until it answers again."""
+    """One call misses its deadline; until the next answer other calls use the cached list."""
     async with in_front_of(short_path, other.path, timeout=Seconds(1.0)) as ours:
         theirs = await ours.pod("agent")
         mine = await ours.pod("web", handler="xenpod")
@@ -152,7 +152,7 @@ async def test_a_caller_in_a_hurry_does_not_say_that_it_is_away(mixed: Mixed) ->
 
 
 async def test_after_a_while_lists_fail_with_its_name(short_path: Path, other: OtherRuntime) -> None:
-    """Else the kubelet would believe that its pods have not changed, or are gone."""
+    """Otherwise the kubelet would take the pods for unchanged, or for gone."""
     async with in_front_of(short_path, other.path, keep=Seconds(0.001)) as ours:
         mine = await ours.pod("web", handler="xenpod")
         await ours.pod("agent")
@@ -181,7 +181,7 @@ async def test_one_that_is_not_there_yet(short_path: Path) -> None:
 
 
 async def test_one_that_was_there_before_our_restart_and_is_not_now(short_path: Path) -> None:
-    """It may have pods, which must not seem gone."""
+    """The delegate may have pods, which must not seem gone."""
     path = short_path / "other.sock"
     async with other_runtime(path) as other, in_front_of(short_path, path) as ours:
         other.answers["RuntimeConfig"] = cri.RuntimeConfigResponse(
@@ -205,7 +205,7 @@ async def test_one_that_was_there_before_our_restart_and_is_not_now(short_path: 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"endpoint": "unix://@", "runtime_config": 3}'])
 async def test_a_note_of_it_that_cannot_be_read(short_path: Path, text: str) -> None:
-    """To be safe: it may have pods."""
+    """The delegate may have pods: be safe."""
     path = short_path / "other.sock"
     (short_path / "state").mkdir()
     (short_path / "state" / "delegate.json").write_text(text.replace("@", str(path)))

@@ -137,7 +137,7 @@ def many(count: int) -> cri.ListPodSandboxResponse:
     ],
 )
 async def test_a_list_that_cannot_be_is_as_none(mixed: Mixed, answer: Any, cause: str) -> None:
-    """The last word stands, and the condition says what is wrong."""
+    """The cached list stays valid, and the condition has the reason."""
     ours, theirs = await both(mixed)
     assert set(await mixed.ours.pods()) == {ours, theirs}
     mixed.other.answers["ListPodSandbox"] = answer
@@ -169,14 +169,14 @@ async def test_a_list_that_is_too_large_does_not_make_the_delegate_lost(mixed: M
 
 
 def large_beside(mixed: Mixed, ours: str) -> cri.ListPodSandboxResponse:
-    """A list that fits its message, but not together with ours."""
+    """A list that fits a message, but not together with ours."""
     item = cri.PodSandbox(id=whole("f"), labels={"x": ""})
     item.labels["x"] = "y" * ((16 << 20) - item.ByteSize() - 20)
     return cri.ListPodSandboxResponse(items=[item])
 
 
 async def test_a_pod_of_the_delegate_that_does_not_fit_lists_is_refused(mixed: Mixed) -> None:
-    """Both runtimes' pods and containers count, also those that the delegate is just making."""
+    """Both runtimes' pods and containers count, including the delegate's unfinished ones."""
     config = {"annotations": {"a": "x" * (255 << 10)}}
     made = [await mixed.ours.pod(f"p{number}", handler="runc", **config) for number in range(2)]
     made.append(await mixed.ours.pod("zone", handler="xenpod", **config))
@@ -192,7 +192,7 @@ async def test_a_pod_of_the_delegate_that_does_not_fit_lists_is_refused(mixed: M
 
 
 def test_a_list_with_too_many_items_is_not_parsed() -> None:
-    """Whatever is between the items; long lists with few items are parsed."""
+    """Any bytes may stand between the items; long lists with few items are parsed."""
     for between in (b"", b"\x10\x01", b"\x12\x01x", b"\x19" + bytes(8), b"\x1d" + bytes(4)):
         assert has_more_items((b"\x0a\x00" + between) * (1 << 20))
     item = cri.ListContainersResponse(containers=[cri.Container(id="a", image_ref="x" * 1000)])
@@ -253,7 +253,7 @@ async def test_figures_may_take_longer_than_lists(mixed: Mixed) -> None:
 async def test_figures_that_hang_are_not_waited_for_again_at_once(
     short_path: Path, other: OtherRuntime
 ) -> None:
-    """One process that does not answer containerd holds up all of its figures, but not its lists."""
+    """A hanging process delays all of containerd's figures, but not its lists."""
     async with in_front_of(short_path, other.path, timeout=Seconds(0.5)) as ours:
         await becomes_ready(ours)
         container = await ours.started(await ours.pod("web", handler="xenpod"))

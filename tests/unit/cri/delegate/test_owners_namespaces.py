@@ -1,4 +1,4 @@
-"""Only pods of the namespaces that ``[delegate] namespaces`` names start in the delegate."""
+"""Only pods of the namespaces in ``[delegate] namespaces`` start in the delegate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def of(namespace: str, name: str = "web") -> cri.PodSandboxMetadata:
 async def refusal(
     ours: Rig, namespace: str, handler: str = "", linux: cri.LinuxPodSandboxConfig = NODE
 ) -> str:
-    """The text of the PERMISSION_DENIED with which the pod is refused."""
+    """The text of the pod's PERMISSION_DENIED."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await ours.pod(handler=handler, metadata=of(namespace), linux=linux)
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
@@ -57,7 +57,7 @@ async def test_a_tenants_pod_is_refused_however_it_gets_to_the_delegate(
     handler: str,
     linux: cri.LinuxPodSandboxConfig | None,
 ) -> None:
-    """With the default, which names kube-system alone."""
+    """With the default, kube-system alone."""
     asked = linux or cri.LinuxPodSandboxConfig()
     namespaces = DelegateConfig().namespaces
     async with in_front_of(
@@ -80,7 +80,7 @@ async def test_pods_of_zones_are_of_any_namespace(short_path: Path, other: Other
 async def test_a_pod_that_runs_already_goes_on_and_restarts_its_containers(
     short_path: Path, other: OtherRuntime
 ) -> None:
-    """As after an upgrade: its namespace is not named."""
+    """After an upgrade the pod's namespace is not in the list."""
     other.has_pod(THEIRS)  # of the namespace default
     async with in_front_of(short_path, other.path, namespaces=("kube-system",)) as ours:
         await becomes_ready(ours)
@@ -109,7 +109,7 @@ async def test_namespaces_whose_pods_could_not_start_again_are_logged_once(
 
 
 async def test_labels_and_annotations_open_nothing(mixed: Mixed) -> None:
-    """A tenant writes these; the API server decides about the namespace."""
+    """A tenant writes the annotations; the API server decides about the namespace."""
     spoof = {"io.kubernetes.pod.namespace": "kube-system", "kubernetes.io/config.source": "file"}
     with pytest.raises(grpc.aio.AioRpcError, match="'tenant'"):
         await mixed.ours.pod(metadata=of("tenant"), labels=spoof, annotations=spoof)

@@ -16,7 +16,7 @@ from tests.support.cri.other_runtime import RUNTIME, Status
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 UNKNOWN = b"\xfa\x3e\x05extra"
-"""Field 1007, which no message of CRI has."""
+"""Field 1007, unknown to CRI."""
 POD, CONTAINER = "d".ljust(64, "1"), "e".ljust(64, "1")
 
 
@@ -69,7 +69,7 @@ async def test_a_pods_life_in_the_delegate(mixed: Mixed) -> None:
     ],
 )
 async def test_bytes_pass_as_they_are(mixed: Mixed, method: str, request_: Any) -> None:
-    """Also fields that this version of CRI does not know."""
+    """Also fields outside this version of CRI."""
     sent = request_.SerializeToString() + UNKNOWN
     answer = b"\x0a\x03new" + UNKNOWN
     mixed.other.answers[method] = answer

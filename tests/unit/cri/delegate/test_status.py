@@ -1,4 +1,4 @@
-"""RPCs about the node as a whole, and which runtime gets a new pod."""
+"""RPCs about the whole node, and the choice of a runtime for a new pod."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_which_runtime_gets_a_pod(
         pod = await ours.pod(handler=handler, linux=linux)
         assert (pod in other.pods, pod in ours.protect.zones) == (goes == "delegate", goes == "zone")
         if goes == "delegate":
-            # It does not know our handlers.
+            # The delegate does not know our handlers.
             assert other.pods[pod].runtime_handler == (handler if handler == "runc" else "")
 
 
@@ -156,7 +156,7 @@ async def test_a_pod_of_the_same_name_on_the_other_side_is_no_conflict(mixed: Mi
 
 
 async def test_a_xenpod_is_no_delegate(short_path: Path) -> None:
-    """It is refused at the start and later, whether it is this xenpod-cri or another one."""
+    """The delegate is refused at the start and later, as this xenpod-cri or another one."""
     async with other_runtime(short_path / "x.sock", name="xenpod") as other:
         with pytest.raises(BaseExceptionGroup) as caught:
             async with in_front_of(short_path, other.path):
@@ -179,7 +179,7 @@ async def test_a_xenpod_is_no_delegate(short_path: Path) -> None:
 
 
 async def test_a_call_that_went_through_a_xenpod_before_is_refused(mixed: Mixed) -> None:
-    """A loop through something that names itself differently ends at its second turn."""
+    """A loop through a runtime with another name ends at its second turn."""
     hop = (("xenpod-delegated", "1"),)
     stub = mixed.ours.cri
     calls = [

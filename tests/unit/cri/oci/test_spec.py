@@ -76,7 +76,7 @@ HOMES: list[tuple[dict[str, Any], str, int, list[str]]] = [
 def test_home_is_the_root_for_a_user_whom_passwd_does_not_have(
     asked: dict[str, Any], passwd: str, uid: int, home: list[str]
 ) -> None:
-    """HOME stays unset if crun finds it: in the container's own passwd, when a process starts."""
+    """HOME stays unset if crun finds it: in the container's own passwd, at the start of a process."""
     made = process(container_config(**asked), replace(IMAGE, passwd=passwd), User(Uid(uid)), "host", 1024)
     env = made["env"]
     assert isinstance(env, list) and [pair for pair in env if pair.startswith("HOME=")] == home

@@ -19,7 +19,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 Security = cri.LinuxContainerSecurityContext
 
-# Accounts and groups whose names are numbers; the numbers say root.
+# Accounts and groups with numbers as names; the numbers mean root.
 PASSWD = """\
 99999:x:0:0::/root:/bin/sh
 4294967296:x:0:0::/root:/bin/sh
@@ -123,7 +123,7 @@ def test_an_image_shows_the_uid_of_a_number(image_user: str, uid: int) -> None:
 
 @pytest.mark.parametrize("image_user", ["app", "4294967296", "-1", "9" * 300, "0" * 256 + "x", "a" * 300])
 def test_an_image_shows_a_username_for_all_else(image_user: str) -> None:
-    """The kubelet's runAsNonRoot refuses user names, since it cannot know whether they are root."""
+    """The kubelet's runAsNonRoot refuses user names, because a name may mean root."""
     shown = _shown(image_user)
     assert not shown.HasField("uid") and 0 < len(shown.username) <= 256
 

@@ -1,4 +1,4 @@
-"""Lists encoded line by line equal the messages they stand for."""
+"""Lists encoded line by line equal their messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 @dataclass(frozen=True)
 class Line:
-    """A record that shows its name alone."""
+    """A record with its name alone."""
 
     id: str
     name: str

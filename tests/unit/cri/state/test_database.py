@@ -159,7 +159,7 @@ async def test_a_restart_knows_everything_again(tmp_path: Path) -> None:
         pod = await node.pod("kept", labels={"a": "b"})
         running = await node.started(pod, "running")
         ending = await node.started(pod, "ending")
-    await protect.exit(ending, 3, "Error")  # while nobody listens
+    await protect.exit(ending, 3, "Error")  # without a listener
     images.held.clear()
     async with rig(tmp_path, protect, network, images) as node:
         assert await node.pods() == [pod] and (await node.pod_status(pod)).network.ip == "10.0.0.1"
@@ -191,7 +191,7 @@ async def test_a_host_that_rebooted_has_pods_that_are_not_ready(tmp_path: Path) 
 
 
 async def test_a_container_that_ended_before_its_zone_keeps_its_exit_code(tmp_path: Path) -> None:
-    """As when a host is shut down: xenpod-cri ends first, then the container, then its zone."""
+    """The order of a host's shutdown: xenpod-cri ends first, then the container, then its zone."""
     protect = FakeProtect()
     async with rig(tmp_path, protect) as node:
         pod = await node.pod()

@@ -67,7 +67,7 @@ async def test_containers_count_with_their_pods_namespace(node: Rig) -> None:
 
 @pytest.mark.slow
 async def test_the_largest_node_can_be_listed(node: Rig) -> None:
-    """250 pods, the large ones among them, and as many containers as xenpod-cri accepts."""
+    """250 pods, including the large pods, and the maximum number of containers."""
     pods = [await _pod(node, f"n{number % 4}", 255 * KIB) for number in range(16)]
     await _refused(_pod(node, "n9", 255 * KIB), "this node has", f"at most {LARGE}")
     while len(pods) < 250:

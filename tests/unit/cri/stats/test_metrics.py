@@ -168,7 +168,7 @@ async def test_each_figure_of_a_pod(node: Rig) -> None:
 
 
 async def test_each_figure_of_statistics(node: Rig) -> None:
-    """The figures of CRI's statistics, as far as metrics have them too."""
+    """The figures of CRI's statistics that metrics have too."""
     pressure = pb.Pressure(
         some_avg10=1, some_avg60=2, some_avg300=3, some_total_us=4,
         full_avg10=5, full_avg60=6, full_avg300=7, full_total_us=8,
@@ -235,7 +235,7 @@ async def test_available_memory_and_swap_need_a_limit(
 
 
 async def test_statistics_of_one_that_does_not_run(node: Rig) -> None:
-    """Its attributes alone; a container of a silent zone is left out of lists."""
+    """Its attributes alone; lists leave out a container of a silent zone."""
     pod = await node.pod()
     ended, running = await node.started(pod, "ended"), await node.started(pod, "running")
     await node.cri.StopContainer(cri.StopContainerRequest(container_id=ended))

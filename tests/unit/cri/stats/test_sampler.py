@@ -219,7 +219,7 @@ async def test_nobody_who_asks_is_no_reason_to_read_often(node: Rig) -> None:
     for _ in range(9):
         reader.adapt()
     assert reader.interval == sampler._QUIET > sampler._INTERVAL
-    # Its own readings are no reason to read; a request and a new pod are.
+    # Own readings are no reason to read; a request and a new pod are.
     reader.interval = 0.0
     await reader.sample()
     reader.interval = sampler._QUIET

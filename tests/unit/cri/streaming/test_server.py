@@ -1,4 +1,4 @@
-"""The streaming server over loopback, with a command that is played by the test."""
+"""The streaming server over loopback; the test plays the command."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ async def test_too_many_streams() -> None:
         assert answer.status == 503
         clients[0].line.abort()
         await play.until(lambda: play.cancelled == 1)
-        async with asyncio.timeout(60):  # the refusal has not used it up
+        async with asyncio.timeout(60):  # the refusal has not used the URL
             while play.begun < 3:
                 with contextlib.suppress(AssertionError):
                     await websocket(streaming.base, url)
@@ -510,7 +510,7 @@ async def test_malformed_bytes_a_hang_up_and_a_late_write_raise_client_gone() ->
 
 
 def test_the_kernel_tells_of_a_client_that_reset() -> None:
-    """``hung_up`` builds on this fact: EPOLLRDHUP comes although unread data is there."""
+    """``hung_up`` relies on the fact: EPOLLRDHUP arrives before unread data is read."""
     import select
 
     listener = socket.create_server(("127.0.0.1", 0))

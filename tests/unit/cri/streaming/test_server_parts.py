@@ -1,4 +1,4 @@
-"""The parts of streaming that need no connection: tokens, negotiation, exit statuses, quotas, settings."""
+"""The parts of streaming without a connection: tokens, negotiation, exit statuses, quotas, settings."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_tls_files_belong_together(files: dict[str, Path]) -> None:
 
 
 class _Endless:
-    """A process that says nothing and never ends; and a client's terminal and input."""
+    """A silent process without an end; and a client's terminal and input."""
 
     def __init__(self) -> None:
         quota = BufferQuota()

@@ -97,7 +97,7 @@ async def test_a_server_that_dies_is_no_success() -> None:
 
 
 async def test_a_client_that_does_not_listen_holds_up_no_stop() -> None:
-    """A client that has not asked for anything yet holds up no stop either."""
+    """A client without a request does not delay a stop either."""
     async with streaming_server() as streaming:
         silent = await connect(streaming.base)
         deaf = await begun(streaming, "v4.channel.k8s.io")

@@ -1,4 +1,4 @@
-"""Exec, Attach and PortForward: requests that get no URL."""
+"""Exec, Attach and PortForward: requests without a URL as the result."""
 
 from __future__ import annotations
 

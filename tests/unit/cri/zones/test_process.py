@@ -1,4 +1,4 @@
-"""Exec and Attach of protect.v1 as the CRI server sees them."""
+"""Exec and Attach of protect.v1 from the CRI server's side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 class Ending:
-    """A call whose end overtakes a write: grpc puts INTERNAL in place of its status."""
+    """A call whose end overtakes a write: grpc replaces the status by INTERNAL."""
 
     def __init__(self, *outputs: pb.ExecOutput) -> None:
         self._outputs = outputs

@@ -1,4 +1,4 @@
-"""A daemon's own control groups, as the kernel writes them down."""
+"""A daemon's own control groups, from the kernel's files."""
 
 from __future__ import annotations
 

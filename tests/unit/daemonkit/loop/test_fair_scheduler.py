@@ -1,4 +1,4 @@
-"""Turns of zones: who used least goes first, and nobody waits for more than a slice of others' steps."""
+"""Turns of zones: the zone with the least use is first, and waits for a slice of the others at most."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 
 class Hog:
-    """A zone that always has more to do; each step takes ``seconds``."""
+    """A zone with endless work; each step takes ``seconds``."""
 
     def __init__(
         self, scheduler: FairScheduler, clock: Clock, seconds: float = STEP, weight: float = 1.0
@@ -65,7 +65,7 @@ async def iterations(count: int) -> None:
 
 
 async def test_a_zone_that_wants_little_waits_for_a_slice_of_the_others_alone(clock: Clock) -> None:
-    """The zone does not wait for a step of every other zone, as it would if an iteration served all."""
+    """The zone does not wait for a step of every other zone, as in an iteration that serves all."""
     scheduler = FairScheduler()
     share = scheduler.share()
     hogs = [Hog(scheduler, clock) for _ in range(20)]
@@ -108,7 +108,7 @@ async def test_a_share_of_weight_four_gets_the_time_of_four_zones(clock: Clock) 
 
 
 async def test_a_zone_alone_has_the_whole_loop(clock: Clock) -> None:
-    """The zone pauses for an iteration or two after each slice; nothing else is done then."""
+    """The zone pauses for an iteration or two after each slice; the loop is idle in the pause."""
     scheduler = FairScheduler()
     hog = Hog(scheduler, clock)
     await iterations(1000)
@@ -201,7 +201,7 @@ async def test_shares_begin_where_the_others_are() -> None:
 
 
 def test_work_that_is_thrown_away_is_closed() -> None:
-    """As at the end of a loop that was stopped in the midst of its work."""
+    """The loop was stopped in the midst of its work."""
     closed = []
 
     async def work() -> None:
@@ -217,7 +217,7 @@ def test_work_that_is_thrown_away_is_closed() -> None:
 
 
 class Rests:
-    """Counts the rests of the loop, which last until the test goes on."""
+    """Counts the rests of the loop, which last until the test continues."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         loop = asyncio.get_running_loop()
@@ -235,7 +235,7 @@ class Rests:
         monkeypatch.setattr(loop, "call_later", call_later)
 
     async def over(self) -> None:
-        """Let the present rest end, and what can go on then go on."""
+        """End the present rest, and run the ready work."""
         waiting, self._waiting = self._waiting, []
         for callback in waiting:
             callback()
@@ -252,7 +252,7 @@ async def test_the_loop_rests_while_calls_are_under_way(
         await iterations(100)
         begun = clock.now
         for _ in range(50):
-            await iterations(20)  # nobody goes on during a rest of any length
+            await iterations(20)  # nothing runs during a rest of any length
             await rests.over()
         assert len(rests.lengths) >= 50
         assert clock.now - begun <= 51 * (REST_SLICE + STEP)
@@ -304,7 +304,7 @@ async def test_answers_to_calls_do_not_wait_for_rests_of_other_zones(
         hogs = [Hog(scheduler, clock) for _ in range(20)]
         honest = Hog(scheduler, clock)
         for _ in range(100):
-            await rests.over()  # its time in store is used up
+            await rests.over()  # the saved time is used up
         before, hogs_before = honest.steps, sum(hog.steps for hog in hogs)
         honest.share.asked()
         await iterations(40)
@@ -340,7 +340,7 @@ async def test_a_share_pays_for_tasks_that_its_work_begins(clock: Clock) -> None
 
 
 async def test_work_that_never_starts_is_closed() -> None:
-    """Else Python complains of a coroutine that was never awaited."""
+    """Otherwise Python complains of a coroutine without an await."""
     share = FairScheduler().share()
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""Calls that count as under way, over a real server."""
+"""Calls that count as in flight, over a real server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 
 class Zones(rpc.ZonesServicer):
-    """Answers once a test allows it, or fails."""
+    """Answers at the test's signal, or fails."""
 
     def __init__(self) -> None:
         self.begun, self.go_on = asyncio.Event(), asyncio.Event()

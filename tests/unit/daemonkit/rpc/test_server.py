@@ -216,7 +216,7 @@ async def test_a_subscription_that_is_being_told_something_ends_at_once_too(tmp_
 
 
 class Slow(protect_pb2_grpc.ZonesServicer):
-    """CreateZone that ends only by cancellation, and then undoes its work once a test allows it."""
+    """CreateZone that ends only by cancellation, and then undoes its work at the test's signal."""
 
     def __init__(self) -> None:
         self.entered, self.cancelled, self.may_undo = asyncio.Event(), asyncio.Event(), asyncio.Event()

@@ -185,7 +185,7 @@ def test_the_details_of_another_runtime_are_left_out() -> None:
 
 
 def test_the_table_of_cri_toml_allows_no_more_than_its_types() -> None:
-    """A new key is left out until the table names it; a named key is as harmless as its type says."""
+    """A new key is left out until the table names the key; a named key is harmless by its type."""
 
     def within(rule: Rule, most: Rule, at: str) -> None:
         if isinstance(rule, Mapping):

@@ -1,4 +1,4 @@
-"""xenpod-setup on a throw-away tree: its changes, its preview, repeated runs, and the undo."""
+"""xenpod-setup on a throw-away tree: changes, preview, repeated runs, and the undo."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def content(tree: Path) -> Mapping[str, str]:
 
 
 def shell(tree: Path, file: str, *names: str) -> list[str]:
-    """These variables as a shell reads them from the file, as GRUB and Debian's init scripts do."""
+    """The variables as a shell reads them from the file, like GRUB and Debian's init scripts."""
     shown = "".join(f'printf "%s\\n" "${name}"; ' for name in names)
     script = f". {tree / 'etc/default/grub'}; . {tree / file}; {shown}"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Claims of a kernel image about itself, and the pods that may choose it."""
+"""Claims of a kernel image about itself, and the pods with a choice."""
 
 from __future__ import annotations
 

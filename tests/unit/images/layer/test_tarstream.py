@@ -1,4 +1,4 @@
-"""The tar reader: all forms that tools write, and all ways to break them."""
+"""The tar reader: all forms of usual tools, and all ways to break them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_sparse_maps(form: str) -> None:
         block[148:156] = b"%06o\0 " % sum(block)
         data = bytes(block) + body
     elif form == "0.0":
-        # tarfile cannot repeat a record, so the header is written by hand.
+        # tarfile cannot repeat a record: the header is written by hand.
         text = _records([("GNU.sparse.size", str(size)), ("GNU.sparse.numblocks", "2")])
         for offset, length in SPARSE:
             text += _records([("GNU.sparse.offset", str(offset)), ("GNU.sparse.numbytes", str(length))])
@@ -327,7 +327,7 @@ def test_a_limit_names_its_key(key: str, most: int) -> None:
 
 @pytest.mark.parametrize(("kind", "least", "most"), [(b"0", 2900, 3400), (b"5", 1400, 1900)])
 def test_entries_are_bounded_by_their_memory(kind: bytes, least: int, most: int) -> None:
-    """Long before the end of an endless layer, and however short its entries."""
+    """Long before the end of an endless layer, with entries of any length."""
     info = tarfile.TarInfo("d")
     info.type = kind
     blocks = itertools.repeat(info.tobuf(), 10_000)

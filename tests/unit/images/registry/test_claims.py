@@ -1,4 +1,4 @@
-"""Facts stated by a registry's process: they are used if the document bears them out."""
+"""Facts from a registry's process are used if the document confirms them."""
 
 from __future__ import annotations
 

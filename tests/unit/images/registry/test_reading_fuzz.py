@@ -292,7 +292,7 @@ def test_any_answer_of_a_token_service(body: bytes) -> None:
 
 @pytest.mark.parametrize("how", ["gzip", "zstd"])
 def test_mangled_streams_stay_within_their_memory(how: str) -> None:
-    """A window or a block that claims to be large must not be believed."""
+    """A false size of a window or a block must not be believed."""
     sound = packed(Layer().file("zeros", bytes(32 << 20)).tar(), how).data
     for at in range(2, 24):
         blob = bytearray(sound)

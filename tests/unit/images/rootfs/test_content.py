@@ -52,7 +52,7 @@ _OWN = {
 @pytest.mark.parametrize("own", _OWN.values(), ids=_OWN)
 def test_unrelated_lower_files_do_not_change_a_filesystems_name(own: bytes) -> None:
     other = _BASE().dir("etc").file("etc/passwd", b"root").file("var/log", b"2")
-    # A hard link includes the lower file's data, and the other layer has them at another place.
+    # A hard link includes the lower file's data, and the other layer has the data at another place.
     same = _name(_BASE(), own) == _name(other, own)
     assert same == (own != _OWN["hard link"])
 

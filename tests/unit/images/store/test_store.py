@@ -1,4 +1,4 @@
-"""The store: names, holds, sweeps, and what a kill leaves."""
+"""The store: names, holds, sweeps, and the state after a kill."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_mark_of_damage_lasts_until_the_filesystem_is_built_again(store: Image
     try:
         assert [again.has_filesystem(row.chain_id) for row in (base, top)] == [False, True]
         assert all(again.get(image.id).damaged for image in (one, two))
-        # It cannot be rebuilt from its documents.
+        # The image cannot be rebuilt from its documents.
         assert not again.usable(again.get(one.id))
         with again.files.work_file("fs") as work:
             work.write_text("rebuilt")

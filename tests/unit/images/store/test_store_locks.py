@@ -1,7 +1,7 @@
-"""Two threads that change the image store at the same moment: their changes come in order, and none is lost.
+"""Two threads change the image store at the same moment: the changes are in order, and none is lost.
 
-A thread is held in the middle of its change until the other has made its own, or has had the time for it. If
-a lock protects the change, the other change comes after.
+A thread is held in the middle of its change until the other thread has made its change, or has had the time.
+If a lock protects the change, the other change comes after.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def test_a_filesystem_and_an_image_at_once_are_both_there(
 def test_lease_during_a_sweep_waits_until_the_sweep_ends(
     store: ImageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pull with a lease may rely on the filesystems it then finds."""
+    """A pull with a lease may rely on the found filesystems."""
     store.lease([CHAIN], [])
     _filesystem(store)
 

@@ -47,7 +47,7 @@ def _planned(order: Sequence[int] = (3, 1), accounts: int = 1) -> FieldWriter:
 def _ask(
     said: bytes, outcome: JobOutcome | None = None, decode: Callable[[FieldReader], object] | None = None
 ) -> object:
-    """The daemon's reading of a worker that says this and ends."""
+    """The daemon's result for a worker with these bytes."""
     results, told = os.pipe()
     mine, its = socket.socketpair()
     source = os.open(os.devnull, os.O_WRONLY)

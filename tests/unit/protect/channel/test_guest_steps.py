@@ -1,4 +1,4 @@
-"""A zone's own times in traces: within the host's measurement, whatever the zone says."""
+"""A zone's own times in traces: within the host's measurement, for any claims of the zone."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ async def test_a_whole_window_of_single_bytes_is_no_violation() -> None:
     agent.outputs[created.stdout_stream].forgotten = True
     for at in range(WINDOW):
         agent.raw(frames.encode(frames.data(created.stdout_stream, at, b"x", fin=at == WINDOW - 1)))
-    # As many frames as bytes, on a machine that may be busy with other work.
+    # Frames up to the number of bytes, on a machine that may be busy with other work.
     await until(lambda: not agent.backlog, 200)
     await link.call(LIST, 60)
     assert owner.violations == []

@@ -59,7 +59,7 @@ async def test_open_greets_and_calls_work(link: Link, agent: SimAgent, events: O
 async def test_calls_go_on_while_another_zone_has_used_up_the_loop(
     agent: SimAgent, events: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While calls are under way the loop rests from such a zone, here for a minute."""
+    """While calls are in flight the loop rests from a zone of this kind, here for a minute."""
     monkeypatch.setattr(fair_scheduler, "REST", 60.0)
     in_flight = InFlight()
     scheduler = FairScheduler(in_flight)
@@ -115,7 +115,7 @@ async def test_too_late_and_cancelled_calls_leave_the_link_healthy(link: Link, a
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    # The late answers come now, and are nobody's.
+    # The late answers arrive now, and belong to no call.
     for call_id in (1, 2):
         agent.send(Frame(Type.REPLY, call_id, pb.Reply(stats=pb.Stats()).SerializeToString()))
     assert (await link.call(LIST, 5)).HasField("processes")
@@ -293,7 +293,7 @@ async def test_more_calls_than_may_be_open_wait(link: Link, agent: SimAgent) -> 
 
 
 async def test_questions_wait_for_no_other_calls(link: Link, agent: SimAgent) -> None:
-    """Questions have their own places; the agent never gets more than the 64 that it takes."""
+    """Questions have their own places; the agent never gets more than its 64."""
     agent.unanswered.add("get_stats")
     await link.open(5)
     stuck = [asyncio.create_task(link.call(STATS, 30)) for _ in range(MOST_OPEN + 1)]

@@ -70,7 +70,7 @@ async def test_a_set_up_that_is_cancelled_from_inside_is_tried_again() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_close_at_any_moment_while_connections_break(seed: int) -> None:
-    """Closing must never be forgotten, whatever else fails at the same moment."""
+    """Closing must never be forgotten, beside any other failure at the same moment."""
     rng = random.Random(seed)
     agent, owner = SimAgent(chunk=lambda: rng.choice([1, 5, 100_000])), Owner()
     link = Link("z1", agent.dial, owner)
@@ -111,7 +111,7 @@ async def test_a_call_cancelled_after_any_step(steps: int) -> None:
     for process in listed:
         agent.write(process.created.stdout_stream, b"x" * 100)
         if call.cancelled():
-            # Nobody was told of the streams, and nobody will ask for them.
+            # No caller knows of the streams, and no caller will ask for them.
             made = (process.created.stdout_stream, process.created.stderr_stream)
             await until(lambda made=made: all(agent.outputs[number].given_up for number in made))
             continue

@@ -1,4 +1,4 @@
-"""A hostile agent is cut off and reported once; it gains nothing else."""
+"""A hostile agent is cut off and reported once; the agent gains nothing else."""
 
 from __future__ import annotations
 

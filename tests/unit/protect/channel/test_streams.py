@@ -93,7 +93,7 @@ class Stream(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: not self.up)
     def receiver_restarts(self) -> None:
-        """The receiver's process is new: it knows only the consumed bytes."""
+        """The receiver's process is new, and knows only the consumed bytes."""
         del self.got[self.receiver.consumed :]
         self.receiver = Receiver(self.receiver.consumed, fresh=False)
 

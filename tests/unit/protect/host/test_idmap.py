@@ -1,4 +1,4 @@
-"""Mapped ids: the lines of uid_map and gid_map, and which kernels have user namespaces."""
+"""Mapped ids: the lines of uid_map and gid_map, and kernels with user namespaces."""
 
 from __future__ import annotations
 

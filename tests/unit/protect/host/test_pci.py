@@ -1,4 +1,4 @@
-"""PCI functions of a host that can be given away, by a sysfs of the test."""
+"""PCI functions of a host for zones, by a sysfs of the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ADDRESS = "0000:65:00.0"
 
 @pytest.fixture
 def functions(tmp_path: Path) -> Path:
-    """A network card with a driver; it can be reset, and its interface is down."""
+    """A network card with a driver and a reset; its interface is down."""
     place = tmp_path / ADDRESS
     (place / "net/eth0").mkdir(parents=True)
     (place / "net/eth0/flags").write_text("0x1002\n")

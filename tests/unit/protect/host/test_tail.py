@@ -1,4 +1,4 @@
-"""Following a growing file, also when it is cut at its beginning."""
+"""Following a growing file, also after a cut at its beginning."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_added_lines_are_followed_until_the_end(tmp_path: Path) -> None:
     with path.open("ab", buffering=0) as log:
         log.write(b"three\n")
         assert await _until(pieces, b"three\n") == b"three\n"
-        # What comes before the end is shown, also of a file without a name.
+        # Bytes before the end are shown, also of a file without a name.
         path.unlink()
         log.write(b"four\n")
         over.set()

@@ -1,4 +1,4 @@
-"""The end of a life, and the work it cuts off."""
+"""The end of a lifetime, and the work that it cuts off."""
 
 from __future__ import annotations
 

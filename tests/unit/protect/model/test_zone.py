@@ -1,4 +1,4 @@
-"""Values and tables: every transition that is not in a table is refused."""
+"""Values and tables: every transition outside the table is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interfaces as the kernel reports them, and refusals of the kernel."""
+"""Interfaces in the kernel's reports, and refusals of the kernel."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def end(status: int = 0, flags: int = 0) -> bytes:
 
 
 def dumped(answers: Sequence[bytes]) -> list[int]:
-    """The interfaces of a dump with these answers; the kernel is asked for the last answer."""
+    """The interfaces of a dump with the given answers; the kernel gets requests up to the last answer."""
     with Netlink() as netlink:
         kernel, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         netlink._socket.close()
@@ -81,7 +81,7 @@ def dumped(answers: Sequence[bytes]) -> list[int]:
 
 
 def test_a_dump_that_was_interrupted_is_repeated() -> None:
-    """The kernel says so in the next part, or at the end."""
+    """The kernel reports the change in the next part, or at the end."""
     changed = [address(1), address(2, NLM_F_DUMP_INTR), end()]
     at_the_end = [address(1), end(flags=NLM_F_DUMP_INTR)]
     assert dumped([*changed, *at_the_end, address(1), address(3), end()]) == [1, 3]

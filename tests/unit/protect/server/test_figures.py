@@ -1,4 +1,4 @@
-"""Figures and connections of a zone as callers see them: agents lie, links break."""
+"""Callers' views of a zone's figures and connections: agents lie, links break."""
 
 from __future__ import annotations
 

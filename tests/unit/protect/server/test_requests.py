@@ -217,7 +217,7 @@ async def test_a_workload_that_is_refused(node: Served, what: str) -> None:
 
 
 THERE = pb.Filesystem(path="/etc/passwd", type="erofs")
-"""Nobody looks into an image here, but the image must exist."""
+"""protectd does not look into an image, but the image must exist."""
 
 LIMITS: dict[str, dict[str, Any]] = {
     "configuration": {"oci_config": padded(512 * KIB)},
@@ -303,7 +303,7 @@ async def test_a_port_that_is_none(node: Served, port: int) -> None:
 
 
 async def test_every_field_that_names_a_path_is_tried() -> None:
-    """A new message with a path needs a check, and a case here."""
+    """A new message with a path needs a check, and a case in the table."""
     fields = {
         f"{message.name}.{field.name}"
         for message in pb.DESCRIPTOR.message_types_by_name.values()

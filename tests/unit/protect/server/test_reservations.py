@@ -1,4 +1,4 @@
-"""Reservations as callers see them, and the remaining capacity."""
+"""Callers' views of reservations, and the remaining capacity."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ async def test_reservations_and_their_zones_survive_a_restart(
 async def test_the_capacity_is_watched(
     tmp_path: Path, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also memory taken by foreign domains, which tell nobody."""
+    """Also memory of foreign domains, which grow without a report."""
     monkeypatch.setattr(host_memory, "PERIOD", 0.05)
     toolstack.overhead = OVERHEAD
     async with served(tmp_path, toolstack) as node:
@@ -290,7 +290,7 @@ async def test_devices_are_reserved_for_a_pod(tmp_path: Path, toolstack: MemoryT
         ]
         await release(node)
         async with failing(grpc.StatusCode.FAILED_PRECONDITION):
-            await made(node, "b", "fast")  # the zone still has it
+            await made(node, "b", "fast")  # the zone still has the memory
         await node.clients.zones.DestroyZone(pb.DestroyZoneRequest(id="z1"), timeout=TIMEOUT)
         assert (await made(node, "b", "fast", memory_bytes=64 * MIB)).memory_bytes == 64 * MIB
     async with served(tmp_path, toolstack, host) as node:

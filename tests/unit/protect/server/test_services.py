@@ -1,4 +1,4 @@
-"""What callers of protectd can count on when agents are hostile, starts fail, and calls meet."""
+"""Guarantees for protectd's callers beside hostile agents, failing starts, and concurrent calls."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Counted:
 async def test_an_idle_link_sends_nothing(
     node: Served, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has been sent is not sent again: neither calls, nor credits, nor input."""
+    """Nothing is sent twice: neither calls, nor credits, nor input."""
     made: list[Counted] = []
     opening = toolstack.open_channel
 
@@ -104,7 +104,7 @@ async def test_networks_are_connected_one_after_the_other(node: Served) -> None:
     await node.turns()
     assert asked(agent, "configure_network") == 1
     agent.unanswered.clear()
-    # The first request's number is not known here; 1 configured the zone, 2 is the first.
+    # The first request's number is unknown; 1 configured the zone, 2 is the first.
     agent.send(Frame(Type.REPLY, 2, channel_pb2.Reply(done=channel_pb2.Empty()).SerializeToString()))
     await asyncio.gather(*calls)
     assert asked(agent, "configure_network") == 2
@@ -127,11 +127,11 @@ async def test_a_zone_whose_network_is_being_connected_is_destroyed_after_it(
 
 
 async def test_a_zone_that_has_ended_is_not_resized(node: Served, toolstack: MemoryToolstack) -> None:
-    """Not even to its own size: the caller is told that no zone is there to resize."""
+    """Not even to its own size: the error is that no zone exists for the resize."""
     await node.create_zone()
     await node.create()
     toolstack.kill("z1")
-    await node.wait()  # its workload's end is told after the zone's own
+    await node.wait()  # the end of a workload comes after the end of its zone
     asks = pb.ResizeZoneRequest(id="z1", resources=pb.ZoneResources(memory_bytes=1, vcpus=1))
     async with failing(grpc.StatusCode.FAILED_PRECONDITION):
         await node.clients.zones.ResizeZone(asks, timeout=TIMEOUT)
@@ -167,7 +167,9 @@ def exits(agent: SimAgent, code: int, at_ns: int, *, exec_id: str = "", oom: boo
 
 
 async def cut_off(node: Served, cause: str) -> None:
-    """The zone has broken a rule: it is dead, its workload was killed, and both say so."""
+    """The zone has broken a rule: the zone is dead, its workload was killed, and both records have the
+    reason.
+    """
     ended = await node.wait()
     assert (ended.exit_code, ended.reason) == (137, "ZoneRulesBroken")
     assert cause in ended.message
@@ -257,7 +259,7 @@ def list_more(agent: SimAgent, container_id: str, count: int) -> None:
 
 
 async def test_execs_that_nobody_asked_for_are_ended(node: Served) -> None:
-    """Execs of our workloads; others are not ours to touch."""
+    """Execs of our workloads; other execs are left alone."""
     await node.create_zone()
     await node.create()
     await node.start()

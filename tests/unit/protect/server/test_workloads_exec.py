@@ -1,4 +1,4 @@
-"""Exec and Attach as callers see them: input, sizes of terminals, output, ends."""
+"""Callers' views of Exec and Attach: input, sizes of terminals, output, ends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Execed:
         self.send(resize=pb.TerminalSize(rows=rows, columns=columns))
 
     async def made(self) -> channel_pb2.Process:
-        """The process, once the agent has it."""
+        """The process, as soon as the agent has it."""
         await until(lambda: len(self.agent.processes) == 2)
         return list(self.agent.processes.values())[-1]
 
@@ -73,7 +73,7 @@ class Execed:
 
 
 def end(agent: SimAgent, process: channel_pb2.Process, code: int, *, output: bool = True) -> None:
-    """The process ends; its output ends too, unless another process has inherited it."""
+    """The process ends; its output ends too, unless another process has inherited the output."""
     exited = channel_pb2.ProcessExited(process=process.process, exit_code=code, exited_at_ns=time.time_ns())
     for number in (process.created.stdout_stream, process.created.stderr_stream):
         if number and output:

@@ -1,4 +1,4 @@
-"""Workloads whose command cannot be run: created, and ended by their start, in callers' views."""
+"""Workloads with an impossible command: created, and ended by their start, in callers' views."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_workload_whose_command_cannot_be_run_is_deleted(
 
 
 async def test_workload_whose_command_cannot_be_run_survives_a_reconnect(node: Served) -> None:
-    """The zone has no trace of the workload, as it should be."""
+    """The zone has no trace of the workload, as expected."""
     await node.create(oci_config=COMMAND)
     agent, connections = node.agent(), node.agent().connections
     agent.cut()

@@ -1,4 +1,4 @@
-"""Deaths of zones: how they are told apart, and their messages."""
+"""Kinds of zones' deaths, and their messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ INIT = b"[    3.1] Kernel panic - not syncing: Attempted to kill init! exitcode=
             "it crashed, and its console does not say why",
         ),
         (ShutdownReason.CRASH, b"", DeathKind.CRASHED, "it crashed, and its console does not say why"),
-        # A zone's earlier words count only if the hypervisor says that it crashed.
+        # A zone's earlier words count only if the hypervisor reports a crash.
         (ShutdownReason.POWEROFF, INIT % 11, DeathKind.POWERED_OFF, "it powered itself off"),
         (ShutdownReason.REBOOT, INIT % 11, DeathKind.REBOOTED, "it wanted to reboot"),
         (

@@ -130,7 +130,7 @@ class Host:
             case "end" if name in self.promised:
                 self.held.pop(name, None)
                 self.promised.pop(name)
-                if self.seen:  # by its uuid, since a later domain may have the name
+                if self.seen:  # by its uuid, because a later domain may have the name
                     self.seen.pop(name, None)
                 self.ledger.release(name)
 

@@ -1,4 +1,4 @@
-"""A slow disk sends file work to threads; nobody leaves it behind."""
+"""A slow disk sends file work to threads; no caller leaves the work behind."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ async def test_killed_at_every_step(tmp_path: Path, seed: int) -> None:
 
 
 async def test_killed_at_each_single_step(tmp_path: Path) -> None:
-    """The first life ends after exactly n steps, for every n there is."""
+    """The first life ends after exactly n steps, for every possible n."""
     for last in range(1, 200):
         directory = tmp_path / str(last)
         directory.mkdir()
@@ -231,12 +231,12 @@ async def test_killed_at_each_single_step(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rotating", [False, True])
 def test_sigkill_of_a_real_writer(tmp_path: Path, rotating: bool) -> None:
-    """Up to fifty lives, each ended by SIGKILL at a random moment while it writes."""
+    """Up to fifty lives, each ended by SIGKILL at a random moment of a write."""
     size = 6_000_000
     rng = random.Random(rotating)
     expected = {name: content(name, size) for name in ("stdout", "stderr")}
     kills = 0
-    for number in range(20):  # one log, unless it is whole before its writer was killed often
+    for number in range(20):  # one log, unless the log is complete before enough kills of its writer
         folder = tmp_path / str(number)
         folder.mkdir()
         kills += _lives(folder, size, rotating, rng)
@@ -247,7 +247,7 @@ def test_sigkill_of_a_real_writer(tmp_path: Path, rotating: bool) -> None:
 
 
 def _lives(folder: Path, size: int, rotating: bool, rng: random.Random) -> int:
-    """Go on until the log is complete: how often its writer was killed."""
+    """Continue until the log is complete; returns the number of kills of its writer."""
     command = [
         sys.executable,
         "-m",

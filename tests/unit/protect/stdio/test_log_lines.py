@@ -1,4 +1,4 @@
-"""CRI log lines: cut the same way whatever the pieces, nothing lost."""
+"""CRI log lines: the same cuts for any pieces, nothing lost."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def files(tmp_path: Path) -> AtomicFiles:
 
 
 def test_a_version(files: AtomicFiles) -> None:
-    """Its links come last; the link that makes the version current is the first of them."""
+    """Links come last; the first link makes the version current."""
     (files.path / "..2020_old").mkdir()
     tree = taken(files.path)
     top = os.readlink(files.path / "..data")

@@ -9,7 +9,7 @@ _STORAGE = frozenset(
     " lustre nfs nfs4 orangefs overlay pvfs2 ramfs rootfs shiftfs smb3 tmpfs ubifs vboxsf virtiofs vmhgfs"
     " zfs".split()
 )
-"""Memory, or somebody's storage."""
+"""Memory, or storage of a tenant."""
 _NOWHERE = frozenset(
     "anon_inodefs bdev cxl dax devmem drm dmabuf guest_memfd iomem pidfs pipefs secretmem sockfs".split()
 )

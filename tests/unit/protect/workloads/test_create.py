@@ -502,7 +502,7 @@ async def test_a_restart_ends_orphaned_execs(tmp_path: Path, toolstack: MemoryTo
 
 
 async def test_restart_keeps_the_ends_of_ended_workloads(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    """Whether or not its zone still knows the workload after a restart."""
+    """In both cases: the zone still knows the workload after a restart, or not."""
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, zone_spec())
         agent = toolstack.of_zone("z1").agent

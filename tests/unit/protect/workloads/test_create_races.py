@@ -54,7 +54,7 @@ async def first(outputs: AsyncIterator[Output]) -> Output:
 
 
 async def all_that_can_go_on() -> None:
-    """Work that waits for nobody gets far more turns than it needs, on any slow machine."""
+    """Work without waiting gets far more turns than needed, on any slow machine."""
     for _ in range(100):
         await asyncio.sleep(0)
 
@@ -242,7 +242,7 @@ async def test_a_destroy_that_comes_while_the_agent_is_awaited(
 async def test_a_destroy_that_comes_before_the_domain_is_made(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
-    """Then none is made."""
+    """Then no zone is made."""
     volumes = SlowVolumes(tmp_path / "volumes")
     entered, go = toolstack.gate("create")
     go.set()

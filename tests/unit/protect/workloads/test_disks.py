@@ -1,4 +1,4 @@
-"""The disks of workloads: stacks, image volumes, and what workloads of a zone share."""
+"""The disks of workloads: stacks, image volumes, and shared disks of a zone's workloads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def attached(toolstack: MemoryToolstack) -> dict[str, str]:
 
 
 def told(agent: SimAgent) -> list[list[tuple[str, str]]]:
-    """The root of each container, as the agent was asked for it."""
+    """The root of each container in the agent's request."""
     asked = [r.create_container for r in agent.requests if r.HasField("create_container")]
     return [[(one.disk, one.type) for one in request.rootfs] for request in asked]
 
@@ -50,7 +50,7 @@ def told(agent: SimAgent) -> list[list[tuple[str, str]]]:
 async def test_images_that_are_volumes_are_disks_too(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
-    """A disk for each file, however often it is used; all disks go with the workload."""
+    """A disk for each file, for any number of uses; all disks go with the workload."""
     low, top, model = stack(tmp_path, "low", "top", "model")
     volumes = (
         ImageVolume("a", (model,)),
@@ -94,7 +94,7 @@ async def test_a_path_with_another_file_is_another_disk(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     await create.create(manager, spec(tmp_path, "w1", "image"))
-    # While the first image is attached its inode is in use, whatever becomes of its name.
+    # During the attachment of the first image its inode is in use, even if its name changes.
     (tmp_path / "image").rename(tmp_path / "old")
     await create.create(manager, spec(tmp_path, "w2", "image"))
     await create.create(manager, spec(tmp_path, "w3", "old"))
@@ -113,13 +113,13 @@ async def test_two_that_go_at_once_leave_nothing(
 async def test_a_workload_that_goes_holds_no_disk_any_more(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
-    """Two workloads go at the same time: one of them detaches."""
+    """Two workloads end at the same time: one of them detaches."""
     volumes = MemoryVolumes(tmp_path)
     async with running(tmp_path, toolstack, volumes=volumes) as manager:
         await launch.launch(manager, zone_spec())
         for name in ("w1", "w2"):
             await create.create(manager, spec(tmp_path, name, "base"))
-        # After its disks: both are there until this succeeds.
+        # After its disks: both exist until the deletion succeeds.
         volumes.failing = {"detach"}
         for name, left in (("w1", {"xvda": "base"}), ("w2", {})):
             with pytest.raises(Broken):
@@ -174,9 +174,9 @@ async def test_an_agent_that_waits_for_disks_is_told_that_they_do_not_come(
     monkeypatch: pytest.MonkeyPatch,
     answers_late: bool,
 ) -> None:
-    """The agent is asked for the container during the attachment, and would wait to its own deadline.
+    """The agent gets the container's request during the attachment, and would wait to its own deadline.
 
-    Its answer may come before its answer to the deletion.
+    The agent's answer may come before its answer to the deletion.
     """
     answer, waiting, deletions = agent._call, list[int](), list[Frame]()
 
@@ -214,14 +214,14 @@ async def test_an_agent_that_waits_for_disks_is_told_that_they_do_not_come(
 async def test_workload_is_not_created_before_its_disks_are_attached(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path, fails: bool
 ) -> None:
-    """Whatever the agent says: others share only disks of completely created workloads."""
+    """For any answer of the agent: others share only disks of completely created workloads."""
     entered, go = toolstack.gate("attach_disk")
     wanted = replace(spec(tmp_path, "w1", "base"), stdin=True)
     creating = asyncio.create_task(create.create(manager, wanted))
     await entered.wait()
     await until(lambda: ("w1", "") in agent.processes)
     client = manager.zones["z1"].agent
-    await client.facts("1.0")  # its answer comes after its answer to the creation
+    await client.facts("1.0")  # the answer comes after the answer to the creation
     assert manager.workloads["w1"].workload.state is WorkloadState.CREATING
     toolstack.failing = {"attach_disk"} if fails else set()
     go.set()
@@ -243,7 +243,7 @@ async def test_a_deletion_that_has_to_be_repeated_detaches_once_nobody_holds(
     with pytest.raises(ToolstackError):
         await delete.delete(manager, "w1")
     toolstack.failing = set()
-    # Its name is still taken, and its disk cannot be shared.
+    # The name is still taken, and the disk cannot be shared.
     await create.create(manager, spec(tmp_path, "w3", "one"))
     assert attached(toolstack) == {"xvda": "base", "xvdb": "one", "xvdc": "one"}
     await delete.delete(manager, "w2")

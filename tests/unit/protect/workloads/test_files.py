@@ -31,7 +31,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 @dataclass
 class DiskFiles:
-    """``HostFiles`` that looks at paths itself; ``returned`` holds the files written back."""
+    """``HostFiles`` with its own look-up of paths; ``returned`` holds the files written back."""
 
     watches: FileWatches = field(default_factory=FileWatches)
     returned: list[tuple[str, bytes]] = field(default_factory=list)
@@ -142,7 +142,7 @@ async def test_many_changes_are_one(
 async def test_a_zone_that_does_not_take_its_copies_holds_up_nobody(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
-    """The zone has a single part on its way, whatever changes; it gets the last version once it answers."""
+    """The zone has a single part under way, for any number of changes; its next part is the last version."""
     large = AtomicFiles(tmp_path / "large")
     large.write({"a": "x" * 900_000})
     async with running(tmp_path, toolstack, files=host) as manager:
@@ -244,7 +244,7 @@ async def test_volumes_beyond_the_zones_room_for_copies_are_shared(
 async def test_returned_bytes_are_bounded_by_the_request(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, writable: bool
 ) -> None:
-    """Nothing comes back of a read-only volume, which a record of commit bef7f32f may ask for."""
+    """Nothing is written back from a read-only volume, even if a record of commit bef7f32f asks for it."""
     log = tmp_path / "message"
     log.touch()
     own = volume(log, volume="", keep_current=False, writable=writable, return_bytes=100)

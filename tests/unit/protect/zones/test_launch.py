@@ -66,7 +66,7 @@ async def test_launch_and_destroy(manager: ZoneManager, toolstack: MemoryToolsta
 async def test_few_steps_lead_from_the_servicer_to_the_toolstack(
     manager: ZoneManager, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader who follows a pod's start down to the hypervisor passes these functions alone."""
+    """The functions that a reader of a pod's start passes on the way to the hypervisor."""
     seen: list[str] = []
     plain = toolstack.create
 
@@ -280,7 +280,7 @@ async def test_a_restart_without_the_domain(tmp_path: Path, toolstack: MemoryToo
 
 @pytest.mark.parametrize("step", ["create", "unpause"])
 async def test_a_restart_undoes_a_half_launch(tmp_path: Path, toolstack: MemoryToolstack, step: str) -> None:
-    """The first daemon never reaches its undo, as if killed."""
+    """The first daemon never reaches its undo, like a killed daemon."""
     async with running(tmp_path, toolstack) as first:
         runtime = await admission.admit(first, zone_spec())
         if step == "unpause":
@@ -345,7 +345,7 @@ async def test_a_silent_zone_holds_up_nobody(tmp_path: Path, toolstack: MemoryTo
         await until(lambda: manager.zones["good"].connected)
         await launch.launch(manager, zone_spec("new"))
         assert not manager.zones["silent"].connected
-    # The zone is kept, and found again at its first answer.
+    # The zone stays, and is found again at its first answer.
     async with running(tmp_path, toolstack) as manager:
         hasten(manager, boot=0.5)
         await asyncio.sleep(0.6)

@@ -1,4 +1,4 @@
-"""Statistics, updates and sizes, over agents in memory: some silent, some that lie."""
+"""Statistics, updates and sizes, over agents in memory: some silent, some lying."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_each_zone_is_asked_once(manager: ZoneManager, toolstack: MemoryTo
     }
     both = await asyncio.gather(*(stats.gather(manager, manager.zones.values()) for _ in range(5)))
     assert all(len(one) == len(ZONES) for one in both)
-    assert [asked(toolstack.of_zone(zone).agent) for zone in ZONES] == [2, 2, 2]  # five callers share one
+    assert [asked(toolstack.of_zone(zone).agent) for zone in ZONES] == [2, 2, 2]  # five callers share a call
 
 
 async def test_a_question_takes_no_task(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
@@ -102,7 +102,7 @@ async def test_a_silent_zone_delays_nobody(
     silent.unanswered.add("get_stats")
     assert list(await stats.gather(manager, manager.zones.values())) == ["z1", "z3"]
     monkeypatch.setattr(stats, "QUIET_TIMEOUT", 600.0)
-    hasten(manager, stats=600.0)  # nobody waits: its lateness is known
+    hasten(manager, stats=600.0)  # no call waits: the zone is known as late
     async with asyncio.timeout(60):
         for _ in range(3):
             assert list(await stats.gather(manager, manager.zones.values())) == ["z1", "z3"]

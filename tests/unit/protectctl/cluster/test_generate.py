@@ -1,4 +1,4 @@
-"""``protect generate``: where its facts come from, where its output goes, and its errors."""
+"""``protect generate``: sources of its facts, places of its output, and its errors."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_what_fails_says_why(
 
 
 class Runtime(runtime_pb2_grpc.RuntimeServiceServicer):
-    """Says of itself what it is told to."""
+    """Reports itself with the given facts."""
 
     def __init__(self) -> None:
         self.info: dict[str, str] = {}

@@ -245,7 +245,7 @@ async def test_a_zone_that_says_nothing_of_itself(protect: Command) -> None:
 
 
 async def test_a_console(protect: Command) -> None:
-    """Its lines as they come; no byte of them controls the terminal."""
+    """The lines as they come; no byte of them controls the terminal."""
     assert await protect.raw("zone", "console", "z1") == "one\n\\x1b[2J\xe4\tand \ufffd\n"
     await protect.raw("zone", "console", "z1", "--follow", "--lines", "0")
     assert protect.daemon.asked == [
@@ -294,7 +294,7 @@ async def test_short_ids_are_enough(protect: Command) -> None:
     [("zone", "inspect"), ("zone", "destroy", "3c"), ("workload", "inspect"), ("workload", "list", "--zone")],
 )
 async def test_an_ambiguous_beginning_is_refused(protect: Command, command: tuple[str, ...]) -> None:
-    """With the ids that begin so, and before any change to the other zones."""
+    """With the matching ids, and before any change to the other zones."""
     protect.daemon.zones = [pb.Zone(id=one) for one in LONG]
     protect.daemon.workloads = [pb.Workload(id=one) for one in LONG]
     assert await protect.raw(*command, "1a1a", status=1) == ""
@@ -379,7 +379,7 @@ async def test_watch(protect: Command) -> None:
 
 
 async def test_a_daemon_that_refuses_to_answer(protect: Command, tmp_path: Path) -> None:
-    """The socket is there: no advice to start the daemon."""
+    """The socket exists: no advice to start the daemon."""
     protect.daemon.info = None  # type: ignore[assignment]
     await protect.raw("host", status=1)
     assert protect.error.startswith("protect: ") and "nobody serves" not in protect.error

@@ -1,4 +1,4 @@
-"""Claims as the API server has them: allocations to this node, and refusals."""
+"""Claims of the API server: allocations to this node, and refusals."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ async def test_a_claim_is_reserved_once_and_given_back() -> None:
         found = await claims.prepare("default", "memory", "uid-1")
         promise = Promise("uid-1", found.total_bytes, ("pod-1",), "memory-0", claim="default/memory")
         assert host.reserved == {"uid-1": promise}
-    host.claims.clear()  # the claim may be gone before the kubelet says so
+    host.claims.clear()  # the claim may be gone before the kubelet's call
     for _ in range(2):
         await claims.unprepare("uid-1")
         assert host.reserved == {}
@@ -269,7 +269,7 @@ async def test_both_at_once_leave_what_the_later_one_says() -> None:
 
 
 class SlowHost(Host):
-    """An API server that answers once a test allows it."""
+    """An API server that answers at the test's signal."""
 
     def __init__(self) -> None:
         super().__init__(1 << 30)
@@ -282,7 +282,7 @@ class SlowHost(Host):
 
 
 async def test_two_instances_take_turns_at_a_claim(tmp_path: Path) -> None:
-    """The kubelet gives up a slow prepare, and has the other instance unprepare the claim."""
+    """The kubelet gives up a slow prepare, and asks the other instance to unprepare the claim."""
     slow, heard, path = SlowHost(), Heard(), tmp_path / "d" / "claims.lock"
     with claim_turns(path) as ours, claim_turns(path) as theirs:
         leaving, coming = (Claims(CONFIG, slow, slow, heard, heard, turns) for turns in (ours, theirs))

@@ -1,4 +1,4 @@
-"""The driver against answers that real API servers gave: resource.k8s.io as 1.32, 1.33 and 1.36 serve it."""
+"""The driver against recorded answers of real API servers: resource.k8s.io in 1.32, 1.33 and 1.36."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zone memory as an extended resource: what a kubelet of device plugins sees, over restarts of either."""
+"""Zone memory as an extended resource: a device plugin kubelet's view, over restarts of either side."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PluginKubelet(rpc.RegistrationServicer):
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """The plugin as a process: it empties its folder at start."""
+        """The plugin as a process: at its start the kubelet empties the folder."""
         for path in self.folder.iterdir():
             if not path.is_dir():
                 path.unlink(missing_ok=True)
@@ -111,7 +111,7 @@ async def counted(lists: Any, count: int, health: str = "Healthy") -> None:
 
 
 async def test_granules_cover_the_memory_for_zones_less_reservations(node: Node) -> None:
-    """Zones do not change the number, since the kubelet counts them. Reservations of an operator do."""
+    """Zones do not change the number, because the kubelet counts them. Reservations of an operator do."""
     async with node.kubelet.serving(), node.kubelet.plugin() as plugin:
         lists = plugin.ListAndWatch(pb.Empty())
         await counted(lists, ALL)
@@ -137,7 +137,7 @@ async def test_a_container_gets_nothing_for_them(node: Node) -> None:
 
 
 async def test_each_kubelet_is_told_anew(node: Node) -> None:
-    """Also a kubelet that has emptied its folder, and with it the plugin's socket."""
+    """Also a kubelet that has emptied its folder, including the plugin's socket."""
     for _ in range(2):
         async with node.kubelet.serving(), node.kubelet.plugin() as plugin:
             lists = plugin.ListAndWatch(pb.Empty())

@@ -27,7 +27,7 @@ GIB, MIB = 1 << 30, 1 << 20
 
 @dataclass
 class Node:
-    """A node whose driver may be started anew; ``held`` are protectd's reservations."""
+    """A node whose driver can restart; ``held`` are protectd's reservations."""
 
     cluster: Cluster
     config: DraConfig
@@ -119,7 +119,7 @@ async def test_a_device_that_was_claimed_when_the_driver_ended_is_not_offered_ag
     node.reserve(first, GIB)  # and the driver is killed before it writes the slice
     await node.keeper().once()
     assert node.claimed == {first: GIB} and list(node.unclaimed.values()) == [3 * GIB]
-    node.held.clear()  # killed again, before it writes that the claim is gone
+    node.held.clear()  # killed again, before the write about the removed claim
     second = node.name
     await node.keeper().once()
     assert node.unclaimed == {second: 4 * GIB} and node.claimed == {}
@@ -256,7 +256,7 @@ async def test_the_mode_of_the_configuration_stays(node: Node) -> None:
 
 
 async def test_a_shared_device_keeps_its_name_when_kubelet_and_driver_restart(tmp_path: Path) -> None:
-    """The kubelet removes the slice; what claims have of the device is the scheduler's to subtract."""
+    """The kubelet removes the slice; the scheduler subtracts the claims' part of the device."""
     with running(tmp_path, Cluster()) as node:
         await node.keeper().once()
         (device,) = devices(node.cluster.slice)

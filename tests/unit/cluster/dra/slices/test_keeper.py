@@ -151,7 +151,7 @@ async def test_slice_changed_by_others_is_replaced(tmp_path: Path) -> None:
         cluster.slice["spec"]["devices"][0]["capacity"]["memory"]["value"] = "900Gi"
         cluster.slice["metadata"]["resourceVersion"] = "another"
         keeper.show(memory(2 * GIB), {})
-        async with running(keeper):  # the first try meets the other's version, the next try reads it
+        async with running(keeper):  # the first try meets the other's version, the next try reads the version
             await until(lambda: said(cluster) == 2 * GIB)
     assert devices(cluster.slice)[0]["name"] == name
 
@@ -170,7 +170,9 @@ async def test_a_slice_that_was_removed_comes_again(tmp_path: Path) -> None:
 async def test_slice_removed_by_the_kubelet_returns_after_registration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: bool
 ) -> None:
-    """Also a kubelet that removes the slice after the registration; nobody waits for the next check."""
+    """Also a kubelet that removes the slice after the registration; the driver does not wait for the next
+    check.
+    """
     monkeypatch.setattr(module, "_SOON", 0.5 if later else 3600.0)
     cluster = Cluster()
     with keeping(cluster, tmp_path, check_interval=3600.0) as (keeper, _):
@@ -189,7 +191,7 @@ async def test_slice_removed_by_the_kubelet_returns_after_registration(
 async def test_while_protectd_is_away_the_device_takes_no_new_claims(tmp_path: Path) -> None:
     cluster = Cluster()
     with keeping(cluster, tmp_path) as (keeper, told):
-        keeper.show(None, {})  # before its first answer nothing is published
+        keeper.show(None, {})  # before protectd's first answer nothing is published
         async with running(keeper):
             keeper.show(memory(4 * GIB), {})
             await until(lambda: bool(cluster.slices))
@@ -206,7 +208,7 @@ async def test_while_protectd_is_away_the_device_takes_no_new_claims(tmp_path: P
 
 
 async def test_fields_dropped_by_the_cluster_are_not_written_again(tmp_path: Path) -> None:
-    """Device taints, an optional field: protectd is away, and each failed attempt shows them again."""
+    """Device taints, an optional field: protectd is away, and each failed attempt shows the taints again."""
     cluster = Cluster(taints=False)
     with keeping(cluster, tmp_path) as (keeper, _told):
         keeper.show(memory(4 * GIB), {})

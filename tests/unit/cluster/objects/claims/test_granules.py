@@ -1,4 +1,4 @@
-"""The policy that has pods ask for granules, and what counts them; shown on a real API server elsewhere."""
+"""The policy that makes pods request granules, and the count of granules; others use a real API server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEWEST = Version(1, 36)
 
 
 def _count(need: int, size: int) -> int:
-    """What the policy's CEL makes of a need, both in MiB: its arithmetic is Python's for such numbers."""
+    """The CEL result for a need, both in MiB: for these numbers CEL's arithmetic is Python's."""
     [made, _] = granules.granule_policy([NODE], size, NEWEST, None)
     said = {one["name"]: one["expression"] for one in made["spec"]["variables"]}["granules"]
     computed = said.partition(" : ")[2].replace("variables.need", str(need)).replace("/", "//")

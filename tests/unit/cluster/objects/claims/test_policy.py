@@ -1,4 +1,4 @@
-"""The policy that claims zone memory, and its templates; what it does is shown on a real API server."""
+"""The policy that claims zone memory, and its templates; other tests use a real API server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEWEST = Version(1, 36)
 
 @pytest.mark.parametrize("size", [*templates.SIZES, 8, 100, 129, 1000])
 def test_a_zone_has_all_of_its_claim_but_what_xen_takes(size: int) -> None:
-    """As protectd makes reservations, for a zone of one vCPU."""
+    """Reservations of protectd, for a zone of one vCPU."""
     taken = overhead_bytes(size * MIB, 1)
     assert templates.room(size) == (size * MIB - taken) // MIB
 
@@ -66,7 +66,7 @@ def test_releases_that_are_too_old_are_refused() -> None:
 
 @pytest.mark.parametrize(("release", "api"), [(Version(1, 33), "v1beta2"), (NEWEST, "v1")])
 def test_a_claim_counts_as_one_of_a_zone_by_its_class_not_its_name(release: Version, api: str) -> None:
-    """Of the pod CEL sees names alone, so the claim that is made from the template is looked at."""
+    """CEL sees only the names of the pod's claims: the test looks at the claim from the template."""
     made = policy.claim_policy([NODE], (256,), release, None)
     [found] = [
         one for one in made if one["metadata"]["name"] == policy.OWN_CLAIMS and "Binding" not in one["kind"]

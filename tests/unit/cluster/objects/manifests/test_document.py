@@ -80,7 +80,7 @@ def test_pods_of_every_kind_get_the_class(newline: str) -> None:
 
 
 def _spaced(text: str) -> str:
-    """The text with one blank before each comment: a longer value moves it."""
+    """The text with one blank before each comment: a longer value moves the comment."""
     return re.sub(r" +#", " #", text)
 
 

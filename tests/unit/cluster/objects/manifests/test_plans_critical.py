@@ -33,7 +33,7 @@ def changed(text: str, critical: Critical | None = None) -> str:
 
 
 def daemon_set(spec: str) -> str:
-    """A DaemonSet whose pod spec has these lines, given without indentation."""
+    """A DaemonSet with the given lines in its pod spec, without indentation."""
     inner = "".join(f"      {line}\n" if line else "\n" for line in spec.splitlines())
     head = "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: agent}\n"
     return f"{head}spec:\n  template:\n    spec:\n{inner}"
@@ -149,7 +149,7 @@ def test_a_toleration_of_one_effect_is_not_enough(partly: str) -> None:
 
 
 def test_a_term_of_more_than_the_label_prefers_other_nodes() -> None:
-    """All its expressions must match, so it does not prefer add-on nodes without the other label."""
+    """All its expressions must match: the node without the other label is not preferred."""
     label = "{key: xenpod.dev/pool, operator: In, values: [addons]}"
     zone = "{key: zone, operator: In, values: [b]}"
     text = daemon_set(

@@ -70,7 +70,7 @@ async def delegate(other: OtherRuntime) -> AsyncIterator[Delegate]:
 
 
 async def test_a_removal_takes_as_long_as_its_caller_waits(other: OtherRuntime) -> None:
-    """containerd answers it when the space is free, which may be far later than a list."""
+    """containerd answers when the space is free, possibly far later than a list."""
     delegate = there(other.path, timeout=Seconds(1.0))
     theirs = DelegateImages(delegate, 60)
     other.images[IMAGE] = cri.Image(id=IMAGE)
@@ -132,7 +132,7 @@ async def test_more_images_than_there_can_be_are_not_read(other: OtherRuntime, d
 
 
 async def test_a_delegate_that_was_never_there_has_no_images(other: OtherRuntime) -> None:
-    """Under any form of an image's name, not only its id."""
+    """Under any form of an image's name, not only the id."""
     await other.die()
     delegate = Delegate(delegate_config(other.path))
     ours = OurImages()

@@ -81,10 +81,10 @@ def info(*entries: cri.FilesystemUsage) -> cri.ImageFsInfoResponse:
     [
         # One disk: the sum, at our path.
         ({"/x": Disk(1, 0.5), "/c": Disk(1, 0.5)}, [("/x", 30, 3)]),
-        # Two: the kubelet looks at the first, so that is the one that is nearer its end.
+        # Two disks: the kubelet looks at the first entry, therefore the fuller disk comes first.
         ({"/x": Disk(1, 0.5), "/c": Disk(2, 0.4)}, [("/x", 10, 1), ("/c", 20, 2)]),
         ({"/x": Disk(1, 0.5), "/c": Disk(2, 0.6)}, [("/c", 20, 2), ("/x", 10, 1)]),
-        # A path that is not there is another disk, of which nothing is known.
+        # A missing path is another disk with unknown figures.
         ({"/x": Disk(1, 0.5)}, [("/x", 10, 1), ("/c", 20, 2)]),
     ],
 )
@@ -124,7 +124,7 @@ def test_credentials_are_for_the_repository_that_they_were_shown_to() -> None:
     assert memory.auth(names.parse("registry.example/a/b:2")) == AUTH
     for other in ("registry.example/a:1", "registry.example/a/b/c", "other.example/a/b"):
         assert memory.auth(names.parse(other)) is None
-    # One that pulls without any takes nobody's away.
+    # A pull without credentials removes no other pull's credentials.
     memory.pulled("registry.example/a/b:1", Owner.OURS, cri.AuthConfig())
     assert memory.auth(names.parse("registry.example/a/b")) == AUTH
 

@@ -30,7 +30,7 @@ async def streamed(ours: Rig, **fields: Any) -> list[str]:
 
 
 def pods_of(other: OtherRuntime, *after: Any) -> Any:
-    """A stream of its pods, one in each message, and then ``after``."""
+    """A stream of the delegate's pods, one in each message, and then ``after``."""
 
     async def stream(request: bytes) -> AsyncIterator[Any]:
         for pod in other.pods.values():
@@ -73,7 +73,7 @@ async def test_a_delegate_with_streams(mixed: Mixed) -> None:
 async def test_a_stream_that_breaks_off_or_falls_silent(
     short_path: Path, other: OtherRuntime, end: Any
 ) -> None:
-    """The missing items are shown from its last word, each once."""
+    """The missing items are shown from the cached list, each once."""
     async with in_front_of(short_path, other.path, timeout=Seconds(1.0)) as ours:
         mine = await ours.pod("web", handler="xenpod")
         first, second = other.has_pod("a" * 64), other.has_pod("b" * 64)
@@ -142,7 +142,7 @@ class Told:
 
 
 async def subscribed(mixed: Mixed, told: Told) -> Any:
-    """A subscription to events, on which the first one of the delegate has come."""
+    """A subscription to events, after the first event of the delegate."""
     events = mixed.ours.cri.GetContainerEvents(cri.GetEventsRequest())
     told.said.put_nowait(event("first"))
     assert (await events.read()).container_id == "first"
@@ -186,7 +186,7 @@ async def test_events_are_taken_up_again(mixed: Mixed) -> None:
 
 
 async def test_what_changed_meanwhile_is_told(mixed: Mixed) -> None:
-    """The subscriber's stream goes on, so it would not list by itself."""
+    """The subscriber's stream continues, and no list would follow."""
     other, told = mixed.other, Told(mixed.other)
     pod, gone = other.has_pod("a" * 64), other.has_pod("b" * 64)
     ended, same = other.has_container("c" * 64, pod.id), other.has_container("d" * 64, pod.id)
@@ -242,7 +242,9 @@ async def test_what_changed_meanwhile_is_told_without_statuses_that_lie(mixed: M
 
 
 async def test_no_events_without_the_delegates(mixed: Mixed) -> None:
-    """The kubelet would rely on them for all pods; so it lists, as it would with that delegate alone."""
+    """The kubelet would rely on events for all pods; without them the kubelet lists, as with the delegate
+    alone.
+    """
     early = await mixed.ours.pod("early", handler="xenpod")
     events = mixed.ours.cri.GetContainerEvents(cri.GetEventsRequest())
     with pytest.raises(grpc.aio.AioRpcError, match="it has no events") as caught:

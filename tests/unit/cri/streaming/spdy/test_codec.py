@@ -1,4 +1,4 @@
-"""The SPDY codec: what goes in comes out, however it is cut; garbage never gets further than an error."""
+"""The SPDY codec: decoded frames equal encoded frames for any chunks; garbage gives an error only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cri.streaming.spdy.frames import (
 )
 from cri.streaming.spdy.headers import MAX_BLOCK, MAX_HEADERS, Compressor, Decompressor, dictionary
 
-# What client-go's SPDY executor sends for `exec -i` with the input "hello world\n" (sub-protocol v4).
+# Bytes of client-go's SPDY executor for `exec -i` with the input "hello world\n" (sub-protocol v4).
 CLIENT_GO = bytes.fromhex(
     "800300010000002a0000000100000000000078f9e3c6a7c26260606004a7"
     "b392a2d4c45c6851c29a5a54945f04000000ffff80030001000000170000"

@@ -190,7 +190,7 @@ def test_the_unit_of_a_caller_is_in_its_control_group(monkeypatch: pytest.Monkey
 
 
 def filled(kind: Any, depth: int = 5) -> Message:
-    """A message with the secret in every text, of every message in it."""
+    """A message with the secret in every text, including nested messages."""
     message = message_factory.GetMessageClass(kind)()
     for field in kind.fields:
         inner = field.message_type
@@ -353,11 +353,11 @@ def test_half_a_line_of_a_killed_daemon_is_no_cut(tmp_path: Path) -> None:
     assert verify_folder(tmp_path).wrong == [] and len(entries(tmp_path)) == 3
 
 
-# The log does not wait, and says how much it lost.
+# The log does not wait, and records the number of lost entries.
 
 
 class SlowSink:
-    """Writes nothing until a test allows it; fails as often as told."""
+    """Writes nothing until the test's signal; fails the given number of times."""
 
     def __init__(self, failures: int = 0) -> None:
         self.may = threading.Event()

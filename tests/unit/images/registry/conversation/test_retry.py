@@ -53,7 +53,7 @@ def test_retries_end_at_their_limit() -> None:
     ],
 )
 async def test_sources_in_turn(causes: list[str], told: str, asked: str) -> None:
-    """The first source that succeeds; else the last source's fault, with the earlier faults."""
+    """The first source with a success; or the last source's fault, with the earlier faults."""
     tried: list[str] = []
 
     def read(source: Any, token: CancelToken) -> str:

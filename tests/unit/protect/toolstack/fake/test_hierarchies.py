@@ -1,4 +1,4 @@
-"""Which control groups the fake toolstack takes, on hosts of every kind."""
+"""The control groups of the fake toolstack, on hosts of every kind."""
 
 from __future__ import annotations
 

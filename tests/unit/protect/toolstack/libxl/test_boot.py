@@ -1,4 +1,4 @@
-"""What zones boot: kernels found and unpacked, command lines, domains in libxl's words."""
+"""The boot of zones: kernels found and unpacked, command lines, domains in libxl's words."""
 
 from __future__ import annotations
 

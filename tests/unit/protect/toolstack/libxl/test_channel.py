@@ -25,7 +25,7 @@ from xenbind.errors import RingsTooLarge
 
 
 class Ring:
-    """What xenbind.vchan.VchanClient is, over a socket pair: the test is the guest at ``guest``."""
+    """A VchanClient of xenbind.vchan over a socket pair: the test is the guest at ``guest``."""
 
     def __init__(self) -> None:
         ours, self.guest = socket.socketpair()
@@ -139,7 +139,7 @@ async def test_a_cancelled_read_loses_nothing(ring: Ring) -> None:
 
 
 async def test_a_guest_that_notifies_again_and_again_is_heard_once_a_turn(ring: Ring) -> None:
-    """Its zone's turn may come late, and until then the loop has no work for the guest."""
+    """Its zone's turn may come late, and until the turn the loop has no work for the guest."""
     transport = VchanTransport(ring)  # type: ignore[arg-type]
     reading = transport.read(10)
     woken = reading.send(None)
@@ -187,7 +187,7 @@ class MemoryStore:
 
 
 class Guest:
-    """Serves rings by path; a path that is not served cannot be connected to."""
+    """Serves rings by path; a connect to an unserved path fails."""
 
     def __init__(self) -> None:
         self.served: dict[str, Ring] = {}
@@ -281,7 +281,7 @@ async def test_used_epoch_written_by_the_guest_does_not_count(
 async def test_a_claimed_epoch_that_nobody_has_is_knocked_at(
     channels: VchanChannels, store: MemoryStore, guest: Guest
 ) -> None:
-    """As a killed daemon leaves it: the agent sees a client go, and serves the next."""
+    """After a killed daemon: the agent sees the end of a client, and serves the next."""
     abandoned = guest.serve(1)
     store.set("agent-epoch", b"1")
     store.set("agent-used", b"1")

@@ -1,4 +1,4 @@
-"""Modes of a kernel, by its notes; domains that their kernel, their label or the host forbids."""
+"""Modes of a kernel, by its notes; domains forbidden by their kernel, their label or the host."""
 
 from __future__ import annotations
 

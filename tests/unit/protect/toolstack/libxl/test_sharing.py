@@ -1,4 +1,4 @@
-"""The file servers of domains, as the toolstack keeps them: a script stands for hostc/fileserver."""
+"""The toolstack's file servers of domains: a script stands for hostc/fileserver."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def spec(folder: Path, workload_id: str, *devices: DeviceRequest, config: object
 
 
 def recorded(manager: ZoneManager, zone_id: str = "z1") -> list[tuple[str, bool]]:
-    """The devices of the zone's record; what is believed is the same."""
+    """The devices of the zone's record, equal to the ledger's."""
     saved = {one.id: one for one in manager.store.load().zones}[zone_id]
     assert saved.devices == manager.zones[zone_id].zone.devices
     return [(one.label, one.ready) for one in saved.devices]

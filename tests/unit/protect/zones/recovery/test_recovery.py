@@ -119,7 +119,7 @@ async def test_repeated_destroy_does_not_touch_a_new_zone_with_the_same_id(
         await destroy.destroy(manager, "z1")
     toolstack.failing.clear()
     old = manager.zones["z1"]
-    async with old.lock:  # the patrol's second try waits for it
+    async with old.lock:  # the patrol's second try waits
         again = asyncio.create_task(reconcile.reconcile(manager, reconcile.RecordedZone(old, None, None)))
         await asyncio.sleep(0)
         manager.drop_zone(old)

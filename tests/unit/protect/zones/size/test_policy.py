@@ -1,4 +1,4 @@
-"""The dynamic memory policy: a table of cases, its hysteresis, and a zone that follows the policy."""
+"""The dynamic memory policy: a table of cases, its hysteresis, and a zone under the policy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BOUNDS = Bounds(128 * MIB, 1024 * MIB)
         (256, 31, 0, 304, 0),
         (256, 0, 3, 336, 0),
         (512, 10, 0, 656, 0),
-        # as far as its most, and no further
+        # up to its maximum, and no further
         (900, 0, 0, 1024, 0),
         (1024, 0, 0, 1024, 0),
         # too large, but not for long enough
@@ -41,7 +41,7 @@ BOUNDS = Bounds(128 * MIB, 1024 * MIB)
         # for long enough: the zone shrinks to its need
         (512, 400, PATIENCE - 1, 160, 0),
         (1024, 624, PATIENCE - 1, 528, 0),
-        # but not below its least size
+        # but not below its minimum
         (512, 511, PATIENCE - 1, 128, 0),
         (128, 127, PATIENCE - 1, 128, 0),
         # and not by little
@@ -140,7 +140,7 @@ async def test_a_resize_says_how_far_it_may_go(manager: ZoneManager, toolstack: 
     uses(toolstack, 50)
     assert await resize(manager, "z1", ZoneSize(memory_bytes=200 * MIB)) == []
     assert memory(manager) == 200
-    # Of a container that needs less than the pod may have already nothing follows.
+    # A container with fewer needs than the pod's present size has no effect.
     assert await resize(manager, "z1", ZoneSize(memory_bytes=150 * MIB), only_more=True) == []
     assert manager.zones["z1"].zone.spec.policy_limit == 200 * MIB
     assert len(await resize(manager, "z1", ZoneSize(memory_bytes=513 * MIB))) == 1

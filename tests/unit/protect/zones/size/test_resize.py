@@ -210,7 +210,8 @@ async def test_resize_refused_by_the_hypervisor_is_undone(
         toolstack.failing.add(step)
         with pytest.raises(Fault, match=step):
             await resize(manager, "z1", ZoneSize(memory_bytes=300 * MIB, vcpus=3, weight=1))
-        # The old size could not even be restored: the next start does that, and until then the memory counts.
+        # The old size could not be restored: the next start restores it, and until the start the memory
+        # counts.
         assert recorded(manager)[1] == Intent("zone.resize", data={"memory_bytes": str(300 * MIB)})
         assert manager.zones["z1"].zone.spec == SPEC
         assert manager.ledger.reserved_bytes == 300 * MIB
@@ -287,7 +288,7 @@ async def test_a_zone_that_ends_meanwhile(tmp_path: Path, toolstack: MemoryTools
 
 
 async def test_an_agent_of_an_earlier_release(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    """It cannot say the zone's size: a decrease is left out, an increase is refused."""
+    """The zone's size is unknown: a decrease is left out, an increase is refused."""
     async with running(tmp_path, toolstack) as manager:
         toolstack.resizes = False
         await launch.launch(manager, SPEC)

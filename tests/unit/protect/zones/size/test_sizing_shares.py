@@ -100,7 +100,7 @@ async def test_shares_refused_by_the_hypervisor_are_not_shown(
 
 
 async def test_after_a_restart_what_is_recorded_is_held(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    """Whatever the hypervisor holds: the daemon may have died, or somebody else may have set shares."""
+    """For any shares of the hypervisor: the daemon may have died, or an operator may have set shares."""
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, spec())
         manager.store.save_zone(replace(manager.zones["z1"].zone, spec=spec(CpuShares(9, 9))), None)

@@ -84,7 +84,7 @@ async def test_clock_is_set_when_the_zone_is_made(manager: ZoneManager, toolstac
 
 
 async def test_late_answers_count_less(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
-    """Halved, a round trip of 2 s would say that the zone is a second wrong."""
+    """Half of a round trip of 2 s would put the zone's clock a second wrong."""
     agent = await _launched(manager, toolstack)
     lags: Iterator[float] = iter((2.0, 0.5))
     agent.clock_lag = lambda: next(lags, 0.0)
@@ -105,7 +105,7 @@ async def test_nothing_but_late_answers_corrects_nothing_that_may_be_right(
 
 
 async def test_after_a_pause_it_is_set_at_once(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
-    """A paused zone answers nothing; its clock stands still until it goes on."""
+    """A paused zone answers nothing; its clock stands still until the end of the pause."""
     agent = await _launched(manager, toolstack)
     agent.reading.clear()
     clock.begin(manager, manager.zones["z1"])

@@ -1,4 +1,4 @@
-"""A paused zone: nothing is asked of it, nobody ends it, and a restart of protectd leaves it paused."""
+"""A paused zone: no requests, no end for its silence, and a restart of protectd leaves the zone paused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host's settings for zones: the message for each as Debian leaves it, and as it should be."""
+"""The host's settings for zones: the message for each in Debian's default, and in the right state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loss of a domain's disk, over a xenstore and a libxl in memory: callers that its guest can hold up."""
+"""Loss of a domain's disk, over a xenstore and a libxl in memory: its guest can delay callers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xenbind import errors
 
 
 class MemoryXen:
-    """libxl's view of disks, and xenstore with its watches; it is ``Workers`` and ``AsyncStore`` at once."""
+    """libxl's view of disks, and xenstore with its watches: ``Workers`` and ``AsyncStore`` at once."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, bytes] = {}
@@ -151,7 +151,7 @@ async def test_nothing_is_taken_from_the_next_domain_of_its_number(xen: MemoryXe
 
 
 async def test_two_who_detach_the_same_one_do_so_once(xen: MemoryXen, known: Known) -> None:
-    """Else the second caller would take a disk attached since then under the same name."""
+    """Otherwise the second caller would take a later disk of the same name."""
     xen.attach("xvda")
     disks = _disks(xen, 3600)
     detaching = [asyncio.create_task(disks.detach(known, "xvda")) for _ in range(2)]

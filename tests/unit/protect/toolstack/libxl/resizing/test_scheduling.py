@@ -66,7 +66,7 @@ async def test_each_vcpu_has_its_part_of_the_weight(xen: FakeXen, scheduler: Sch
 
 
 async def test_vcpus_that_were_not_given_add_nothing(xen: FakeXen) -> None:
-    """A guest can start every vCPU of its creation, whatever xenstore says."""
+    """A guest can start every vCPU of its creation, for any content of xenstore."""
     xen.vcpus = 4
     one = made(xen, Scheduler.CREDIT2)
     for shares in (CpuShares(), CpuShares(256, 150), CpuShares(256, 30)):

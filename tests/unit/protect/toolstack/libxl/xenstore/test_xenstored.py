@@ -24,7 +24,7 @@ MARK = '{"id": "z1"}'
 
 
 class MemoryXenstored:
-    """The daemon: its tree, and whether it lives."""
+    """The daemon: its tree, and its liveness."""
 
     def __init__(self) -> None:
         self.tree: dict[str, bytes] = {}
