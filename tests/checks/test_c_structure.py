@@ -129,7 +129,7 @@ def test_no_cycle_in_the_agent(agent: Tree) -> None:
     assert agent.cycle() == []
 
 
-def test_no_room_of_the_agent_needs_one_above_it(agent: Tree) -> None:
+def test_no_room_of_the_agent_needs_a_higher_room(agent: Tree) -> None:
     assert agent.upward(ROOMS) == []
 
 

@@ -89,7 +89,7 @@ def test_a_seed_draws_the_same_again() -> None:
     assert max(Counter((one.path, one.line, one.kind) for one in first).values()) == 1
 
 
-def test_probes_tell_which_test_runs_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_name_the_tests_of_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     every = dict(enumerate(mutants(PATH, SOURCE)))
     file = tmp_path / "probes"
     file.touch()

@@ -69,7 +69,7 @@ def test_folders_with_many_files_are_noted() -> None:
         note(f"{folder} has {count} files and folders; more than {SIBLINGS} may miss a level")
 
 
-def test_a_class_name_names_one_class() -> None:
+def test_class_names_are_unique() -> None:
     owners: defaultdict[str, list[str]] = defaultdict(list)
     for path in product():
         for name in classes(path):
@@ -79,7 +79,7 @@ def test_a_class_name_names_one_class() -> None:
     assert shared == {}
 
 
-def test_only_one_module_shields() -> None:
+def test_a_single_module_shields() -> None:
     shields = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in product()
@@ -94,7 +94,7 @@ def test_only_one_module_shields() -> None:
 @pytest.mark.parametrize(
     "page", [str(path.relative_to(ROOT)) for path in tracked("*.md") if path.name != "CHANGELOG.md"]
 )
-def test_pages_name_files_that_exist(page: str) -> None:
+def test_pages_name_existing_files(page: str) -> None:
     named = {match.rstrip("/") for match in _PATH.findall((ROOT / page).read_text())}
     of_one_file = [name for name in sorted(named) if not _MADE_OR_MANY.search(name)]
     gone = [name for name in of_one_file if not any(ROOT.glob(name))]
@@ -112,7 +112,7 @@ def test_each_start_of_a_process_settles_the_child() -> None:
     assert sum(bool(starts.search(text)) for text in found.values()) >= 5
 
 
-def test_c_and_python_agree_on_what_a_child_is() -> None:
+def test_c_and_python_agree_on_the_score_of_a_child() -> None:
     from daemonkit.host.children import SCORE
 
     text = (ROOT / "hostc/common/ordinary.c").read_text()

@@ -102,7 +102,7 @@ def test_no_daemon_has_mounts_of_its_own(unit: str) -> None:
 
 
 @pytest.mark.parametrize("daemon", DAEMONS)
-def test_a_daemon_that_hangs_is_ended_and_one_whose_child_the_kernel_ends_is_not(daemon: str) -> None:
+def test_a_hanging_daemon_is_ended_and_survives_the_oom_kill_of_a_child(daemon: str) -> None:
     lines = (UNITS / f"{daemon}.service").read_text().splitlines()
     assert {"Type=notify", "NotifyAccess=main", "WatchdogSec=60", "Restart=always"} <= set(lines)
     # Without the option systemd stops the daemon if the kernel ends one of its converters.
@@ -110,7 +110,7 @@ def test_a_daemon_that_hangs_is_ended_and_one_whose_child_the_kernel_ends_is_not
 
 
 @pytest.mark.parametrize("daemon", DAEMONS)
-def test_a_daemon_has_a_bound_of_memory_that_it_reaches_after_its_children(daemon: str) -> None:
+def test_children_reach_the_memory_limit_before_their_daemon(daemon: str) -> None:
     said = sections(UNITS / f"{daemon}.service")["Service"]
     # MemoryHigh would slow down the daemon for its children's memory.
     assert said["MemoryMax"] == ["2G"] and "MemoryHigh" not in said
@@ -118,7 +118,7 @@ def test_a_daemon_has_a_bound_of_memory_that_it_reaches_after_its_children(daemo
     assert runtime.MEMORY_BUDGET + manager.MEMORY_BUDGET <= (512 << 20) - 2 * (128 << 20)
 
 
-def test_units_leave_the_rights_that_workers_are_confined_with() -> None:
+def test_units_keep_the_rights_for_confining_workers() -> None:
     """A daemon needs rights to give a worker a new namespace, root directory and user."""
     said = sections(UNITS / "xenpod-cri.service")["Service"]
     assert said["NoNewPrivileges"] == ["yes"]
@@ -151,14 +151,14 @@ def test_zones_end_with_the_host_and_not_with_their_daemon() -> None:
 
 
 @pytest.mark.parametrize("unit", ["protectd", "xenpod-zones"])
-def test_units_that_need_xen_start_after_all_units_of_xen(unit: str) -> None:
+def test_units_with_xen_start_after_all_units_of_xen(unit: str) -> None:
     """Debian 12 and 13 have xen.service, of an init script or for it; Xen's own units are two."""
     after = " ".join(sections(UNITS / f"{unit}.service")["Unit"]["After"]).split()
     assert {"xen.service", "xenstored.service", "xenconsoled.service"} <= set(after)
 
 
 @pytest.mark.parametrize("daemon", DAEMONS)
-def test_no_daemon_ends_zones_when_it_is_stopped(daemon: str) -> None:
+def test_a_stopped_daemon_ends_no_zone(daemon: str) -> None:
     text = (UNITS / f"{daemon}.service").read_text()
     assert "KillMode=process" in text and "ExecStop" not in text
 

@@ -45,7 +45,7 @@ async def nobody_has(image: Path) -> None:
     await until(lambda: not attached(image))
 
 
-async def test_the_device_is_the_file_and_lives_as_long_as_it_is_open(image: Path) -> None:
+async def test_the_device_shows_the_file_and_lives_while_open(image: Path) -> None:
     loop = await attach_loop(image)
     status = os.stat(loop.path)
     assert (os.major(status.st_rdev), os.minor(status.st_rdev)) == (loop.major, loop.minor)

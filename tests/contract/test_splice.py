@@ -68,7 +68,7 @@ def guest() -> Iterator[Guest]:
         yield guest
 
 
-async def test_routes_in_an_order_that_works(pod_network: PodNetwork, guest: Guest) -> None:
+async def test_routes_come_in_a_working_order(pod_network: PodNetwork, guest: Guest) -> None:
     """As calico (a gateway by a link route), and with onlink and IPv6 routes."""
     for command in (
         "route del default",
@@ -97,7 +97,7 @@ async def test_routes_in_an_order_that_works(pod_network: PodNetwork, guest: Gue
     assert found.mac.hex(":") in pod_network.ip("pod", "link show eth0")
 
 
-async def test_more_routes_than_one_part_of_an_answer(
+async def test_routes_beyond_a_single_part_of_an_answer_are_read(
     pod_network: PodNetwork, guest: Guest, tmp_path: Path
 ) -> None:
     wanted = {GuestRoute(f"10.{n // 256}.{n % 256}.0/24", "10.77.0.9") for n in range(2000)}
@@ -234,7 +234,7 @@ async def test_an_interface_is_brought_early(pod_network: PodNetwork, guest: Gue
     assert pod_network.ping("10.77.0.5")
 
 
-async def test_path_that_is_no_namespace_is_refused(guest: Guest, tmp_path: Path) -> None:
+async def test_path_of_another_kind_than_a_namespace_is_refused(guest: Guest, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Missing):
         await splice(guest.name, str(tmp_path / "file"), "eth0")
@@ -242,7 +242,7 @@ async def test_path_that_is_no_namespace_is_refused(guest: Guest, tmp_path: Path
         await splice(guest.name, str(tmp_path / "nothing"), "eth0")
 
 
-async def test_an_interface_that_is_nowhere(pod_network: PodNetwork, guest: Guest) -> None:
+async def test_a_missing_interface_is_an_error(pod_network: PodNetwork, guest: Guest) -> None:
     with pytest.raises(Missing, match="eth9"):
         await splice(guest.name, pod_network.path, "eth9")
     assert guest.name in os.listdir("/sys/class/net"), "it moved although nothing waits for it"
@@ -254,7 +254,7 @@ async def test_an_interface_that_is_nowhere(pod_network: PodNetwork, guest: Gues
         await splice(guest.name, pod_network.path, "a-name-too-long-for-any")
 
 
-async def test_an_interface_that_goes_away_midway(
+async def test_an_interface_removed_midway_is_an_error(
     pod_network: PodNetwork, guest: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_program = links.add_program

@@ -67,7 +67,7 @@ async def present(stage: Stage, info: DomainInfo) -> DomainInfo:
     return now
 
 
-async def test_a_domain_is_paused_until_it_is_let_run(stage: Stage) -> None:
+async def test_a_new_domain_is_paused_until_unpause(stage: Stage) -> None:
     info = await stage.create(vcpus=1)
     assert info.state is DomainState.PAUSED
     assert (info.memory_bytes, info.vcpus, info.shutdown_reason) == (stage.spec().memory_bytes, 1, None)
@@ -83,7 +83,7 @@ async def test_a_domain_is_paused_until_it_is_let_run(stage: Stage) -> None:
     assert after.state is DomainState.RUNNING and after.cpu_time_ns > before
 
 
-async def test_nothing_runs_while_it_is_paused_again(stage: Stage) -> None:
+async def test_nothing_runs_in_a_domain_paused_again(stage: Stage) -> None:
     info = await stage.create(vcpus=1)
     await stage.toolstack.unpause(info.id)
     agent = await stage.connect(info.id)
@@ -180,7 +180,7 @@ async def test_a_domain_takes_no_more_than_was_said(stage: Stage) -> None:
     assert info.uuid not in (await stage.toolstack.memory()).domains
 
 
-async def test_another_kernel_or_a_word_about_it(stage: Stage, tmp_path: Path) -> None:
+async def test_another_kernel_is_checked_or_refused(stage: Stage, tmp_path: Path) -> None:
     """tests/xen/inside/test_kernel.py boots a kernel in the mode."""
     (tmp_path / "image").write_bytes(b"no kernel")
     own = (await stage.toolstack.physical_info()).kernels
@@ -190,7 +190,7 @@ async def test_another_kernel_or_a_word_about_it(stage: Stage, tmp_path: Path) -
     assert await stage.info(wanted.uuid) is None
 
 
-async def test_capabilities_say_the_modes_that_domains_can_have(stage: Stage) -> None:
+async def test_capabilities_list_the_possible_modes(stage: Stage) -> None:
     can = stage.toolstack.capabilities()
     assert can.hvm or not can.hap
     assert can.numa_nodes >= 1
@@ -222,7 +222,7 @@ async def test_a_clock_of_its_own_or_the_hosts(stage: Stage) -> None:
     assert time.time_ns() - before < hour // 2, "the host's clock was set"
 
 
-async def test_a_label_or_a_word_about_it(stage: Stage) -> None:
+async def test_an_unknown_label_is_refused(stage: Stage) -> None:
     """The domain would have no enforcement: libxl alone makes the domain, with a warning in its log."""
     wanted = stage.spec(seclabel="nobody_u:nobody_r:nothing_t")
     flask = stage.toolstack.capabilities().flask
@@ -282,7 +282,7 @@ async def test_a_cancelled_attach_has_ended(stage: Stage, images: tuple[Path, Pa
     assert await stage.toolstack.disks(info.id) == ["xvda"]
 
 
-async def test_close_waits_for_a_create_whose_caller_went_away(stage: Stage) -> None:
+async def test_close_waits_for_an_abandoned_create(stage: Stage) -> None:
     wanted = stage.spec()
     creating = asyncio.create_task(stage.toolstack.create(wanted))
     await asyncio.sleep(0)
@@ -407,7 +407,7 @@ async def test_disks_over_each_other(stage: Stage, images: tuple[Path, Path]) ->
     assert await agent.run("c2", "xvdba xvda", "cat", "/marker") == (0, b"one\n")
 
 
-async def test_a_guest_that_keeps_its_disks_holds_up_nobody_and_not_its_own_end(
+async def test_a_guest_with_unreleased_disks_delays_no_call_and_not_its_end(
     stage: Stage, images: tuple[Path, Path]
 ) -> None:
     """The guest is paused and never agrees, and has more disks than protectd has threads."""
@@ -430,7 +430,7 @@ async def test_a_guest_that_keeps_its_disks_holds_up_nobody_and_not_its_own_end(
     assert await stage.info(evil.uuid) is None
 
 
-async def test_disks_that_cannot_be(stage: Stage, images: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_impossible_disks_are_refused(stage: Stage, images: tuple[Path, Path], tmp_path: Path) -> None:
     info = await stage.create()
     odd = tmp_path / "odd"
     odd.write_bytes(bytes(513))
@@ -469,7 +469,9 @@ async def test_a_spliced_interface_is_the_pods_end(stage: Stage, pod_network: Po
     assert next(each for each in stats if each.name == "eth0").rx_packets >= 4
 
 
-async def test_an_interface_is_born_where_it_is_wanted(stage: Stage, pod_network: PodNetwork) -> None:
+async def test_an_interface_is_created_in_the_requested_namespace(
+    stage: Stage, pod_network: PodNetwork
+) -> None:
     agent = await stage.boot(interfaces=1, netns=pod_network.path)
     name = await stage.toolstack.host_interface(agent.domain, 0)
     await until(lambda: name in pod_network.interfaces(), PATIENCE)
@@ -514,7 +516,7 @@ async def test_a_splice_to_nothing(stage: Stage, pod_network: PodNetwork) -> Non
 # -- the channel
 
 
-async def test_a_new_connection_replaces_the_one_before(stage: Stage) -> None:
+async def test_a_new_connection_replaces_the_last_connection(stage: Stage) -> None:
     info = await stage.create()
     await stage.toolstack.unpause(info.id)
     first = await asyncio.wait_for(stage.toolstack.open_channel(info.id), PATIENCE)  # a Link would come again
@@ -584,7 +586,7 @@ async def test_after_a_restart_all_is_found_again(stage: Stage, images: tuple[Pa
     assert await soon(anext(deaths)) == DomainDeath(paused.uuid, ShutdownReason.DESTROYED)
 
 
-async def test_an_end_that_nobody_watched_is_told(stage: Stage) -> None:
+async def test_an_end_nobody_watched_is_reported(stage: Stage) -> None:
     agent = await stage.boot()
     info = next(i for i in await stage.toolstack.list() if i.id == agent.domain)
     deaths = stage.toolstack.deaths()

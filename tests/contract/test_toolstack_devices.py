@@ -100,7 +100,7 @@ async def test_device_in_use_by_the_host_or_another_zone_is_refused(
     await stage.toolstack.attach_disk(second.id, wanted)
 
 
-async def test_pci_functions_that_cannot_be(stage: Stage) -> None:
+async def test_impossible_pci_functions_are_refused(stage: Stage) -> None:
     """Neither host has an IOMMU here; a test on a host with an IOMMU shows that one works."""
     info = await stage.create()
     here = sorted(entry.name for entry in Path("/sys/bus/pci/devices").iterdir()) if IN_DOM0 else []
@@ -117,7 +117,7 @@ async def test_pci_functions_that_cannot_be(stage: Stage) -> None:
     await stage.toolstack.detach_pci(info.id, NO_FUNCTION)
 
 
-async def test_path_that_is_no_block_device_is_refused(
+async def test_path_of_another_kind_than_a_block_device_is_refused(
     stage: Stage, images: tuple[Path, Path], tmp_path: Path
 ) -> None:
     info = await stage.create()

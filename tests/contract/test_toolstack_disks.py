@@ -16,7 +16,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 pytestmark = pytest.mark.root
 
 
-async def test_a_disk_that_the_guest_writes_comes_and_goes_on_the_host(
+async def test_a_writable_disk_is_created_and_removed_on_the_host(
     stage: Stage, images: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """A scratch disk, attached before the start: its file has the written blocks only."""

@@ -57,7 +57,7 @@ async def boot(stage: Stage, area: Area, images: tuple[Path, Path]) -> Guest:
     return Guest(agent)
 
 
-async def test_volume_is_seen_while_it_is_shown_and_gone_once_detached(
+async def test_volume_is_seen_while_shown_and_gone_once_detached(
     stage: Stage, images: tuple[Path, Path], area: Area, source: Path
 ) -> None:
     guest = await boot(stage, area, images)
@@ -97,7 +97,7 @@ async def test_shared_directory_and_read_only_volumes_cannot_be_written(
     assert os.listdir(source) == ["marker"] and (source / "marker").read_text() == "of the host\n"
 
 
-async def test_mounts_below_a_volume_are_seen_when_it_follows_the_host(
+async def test_mounts_below_a_following_volume_are_seen(
     stage: Stage, images: tuple[Path, Path], area: Area, source: Path, tmp_path: Path
 ) -> None:
     guest = await boot(stage, area, images)
@@ -141,7 +141,7 @@ async def test_shared_directory_outlives_the_domain_and_the_toolstack(
     assert await guest.sh("cat /v/marker", "w/1") == (0, "of the host\n"), "mounted after the restart"
 
 
-async def test_a_directory_that_is_not_there(stage: Stage, tmp_path: Path) -> None:
+async def test_a_missing_directory_is_an_error(stage: Stage, tmp_path: Path) -> None:
     wanted = stage.spec(shared=tmp_path / "nothing")
     with pytest.raises(Missing):
         await stage.toolstack.create(wanted)

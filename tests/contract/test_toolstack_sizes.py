@@ -62,7 +62,7 @@ async def test_memory_beyond_its_maximum_or_the_hosts(stage: Stage) -> None:
             await stage.toolstack.set_vcpus(gone, 1)
 
 
-async def test_memory_that_the_host_does_not_have(stage: Stage) -> None:
+async def test_memory_beyond_the_host_is_refused(stage: Stage) -> None:
     free = (await stage.toolstack.physical_info()).free_memory_bytes // MIB * MIB
     begin, most = free // 2, free + 512 * MIB
     info = await stage.create(memory_bytes=begin, memory_max_bytes=most)
@@ -90,7 +90,7 @@ async def test_vcpus_come_and_go(stage: Stage) -> None:
             await stage.toolstack.set_vcpus(agent.domain, wrong)
 
 
-async def test_vcpus_that_it_was_not_given_add_nothing_to_its_cap(stage: Stage) -> None:
+async def test_offline_vcpus_add_nothing_to_the_cap(stage: Stage) -> None:
     """A guest may start the vCPUs without a request."""
     info = await stage.create(vcpus=1, vcpus_max=4)
     await stage.toolstack.set_shares(info.id, CpuShares())
@@ -115,7 +115,7 @@ async def test_a_size_outlives_the_daemon(stage: Stage) -> None:
         await stage.toolstack.set_memory(info.id, begin + 33 * MIB)
 
 
-async def test_a_container_sees_it(stage: Stage, images: tuple[Path, Path]) -> None:
+async def test_a_container_sees_the_new_size(stage: Stage, images: tuple[Path, Path]) -> None:
     """Figures of nproc and /proc/meminfo, by the guest's kernel."""
     if not (await stage.toolstack.physical_info()).security_boundary:
         pytest.skip("the fake's zones share the host's kernel")
@@ -167,7 +167,7 @@ async def _said(data: bytes, text: bytes) -> bool:
     return text in data
 
 
-async def test_a_pool_of_cpus_or_a_word_about_it(stage: Stage) -> None:
+async def test_a_pool_of_cpus_is_used_or_refused(stage: Stage) -> None:
     wanted = stage.spec(cpupool="no-such-pool")
     with pytest.raises(Missing, match="no pool of CPUs no-such-pool"):
         await stage.toolstack.create(wanted)

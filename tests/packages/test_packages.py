@@ -83,7 +83,7 @@ def test_installed_packages_work_and_purged_packages_leave_no_files(machine: Mac
     assert left == set()
 
 
-def test_the_binding_is_built_for_the_headers_that_are_there(machine: Machine, packages: Path) -> None:
+def test_the_binding_is_built_for_the_installed_headers(machine: Machine, packages: Path) -> None:
     install(machine, packages, "xenpod", "xenpod-guest", "xenpod-libxl")
     python = "/usr/lib/xenpod/venv/bin/python3"
     path = machine.run(python, "-c", "from xenbind import _libxl; print(_libxl.__file__)").strip()

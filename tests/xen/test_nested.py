@@ -134,7 +134,7 @@ def test_the_command_s_exit_code_and_output_come_back(tmp_path: Path) -> None:
     assert not Path("/changed-in-dom0-only").exists()
 
 
-def test_a_machine_that_hangs_is_switched_off(tmp_path: Path) -> None:
+def test_a_hanging_machine_is_switched_off(tmp_path: Path) -> None:
     try:
         outcome = machine.run(["true"], folder=tmp_path, deadline=1.0)
     except NotInstalled as error:

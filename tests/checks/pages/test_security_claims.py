@@ -72,6 +72,6 @@ def test_a_claim_without_a_test_is_found(last: str) -> None:
     assert unproven(table.replace(f"| {last} |", "| `test_x` |")) == []
 
 
-def test_readers_are_led_to_it() -> None:
+def test_readers_find_a_link_to_the_page() -> None:
     for page in ("README.md", "docs/architecture.md", "docs/operations/README.md"):
         assert "security.md" in (ROOT / page).read_text(), page

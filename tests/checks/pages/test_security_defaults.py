@@ -9,7 +9,7 @@ from cri.config import CriConfig, HandlerConfig
 PAGE = (Path(__file__).resolve().parents[3] / "docs/security.md").read_text()
 
 
-def test_the_page_knows_the_annotations_that_pods_may_carry_by_default() -> None:
+def test_the_page_has_the_default_annotations() -> None:
     allowed = HandlerConfig().annotations
     (line,) = [line for line in PAGE.splitlines() if line.startswith("- Leave `annotations` of handlers")]
     assert tuple(word for word in line.split("`") if word.startswith("xenpod.dev/")) == allowed

@@ -73,7 +73,7 @@ def test_readiness_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abst
         assert manager.recv(100) == b"STOPPING=1"
 
 
-def test_no_manager_is_fine_and_a_dead_one_is_said(
+def test_a_missing_manager_is_fine_and_a_dead_manager_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
@@ -135,7 +135,7 @@ def test_a_misspelt_step_is_refused(tmp_path: Path, wrong: str) -> None:
 @pytest.mark.parametrize(
     "call", ['checkpoint("Not A Name")', "checkpoint(name)", 'checkpoint(f"run.{name}")']
 )
-def test_a_step_that_nobody_could_arm_is_refused(tmp_path: Path, call: str) -> None:
+def test_a_step_with_an_invalid_name_is_refused(tmp_path: Path, call: str) -> None:
     done = stepping(tmp_path, "run.one", _STEPS.replace('checkpoint("run.two")', call))
     assert done.returncode == 1 and not done.stdout
     assert "steps.py:6: checkpoint(" in done.stderr and "want lower-case words" in done.stderr
@@ -192,7 +192,7 @@ def test_a_daemon_serves_with_its_configuration(tmp_path: Path, root_logger: log
         ),
     ],
 )
-def test_a_daemon_that_cannot_start_says_why(
+def test_a_failed_start_has_its_reason(
     tmp_path: Path, root_logger: logging.Logger, capsys: pytest.CaptureFixture[str], text: str, said: str
 ) -> None:
     assert start(tmp_path, text) == (2, [])
@@ -238,7 +238,7 @@ def test_a_daemon_lists_its_checkpoints_without_a_configuration(
     assert capsys.readouterr().out.split() == checkpoints.names()
 
 
-def test_a_lock_has_one_holder(tmp_path: Path) -> None:
+def test_a_lock_has_a_single_holder(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with lifecycle.hold_lock(path, Refused("use", "it", "taken")):
         assert path.stat().st_mode & 0o777 == 0o600
@@ -272,7 +272,7 @@ def test_a_second_signal_cancels(caplog: pytest.LogCaptureFixture) -> None:
     assert "again" in caplog.text
 
 
-def test_a_fault_is_one_line_and_a_bug_keeps_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_is_a_single_line_and_a_bug_keeps_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     async def refused(stop: asyncio.Event) -> None:
         raise Refused("listen on", "/s", "taken")
 
@@ -299,7 +299,7 @@ def test_faults_of_a_task_group_are_a_line_each(caplog: pytest.LogCaptureFixture
     assert caplog.records[-1].exc_info
 
 
-def test_directories_that_cannot_be_made(tmp_path: Path) -> None:
+def test_impossible_directories_are_an_error(tmp_path: Path) -> None:
     lifecycle.make_directories(tmp_path / "a" / "b", tmp_path / "a")
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
     (tmp_path / "file").touch()

@@ -34,7 +34,7 @@ logging.getLogger("pyroute2").info("late chat")
     ]
 
 
-def test_a_library_that_repeats_itself_is_heard_once() -> None:
+def test_repeated_messages_of_a_library_are_logged_once() -> None:
     code = """
 import logging
 from daemonkit import logs

@@ -79,9 +79,7 @@ def heard(manager: socket.socket, seconds: float) -> list[bytes]:
             return found
 
 
-def test_watchdog_is_fed_while_the_loop_turns_and_not_while_it_hangs(
-    manager: socket.socket, tmp_path: Path
-) -> None:
+def test_watchdog_is_fed_only_while_the_loop_turns(manager: socket.socket, tmp_path: Path) -> None:
     with daemon(tmp_path) as process:
         while manager.recv(100) != b"READY=1":
             pass
@@ -98,7 +96,7 @@ def test_watchdog_is_fed_while_the_loop_turns_and_not_while_it_hangs(
         assert process.wait(60) == 0
 
 
-def test_daemon_ended_by_the_watchdog_says_where_it_hung(manager: socket.socket, tmp_path: Path) -> None:
+def test_daemon_ended_by_the_watchdog_logs_the_hanging_line(manager: socket.socket, tmp_path: Path) -> None:
     with daemon(tmp_path) as process:
         assert manager.recv(100)
         hang(process)

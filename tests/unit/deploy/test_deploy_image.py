@@ -70,7 +70,7 @@ def wheel(folder: Path) -> Path:
     return found
 
 
-def test_the_recipe_copies_what_the_project_is_made_of() -> None:
+def test_the_recipe_copies_the_sources_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = {name.rstrip("*") for name in project["tool"]["setuptools"]["packages"]["find"]["include"]}
     paths = {"proto" if name == "xenpod_proto" else name for name in packages}
@@ -122,7 +122,7 @@ def test_the_binding_is_built_from_the_wheel(built: Path, tmp_path: Path) -> Non
     assert Path(shown.stdout.strip()).parent == tmp_path / "xenbind", shown.stderr
 
 
-def test_what_the_recipe_runs_gives_a_program_that_runs(built: Path, tmp_path: Path) -> None:
+def test_the_recipe_builds_a_working_program(built: Path, tmp_path: Path) -> None:
     """The recipe's own commands, in another place; dependencies come from the environment of the tests."""
     commands = [text for name, text in instructions() if name == "RUN"]
     assert len(commands) == 3

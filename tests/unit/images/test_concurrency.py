@@ -43,7 +43,7 @@ async def _step() -> None:
         await asyncio.sleep(0)
 
 
-async def test_many_ask_and_one_works() -> None:
+async def test_many_callers_share_a_single_run() -> None:
     shared: SingleFlight[str] = SingleFlight()
     work = _Work()
     tasks = [asyncio.create_task(shared.run("k", work)) for _ in range(8)]
@@ -75,7 +75,7 @@ async def test_an_error_of_a_thread_does_not_keep_the_variables_of_its_calls(thr
     assert [one() for one in left] == [None]
 
 
-async def test_an_error_that_is_its_own_cause_is_raised_like_any_other(threads: WorkerThreads) -> None:
+async def test_a_self_caused_error_is_raised_like_any_other(threads: WorkerThreads) -> None:
     def fails(_: CancelToken) -> None:
         first, second = ValueError("first"), ValueError("second")
         first.__cause__, second.__cause__ = second, first
@@ -159,7 +159,7 @@ async def test_nobody_begins_anew_before_the_first_has_ended(threads: WorkerThre
     assert one.cancelled()
 
 
-async def test_a_waiter_that_is_cancelled_leaves_at_once() -> None:
+async def test_a_cancelled_waiter_leaves_at_once() -> None:
     shared: SingleFlight[str] = SingleFlight()
     work = _Work()
     one = asyncio.create_task(shared.run("k", work))
@@ -211,7 +211,7 @@ async def test_a_blocked_system_call_is_ended(threads: WorkerThreads) -> None:
     assert blocked.is_set()
 
 
-async def test_work_that_waits_for_a_thread_never_begins_once_it_is_cancelled(threads: WorkerThreads) -> None:
+async def test_cancelled_work_without_a_thread_never_begins(threads: WorkerThreads) -> None:
     begun, end, ran = threading.Event(), threading.Event(), threading.Event()
 
     def hold(_: CancelToken) -> None:
@@ -231,7 +231,7 @@ async def test_work_that_waits_for_a_thread_never_begins_once_it_is_cancelled(th
     assert not ran.is_set()
 
 
-async def test_a_thread_that_fails(threads: WorkerThreads) -> None:
+async def test_the_failure_of_a_thread_is_raised(threads: WorkerThreads) -> None:
     def work(_: CancelToken) -> None:
         raise Broken("x", "y", "z")
 
@@ -258,7 +258,7 @@ def test_nothing_is_unblocked_after_its_body() -> None:
     assert called == []
 
 
-async def test_a_group_raises_what_failed_first() -> None:
+async def test_a_group_raises_the_first_failure() -> None:
     ended = []
 
     async def fail(message: str) -> None:

@@ -156,7 +156,7 @@ async def test_somebody_else_is_away(served: Path, capsys: pytest.CaptureFixture
     assert "pull away.example/x: Connection refused [UNAVAILABLE]" in capsys.readouterr().err
 
 
-async def test_a_socket_that_a_dead_daemon_left(tmp_path: Path) -> None:
+async def test_a_socket_of_a_dead_daemon_has_advice(tmp_path: Path) -> None:
     left = tmp_path / "left.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(left))

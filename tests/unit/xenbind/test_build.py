@@ -48,7 +48,7 @@ def headers_of(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "offered_xen", lambda usr: release)
 
 
-def test_no_hypervisor_and_another_one_are_no_xen(tmp_path: Path) -> None:
+def test_a_missing_or_another_hypervisor_is_no_xen(tmp_path: Path) -> None:
     assert build.running_xen(tmp_path / "none") == ""
     hypervisor = xen(tmp_path, "4.17")
     assert build.running_xen(hypervisor) == "4.17"
@@ -85,7 +85,7 @@ def test_headers_of_the_running_xen_are_built_for(
     assert builds == ["built"], "the header is newer than the module"
 
 
-def test_a_module_that_cannot_be_used_yet_is_said(
+def test_an_unusable_module_is_reported(
     package: Path, builds: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     headers_of("4.20", monkeypatch)

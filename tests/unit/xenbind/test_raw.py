@@ -57,7 +57,7 @@ def test_without_a_hypervisor() -> None:
 
 
 @no_xen
-async def test_the_toolstack_says_what_is_missing(tmp_path: Path) -> None:
+async def test_the_toolstack_names_the_missing_part(tmp_path: Path) -> None:
     image, initramfs = tmp_path / "vmlinux", tmp_path / "initramfs"
     image.write_bytes(b"\x7fELF")
     initramfs.touch()
@@ -85,7 +85,7 @@ def test_the_compiler_fills_in_the_codes() -> None:
 
 
 @needs_binding
-def test_every_function_that_is_called_by_name_exists() -> None:
+def test_every_function_called_by_name_exists() -> None:
     sources = [file.read_text() for file in Path(errors.__file__).parent.glob("*.py")]
     functions = {name for text in sources for name in re.findall(r'"(libxl_\w+)"', text)}
     kinds = {name for text in sources for name in re.findall(r'struct\("(libxl_\w+)"\)', text)}
@@ -96,7 +96,7 @@ def test_every_function_that_is_called_by_name_exists() -> None:
     assert [name for name in sorted(wanted) if not hasattr(raw.lib, name)] == []
 
 
-def test_a_socket_that_nobody_serves_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unserved_socket_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else libxenstore would wait for ever for a dead daemon."""
     path = tmp_path / "socket"
     monkeypatch.setattr(xenstore, "_SOCKETS", (path,))

@@ -70,7 +70,7 @@ def test_compressed_modules_give_the_same_initramfs(
 @pytest.mark.parametrize(
     ("suffix", "text"), [(".lz4", "only .ko"), (".zst", "zstd ended with 1"), (".zst", "needs zstd")]
 )
-def test_a_module_that_cannot_be_unpacked_is_named(
+def test_an_unreadable_module_is_named(
     initramfs: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, text: str
 ) -> None:
     if text.startswith("needs"):

@@ -85,7 +85,7 @@ async def read(agent: Agent, name: str) -> None:
     assert await in_devices(agent, name, "xvda", "xvdb", copy) == 0
 
 
-async def test_a_guest_that_connects_its_disk_anew_is_held_and_ended(
+async def test_a_guest_with_a_reconnected_disk_is_held_and_ended(
     stage: Stage, images: tuple[Path, Path], disk: Path
 ) -> None:
     agent, info = await booted(stage, images, disk)

@@ -190,7 +190,7 @@ async def test_a_file_server_ends_if_the_rings_are_larger_than_the_shared_direct
 
 
 @pytest.mark.parametrize("then", [STAY, HANG_UP, NOTIFY], ids=["half a frame", "reconnects", "notifies"])
-async def test_a_guest_that_breaks_no_rule_takes_nobody_s_turn(
+async def test_a_guest_within_the_rules_takes_no_other_turn(
     toolstack: LibxlToolstack, spec: MakeSpec, tmp_path: Path, honest: Honest, then: int
 ) -> None:
     """The guest sends half a frame, hangs up at each connect, or notifies us without any bytes."""

@@ -106,7 +106,7 @@ async def test_a_pvh_zone_is_refused(stage: LibxlStage) -> None:
     await stage.toolstack.detach_pci(info.id, FUNCTION)
 
 
-async def test_functions_that_cannot_be_given_away(stage: LibxlStage) -> None:
+async def test_impossible_pci_functions_are_refused(stage: LibxlStage) -> None:
     """Bridges and functions without a reset, also with an IOMMU."""
     info = await stage.create(passthrough=True)
     for address in sorted(entry.name for entry in pci.FUNCTIONS.iterdir()):

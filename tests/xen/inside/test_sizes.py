@@ -117,7 +117,7 @@ async def test_memory_in_use_by_the_zone_fails_the_whole_resize(zone: OneZone) -
 
 
 @pytest.mark.parametrize("step", steps("zone-resize"))
-async def test_killed_while_it_resizes(zone: OneZone, step: str) -> None:
+async def test_a_zone_can_be_resized_after_a_kill_during_a_resize(zone: OneZone, step: str) -> None:
     daemon = zone.protectd.daemon
     await daemon.stop()
     zone.protectd.configure(faults={"kill_at": step})

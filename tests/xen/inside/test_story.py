@@ -164,7 +164,7 @@ async def _ping(address: str) -> bool:
     return await process.wait() == 0
 
 
-async def test_pods_reach_each_other_and_one_that_crashes_ends_alone(bench: Bench) -> None:
+async def test_pods_reach_each_other_and_a_crashing_pod_ends_alone(bench: Bench) -> None:
     first, second = await asyncio.gather(bench.run_pod("first"), bench.run_pod("second"))
     address = await bench.address(second)
     container = await bench.started(first, "exec sleep 1000")

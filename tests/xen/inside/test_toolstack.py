@@ -100,9 +100,7 @@ async def test_nonsense_epochs_only_make_the_caller_wait(
         await asyncio.wait_for(toolstack.open_channel(domid), 0.5)
 
 
-async def test_a_ring_that_nobody_reads_holds_up_only_its_writer(
-    toolstack: LibxlToolstack, spec: MakeSpec
-) -> None:
+async def test_an_unread_ring_delays_only_its_writer(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
     domid = await _booted(toolstack, spec, "stuck")
     transport = await _connect(toolstack, domid)
     writing = asyncio.create_task(transport.write(bytes(1 << 20)))
@@ -153,7 +151,7 @@ async def _until_sentence(toolstack: LibxlToolstack, domid: DomainId, pattern: b
     return found[0]
 
 
-async def test_zones_that_collude_share_memory_unless_their_label_forbids_it(
+async def test_colluding_zones_share_memory_unless_their_label_forbids(
     toolstack: LibxlToolstack, spec: MakeSpec
 ) -> None:
     """See docs/operations/handlers.md: a Xen without a security module, like Debian's, and a Xen with FLASK
@@ -195,7 +193,7 @@ def _loops_of(image: Path) -> int:
     return found
 
 
-async def test_a_backend_of_a_domain_that_is_gone_is_removed(
+async def test_a_backend_of_a_gone_domain_is_removed(
     toolstack: LibxlToolstack, context: Context, spec: MakeSpec, tmp_path: Path
 ) -> None:
     """As after an attachment of a disk during the domain's end."""

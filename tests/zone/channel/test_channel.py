@@ -139,7 +139,7 @@ def test_credit_does_not_go_back(zone: Zone, client: Client) -> None:
     alive(zone)
 
 
-def test_credit_for_what_this_connection_did_not_send(zone: Zone, client: Client) -> None:
+def test_credit_beyond_the_connections_bytes_is_a_violation(zone: Zone, client: Client) -> None:
     number = ten_digits(client)
     client.close()
     again = zone.connect()
@@ -179,7 +179,7 @@ def test_an_unknown_call(client: Client) -> None:
     assert client.replies[client.call_id].error.code == 12
 
 
-def test_bytes_one_by_one(zone: Zone) -> None:
+def test_single_bytes_are_read(zone: Zone) -> None:
     client = Client(zone.channel, hello=False)
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     hello = pb.Hello(version_min=1, version_max=1).SerializeToString()

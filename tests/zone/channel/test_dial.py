@@ -129,7 +129,7 @@ def test_a_reset_ends_both_streams(zone: Zone, client: Client) -> None:
         gone(client)
 
 
-def test_a_server_that_does_not_read_holds_up_only_its_own_stream(zone: Zone, client: Client) -> None:
+def test_a_server_without_reads_delays_only_its_own_stream(zone: Zone, client: Client) -> None:
     with listen(zone.pid, 8080) as listener:
         slow, quick = dial(client, 8080), dial(client, 8080)
         with accept(listener) as deaf, accept(listener) as server:

@@ -116,7 +116,7 @@ def test_stdin_goes_on_in_a_new_connection(zone: Zone) -> None:
     client.until(lambda: client.credits.get(number) == (len(data), len(data), True), "end of stdin, again")
 
 
-def test_stdin_that_the_agent_kept_is_sent_again(zone: Zone) -> None:
+def test_kept_stdin_is_sent_again(zone: Zone) -> None:
     """The bytes beyond the pipe's size belonged to the lost connection."""
     client = zone.connect()
     script = "until [ -e /tmp/go ]; do sleep 0.05; done; cat"

@@ -170,7 +170,7 @@ def pid_lost(zone: Zone) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("spoilt", "code"), [(pid_lost, 13), (terminal_taken, 8)])
-def test_a_create_that_fails_after_crun_is_undone(
+def test_a_failed_create_after_crun_is_undone(
     zone: Zone, client: Client, spoilt: Callable[[Zone], AbstractContextManager[None]], code: int
 ) -> None:
     inside = Path(f"/proc/{zone.pid}/root")
@@ -192,7 +192,7 @@ def test_a_create_that_fails_after_crun_is_undone(
     assert client.exited("c1").exit_code == 4
 
 
-def test_an_exec_whose_terminal_cannot_be_taken_is_killed(zone: Zone, client: Client) -> None:
+def test_an_exec_with_an_unreachable_terminal_is_killed(zone: Zone, client: Client) -> None:
     client.start("c1", "sleep", "100")
     with gate(zone, "exec") as held:
         call = client.begin(exec_process=execution("c1", "e1", "sleep", "1000", tty=True))
@@ -211,7 +211,7 @@ def test_an_exec_whose_terminal_cannot_be_taken_is_killed(zone: Zone, client: Cl
     assert client.exited("c1", "e1").exit_code == 6
 
 
-def test_an_exec_that_ends_before_its_pid_is_known(zone: Zone, client: Client) -> None:
+def test_an_exec_ended_before_its_pid_is_known_is_reported(zone: Zone, client: Client) -> None:
     client.start("c1", "sleep", "100")
     with gate(zone, "exec") as held:
         call = client.begin(exec_process=execution("c1", "e1", "sh", "-c", "exit 5"))
@@ -236,7 +236,7 @@ def test_an_end_is_told_after_the_start(zone: Zone, client: Client) -> None:
     assert client.exited("c1").exit_code == 3
 
 
-def test_a_start_that_fails_can_be_tried_again(zone: Zone, client: Client) -> None:
+def test_a_failed_start_can_be_tried_again(zone: Zone, client: Client) -> None:
     client.call(create_container=creation("c1", "sh", "-c", "exit 3"))
     fails = Path(f"/proc/{zone.pid}/root/run/fail-start")
     fails.touch()
@@ -255,7 +255,7 @@ def refused(client: Client, code: int, **op: object) -> None:
     assert failed.value.code == code, failed.value
 
 
-def test_nothing_begins_in_a_container_that_is_being_deleted(zone: Zone, client: Client) -> None:
+def test_nothing_begins_in_a_container_under_deletion(zone: Zone, client: Client) -> None:
     client.start("c1", "sleep", "100")
     client.call(create_container=creation("c2", "sleep", "100"))
     update = pb.UpdateContainer(id="c2", resources_json=b'{"pids": {"limit": 100}}')
@@ -328,7 +328,7 @@ def test_a_list_waits_for_a_removal_of_a_lost_connection(zone: Zone, exec_id: st
 
 
 @pytest.mark.slow
-def test_a_deletion_of_what_does_not_end_is_given_up(zone: Zone, client: Client) -> None:
+def test_a_deletion_of_an_endless_process_is_given_up(zone: Zone, client: Client) -> None:
     """And can be asked for again."""
     client.start("c1", "sleep", "100", shared_pids=True)
     with traced(children_are(zone, "sleep 100")["sleep 100"]):

@@ -73,7 +73,7 @@ def tree(zone: Zone) -> Path:
     return Path(f"/proc/{zone.pid}/root/run/xenpod/files")
 
 
-def test_the_agent_says_that_it_knows_them(client: Client) -> None:
+def test_the_agent_announces_file_volumes(client: Client) -> None:
     assert client.hello is not None and client.hello.file_volumes
 
 
@@ -217,7 +217,7 @@ def test_file_volumes_beyond_their_room_are_refused(zone: Zone, client: Client) 
     assert os.listdir(tree(zone) / "_zone/w/root") == ["small"]
 
 
-def test_containers_that_name_what_is_not_there(client: Client) -> None:
+def test_containers_with_missing_volumes_are_refused(client: Client) -> None:
     for change in ({"volume": "missing"}, {"owner": "c9"}):
         request = with_files("c1", "true")
         for name, value in change.items():

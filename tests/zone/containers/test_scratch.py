@@ -103,7 +103,7 @@ def test_a_layer_with_a_limit(client: Client, scratch: Path, limit: int) -> None
     assert "No space" not in said(client, unlimited)
 
 
-def test_a_volume_with_a_limit_is_one_for_all(zone: Zone, client: Client, scratch: Path) -> None:
+def test_a_volume_with_a_limit_is_shared_by_all_containers(zone: Zone, client: Client, scratch: Path) -> None:
     fill = with_volume("c1", "dd if=/dev/zero of=/v/a bs=65536; wc -c < /v/a", size_bytes=8 * MIB)
     text = said(client, fill)
     assert "No space left" in text
@@ -207,7 +207,7 @@ def test_once_and_before_containers(client: Client, file: Path) -> None:
     assert failed.value.code == REFUSED
 
 
-def test_a_disk_that_is_too_small(zone: Zone, client: Client, tmp_path: Path) -> None:
+def test_a_too_small_disk_is_refused(zone: Zone, client: Client, tmp_path: Path) -> None:
     with writable_loop(tmp_path / "tiny.img", 64 * 1024) as device:
         zone.attach("xvdzy", device)
         with pytest.raises(Failed) as failed:

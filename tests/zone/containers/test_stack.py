@@ -210,7 +210,7 @@ def test_failed_mount_of_a_stack_leaves_none_mounted(zone: Zone, client: Client,
         ([pb.Filesystem()], "not a disk's name"),
     ],
 )
-def test_stacks_that_make_no_sense(client: Client, wrong: list[pb.Filesystem], words: str) -> None:
+def test_invalid_stacks_are_refused(client: Client, wrong: list[pb.Filesystem], words: str) -> None:
     request = creation("c1", "true")
     del request.rootfs[:]
     request.rootfs.extend(wrong)

@@ -87,7 +87,7 @@ def test_a_container_answered_when_made(client: Client) -> None:
     assert names(started) == [pb.STEP_CRUN_START]
 
 
-def test_an_exec_has_one_and_questions_have_none(client: Client) -> None:
+def test_an_exec_has_a_report_and_questions_have_none(client: Client) -> None:
     client.start("c1", "sleep", "1000")
     request = pb.ExecProcess(
         process=pb.ProcessRef(container_id="c1", exec_id="e1"),

@@ -44,7 +44,7 @@ PATH = ("'relative'", "''", "3")
         ("other", "1"),
     ],
 )
-def test_a_value_that_cannot_work(tmp_path: Path, key: str, value: str) -> None:
+def test_an_impossible_value_is_refused(tmp_path: Path, key: str, value: str) -> None:
     path = tmp_path / "dra.toml"
     path.write_text(f"{key} = {value}\n")
     with pytest.raises(Invalid) as caught:

@@ -200,7 +200,7 @@ async def test_a_node_is_filled_and_not_overfilled(node: DraNode) -> None:
     assert (await node.kubelet.prepare(again))[again[1]].error == ""
 
 
-async def test_claims_leave_the_slice_as_it_is_and_zones_without_one_do_not(node: DraNode) -> None:
+async def test_only_zones_without_a_claim_change_the_slice(node: DraNode) -> None:
     await published(node, 4096 * MIB)
     device = devices(node.cluster.slice)[0]["name"]
     await node.kubelet.prepare(node.claim("1Gi", "pod-1", device=device))
@@ -212,7 +212,7 @@ async def test_claims_leave_the_slice_as_it_is_and_zones_without_one_do_not(node
     assert len(node.cluster.writes) == 2
 
 
-async def test_a_claim_that_has_its_device_alone(splitting: DraNode) -> None:
+async def test_a_claim_with_an_exclusive_device_is_prepared(splitting: DraNode) -> None:
     """As a cluster of 1.32 has it: the size is in the claim's parameters, the next device in the slice."""
     node = splitting
     await published(node, 4096 * MIB)
@@ -272,7 +272,7 @@ async def test_the_health_of_the_device(node: DraNode, version: str) -> None:
     watch.cancel()
 
 
-async def test_a_host_that_has_lost_memory(node: DraNode) -> None:
+async def test_lost_memory_of_a_host_taints_its_devices(node: DraNode) -> None:
     """Another domain takes memory promised to a claim, and gives it back."""
     toolstack = node.protectd.toolstack
     await published(node, 4096 * MIB)

@@ -58,7 +58,7 @@ def test_a_node_on_xen() -> None:
     }
 
 
-def test_a_node_without_a_boundary_says_so() -> None:
+def test_a_node_without_a_boundary_is_labelled() -> None:
     assert labels_of(status(FAKE, {"xenpod": {}}, "xenpod")) == {
         "xenpod.dev/toolstack": "fake",
         "xenpod.dev/security-boundary": "false",
@@ -78,7 +78,7 @@ NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 @given(st.text(), st.text(min_size=1), st.text(), st.lists(st.text(), max_size=3))
-def test_every_label_is_one(toolstack: str, version: str, mode: str, handlers: list[str]) -> None:
+def test_every_label_is_valid(toolstack: str, version: str, mode: str, handlers: list[str]) -> None:
     said = {"name": toolstack, "securityBoundary": True, "xenVersion": version}
     details = {name: {"mode": mode} for name in handlers}
     for key, value in labels_of(status(said, details, *handlers)).items():
@@ -87,13 +87,13 @@ def test_every_label_is_one(toolstack: str, version: str, mode: str, handlers: l
         assert is_ours(key)
 
 
-def test_a_handler_whose_name_fits_no_label_is_left_out() -> None:
+def test_a_handler_with_an_invalid_label_name_is_left_out() -> None:
     long = "h" * 56
     found = labels_of(status(FAKE, {long: {}, long[1:]: {}}, long, long[1:]))
     assert [key for key in found if ".h" in key] == [f"xenpod.dev/handler.{long[1:]}"]
 
 
-def test_name_that_fits_no_label_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_label_name_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """The labeller asks twice a minute, as long as the node exists."""
     long = "once" * 14
     for _ in range(3):
@@ -150,7 +150,7 @@ async def test_half_written_file_of_a_killed_labeller_is_replaced(tmp_path: Path
     assert [entry.name for entry in tmp_path.iterdir()] == ["xenpod"]
 
 
-async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+async def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Refused, match=f"write features to {tmp_path}/file/features.d/xenpod"):
         await FeatureFile(tmp_path / "file/features.d").put({})

@@ -83,7 +83,7 @@ async def test_after_a_failure_the_node_is_read_again(there: OneNode, sink: Node
         ((422, "invalid label"), Invalid, "invalid label"),
     ],
 )
-async def test_a_refusal_says_what_to_do(
+async def test_a_refusal_has_advice(
     there: OneNode, sink: NodeLabels, refusal: tuple[int, str], kind: type[Fault], says: str
 ) -> None:
     there.refusal = refusal
@@ -95,7 +95,7 @@ async def test_a_refusal_says_what_to_do(
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{", b'{"metadata": null}', b"\xff"])
-async def test_an_answer_that_is_no_node_is_an_error(there: OneNode, sink: NodeLabels, body: bytes) -> None:
+async def test_an_answer_without_a_node_is_an_error(there: OneNode, sink: NodeLabels, body: bytes) -> None:
     there.body = body
     with pytest.raises(Fault, match="label node node-1"):
         await sink.put(HERE)

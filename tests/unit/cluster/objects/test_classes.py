@@ -99,7 +99,7 @@ def test_there_is_a_class_for_each_handler_of_each_platform() -> None:
     [("1.32", "v1alpha1"), ("1.33", "v1alpha1"), ("1.34", "v1beta1"), ("1.35", "v1beta1"), ("1.36", "v1"),
      ("1.40", "v1"), ("2.0", "v1")],
 )  # fmt: skip
-def test_the_policy_that_assigns(release: str, api: str) -> None:
+def test_the_assigning_policy_has_namespaces_and_classes(release: str, api: str) -> None:
     policy, binding = policies.assign(version(release))
     group = f"admissionregistration.k8s.io/{api}"
     assert policy == {
@@ -116,7 +116,7 @@ def test_the_policy_that_assigns(release: str, api: str) -> None:
     }
 
 
-def test_a_kubernetes_without_that_policy() -> None:
+def test_a_kubernetes_without_mutating_policies_is_refused() -> None:
     with pytest.raises(
         Invalid, match=r"Kubernetes 1.31: it has no MutatingAdmissionPolicy.*\(use --kyverno\)"
     ):
@@ -133,7 +133,7 @@ def test_a_kubernetes_without_that_policy() -> None:
         ("1.36", ""),
     ],
 )  # fmt: skip
-def test_what_the_api_server_needs_for_it(release: str, flags: str) -> None:
+def test_flags_of_the_api_server_depend_on_the_release(release: str, flags: str) -> None:
     assert policies.switches(version(release)) == flags
 
 
@@ -153,7 +153,7 @@ def test_an_older_kyverno_is_refused(release: str) -> None:
         kyverno.assign(version(release))
 
 
-def test_the_policy_that_keeps_zones_off_the_host() -> None:
+def test_a_policy_keeps_zones_off_the_host() -> None:
     policy, binding = policies.keep_off_host([NODE, METAL])
     assert {one["apiVersion"] for one in (policy, binding)} == {"admissionregistration.k8s.io/v1"}
     assert (policy["kind"], binding["kind"]) == (
@@ -179,7 +179,7 @@ def test_the_policy_that_keeps_zones_off_the_host() -> None:
     assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
 
 
-def test_a_handler_whose_zones_have_namespaces_for_the_hosts() -> None:
+def test_a_handler_with_zone_namespaces_permits_host_namespaces() -> None:
     """Pods of this handler may ask for processes and IPC, not for the network; pods of other handlers for
     nothing.
     """
@@ -203,7 +203,7 @@ def off_delegate(*found: NodePlatform) -> list[str]:
     return [one["expression"] for one in policy["spec"]["validations"]]
 
 
-def test_without_a_delegate_no_policy_keeps_pods_off_it() -> None:
+def test_without_a_delegate_the_policy_is_left_out() -> None:
     assert policies.keep_off_delegate([NODE, METAL]) == []
 
 
@@ -232,10 +232,10 @@ def test_the_policy_has_the_namespaces_classes_and_taints_of_the_node() -> None:
         ("xenpod", "delegate", '(variables.runtimeClass == "" && variables.hostNetwork)', True),
     ],
 )
-def test_the_policy_knows_which_pods_the_node_gives_to_the_delegate(
+def test_the_policy_and_the_node_agree_on_pods_of_the_delegate(
     default: str, network: str, classless: str, ours: bool
 ) -> None:
-    """As in ``test_which_runtime_gets_a_pod``."""
+    """As in ``test_each_pod_gets_its_runtime``."""
     (found,) = off_delegate(dataclasses.replace(METAL, delegate=DelegateRules((), default, network)))
     assert found.startswith("false || ") and classless in found
     assert bool(classless) == ('variables.runtimeClass == ""' in found)
@@ -269,7 +269,7 @@ def test_flags_of_the_kubelet() -> None:
 
 
 @pytest.mark.parametrize("what", ["kubelet-flags", "cluster-api", "cloud-init"])
-def test_a_label_that_no_kubelet_may_give_is_refused_where_one_would(what: str) -> None:
+def test_a_label_forbidden_to_kubelets_is_refused_for_kubelets(what: str) -> None:
     mine = dataclasses.replace(METAL, labels={"node-restriction.kubernetes.io/pool": "a"})
     with pytest.raises(
         Invalid, match="of platform metal: a kubelet may not give its node the label node-restr"
@@ -305,7 +305,7 @@ def test_cluster_apis_older_template() -> None:
     assert "taints" not in registration(nodes.kubeadm_config_template(BARE, "v1beta1"))
 
 
-def test_user_data_sets_the_variable_that_kubeadms_unit_reads() -> None:
+def test_user_data_sets_the_variable_of_kubeadms_unit() -> None:
     (text,) = output.texts([METAL], GenerateOptions(("cloud-init",))).values()
     assert text.startswith("#cloud-config\n")
     ((document,)) = read(text, "1.1")

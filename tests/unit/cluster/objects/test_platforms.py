@@ -62,7 +62,7 @@ def test_classes_have_the_platforms_name_and_the_first_is_the_default(tmp_path: 
     assert (cloud.classes, cloud.default_class) == ({"xenpod-cloud": "xenpod"}, "xenpod-cloud")
 
 
-def test_what_a_platform_has_that_says_nothing(tmp_path: Path) -> None:
+def test_a_platform_without_keys_has_the_defaults(tmp_path: Path) -> None:
     (found,) = platforms.of_file(written(tmp_path, "[platforms.metal]\n"))
     assert found == NodePlatform(
         name="metal",
@@ -170,19 +170,19 @@ LONG = "a" * 64
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_file_and_key(tmp_path: Path, text: str, cause: str) -> None:
+def test_an_error_names_file_and_key(tmp_path: Path, text: str, cause: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(Invalid) as caught:
         platforms.of_file(path)
     assert str(caught.value).startswith(f"read configuration {path}: {cause}")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(Missing, match="none.toml: no such file"):
         platforms.of_file(tmp_path / "none.toml")
 
 
-def test_the_shipped_cri_toml_is_the_node_that_says_nothing(tmp_path: Path) -> None:
+def test_the_shipped_cri_toml_equals_the_defaults(tmp_path: Path) -> None:
     empty = tmp_path / "cri.toml"
     empty.write_text("")
     assert platforms.of_config(SHIPPED) == platforms.of_config(empty)
@@ -196,7 +196,7 @@ def test_the_shipped_cri_toml_is_the_node_that_says_nothing(tmp_path: Path) -> N
     )
 
 
-def test_defaults_are_those_of_xenpod_cri() -> None:
+def test_defaults_equal_the_defaults_of_xenpod_cri() -> None:
     config = cri.config.CriConfig()
     assert platforms.DEFAULT_HANDLER == cri.config.DEFAULT_HANDLER
     assert platforms.ZoneOverhead().memory_overhead == config.zone.memory_overhead
@@ -227,7 +227,7 @@ def test_a_node_by_its_cri_toml(tmp_path: Path) -> None:
         ("[zone", "not TOML: "),
     ],
 )
-def test_a_cri_toml_that_cannot_be(tmp_path: Path, text: str, cause: str) -> None:
+def test_an_invalid_cri_toml_is_refused(tmp_path: Path, text: str, cause: str) -> None:
     path = tmp_path / "cri.toml"
     path.write_text(text)
     with pytest.raises(Invalid) as caught:
@@ -272,14 +272,14 @@ def test_a_handler_with_a_size_has_an_overhead_as_large() -> None:
     assert (found.overhead, found.overheads) == ({"memory": "96Mi"}, {"a": {"memory": "1Gi"}})
 
 
-def test_a_small_handler_has_the_overhead_that_a_kernel_takes(tmp_path: Path) -> None:
+def test_a_small_handler_has_the_overhead_of_a_kernel(tmp_path: Path) -> None:
     """xenpod-cri adds a class's overhead to the limits of its pods, instead of its own figure."""
     text = '[handlers.small]\nmemory = "64MiB"\n[zone]\nmemory_overhead = "96MiB"'
     found = platforms.of_config(written(tmp_path, text))
     assert found.overheads.get("small", found.overhead) == {"memory": "96Mi"}
 
 
-def test_a_handler_whose_zones_have_namespaces_for_the_hosts() -> None:
+def test_a_handler_with_zone_namespaces_permits_host_namespaces() -> None:
     own = cri.config.HandlerConfig(host_namespaces=cri.config.HostNamespaces.ZONE)
     config = asdict(cri.config.CriConfig(handlers={name: own for name in "ab"}))
     said = info({"xenpod": {}, "a": {}, "b": {"error": "no"}})
@@ -287,7 +287,7 @@ def test_a_handler_whose_zones_have_namespaces_for_the_hosts() -> None:
     assert found.own_namespaces == {"a"}
 
 
-def test_the_delegate_of_a_node_is_that_of_its_configuration(tmp_path: Path) -> None:
+def test_the_delegate_of_a_node_comes_from_its_configuration(tmp_path: Path) -> None:
     """xenpod-cri and the policy in the API server have the same namespaces."""
     table = '[delegate]\nendpoint = "unix:///run/c.sock"\nnamespaces = ["kube-system", "calico-*"]\n'
     path = written(tmp_path, table + 'default = "xenpod"\nhost_network = "delegate"')
@@ -300,19 +300,19 @@ def test_the_delegate_of_a_node_is_that_of_its_configuration(tmp_path: Path) -> 
         assert DelegateRules(rules.namespaces, rules.default, rules.host_network) == wanted
 
 
-def test_a_node_without_a_delegate_has_no_rules_for_one(tmp_path: Path) -> None:
+def test_a_node_without_a_delegate_has_no_rules_for_delegates(tmp_path: Path) -> None:
     assert platforms.of_config(written(tmp_path, '[delegate]\nnamespaces = ["*"]')).delegate is None
     assert platforms.of_config(SHIPPED).delegate is None
 
 
-def test_the_defaults_of_a_delegate_are_those_of_the_daemon() -> None:
+def test_the_defaults_of_a_delegate_equal_the_daemons() -> None:
     theirs = cri.config.CriConfig().delegate
     assert DelegateRules() == DelegateRules(
         theirs.namespaces, theirs.default.value, theirs.host_network.value
     )
 
 
-def test_where_the_default_handler_cannot_be_used_it_is_no_class() -> None:
+def test_an_unusable_default_handler_has_no_class() -> None:
     found, unusable = platforms.of_status(info({"xenpod": {"error": "no profile"}, "a": {}}))
     assert (found.handlers, found.default_class, set(unusable)) == (("a",), "a", {"xenpod"})
 
@@ -331,7 +331,7 @@ def test_where_the_default_handler_cannot_be_used_it_is_no_class() -> None:
         ({"config": "{}", "handlers": '{"x": {"error": "away"}}'}, "no handler can be used: x: away"),
     ],
 )
-def test_a_status_that_is_not_ours(said: dict[str, str], cause: str) -> None:
+def test_a_foreign_status_is_refused(said: dict[str, str], cause: str) -> None:
     with pytest.raises(Invalid) as caught:
         platforms.of_status(said)
     assert str(caught.value).startswith(f"read status xenpod-cri: {cause}")
@@ -374,7 +374,7 @@ def test_no_names_of_nodes(name: str) -> None:
         "kubelet.kubernetes.io/x", "kubernetes.io/os", "topology.kubernetes.io/zone", "notkubernetes.io/x",
     ],
 )  # fmt: skip
-def test_labels_that_a_kubelet_may_give(key: str) -> None:
+def test_a_kubelet_may_give_permitted_labels(key: str) -> None:
     syntax.kubelet_label(key)
 
 
@@ -383,6 +383,6 @@ def test_labels_that_a_kubelet_may_give(key: str) -> None:
     ["kubernetes.io/zones", "k8s.io/x", "a.k8s.io/x", "node-role.kubernetes.io/zones",
      "node-restriction.kubernetes.io/zones"],
 )  # fmt: skip
-def test_labels_that_a_kubelet_may_not_give(key: str) -> None:
+def test_labels_forbidden_to_a_kubelet_are_refused(key: str) -> None:
     with pytest.raises(ValueError, match=f"a kubelet may not give its node the label {key}"):
         syntax.kubelet_label(key)

@@ -270,7 +270,7 @@ async def test_containers(
     assert node.protect.calls == before and node.node.containers.all() == [] and not node.images.held
 
 
-async def test_a_log_directory_that_cannot_be(node: Rig, tmp_path: Path) -> None:
+async def test_an_impossible_log_directory_is_refused(node: Rig, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await node.pod("bad", log_directory=str(tmp_path / "file" / "logs"))
@@ -286,7 +286,7 @@ async def test_a_log_directory_on_a_full_disk() -> None:
         await make_log_directory(Full(Path("/nowhere")), cri.PodSandboxMetadata(), "/logs")
 
 
-async def test_an_id_that_is_empty(node: Rig) -> None:
+async def test_an_empty_id_is_refused(node: Rig) -> None:
     calls = [
         node.cri.StopPodSandbox(cri.StopPodSandboxRequest()),
         node.cri.RemoveContainer(cri.RemoveContainerRequest()),

@@ -74,7 +74,7 @@ def test_versions_are_numbers(has: str, wanted: str, lacking: str) -> None:
     assert unmet(HandlerConfig(requires=(wanted,)), _host(can)) == lacking
 
 
-def test_all_that_is_missing_is_said() -> None:
+def test_all_missing_requirements_are_listed() -> None:
     handler = HandlerConfig(requires=("hvm", "device:gpu1", "label:tdx"))
     said = unmet(handler, _host(WHOLE))
     assert said == (
@@ -130,7 +130,7 @@ def test_modes(
         (OLD_KERNEL, "boots as pvh (CONFIG_PVH)"),
     ],
 )
-def test_a_fallback_names_what_is_lacking(can: pb.HostCapabilities, lacks: str) -> None:
+def test_a_fallback_names_the_missing_feature(can: pb.HostCapabilities, lacks: str) -> None:
     said = fallback(HandlerConfig(mode=HandlerMode.AUTO), _host(can))
     assert said.startswith("mode auto gives pv zones, as this host lacks ") and said.endswith(lacks)
 
@@ -145,7 +145,7 @@ def test_a_kernel_of_the_handlers_own_is_not_protectds() -> None:
 LABEL = "system_u:system_r:tenant_a_t"
 
 
-def test_labels_need_a_hypervisor_that_has_them() -> None:
+def test_labels_need_a_hypervisor_with_the_label() -> None:
     handler = HandlerConfig(seclabel=LABEL)
     assert "no FLASK" in unmet(handler, _host(WHOLE)) and LABEL in unmet(handler, _host(WHOLE))
     flask = _host(pb.HostCapabilities(pv=True, flask=True))
@@ -157,7 +157,7 @@ def test_labels_need_a_hypervisor_that_has_them() -> None:
     assert "older" in unmet(handler, _host(None))
 
 
-def test_rates_of_disks_need_a_kernel_that_holds_them() -> None:
+def test_rates_of_disks_need_an_enforcing_kernel() -> None:
     handler = HandlerConfig(disk_write_operations=100)
     assert "cannot hold" in unmet(handler, _host(pb.HostCapabilities(pv=True)))
     assert unmet(handler, _host(pb.HostCapabilities(pv=True, disk_rates=True))) == ""
@@ -232,7 +232,7 @@ async def _listed(node: Rig) -> list[str]:
     return [handler.name for handler in reply.runtime_handlers]
 
 
-async def test_status_lists_what_this_host_can_honour(node: Rig) -> None:
+async def test_status_lists_the_usable_handlers_of_the_host(node: Rig) -> None:
     reply = await node.cri.Status(cri.StatusRequest(verbose=True))
     assert [handler.name for handler in reply.runtime_handlers] == ["", "fast", "xenpod"]
     conditions = {condition.type: condition for condition in reply.status.conditions}
@@ -258,7 +258,7 @@ async def test_a_pod_for_another_is_refused_and_nothing_is_made(node: Rig) -> No
     assert await node.pods() == [] and node.protect.zones == {} and node.network.attached == {}
 
 
-async def test_a_device_that_comes_and_goes_is_seen(node: Rig) -> None:
+async def test_arrival_and_removal_of_a_device_are_seen(node: Rig) -> None:
     assert "gpu" not in await _listed(node)
     node.protect.capabilities = WHOLE
     assert "gpu" in await _listed(node)
@@ -299,7 +299,7 @@ async def test_the_handlers_mode_is_asked_for(node: Rig) -> None:
     assert modes == {"xenpod": pb.ZONE_MODE_UNSPECIFIED, "fast": AUTO, "sev": PVH}
 
 
-async def test_without_what_the_default_handler_requires_no_ordinary_pod_can_run(tmp_path: Path) -> None:
+async def test_without_the_default_handlers_requirements_no_ordinary_pod_runs(tmp_path: Path) -> None:
     config = replace(node_config(tmp_path), handlers={"xenpod": HandlerConfig(requires=("hvm",))})
     async with rig(tmp_path, config=config) as node:
         reply = await node.cri.Status(cri.StatusRequest())

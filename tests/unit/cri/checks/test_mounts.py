@@ -135,6 +135,6 @@ def test_requested_mounts_replace_default_mounts_and_hide_no_other() -> None:
     assert [each["destination"] for each in whole] == ["/proc", "/sys", "/dev", "/etc/hosts"]
 
 
-def test_the_later_of_two_at_one_place_is_on_top() -> None:
+def test_the_later_of_two_mounts_is_on_top() -> None:
     made = arranged([], [{"destination": "/a", "source": number} for number in range(3)])
     assert [each["source"] for each in made] == [0, 1, 2]

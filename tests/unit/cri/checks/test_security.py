@@ -74,7 +74,7 @@ async def test_labels_are_refused_where_zones_would_need_them(node: Rig) -> None
     await node.container(plain, "unlabelled")
 
 
-async def test_a_pod_that_was_made_keeps_the_meaning_of_its_namespaces(tmp_path: Path) -> None:
+async def test_an_existing_pod_keeps_the_meaning_of_its_namespaces(tmp_path: Path) -> None:
     """The handler counts when the pod is made, for all of its containers, also under the next daemon."""
     options = cri.NamespaceOption(pid=cri.NODE, ipc=cri.NODE)
     linux = _container(cri.LinuxContainerSecurityContext(namespace_options=options))
@@ -134,7 +134,7 @@ def test_bandwidth_above_the_handlers_limit_is_denied() -> None:
         pod.attachment("s", pod_config("web"), plain, Path("/n"), most)
 
 
-def test_a_bandwidth_that_is_none_stays_an_error() -> None:
+def test_a_malformed_bandwidth_stays_an_error() -> None:
     with pytest.raises(Invalid, match="egress-bandwidth"):
         chain = Chain("pods", "1.0.0", (), "10-pods.conflist")
         noted = pod_config("web", annotations={"kubernetes.io/egress-bandwidth": "fast"})

@@ -43,7 +43,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Rig]:
         yield made
 
 
-async def test_the_zone_makes_it_and_containers_join_it(node: Rig) -> None:
+async def test_the_zone_makes_the_user_namespace_and_containers_join(node: Rig) -> None:
     pod = await node.pod(linux=_pod(_options()))
     assert node.protect.zone_requests[pod].id_mapping == pb.IdMapping(host_id=65536, length=65536)
     status = await node.pod_status(pod)

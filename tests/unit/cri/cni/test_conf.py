@@ -28,7 +28,7 @@ def test_a_conflist() -> None:
     assert chain.plugins[0].config == {"type": "bridge"}
 
 
-def test_a_single_conf_is_a_chain_of_one() -> None:
+def test_a_single_conf_is_a_chain_with_a_single_plugin() -> None:
     chain = parse('{"cniVersion": "0.3.1", "name": "one", "type": "ptp", "mtu": 9000}', "")
     assert [plugin.type for plugin in chain.plugins] == ["ptp"]
     assert chain.plugins[0].config["mtu"] == 9000
@@ -51,18 +51,18 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "words"), BAD)
-def test_configurations_that_are_wrong(change: dict[str, Any], words: str) -> None:
+def test_wrong_configurations_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse(json.dumps(GOOD | change), "")
 
 
 @pytest.mark.parametrize("version", [[], {}, 1, None])
-def test_versions_that_are_no_text(version: object) -> None:
+def test_versions_of_a_wrong_type_are_refused(version: object) -> None:
     with pytest.raises(ValueError, match="cniVersion"):
         parse(json.dumps(GOOD | {"cniVersion": version}), "")
 
 
-def test_a_configuration_that_is_nested_too_deeply() -> None:
+def test_a_too_deep_configuration_is_refused() -> None:
     with pytest.raises(ValueError, match="nested"):
         parse("[" * 100_000, "")
 
@@ -88,7 +88,7 @@ def test_the_first_file_counts_and_changes_are_seen(tmp_path: Path) -> None:
         conf.load()
 
 
-def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="No such file"):
         ConfDir(tmp_path / "none").load()
 
@@ -131,7 +131,7 @@ WRONG: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("result", WRONG)
-def test_results_that_are_wrong(result: dict[str, Any]) -> None:
+def test_wrong_results_are_refused(result: dict[str, Any]) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         addresses_of(result, NETNS, "eth0")
 

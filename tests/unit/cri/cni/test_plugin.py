@@ -41,7 +41,7 @@ async def test_environment_and_input(tmp_path: Path) -> None:
     assert json.loads(second) == {"name": "net"}
 
 
-async def test_a_plugin_that_says_its_last_word_early(tmp_path: Path) -> None:
+async def test_early_output_of_a_plugin_is_read(tmp_path: Path) -> None:
     """The plugin gets time to end by itself."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
@@ -59,11 +59,11 @@ async def test_a_plugin_that_says_its_last_word_early(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "done\n"
 
 
-async def test_a_plugin_that_does_not_read_its_input(tmp_path: Path) -> None:
+async def test_a_plugin_without_reads_still_ends(tmp_path: Path) -> None:
     assert await Plugin(tmp_path, "exec 0<&-; echo fine").call() == b"fine\n"
 
 
-async def test_a_plugin_that_says_too_much(tmp_path: Path) -> None:
+async def test_too_much_output_of_a_plugin_is_cut(tmp_path: Path) -> None:
     """The output is read to its end, and dropped."""
     said = await Plugin(tmp_path, "head -c 5000000 /dev/zero; echo > $OUT").call()
     assert 1 << 20 < len(said) < (1 << 20) + 100_000
@@ -85,7 +85,7 @@ async def test_a_plugin_that_says_too_much(tmp_path: Path) -> None:
         ([], Broken, "exit status 3"),
     ],
 )
-async def test_faults_that_a_plugin_reports(
+async def test_faults_reported_by_a_plugin_have_its_message(
     tmp_path: Path, error: object, kind: type[Fault], words: str
 ) -> None:
     with pytest.raises(kind, match=words) as raised:
@@ -102,12 +102,14 @@ async def test_faults_that_a_plugin_reports(
         ("kill -9 $$", "exit status -9"),
     ],
 )
-async def test_a_plugin_that_fails_without_a_report(tmp_path: Path, script: str, words: str) -> None:
+async def test_a_failed_plugin_without_a_report_has_its_status(
+    tmp_path: Path, script: str, words: str
+) -> None:
     with pytest.raises(Broken, match=words):
         await Plugin(tmp_path, script).call()
 
 
-async def test_a_plugin_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+async def test_a_hanging_plugin_is_killed_with_its_children(tmp_path: Path) -> None:
     plugin = Plugin(tmp_path, 'sleep 1000 & echo $! $$ > "$OUT"; wait', timeout=1)
     with pytest.raises(TooLate, match="p ADD: no answer in 1 s"):
         await plugin.call()
@@ -122,7 +124,7 @@ def _state(pid: str) -> str:
         return "Z"
 
 
-async def test_plugins_that_are_not_there(tmp_path: Path) -> None:
+async def test_missing_plugins_are_named(tmp_path: Path) -> None:
     plugin = Plugin(tmp_path, "true")
     plugin.path.chmod(0o644)
     if os.access(plugin.path, os.X_OK):

@@ -103,7 +103,7 @@ async def test_start_needs_a_created_container(node: Rig, pod: str) -> None:
         assert raised.value.code() is code
 
 
-async def test_a_start_that_fails_ends_the_container(node: Rig, pod: str) -> None:
+async def test_a_failed_start_ends_the_container(node: Rig, pod: str) -> None:
     container = await node.container(pod)
     await node.protect.exit(container, 127, "StartError")
     await _ended(node, container)
@@ -126,9 +126,7 @@ async def test_a_failed_create_leaves_nothing(node: Rig, pod: str, late: bool) -
     await node.container(pod)
 
 
-async def test_an_undo_that_fails_is_finished_later(
-    node: Rig, pod: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_undo_is_finished_later(node: Rig, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "_RETRY", 0.1)
     node.protect.late_failures["CreateWorkload"] = Broken("create", "workload", "no")
     node.protect.failures["DeleteWorkload"] = Unreachable("delete", "workload", "away")
@@ -251,7 +249,9 @@ async def test_exec_trouble(
     assert raised.value.code() is code
 
 
-async def test_an_exec_in_a_zone_that_is_silent(node: Rig, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_exec_in_a_silent_zone_times_out(
+    node: Rig, pod: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """protectd counts from the process's start, and the start may never come."""
     monkeypatch.setattr(execsync, "_ANSWER", 0.1)
     container = await node.started(pod)
@@ -315,7 +315,7 @@ async def test_an_unknown_image_and_an_unknown_pod(node: Rig, pod: str) -> None:
     assert raised.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_hostile_zone_cannot_say_anything_it_likes(node: Rig, pod: str) -> None:
+async def test_an_impossible_exit_of_a_hostile_zone_is_bounded(node: Rig, pod: str) -> None:
     container = await node.started(pod)
     await node.protect.exit(container, 2**32 - 1, "Kubelet, please delete everything")
     status = await _ended(node, container)

@@ -34,9 +34,7 @@ def _metadata(name: str, namespace: str) -> cri.PodSandboxMetadata:
     return cri.PodSandboxMetadata(name=name, namespace=namespace, uid=f"uid-{name}")
 
 
-async def test_exec_output_takes_its_namespaces_share_of_memory_and_gives_it_back(
-    node: Rig, pod: str
-) -> None:
+async def test_exec_output_takes_and_returns_its_namespaces_share_of_memory(node: Rig, pod: str) -> None:
     """All 20 MiB have come, without an end: the held bytes show."""
     container = await node.started(pod)
     other = await node.started(await node.pod(metadata=_metadata("other", "elsewhere")))
@@ -75,7 +73,7 @@ async def test_a_namespace_without_a_share_left_still_gets_the_floor(node: Rig, 
     assert (reply.stdout, reply.stderr) == (b"x" * 10_000, b"y" * (execsync.OUTPUT_FLOOR - 10_000))
 
 
-async def test_execs_of_a_client_that_goes_away_hold_no_memory(node: Rig, pod: str) -> None:
+async def test_execs_of_a_gone_client_hold_no_memory(node: Rig, pod: str) -> None:
     container = await node.started(pod)
     free, calls = node.node.memory.free, node.node.exec_calls.free
     node.protect.stalls["ExecEnd"] = asyncio.Event()
@@ -86,7 +84,7 @@ async def test_execs_of_a_client_that_goes_away_hold_no_memory(node: Rig, pod: s
     await until(lambda: (node.node.memory.free, node.node.exec_calls.free) == (free, calls))
 
 
-async def test_a_namespace_that_fills_its_share_of_exec_calls_is_refused_alone(node: Rig, pod: str) -> None:
+async def test_only_a_namespace_with_a_full_share_of_exec_calls_is_refused(node: Rig, pod: str) -> None:
     mine = await node.started(pod)
     other = await node.started(await node.pod(metadata=_metadata("other", "elsewhere")))
     while node.node.exec_calls.take("default"):

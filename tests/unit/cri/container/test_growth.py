@@ -56,7 +56,7 @@ async def test_headroom_ends_at_the_handlers_bounds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("limit", "begin", "grows"), [(0, 128, 256), (1000, 128, None), (1, None, 256)])
-async def test_a_zone_that_begins_small(
+async def test_a_zone_with_reserve_request_begins_small(
     tmp_path: Path, limit: int, begin: int | None, grows: int | None
 ) -> None:
     """``reserve = "request"``: the handler's memory at first, and the pod's limit when an update uses it."""
@@ -138,7 +138,7 @@ async def test_the_zone_grows_before_its_container(tmp_path: Path) -> None:
         assert (last.resources.memory_bytes // MIB, last.resources.vcpus) == (100 + overhead, 1)
 
 
-async def test_a_container_that_its_zone_cannot_hold_stays(tmp_path: Path) -> None:
+async def test_a_container_beyond_its_zone_keeps_its_limits(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         pod = await node.pod(linux=cri.LinuxPodSandboxConfig(resources=limited(200, 1000)))
         linux = cri.LinuxContainerConfig(resources=limited(200, 1000))
@@ -153,7 +153,7 @@ async def test_a_container_that_its_zone_cannot_hold_stays(tmp_path: Path) -> No
         assert kept.memory_limit_in_bytes == 200 * MIB
 
 
-def test_limits_that_no_host_has() -> None:
+def test_limits_beyond_any_host_are_clamped() -> None:
     """Limits within a message: other containers of the pod and its overhead come on top."""
     most = Resources(memory_limit_in_bytes=2**63 - 1, cpu_quota=2**63 - 1, cpu_period=1)
     wanted = needed(cri.LinuxPodSandboxConfig(), [most], limited(64, 100), most, 64 * MIB)

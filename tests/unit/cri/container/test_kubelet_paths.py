@@ -159,7 +159,7 @@ MESSAGE = f"{POD}/containers/web/0123abcd"
 
 
 @pytest.mark.parametrize("readonly", [False, True])
-def test_a_termination_message_is_returned_only_if_it_is_writable(readonly: bool) -> None:
+def test_only_a_writable_termination_message_is_returned(readonly: bool) -> None:
     asked = cri.Mount(container_path="/m", host_path=MESSAGE, readonly=readonly)
     planned = plan("c1", [asked], in_zone=find("1-2-3", [MESSAGE], [SMALL_FILES], HOST.get))
     (volume,) = planned.files

@@ -133,7 +133,7 @@ async def test_an_init_container_without_a_limit_lifts_the_cap_for_its_time(node
     assert told(node) == [(128, 0), (128, 60)]
 
 
-async def test_a_container_that_could_not_be_made_does_not_count(node: Rig) -> None:
+async def test_a_failed_container_does_not_count(node: Rig) -> None:
     made = await pod(node, Resources())
     node.protect.failures["CreateWorkload"] = Unreachable("create workload", "w", "no")
     with pytest.raises(grpc.aio.AioRpcError):
@@ -162,7 +162,7 @@ async def test_updates_of_containers_and_of_the_pod(node: Rig) -> None:
     assert told(node)[4:] == [], "what was refused is not remembered"
 
 
-async def test_shares_that_protectd_did_not_get_are_sent_again(node: Rig) -> None:
+async def test_lost_shares_are_sent_again(node: Rig) -> None:
     made = await pod(node, Resources())
     one = await container(node, made, "one", limited(50_000, 512))
     node.protect.failures["ResizeZone"] = Unreachable("resize zone", made, "away")
@@ -175,7 +175,7 @@ async def test_shares_that_protectd_did_not_get_are_sent_again(node: Rig) -> Non
     assert told(node) == [(128, 60), (128, 30)]
 
 
-async def test_a_restarted_daemon_says_it_once(tmp_path: Path) -> None:
+async def test_a_restarted_daemon_sends_shares_once(tmp_path: Path) -> None:
     """The daemon may have died between its record and protectd's."""
     async with rig(tmp_path) as node:
         made = await pod(node, limited(50_000, 512))
@@ -191,7 +191,9 @@ async def test_a_restarted_daemon_says_it_once(tmp_path: Path) -> None:
     ("figures", "said"), [({"cpu_shares": -1}, "cpu_shares -1"), ({"cpu_period": 999}, "cpu_period 999")]
 )
 @pytest.mark.parametrize("part", ["resources", "overhead"])
-async def test_figures_that_cannot_be(node: Rig, part: str, figures: dict[str, int], said: str) -> None:
+async def test_impossible_figures_are_refused(
+    node: Rig, part: str, figures: dict[str, int], said: str
+) -> None:
     wrong: dict[str, Any] = {part: Resources(**figures)}  # type: ignore[arg-type]
     made = await node.pod()
     with pytest.raises(grpc.aio.AioRpcError) as updated:

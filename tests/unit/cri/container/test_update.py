@@ -48,7 +48,7 @@ async def limited(node: Rig) -> str:
     return await node.started(pod, linux=cri.LinuxContainerConfig(resources=LIMITS))
 
 
-async def test_status_shows_what_was_changed_and_what_was_not(node: Rig) -> None:
+async def test_status_shows_changed_and_unchanged_limits(node: Rig) -> None:
     container = await limited(node)
     await update(node, container, memory_limit_in_bytes=128 * MIB, cpu_quota=50_000, cpu_period=100_000)
     (sent,) = node.protect.updates
@@ -75,7 +75,7 @@ async def test_the_swap_limit_follows_the_memory_limit(node: Rig) -> None:
     assert json.loads(node.protect.updates[-1].resources)["memory"]["swap"] == 2**63 - 1
 
 
-async def test_quota_and_period_are_one_limit(node: Rig) -> None:
+async def test_quota_and_period_are_changed_together(node: Rig) -> None:
     container = await limited(node)
     for asked, sent in (
         ({"cpu_quota": -1, "cpu_period": 50_000}, {"period": 50_000}),  # no quota to be lifted
@@ -96,7 +96,7 @@ async def test_a_limit_is_lifted_with_the_kernels_own_period(node: Rig) -> None:
     assert json.loads(node.protect.updates[-1].resources) == {"cpu": {"quota": -1, "period": 100_000}}
 
 
-async def test_the_kubelets_update_has_a_score_which_stays(node: Rig) -> None:
+async def test_the_score_in_the_kubelets_update_stays(node: Rig) -> None:
     """In-place resize of a burstable pod: its score follows from its request."""
     container = await limited(node)
     await update(node, container, memory_limit_in_bytes=128 * MIB, oom_score_adj=900)
@@ -146,7 +146,7 @@ async def test_update_refused_by_the_zone_is_not_shown(node: Rig) -> None:
     assert (await node.status(container)).resources.linux == LIMITS
 
 
-async def test_limits_that_hold_beside_a_refused_one_are_shown(node: Rig) -> None:
+async def test_limits_beside_a_refused_limit_are_shown(node: Rig) -> None:
     """The OCI runtime writes limits in order: limits before the refused limit hold."""
     container = await limited(node)
     node.protect.refused_limit = "cpus"
@@ -161,7 +161,7 @@ async def test_limits_that_hold_beside_a_refused_one_are_shown(node: Rig) -> Non
     assert shown == cri.LinuxContainerResources(cpu_shares=99, memory_limit_in_bytes=MIB)
 
 
-async def test_containers_that_cannot_be_updated(node: Rig) -> None:
+async def test_impossible_updates_of_containers_are_refused(node: Rig) -> None:
     container = await limited(node)
     await node.protect.exit(container, 0, "Completed")
     for wanted, code in (
@@ -188,7 +188,7 @@ async def test_a_pods_size_goes_to_protectd(node: Rig) -> None:
     assert node.node.sandboxes.get(pod).config.linux.resources.memory_limit_in_bytes == 256 * MIB
 
 
-async def test_parts_of_a_resize_that_failed_are_told(node: Rig) -> None:
+async def test_parts_of_a_failed_resize_are_reported(node: Rig) -> None:
     pod = await node.pod()
     node.protect.not_done = ["memory: too much", "vCPUs: too many"]
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -250,7 +250,7 @@ async def test_a_template_becomes_a_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{}", "$NOTHING", "$", '{"cniVersion": "$POD_CIDR"}'])
-async def test_templates_that_are_none(tmp_path: Path, text: str) -> None:
+async def test_malformed_templates_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "template").write_text(text)
     with pytest.raises(Refused):
         await template.write(tmp_path / "template", tmp_path / "net.d", template.networks("10.1.0.0/24"))
@@ -259,7 +259,7 @@ async def test_templates_that_are_none(tmp_path: Path, text: str) -> None:
     assert not (tmp_path / "net.d").exists()
 
 
-async def test_templates_that_cannot_be_read_or_put(tmp_path: Path) -> None:
+async def test_unreadable_and_unwritable_templates_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused):
         await template.write(tmp_path / "nothing", tmp_path, template.networks("10.1.0.0/24"))
     (tmp_path / "template").write_text(TEMPLATE)

@@ -36,7 +36,7 @@ async def refused(call: Any, code: grpc.StatusCode, *words: str) -> None:
         assert word in str(caught.value.details())
 
 
-async def test_its_pods_are_listed_as_it_last_said(mixed: Mixed) -> None:
+async def test_its_pods_are_listed_from_the_cached_list(mixed: Mixed) -> None:
     ours, theirs = await mixed.ours.pod("web", handler="xenpod"), await mixed.ours.pod("agent")
     container = await mixed.ours.started(theirs)
     assert await mixed.ours.containers() == [container]
@@ -53,7 +53,7 @@ async def test_its_pods_are_listed_as_it_last_said(mixed: Mixed) -> None:
     await zones_work(mixed.ours)
 
 
-async def test_what_we_removed_stays_ours(mixed: Mixed) -> None:
+async def test_removed_pods_of_ours_stay_ours(mixed: Mixed) -> None:
     """The kubelet asks once more about a removed object; the delegate must not answer."""
     pod = await mixed.ours.pod("web", handler="xenpod")
     container = await mixed.ours.started(pod)
@@ -88,7 +88,7 @@ async def test_filters_hold_for_its_last_word(mixed: Mixed) -> None:
     assert await rig.containers(pod_sandbox_id="b" * 64) == ["e" * 64]
 
 
-async def test_what_it_did_after_its_last_list_is_in_its_last_word(mixed: Mixed) -> None:
+async def test_changes_after_the_last_list_are_in_the_cached_list(mixed: Mixed) -> None:
     old = await mixed.ours.pod("old")
     gone = await mixed.ours.container(old, "gone")
     assert len(await mixed.ours.containers()) == 1
@@ -105,7 +105,7 @@ async def test_what_it_did_after_its_last_list_is_in_its_last_word(mixed: Mixed)
     assert gone not in mixed.other.containers
 
 
-async def test_it_comes_back_by_itself(mixed: Mixed) -> None:
+async def test_a_returned_delegate_is_used_again(mixed: Mixed) -> None:
     pod = await mixed.ours.pod("agent")
     await mixed.other.die()
     await becomes_ready(mixed.ours, False)
@@ -116,7 +116,7 @@ async def test_it_comes_back_by_itself(mixed: Mixed) -> None:
     await mixed.ours.started(pod)
 
 
-async def test_nobody_waits_for_one_that_hangs(short_path: Path, other: OtherRuntime) -> None:
+async def test_no_call_waits_for_a_hanging_delegate(short_path: Path, other: OtherRuntime) -> None:
     """One call misses its deadline; until the next answer other calls use the cached list."""
     async with in_front_of(short_path, other.path, timeout=Seconds(1.0)) as ours:
         theirs = await ours.pod("agent")
@@ -135,7 +135,7 @@ async def test_nobody_waits_for_one_that_hangs(short_path: Path, other: OtherRun
         await becomes_ready(ours)
 
 
-async def test_a_caller_in_a_hurry_does_not_say_that_it_is_away(mixed: Mixed) -> None:
+async def test_a_callers_short_deadline_does_not_mark_the_delegate_as_away(mixed: Mixed) -> None:
     mixed.other.has_pod("a" * 64)
     mixed.other.hanging.add("ListPodSandbox")
     mixed.other.calls.clear()
@@ -167,7 +167,7 @@ async def test_after_a_while_lists_fail_with_its_name(short_path: Path, other: O
         assert len(await ours.pods()) == 2
 
 
-async def test_one_that_is_not_there_yet(short_path: Path) -> None:
+async def test_a_delegate_may_start_later(short_path: Path) -> None:
     path = short_path / "late.sock"
     async with in_front_of(short_path, path) as ours:
         assert str(path) in (await condition(ours)).message
@@ -180,7 +180,7 @@ async def test_one_that_is_not_there_yet(short_path: Path) -> None:
             assert await ours.pods() == [mine, "f" * 64]
 
 
-async def test_one_that_was_there_before_our_restart_and_is_not_now(short_path: Path) -> None:
+async def test_pods_of_a_delegate_lost_during_our_restart_are_unknown(short_path: Path) -> None:
     """The delegate may have pods, which must not seem gone."""
     path = short_path / "other.sock"
     async with other_runtime(path) as other, in_front_of(short_path, path) as ours:
@@ -204,7 +204,7 @@ async def test_one_that_was_there_before_our_restart_and_is_not_now(short_path: 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"endpoint": "unix://@", "runtime_config": 3}'])
-async def test_a_note_of_it_that_cannot_be_read(short_path: Path, text: str) -> None:
+async def test_an_unreadable_note_of_the_delegate_is_an_error(short_path: Path, text: str) -> None:
     """The delegate may have pods: be safe."""
     path = short_path / "other.sock"
     (short_path / "state").mkdir()
@@ -217,7 +217,7 @@ async def test_a_note_of_it_that_cannot_be_read(short_path: Path, text: str) -> 
 
 
 @pytest.mark.parametrize("method", ["ExecSync", "ListPodSandbox"])
-async def test_one_that_dies_in_the_middle_of_a_call(mixed: Mixed, method: str) -> None:
+async def test_a_call_fails_if_the_delegate_dies_during_the_call(mixed: Mixed, method: str) -> None:
     theirs = await mixed.ours.pod("agent")
     assert await mixed.ours.pods() == [theirs]
     mixed.other.hanging.add(method)
@@ -237,7 +237,7 @@ async def test_one_that_dies_in_the_middle_of_a_call(mixed: Mixed, method: str) 
     await zones_work(mixed.ours)
 
 
-async def test_a_beginning_of_an_id_while_it_is_away(mixed: Mixed) -> None:
+async def test_an_ambiguous_prefix_of_an_id_is_refused_while_the_delegate_is_away(mixed: Mixed) -> None:
     mine = await mixed.ours.pod("web", handler="xenpod")
     mixed.other.has_pod(mine[:10] + "f" * 54)
     await mixed.ours.pods()
@@ -247,7 +247,7 @@ async def test_a_beginning_of_an_id_while_it_is_away(mixed: Mixed) -> None:
     assert (await mixed.ours.pod_status(mine[:12])).id == mine
 
 
-async def test_our_end_with_calls_to_it_under_way(short_path: Path, other: OtherRuntime) -> None:
+async def test_our_end_cancels_calls_to_the_delegate(short_path: Path, other: OtherRuntime) -> None:
     other.hanging.add("ExecSync")
     async with contextlib.AsyncExitStack() as stack:
         ours = await stack.enter_async_context(in_front_of(short_path, other.path))

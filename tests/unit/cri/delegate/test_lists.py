@@ -55,7 +55,7 @@ async def test_filters_hold_on_both_sides(mixed: Mixed) -> None:
     assert len(await rig.containers()) == 2
 
 
-async def test_an_id_of_ours_shows_nothing_of_a_delegate_that_ignores_filters(mixed: Mixed) -> None:
+async def test_an_id_of_ours_hides_a_delegate_without_filters(mixed: Mixed) -> None:
     ours, theirs = await both(mixed)
     items = cri.ListPodSandboxResponse(items=mixed.other.pods.values())
     containers = cri.ListContainersResponse(containers=mixed.other.containers.values())
@@ -90,9 +90,7 @@ async def test_a_whole_id_costs_the_delegate_no_other_call(mixed: Mixed) -> None
 
 
 @pytest.mark.parametrize("filtered", [False, True])
-async def test_what_the_delegate_says_passes_with_fields_that_we_do_not_know(
-    mixed: Mixed, filtered: bool
-) -> None:
+async def test_answers_of_the_delegate_keep_unknown_fields(mixed: Mixed, filtered: bool) -> None:
     """Also if some items have to be left out."""
     await mixed.ours.pod("web", handler="xenpod")
     item = cri.PodSandbox(id=whole("a")).SerializeToString() + UNKNOWN
@@ -103,9 +101,7 @@ async def test_what_the_delegate_says_passes_with_fields_that_we_do_not_know(
     assert reply.items[1].SerializeToString() == item
 
 
-async def test_ids_that_lie_are_left_out_and_said_once(
-    mixed: Mixed, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_false_ids_are_left_out_and_logged_once(mixed: Mixed, caplog: pytest.LogCaptureFixture) -> None:
     ours = await mixed.ours.pod("web", handler="xenpod")
     other = mixed.other
     good = other.has_pod(whole("a"))
@@ -136,7 +132,7 @@ def many(count: int) -> cri.ListPodSandboxResponse:
         (Status(grpc.StatusCode.INTERNAL, "a bug"), "INTERNAL: a bug"),
     ],
 )
-async def test_a_list_that_cannot_be_is_as_none(mixed: Mixed, answer: Any, cause: str) -> None:
+async def test_an_invalid_list_counts_as_missing(mixed: Mixed, answer: Any, cause: str) -> None:
     """The cached list stays valid, and the condition has the reason."""
     ours, theirs = await both(mixed)
     assert set(await mixed.ours.pods()) == {ours, theirs}
@@ -149,7 +145,7 @@ async def test_a_list_that_cannot_be_is_as_none(mixed: Mixed, answer: Any, cause
     del mixed.other.answers["ListPodSandbox"]
 
 
-async def test_a_list_that_is_too_large_does_not_make_the_delegate_lost(mixed: Mixed) -> None:
+async def test_a_too_large_list_does_not_make_the_delegate_lost(mixed: Mixed) -> None:
     """The last word stands and the reason is told; all else goes to the delegate, as before."""
     ours, theirs = await both(mixed)
     large = cri.PodSandbox(id=whole("f"), labels={"x": "y" * (17 << 20)})
@@ -175,7 +171,7 @@ def large_beside(mixed: Mixed, ours: str) -> cri.ListPodSandboxResponse:
     return cri.ListPodSandboxResponse(items=[item])
 
 
-async def test_a_pod_of_the_delegate_that_does_not_fit_lists_is_refused(mixed: Mixed) -> None:
+async def test_a_pod_of_the_delegate_too_large_for_lists_is_refused(mixed: Mixed) -> None:
     """Both runtimes' pods and containers count, including the delegate's unfinished ones."""
     config = {"annotations": {"a": "x" * (255 << 10)}}
     made = [await mixed.ours.pod(f"p{number}", handler="runc", **config) for number in range(2)]
@@ -205,7 +201,7 @@ def test_a_list_with_too_many_items_is_not_parsed() -> None:
 
 @pytest.mark.parametrize("method", ["RunPodSandbox", "CreateContainer"])
 @pytest.mark.parametrize("lie", ["ours", "", "garbage"])
-async def test_an_id_that_cannot_be_is_no_answer(mixed: Mixed, method: str, lie: str) -> None:
+async def test_an_impossible_id_is_no_answer(mixed: Mixed, method: str, lie: str) -> None:
     """If it were an id of ours, the kubelet would later stop a zone instead of the delegate's pod."""
     ours, theirs = await both(mixed)
     mine = ours if method == "RunPodSandbox" else (await mixed.ours.containers(pod_sandbox_id=ours))[0]
@@ -250,9 +246,7 @@ async def test_figures_may_take_longer_than_lists(mixed: Mixed) -> None:
     assert lists and all(one.remaining is not None and one.remaining < 70 for one in lists)
 
 
-async def test_figures_that_hang_are_not_waited_for_again_at_once(
-    short_path: Path, other: OtherRuntime
-) -> None:
+async def test_hanging_figures_are_not_awaited_again_at_once(short_path: Path, other: OtherRuntime) -> None:
     """A hanging process delays all of containerd's figures, but not its lists."""
     async with in_front_of(short_path, other.path, timeout=Seconds(0.5)) as ours:
         await becomes_ready(ours)
@@ -287,7 +281,7 @@ async def test_descriptors_by_name_once(mixed: Mixed) -> None:
     assert found.descriptors[0].help != "theirs"
 
 
-async def test_labels_of_metrics_that_both_have(mixed: Mixed) -> None:
+async def test_labels_of_common_metrics_are_in_our_order(mixed: Mixed) -> None:
     """Values come without names, in the order of descriptors, and the descriptors are ours."""
     ours, theirs = await both(mixed)
     alone = await mixed.ours.cri.ListMetricDescriptors(cri.ListMetricDescriptorsRequest())

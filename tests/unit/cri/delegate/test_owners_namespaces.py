@@ -49,7 +49,7 @@ async def refusal(
         pytest.param(Unnamed.XENPOD, HostNetwork.DELEGATE, "xenpod", NODE, id="our class, host network"),
     ],
 )  # fmt: skip
-async def test_a_tenants_pod_is_refused_however_it_gets_to_the_delegate(
+async def test_a_tenants_pod_for_the_delegate_is_refused_on_every_way(
     short_path: Path,
     other: OtherRuntime,
     default: Unnamed,
@@ -77,7 +77,7 @@ async def test_pods_of_zones_are_of_any_namespace(short_path: Path, other: Other
         assert "'kube-system'" in await refusal(ours, "kube-system")
 
 
-async def test_a_pod_that_runs_already_goes_on_and_restarts_its_containers(
+async def test_a_running_pod_continues_and_restarts_its_containers(
     short_path: Path, other: OtherRuntime
 ) -> None:
     """After an upgrade the pod's namespace is not in the list."""
@@ -91,7 +91,7 @@ async def test_a_pod_that_runs_already_goes_on_and_restarts_its_containers(
         await refusal(ours, "default")
 
 
-async def test_namespaces_whose_pods_could_not_start_again_are_logged_once(
+async def test_namespaces_of_pods_without_a_restart_are_logged_once(
     short_path: Path, other: OtherRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     other.has_pod(THEIRS)
@@ -124,12 +124,12 @@ def test_patterns_name_whole_namespaces() -> None:
 
 
 @given(st.text(max_size=70))
-def test_no_name_of_a_caller_matches_what_it_only_contains(untrusted: str) -> None:
+def test_a_callers_name_matches_whole_patterns_only(untrusted: str) -> None:
     assert matches(("kube-system",), untrusted) == (untrusted == "kube-system")
 
 
 @pytest.mark.parametrize("pattern", ["", "Kube", "a.b", "a|b", "(a)", "-a", "a-", "a" * 64, "a\n", "[ab]"])
-def test_a_pattern_that_no_namespace_has_is_refused(pattern: str) -> None:
+def test_an_impossible_pattern_of_namespaces_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="is no pattern of namespaces"):
         expression([pattern])
     with pytest.raises(WrongKey, match="namespaces"):

@@ -77,7 +77,7 @@ async def test_bytes_pass_as_they_are(mixed: Mixed, method: str, request_: Any) 
     assert [seen.request for seen in mixed.other.asked(method)] == [sent]
 
 
-async def test_a_status_of_the_delegate_comes_as_it_is(mixed: Mixed) -> None:
+async def test_a_status_of_the_delegate_is_unchanged(mixed: Mixed) -> None:
     trailing = (("grpc-status-details-bin", b"\x08\x05\x12\x04gone"), ("retry-after", "3"))
     said = Status(grpc.StatusCode.NOT_FOUND, "container \u201cx\u201d: " + "long " * 2000, trailing)
     mixed.other.answers["ContainerStatus"] = said
@@ -114,7 +114,7 @@ async def test_a_caller_who_goes_cancels_the_call(mixed: Mixed) -> None:
             await mixed.other.changed.wait()
 
 
-async def test_a_request_that_cannot_be_read_is_refused(mixed: Mixed) -> None:
+async def test_an_unreadable_request_is_refused(mixed: Mixed) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await raw(mixed.ours, "StopContainer", b"\x0a\xff")
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

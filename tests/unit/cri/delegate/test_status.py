@@ -31,14 +31,14 @@ def handlers(reply: cri.StatusResponse) -> dict[str, bool]:
     return {one.name: one.features.recursive_read_only_mounts for one in reply.runtime_handlers}
 
 
-async def test_a_delegate_that_is_well(mixed: Mixed) -> None:
+async def test_a_ready_delegate_leaves_the_node_ready(mixed: Mixed) -> None:
     reply = await status(mixed.ours)
     said = {one.type: one.status for one in reply.status.conditions}
     assert said["RuntimeReady"] and said["NetworkReady"] and said["DelegateReady"]
 
 
 @pytest.mark.parametrize("kind", ["RuntimeReady", "NetworkReady"])
-async def test_a_delegate_that_is_not_ready_has_its_own_condition(mixed: Mixed, kind: str) -> None:
+async def test_an_unready_delegate_has_its_own_condition(mixed: Mixed, kind: str) -> None:
     """If RuntimeReady or NetworkReady is false, the node becomes NotReady, and zones are evicted."""
     for one in mixed.other.status.status.conditions:
         if one.type == kind:
@@ -60,7 +60,7 @@ async def test_handlers_of_both(short_path: Path, other: OtherRuntime, default: 
         assert handlers(await status(ours)) == found
 
 
-async def test_features_are_what_holds_for_both(mixed: Mixed) -> None:
+async def test_features_hold_for_both_runtimes(mixed: Mixed) -> None:
     assert not (await status(mixed.ours)).features.supplemental_groups_policy
     theirs = cri.RuntimeFeatures(supplemental_groups_policy=True, user_namespaces_host_network=True)
     mixed.other.status.features.CopyFrom(theirs)
@@ -76,7 +76,7 @@ async def test_verbose_info_of_both(mixed: Mixed) -> None:
 
 
 @pytest.mark.parametrize("lie", [b"\x0a\xff", Status(grpc.StatusCode.INTERNAL, "a bug")])
-async def test_a_status_that_cannot_be(mixed: Mixed, lie: Any) -> None:
+async def test_an_impossible_status_makes_the_delegate_unready(mixed: Mixed, lie: Any) -> None:
     mixed.other.answers["Status"] = lie
     found = await condition(mixed.ours)
     assert not found.status and ("not CRI's" in found.message or "a bug" in found.message)
@@ -126,7 +126,7 @@ async def test_both_learn_the_pods_addresses(mixed: Mixed) -> None:
         (Unnamed.XENPOD, HostNetwork.DELEGATE, "xenpod-zone", True, "delegate"),
     ],
 )
-async def test_which_runtime_gets_a_pod(
+async def test_each_pod_gets_its_runtime(
     short_path: Path,
     other: OtherRuntime,
     default: Unnamed,
@@ -178,7 +178,7 @@ async def test_a_xenpod_is_no_delegate(short_path: Path) -> None:
             assert await ours.pods() == [mine]
 
 
-async def test_a_call_that_went_through_a_xenpod_before_is_refused(mixed: Mixed) -> None:
+async def test_a_call_through_a_second_xenpod_is_refused(mixed: Mixed) -> None:
     """A loop through a runtime with another name ends at its second turn."""
     hop = (("xenpod-delegated", "1"),)
     stub = mixed.ours.cri

@@ -54,7 +54,7 @@ async def test_a_target_without_processes_of_its_own(node: Rig, mode: int) -> No
     assert _process_namespace(node, debugger) == []
 
 
-async def test_targets_that_cannot_be(node: Rig) -> None:
+async def test_impossible_targets_are_refused(node: Rig) -> None:
     pod, elsewhere = await node.pod(), await node.pod("elsewhere")
     created = await node.container(pod, "created", linux=_linux(pid=cri.CONTAINER))
     foreign = await node.started(elsewhere, linux=_linux(pid=cri.CONTAINER))

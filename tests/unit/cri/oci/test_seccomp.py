@@ -149,7 +149,7 @@ def test_broken_profiles(profile: object) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000, b"9" * 10_000])
-def test_profiles_that_are_not_json(text: bytes) -> None:
+def test_malformed_json_profiles_are_refused(text: bytes) -> None:
     with pytest.raises(Invalid):
         resolve(text, "p", X86)
 
@@ -277,7 +277,7 @@ def test_the_default_profile_is_compiled_once_for_each_set_of_capabilities() -> 
     assert oci["annotations"] == {"run.oci.seccomp_bpf_data": made[0].program}
 
 
-def test_a_libseccomp_that_is_missing_or_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_failing_libseccomp_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     profile: dict[str, Any] = {"defaultAction": "SCMP_ACT_ALLOW", "architectures": [], "syscalls": []}
 
     class Failing:

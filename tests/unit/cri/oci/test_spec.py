@@ -188,7 +188,7 @@ def test_signals(name: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "SIGNOPE", "0", "65", "99999999999", "SIGRTMIN+40", "_IGN", "SIG_DFL"])
-def test_signals_that_are_not(name: str) -> None:
+def test_unknown_signals_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="not a signal"):
         number(name)
     assert stop_signal(cri.RUNTIME_DEFAULT, name) == 15

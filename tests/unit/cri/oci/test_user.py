@@ -70,7 +70,7 @@ def test_users(security: Security, image_user: str, expected: User) -> None:
 
 
 @pytest.mark.parametrize("name", ["nobody-knows", "web:nobody-knows", "-1", "4294967295", "9" * 400, "²"])
-def test_users_that_are_not(name: str) -> None:
+def test_malformed_users_are_refused(name: str) -> None:
     with pytest.raises(Invalid):
         user(Security(), replace(IMAGE, user=name))
 
@@ -90,7 +90,7 @@ NAMED_LIKE_NUMBERS: list[tuple[Security, str, User]] = [
 
 
 @pytest.mark.parametrize(("security", "image_user", "expected"), NAMED_LIKE_NUMBERS)
-def test_a_number_is_an_id_though_an_account_has_it_as_its_name(
+def test_a_number_is_an_id_even_if_an_account_has_the_name(
     security: Security, image_user: str, expected: User
 ) -> None:
     image = replace(IMAGE, passwd=PASSWD, group=GROUP, user=image_user)
@@ -98,7 +98,7 @@ def test_a_number_is_an_id_though_an_account_has_it_as_its_name(
 
 
 @pytest.mark.parametrize("text", ["4294967296", "4294967295", "-1", "99999999999999999999", "app:4294967296"])
-def test_a_number_that_is_no_id_is_refused_though_an_account_has_it_as_its_name(text: str) -> None:
+def test_a_number_beyond_ids_is_refused_even_if_an_account_has_the_name(text: str) -> None:
     names = "".join(f"{name}:x:0:0::/:\n" for name in text.split(":"))
     with pytest.raises(Invalid, match="not between 0 and 4294967294"):
         user(Security(), replace(IMAGE, passwd=PASSWD + names, group=names, user=text))
@@ -163,7 +163,7 @@ def test_no_image_changes_the_uid_of_a_number(
 
 
 @given(files=_hostile_files(), image_user=st.one_of(_LIKE_NUMBERS, _TEXT), gid=_IDS)
-def test_a_group_by_number_is_that_number(files: tuple[str, str], image_user: str, gid: int) -> None:
+def test_a_numeric_group_is_its_number(files: tuple[str, str], image_user: str, gid: int) -> None:
     image = replace(IMAGE, passwd=files[0], group=files[1], user=image_user)
     by_number = Security(run_as_user=_number(1), run_as_group=_number(gid), supplemental_groups=[gid])
     found = user(by_number, image)
@@ -201,7 +201,7 @@ def test_hostile_account_files(passwd: str, group: str, name: str) -> None:
 
 @pytest.mark.parametrize("number", [-1, 2**32 - 1])
 @pytest.mark.parametrize("field", ["run_as_user", "run_as_group", "supplemental_groups"])
-def test_ids_that_are_none(field: str, number: int) -> None:
+def test_invalid_ids_are_refused(field: str, number: int) -> None:
     values: dict[str, Any] = {"run_as_user": cri.Int64Value(value=1)}
     values[field] = [number] if field == "supplemental_groups" else cri.Int64Value(value=number)
     with pytest.raises(Invalid, match=f"create container {field} {number}: not between 0 and 4294967294"):

@@ -65,14 +65,16 @@ async def test_the_pods_choice_goes_before_its_handlers(
         ("not a name", grpc.StatusCode.INVALID_ARGUMENT, KERNEL),
     ],
 )
-async def test_a_choice_that_is_refused(node: Rig, choice: str, code: grpc.StatusCode, text: str) -> None:
+async def test_a_forbidden_choice_is_refused(
+    node: Rig, choice: str, code: grpc.StatusCode, text: str
+) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match=text) as caught:
         await node.pod(annotations={KERNEL: choice})
     assert caught.value.code() is code
     assert node.images.held == {} and not node.network.attached and await node.pods() == []
 
 
-async def test_nothing_is_held_for_a_pod_that_fails(node: Rig) -> None:
+async def test_a_failed_pod_holds_nothing(node: Rig) -> None:
     node.network.failure = Refused("attach", "pod", "no addresses left")
     with pytest.raises(grpc.aio.AioRpcError):
         await node.pod(handler="xenpod-gpu")

@@ -68,7 +68,7 @@ async def test_stop_and_remove_may_be_repeated(node: Rig) -> None:
     assert await node.pods() == []
 
 
-async def test_removing_a_running_pod_stops_it_first(node: Rig) -> None:
+async def test_removing_a_running_pod_stops_the_pod_first(node: Rig) -> None:
     pod = await node.pod()
     container = await node.started(pod)
     await node.cri.RemovePodSandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=pod))
@@ -121,7 +121,7 @@ async def test_another_attempt_waits_for_the_undo_of_the_former(node: Rig) -> No
     assert list(node.protect.zones) == [pod]
 
 
-async def test_an_attempt_whose_undo_fails_keeps_the_next_one_out(node: Rig) -> None:
+async def test_a_failed_undo_keeps_the_next_attempt_out(node: Rig) -> None:
     node.protect.failures |= {"CreateZone": NO_MEMORY, "DestroyZone": Broken("destroy", "zone", "stuck")}
     with pytest.raises(grpc.aio.AioRpcError):
         await node.pod(metadata=attempt(0))
@@ -134,7 +134,7 @@ async def test_an_attempt_whose_undo_fails_keeps_the_next_one_out(node: Rig) -> 
     await node.pod(metadata=attempt(1))
 
 
-async def test_two_attempts_at_once_make_one_pod(node: Rig) -> None:
+async def test_two_attempts_at_once_make_a_single_pod(node: Rig) -> None:
     made = await asyncio.gather(
         *(node.pod(metadata=attempt(number)) for number in range(4)), return_exceptions=True
     )
@@ -176,7 +176,7 @@ async def test_a_failed_network_cancels_the_zone_under_way(node: Rig) -> None:
     assert "DestroyZone" in node.protect.calls
 
 
-async def test_a_caller_that_goes_away_leaves_nothing(node: Rig) -> None:
+async def test_a_gone_caller_leaves_nothing(node: Rig) -> None:
     node.protect.stalls["ConnectNetwork"] = asyncio.Event()
     request = cri.RunPodSandboxRequest(config=pod_config())
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -216,7 +216,7 @@ async def test_no_network_configuration_is_a_refusal_before_anything_is_done(nod
     assert not network.status and "none there" in network.message
 
 
-async def test_an_undo_that_fails_is_finished_later(node: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_undo_is_finished_later(node: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "_RETRY", 0.1)
     node.protect.failures["ConnectNetwork"] = Broken("splice", "zone", "no such device")
     node.protect.failures["DestroyZone"] = Unreachable("destroy", "zone", "gone fishing")
@@ -233,7 +233,7 @@ async def test_an_undo_that_fails_is_finished_later(node: Rig, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("told", [True, False])
-async def test_a_zone_that_dies_makes_its_pod_not_ready(node: Rig, told: bool) -> None:
+async def test_the_death_of_a_zone_makes_its_pod_not_ready(node: Rig, told: bool) -> None:
     pod = await node.pod()
     container = await node.started(pod)
     await node.protect.crash_zone(pod, "KernelPanic: out of memory", told=told)
@@ -250,7 +250,7 @@ async def test_a_zone_that_dies_makes_its_pod_not_ready(node: Rig, told: bool) -
     assert not node.network.attached
 
 
-async def test_a_stop_that_fails_can_be_repeated(node: Rig) -> None:
+async def test_a_failed_stop_can_be_repeated(node: Rig) -> None:
     pod = await node.pod()
     node.network.detach_failure = Broken("call CNI plugin", "bridge DEL", "iptables is gone")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -313,7 +313,7 @@ async def test_handlers_name_profiles(node: Rig) -> None:
     assert "xenpod-gpu" in (raised.value.details() or "")
 
 
-async def test_status_tells_what_an_operator_must_know(node: Rig) -> None:
+async def test_status_has_the_facts_for_an_operator(node: Rig) -> None:
     reply = await node.cri.Status(cri.StatusRequest(verbose=True))
     conditions = {condition.type: condition for condition in reply.status.conditions}
     ours = {"HandlersReady", "HostPrepared", "ZoneModePreferred"}

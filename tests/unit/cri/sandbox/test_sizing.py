@@ -56,7 +56,7 @@ async def test_a_handlers_size_is_for_pods_without_a_limit(tmp_path: Path) -> No
         }
 
 
-async def test_a_handler_without_a_size_leaves_it_to_the_profile(tmp_path: Path) -> None:
+async def test_a_handler_without_a_size_uses_the_profile(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         found = await sizes(node, "xenpod")
     assert (found["plain"], found["memory"][1], found["cpu"][0]) == ((0, 0), 0, 0)
@@ -84,7 +84,7 @@ async def test_an_update_does_not_ask_for_the_handlers_size(tmp_path: Path) -> N
         ('vcpus = "2"', ("vcpus", "integer")),
     ],
 )
-def test_a_handler_that_cannot_be_ends_the_start(tmp_path: Path, text: str, causes: tuple[str, ...]) -> None:
+def test_an_impossible_handler_ends_the_start(tmp_path: Path, text: str, causes: tuple[str, ...]) -> None:
     path = tmp_path / "cri.toml"
     path.write_text(f"[handlers.fast]\n{text}\n")
     with pytest.raises(Invalid) as raised:
@@ -121,7 +121,7 @@ def test_a_handlers_size_is_within_its_profile() -> None:
     assert trouble(replace(small, memory=Bytes(1)), older) is None
 
 
-async def test_status_leaves_out_a_handler_whose_size_cannot_be(tmp_path: Path) -> None:
+async def test_status_leaves_out_a_handler_with_an_impossible_size(tmp_path: Path) -> None:
     config = replace(node_config(tmp_path), handlers={"xenpod": HandlerConfig(), "sized": SIZED})
     async with rig(tmp_path, config=config) as node:
         node.protect.bounds = [

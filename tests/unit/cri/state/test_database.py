@@ -43,7 +43,7 @@ CONTAINER = Container(
 )
 
 
-async def test_the_store_gives_back_what_it_got(tmp_path: Path) -> None:
+async def test_the_store_returns_stored_records(tmp_path: Path) -> None:
     store = await Database.open(tmp_path / "cri.db")
     ended = replace(
         CONTAINER, phase=ContainerPhase.EXITED, exit=ContainerExit(9, 137, "OOMKilled", "message")
@@ -173,7 +173,7 @@ async def test_a_restart_knows_everything_again(tmp_path: Path) -> None:
     assert not protect.zones and not network.attached and not images.held
 
 
-async def test_a_host_that_rebooted_has_pods_that_are_not_ready(tmp_path: Path) -> None:
+async def test_after_a_reboot_pods_are_not_ready(tmp_path: Path) -> None:
     network = FakeNetwork()
     async with rig(tmp_path, network=network) as node:
         pod = await node.pod()
@@ -190,7 +190,7 @@ async def test_a_host_that_rebooted_has_pods_that_are_not_ready(tmp_path: Path) 
     assert not network.attached
 
 
-async def test_a_container_that_ended_before_its_zone_keeps_its_exit_code(tmp_path: Path) -> None:
+async def test_a_container_ended_before_its_zone_keeps_its_exit_code(tmp_path: Path) -> None:
     """The order of a host's shutdown: xenpod-cri ends first, then the container, then its zone."""
     protect = FakeProtect()
     async with rig(tmp_path, protect) as node:
@@ -258,7 +258,7 @@ async def test_a_cancelled_change_is_made_in_memory_and_in_the_store() -> None:
     assert stored == seen == [SandboxPhase.STOPPING]
 
 
-async def test_a_daemon_that_turned_deaf_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deaf_daemon_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(FakeProtect(), node_config(tmp_path).protect_socket):
         with pytest.raises(ExceptionGroup) as raised:
             async with running(node_config(tmp_path), FakeImages(), FakeNetwork()) as node:

@@ -97,7 +97,7 @@ async def test_other_containers_of_the_pod_are_shown(node: Rig) -> None:
     assert [status.id for status in event.containers_statuses] == [second, first]
 
 
-async def test_a_zone_that_ends_by_itself_stops_its_pod_once(node: Rig) -> None:
+async def test_the_end_of_a_zone_stops_its_pod_once(node: Rig) -> None:
     pod = await node.pod()
     container = await node.started(pod)
     listener = Listener(node)
@@ -222,7 +222,7 @@ async def test_streaming_lists(node: Rig, monkeypatch: pytest.MonkeyPatch, size:
     assert [c.id for c in await streamed(node.cri.StreamContainers(one), "containers")] == [containers[2]]
 
 
-async def test_a_reader_that_goes_away_harms_nobody(node: Rig) -> None:
+async def test_a_gone_reader_harms_no_other(node: Rig) -> None:
     listener = Listener(node)
     listener.close()
     with contextlib.suppress(asyncio.CancelledError):

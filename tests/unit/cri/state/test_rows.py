@@ -103,7 +103,7 @@ def test_a_container_as_a_row(container: Container, row: rows.Row) -> None:
         (5, PLACE_TEXT.replace('["10.0.0.2", ', "[2, "), "key 'addresses[0]': want a string, got an integer"),
     ],
 )
-def test_a_sandbox_that_cannot_be(column: int, value: Any, cause: str) -> None:
+def test_an_impossible_sandbox_is_refused(column: int, value: Any, cause: str) -> None:
     with pytest.raises(Broken) as caught:
         rows.to_sandbox((*SANDBOX_ROW[:column], value, *SANDBOX_ROW[column + 1 :]))
     assert cause in str(caught.value)
@@ -118,7 +118,7 @@ def test_a_sandbox_that_cannot_be(column: int, value: Any, cause: str) -> None:
         (15, '"sha256:3"', "key 'volume_images': want an array, got a string"),
     ],
 )
-def test_a_container_that_cannot_be(column: int, value: Any, cause: str) -> None:
+def test_an_impossible_container_is_refused(column: int, value: Any, cause: str) -> None:
     with pytest.raises(Broken) as caught:
         rows.to_container((*CONTAINER_ROW[:column], value, *CONTAINER_ROW[column + 1 :]))
     assert cause in str(caught.value)

@@ -234,7 +234,7 @@ async def test_available_memory_and_swap_need_a_limit(
     assert not stats.HasField("io") and not stats.cpu.HasField("psi")
 
 
-async def test_statistics_of_one_that_does_not_run(node: Rig) -> None:
+async def test_statistics_of_a_stopped_container_have_attributes_only(node: Rig) -> None:
     """Its attributes alone; lists leave out a container of a silent zone."""
     pod = await node.pod()
     ended, running = await node.started(pod, "ended"), await node.started(pod, "running")

@@ -92,7 +92,7 @@ async def test_lists_and_their_filters(node: Rig) -> None:
     assert [one.attributes.id async for message in stream for one in message.pod_sandbox_stats] == pods
 
 
-async def test_pods_that_do_not_run_have_none(node: Rig) -> None:
+async def test_stopped_pods_have_no_statistics(node: Rig) -> None:
     stopped, silent, running = await node.pod("stopped"), await node.pod("silent"), await node.pod("running")
     await node.cri.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=stopped))
     node.protect.silent.add(silent)
@@ -138,7 +138,7 @@ def test_a_rate_is_unknown_until_two_readings_are_a_second_apart() -> None:
     assert rates.rate("a", 5 * SECOND, 100) is None
 
 
-def test_a_rate_covers_the_last_seconds_however_often_it_is_asked_for() -> None:
+def test_a_rate_covers_the_last_seconds_for_any_number_of_requests() -> None:
     rates = Rates()
     for step in range(1000):
         rates.rate("a", step * SECOND // 50, 0)
@@ -169,7 +169,7 @@ async def test_the_first_rate_is_unset(node: Rig) -> None:
     assert inner.cpu.HasField("usage_core_nano_seconds") and not inner.cpu.HasField("usage_nano_cores")
 
 
-async def test_no_network_rather_than_one_without_a_default_interface(node: Rig) -> None:
+async def test_without_a_default_interface_the_network_is_left_out(node: Rig) -> None:
     node.protect.zone_stats = pb.ZoneStatsRow(interfaces=[pb.InterfaceStats(name="other0", rx_bytes=1)])
     stats = await pod_stats(node, await node.pod())
     assert stats.linux.HasField("memory") and not stats.linux.HasField("network")
@@ -281,7 +281,7 @@ async def test_metrics_match_their_descriptors(node: Rig) -> None:
     assert of_pod["container_cpu_usage_seconds_total"].metric_type == cri.COUNTER
 
 
-async def test_figures_that_the_zones_kernel_lacks_are_left_out(node: Rig) -> None:
+async def test_figures_missing_in_the_zones_kernel_are_left_out(node: Rig) -> None:
     await node.started(await node.pod())
     stream = node.cri.StreamPodSandboxMetrics(cri.StreamPodSandboxMetricsRequest())
     (found,) = [one async for message in stream for one in message.pod_sandbox_metrics]

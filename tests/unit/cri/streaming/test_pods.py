@@ -55,7 +55,7 @@ class Wire:
         """Do nothing."""
 
 
-def test_namespaces_that_take_all_they_can_leave_slots_for_others() -> None:
+def test_a_greedy_namespace_leaves_slots_to_other_namespaces() -> None:
     slots = Slots(1024, 1024, "streams", KEYS)
     for _ in range(1024):
         for name in ("a", "b", "c"):
@@ -67,7 +67,7 @@ def test_namespaces_that_take_all_they_can_leave_slots_for_others() -> None:
     assert slots.trouble("honest-pod", "honest") == ""
 
 
-def test_pods_that_take_all_they_can_leave_slots_for_others_of_their_namespace() -> None:
+def test_a_greedy_pod_leaves_slots_to_pods_of_its_namespace() -> None:
     slots = Slots(1024, 128, "streams", KEYS)
     for _ in range(128):
         for pod in range(8):
@@ -87,7 +87,7 @@ def test_a_pod_has_its_own_limit_and_gets_back_slots() -> None:
     assert slots.trouble("a", "n") == ""
 
 
-def test_a_pool_of_one_is_of_use() -> None:
+def test_a_pool_with_a_single_slot_works() -> None:
     slots = Slots(1, 8, "streams", KEYS)
     assert slots.trouble("a", "n") == ""
     give = slots.take("a", "n")
@@ -97,7 +97,7 @@ def test_a_pool_of_one_is_of_use() -> None:
     assert slots.trouble("b", "m") == ""
 
 
-def test_a_pod_that_comes_again_has_no_time_ahead_of_others() -> None:
+def test_a_returning_pod_has_no_saved_time() -> None:
     scheduler = FairScheduler()
     busy = scheduler.share()
     busy.used = 5.0
@@ -138,7 +138,7 @@ async def test_streams_end_once_the_zone_of_their_pod_has_ended(monkeypatch: pyt
         streaming.pods.end("unknown")
 
 
-async def test_streams_of_one_pod_are_refused_and_those_of_others_are_served() -> None:
+async def test_streams_are_refused_to_a_full_pod_and_served_to_other_pods() -> None:
     async with streaming_server(connections=8, connections_per_pod=2) as streaming:
         play, held = Play(), []
 
@@ -158,7 +158,7 @@ async def test_streams_of_one_pod_are_refused_and_those_of_others_are_served() -
                 pass
 
 
-async def test_urls_of_one_pod_do_not_use_up_those_of_others() -> None:
+async def test_urls_of_a_pod_do_not_use_up_other_pods_urls() -> None:
     async with streaming_server() as streaming:
         honest = streaming.url(Play().job(echo, pod="honest"))
         for _ in range(URLS_OF_POD):
@@ -172,7 +172,7 @@ async def test_urls_of_one_pod_do_not_use_up_those_of_others() -> None:
         assert client.channel(1) == b"x"
 
 
-async def test_large_requests_that_wait_count_for_their_pod() -> None:
+async def test_waiting_large_requests_count_for_their_pod() -> None:
     async with streaming_server(url_lifetime=3600.0) as streaming:
         job = Play().job(echo, pod="evil")
         large = replace(job, size=POD_LIMIT // 8)
@@ -182,7 +182,7 @@ async def test_large_requests_that_wait_count_for_their_pod() -> None:
         streaming.url(Play().job(echo, pod="honest"))
 
 
-async def test_connections_of_one_pod_have_one_bound_of_memory() -> None:
+async def test_connections_of_a_pod_share_a_bound_of_memory() -> None:
     pod, inboxes = PodQuota(), []
     quotas = [BufferQuota(pod=pod) for _ in range(64)]
     for quota in quotas:
@@ -236,7 +236,7 @@ async def test_frames_without_effect_slow_down_their_client_and_end_nothing() ->
     assert wire.sent.count(ping) == 420, "and each ping was answered"
 
 
-async def test_a_client_that_is_slowed_down_may_hang_up() -> None:
+async def test_a_slowed_down_client_may_hang_up() -> None:
     wire = Wire(SpdyEncoder().encode(Ping(1)) * 2000)
     wire.quota = BufferQuota(ignored=TokenBucket(1.0, 1e-9))
     wire.gone.set()
@@ -266,7 +266,7 @@ class Recorder:
         yield SimpleNamespace(WhichOneof=lambda name: "nothing")
 
 
-async def test_one_byte_frames_of_a_read_are_joined_into_a_message() -> None:
+async def test_single_byte_frames_of_a_read_are_joined_into_a_message() -> None:
     encoder = SpdyEncoder()
     opening = encoder.encode(SynStream(1, {"streamtype": ("stdin",)}))
     frames = b"".join(encoder.encode(Data(1, b"%d" % (n % 10))) for n in range(5000))
@@ -295,7 +295,7 @@ async def test_one_byte_frames_of_a_read_are_joined_into_a_message() -> None:
     assert process.messages == [b"0123456789" * 500]
 
 
-async def test_of_sizes_that_came_at_once_the_last_counts() -> None:
+async def test_of_simultaneous_sizes_the_last_counts() -> None:
     quota = BufferQuota()
     resizes, stdin = Inbox(quota), Inbox(quota)
     for width in range(1, 1000):

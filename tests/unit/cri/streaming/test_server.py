@@ -165,7 +165,7 @@ async def test_a_command_ends_with_its_client(streaming: Server, transport: str,
     await play.until(lambda: play.cancelled == 1)
 
 
-async def test_a_client_that_says_goodbye(streaming: Server) -> None:
+async def test_a_client_may_say_goodbye(streaming: Server) -> None:
     play = Play()
     client = await spdy(streaming.base, streaming.url(play.job(forever)))
     await client.open_all("error", "stdin", "stdout", "stderr")
@@ -176,7 +176,7 @@ async def test_a_client_that_says_goodbye(streaming: Server) -> None:
     await play.until(lambda: play.cancelled == 2)
 
 
-async def test_a_client_that_leaves_while_nobody_reads_its_input(streaming: Server) -> None:
+async def test_a_client_may_leave_with_unread_input(streaming: Server) -> None:
     """More than the inbox takes is under way, so the server reads nothing when the client goes."""
     play = Play()
     client = await spdy(streaming.base, streaming.url(play.job(forever)))
@@ -212,7 +212,7 @@ async def test_a_slow_reader_holds_up_its_command_and_no_other(streaming: Server
     slow.line.abort()
 
 
-async def test_a_client_that_does_not_open_its_streams() -> None:
+async def test_a_client_without_streams_times_out() -> None:
     async with server(stream_timeout=2.0) as streaming:
         play = Play()
         client = await spdy(streaming.base, streaming.url(play.job(echo)))
@@ -222,7 +222,7 @@ async def test_a_client_that_does_not_open_its_streams() -> None:
         assert play.begun == 0
 
 
-async def test_streams_that_were_not_asked_for(streaming: Server) -> None:
+async def test_unrequested_streams_are_refused(streaming: Server) -> None:
     client = await spdy(streaming.base, streaming.url(Play().job(echo)))
     await client.open_all("error", "stdin")
     wrong = [await client.open(streamtype=kind) for kind in ("stdin", "resize", "data", "")]
@@ -240,7 +240,7 @@ async def test_a_thousand_streams_are_not_kept(streaming: Server) -> None:
     await client.until(lambda: len(client.refused) == 1000)
 
 
-async def test_streams_that_go_backwards_end_the_connection(streaming: Server) -> None:
+async def test_decreasing_stream_ids_end_the_connection(streaming: Server) -> None:
     client = await spdy(streaming.base, streaming.url(Play().job(echo)))
     await client.send(SynStream(5, {"streamtype": ("error",)}), SynStream(3, {"streamtype": ("stdin",)}))
     with pytest.raises((EOFError, ConnectionError)):
@@ -288,7 +288,7 @@ async def test_pings_are_answered(streaming: Server) -> None:
     await over_websocket.step()
 
 
-async def test_a_client_that_resets_its_outputs_gets_the_exit_code(streaming: Server) -> None:
+async def test_a_client_with_reset_outputs_gets_the_exit_code(streaming: Server) -> None:
     client = await spdy(streaming.base, streaming.url(Play().job(echo)))
     await client.open_all("error", "stdin", "stdout", "stderr")
     await client.send(Reset(client.streams["stdout"], 5))
@@ -309,7 +309,7 @@ async def test_an_end_of_no_channel(streaming: Server, message: bytes) -> None:
     await play.until(lambda: play.cancelled == 1)
 
 
-async def test_channels_that_nobody_reads(streaming: Server) -> None:
+async def test_unread_channels_do_not_delay_the_command(streaming: Server) -> None:
     client = await websocket(streaming.base, streaming.url(Play().job(echo)))
     for channel in (1, 2, 3, 4, 9, 254):
         await client.send(bytes((channel,)) + b"ignored")
@@ -321,7 +321,7 @@ async def test_channels_that_nobody_reads(streaming: Server) -> None:
     assert client.channel(1) == b"x"
 
 
-async def test_base64_that_is_none(streaming: Server) -> None:
+async def test_invalid_base64_cancels_the_command(streaming: Server) -> None:
     play = Play()
     client = await websocket(streaming.base, streaming.url(play.job(forever)), "base64.channel.k8s.io")
     await play.until(lambda: play.begun == 1)
@@ -373,7 +373,7 @@ async def test_half_open_connections_do_not_keep_others_out() -> None:
             line.close()
 
 
-async def test_a_handshake_that_takes_too_long() -> None:
+async def test_a_slow_handshake_times_out() -> None:
     async with server(handshake_timeout=0.2) as streaming:
         line = await connect(streaming.base)
         await line.send(b"GET /exec/x HTTP/1.1\r\n")
@@ -394,7 +394,7 @@ async def test_a_handshake_that_takes_too_long() -> None:
     ],
     ids=["spdy at once", "http 0.9", "no host", "long line", "many headers", "body", "two lengths"],
 )
-async def test_requests_that_are_none(streaming: Server, head: bytes, status: int) -> None:
+async def test_malformed_requests_are_refused(streaming: Server, head: bytes, status: int) -> None:
     line = await connect(streaming.base)
     line.writer.write(head)
     async with asyncio.timeout(60):
@@ -419,7 +419,7 @@ async def test_no_listener_is_left_behind() -> None:
         await connect(base)
 
 
-async def test_an_address_that_is_taken() -> None:
+async def test_a_taken_address_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(Broken, match=f"listen on {address}: Address already in use"):
@@ -509,7 +509,7 @@ async def test_malformed_bytes_a_hang_up_and_a_late_write_raise_client_gone() ->
     assert wire.sent == sent
 
 
-def test_the_kernel_tells_of_a_client_that_reset() -> None:
+def test_the_kernel_reports_a_clients_reset() -> None:
     """``hung_up`` relies on the fact: EPOLLRDHUP arrives before unread data is read."""
     import select
 

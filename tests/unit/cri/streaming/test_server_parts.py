@@ -181,12 +181,12 @@ def test_a_size_of_nothing_is_passed_over() -> None:
         b"[" * 200_000,
     ],
 )  # fmt: skip
-def test_sizes_that_are_none(piece: bytes) -> None:
+def test_malformed_sizes_are_an_error(piece: bytes) -> None:
     with pytest.raises(ClientGone):
         read_sizes(piece)
 
 
-async def test_an_inbox_counts_what_waits() -> None:
+async def test_an_inbox_counts_waiting_bytes() -> None:
     quota = BufferQuota(limit=1000)
     inbox = Inbox(quota)
     inbox.put(b"x" * 500)
@@ -210,7 +210,7 @@ async def test_empty_pieces_cost_nothing_and_tiny_ones_something() -> None:
     assert not quota.space.is_set()
 
 
-async def test_tiny_pieces_that_follow_each_other_are_one() -> None:
+async def test_successive_tiny_pieces_are_joined() -> None:
     quota = BufferQuota()
     inbox = Inbox(quota)
     for _ in range(10_000):
@@ -273,7 +273,7 @@ TLS = TlsConfig(Path("/c"), Path("/k"), Path("/ca"))
         ("127.0.0.1:99999", TlsConfig(), "no port from 0 to 65535"),
     ],
 )
-def test_addresses_that_are_refused(address: str, tls: TlsConfig, message: str) -> None:
+def test_invalid_addresses_are_refused(address: str, tls: TlsConfig, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         StreamingConfig(address=address, tls=tls)
 

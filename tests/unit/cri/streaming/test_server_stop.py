@@ -82,7 +82,7 @@ async def test_a_stop_is_told_before_all_streams_are_open() -> None:
         await closing
 
 
-async def test_a_server_that_dies_is_no_success() -> None:
+async def test_the_death_of_the_server_is_no_success() -> None:
     """Clients of v4 and v5 parse the error stream unless it is empty: the stream is never empty."""
     async with streaming_server() as streaming:
         clients = [await begun(streaming, f"v{version}.channel.k8s.io") for version in (4, 5)]
@@ -96,7 +96,7 @@ async def test_a_server_that_dies_is_no_success() -> None:
                 json.loads(client.text("error"))
 
 
-async def test_a_client_that_does_not_listen_holds_up_no_stop() -> None:
+async def test_a_client_without_reads_does_not_delay_the_stop() -> None:
     """A client without a request does not delay a stop either."""
     async with streaming_server() as streaming:
         silent = await connect(streaming.base)

@@ -65,7 +65,7 @@ async def test_invalid_stream_request_is_refused(
     assert code is INVALID and words in text
 
 
-async def test_only_what_runs_has_streams(node: Rig) -> None:
+async def test_only_running_containers_have_streams(node: Rig) -> None:
     pod = await node.pod("ends")
     container = await node.container(pod)
     for call in ("Exec", "Attach"):

@@ -29,7 +29,7 @@ class Ending:
         )
 
 
-async def test_a_write_that_meets_the_end_does_not_hide_it() -> None:
+async def test_a_write_at_the_end_does_not_hide_the_end() -> None:
     """As in ``yes | kubectl exec -i pod -- head -1``."""
     exited = pb.ExecOutput(exit=pb.ProcessExit(exit_code=3))
     process = ProcessStreams(Ending(pb.ExecOutput(stdout=b"y\n"), exited), pb.ExecInput, "exec in", "w1")  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ def test_settling_an_ended_process_logs_nothing(caplog: pytest.LogCaptureFixture
     assert not caplog.records
 
 
-def test_a_score_that_changes_while_it_is_read() -> None:
+def test_a_score_changed_during_its_read_is_no_error() -> None:
     """As fakedom does for itself, at the same moment."""
     change = "while :; do echo 100 >/proc/$$/oom_score_adj; echo 0 >/proc/$$/oom_score_adj; done"
     with subprocess.Popen(["/bin/sh", "-c", change]) as child:

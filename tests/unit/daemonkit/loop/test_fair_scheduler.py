@@ -64,7 +64,7 @@ async def iterations(count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_zone_that_wants_little_waits_for_a_slice_of_the_others_alone(clock: Clock) -> None:
+async def test_a_modest_zone_waits_for_a_slice_of_the_others_alone(clock: Clock) -> None:
     """The zone does not wait for a step of every other zone, as in an iteration that serves all."""
     scheduler = FairScheduler()
     share = scheduler.share()
@@ -85,7 +85,7 @@ async def test_a_zone_that_wants_little_waits_for_a_slice_of_the_others_alone(cl
         await hog.stop()
 
 
-async def test_time_not_steps_is_what_is_shared(clock: Clock) -> None:
+async def test_shares_are_of_time_not_of_steps(clock: Clock) -> None:
     scheduler = FairScheduler()
     hogs = [Hog(scheduler, clock, seconds) for seconds in (2 * STEP, STEP, STEP / 2) * 4]
     begun = clock.now
@@ -116,7 +116,7 @@ async def test_a_zone_alone_has_the_whole_loop(clock: Clock) -> None:
     await hog.stop()
 
 
-async def test_a_zone_that_slept_saves_up_only_a_little(clock: Clock) -> None:
+async def test_a_sleeping_zone_saves_up_only_a_little(clock: Clock) -> None:
     scheduler = FairScheduler()
     sleeper = scheduler.share()
     hog = Hog(scheduler, clock)
@@ -154,7 +154,7 @@ async def test_a_cancellation_waits_for_no_turn(clock: Clock) -> None:
         await hog.stop()
 
 
-async def test_results_errors_and_timeouts_are_those_of_the_work() -> None:
+async def test_results_errors_and_timeouts_come_from_the_work() -> None:
     share = FairScheduler().share()
 
     async def value() -> int:
@@ -200,7 +200,7 @@ async def test_shares_begin_where_the_others_are() -> None:
     assert second.used <= first.used
 
 
-def test_work_that_is_thrown_away_is_closed() -> None:
+def test_dropped_work_is_closed() -> None:
     """The loop was stopped in the midst of its work."""
     closed = []
 
@@ -265,9 +265,7 @@ async def test_the_loop_rests_while_calls_are_under_way(
         await hog.stop()
 
 
-async def test_a_step_that_takes_long_is_followed_by_more_rests(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_step_is_followed_by_more_rests(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     rests, in_flight = Rests(monkeypatch), InFlight()
     scheduler = FairScheduler(in_flight)
     with in_flight.call():
@@ -320,7 +318,7 @@ async def test_answers_to_calls_do_not_wait_for_rests_of_other_zones(
         await hog.stop()
 
 
-async def test_a_share_pays_for_tasks_that_its_work_begins(clock: Clock) -> None:
+async def test_a_share_pays_for_tasks_of_its_work(clock: Clock) -> None:
     scheduler = FairScheduler()
     share = scheduler.share(carried=0.0)
 
@@ -339,7 +337,7 @@ async def test_a_share_pays_for_tasks_that_its_work_begins(clock: Clock) -> None
     assert share.used == pytest.approx(1.75), "nobody pays outside of it"
 
 
-async def test_work_that_never_starts_is_closed() -> None:
+async def test_work_without_a_start_is_closed() -> None:
     """Otherwise Python complains of a coroutine without an await."""
     share = FairScheduler().share()
 
@@ -358,7 +356,7 @@ async def test_work_that_never_starts_is_closed() -> None:
         gc.collect()
 
 
-async def test_a_step_that_had_enough_ends(clock: Clock) -> None:
+async def test_a_step_of_paid_work_is_interrupted(clock: Clock) -> None:
     share, steps = FairScheduler().share(), 0
 
     async def work() -> None:

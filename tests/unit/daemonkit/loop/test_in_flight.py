@@ -77,9 +77,7 @@ async def served(tmp_path: Path, clock: Clock) -> AsyncIterator[Served]:
         yield Served(counted, zones, link)
 
 
-async def test_a_call_with_one_reply_counts_until_it_ends_and_a_little_longer(
-    served: Served, clock: Clock
-) -> None:
+async def test_a_unary_call_counts_until_its_end_and_a_little_longer(served: Served, clock: Clock) -> None:
     assert not served.in_flight.any()
     call = served.zones_stub.GetZone(pb.GetZoneRequest(id="z1"), timeout=TIMEOUT)
     await asyncio.wait_for(served.zones.begun.wait(), TIMEOUT)
@@ -93,7 +91,7 @@ async def test_a_call_with_one_reply_counts_until_it_ends_and_a_little_longer(
     assert not served.in_flight.any()
 
 
-async def test_a_call_whose_client_has_gone_counts_no_longer(served: Served, clock: Clock) -> None:
+async def test_a_call_of_a_gone_client_counts_no_longer(served: Served, clock: Clock) -> None:
     call = served.zones_stub.GetZone(pb.GetZoneRequest(id="z1"), timeout=TIMEOUT)
     await asyncio.wait_for(served.zones.begun.wait(), TIMEOUT)
     call.cancel()
@@ -106,9 +104,7 @@ async def test_a_call_whose_client_has_gone_counts_no_longer(served: Served, clo
     assert clock.now < 1000 + LONGEST
 
 
-async def test_the_beginning_of_a_stream_counts_and_the_rest_of_it_does_not(
-    served: Served, clock: Clock
-) -> None:
+async def test_only_the_beginning_of_a_stream_counts(served: Served, clock: Clock) -> None:
     stream = served.host_stub.Watch(pb.WatchRequest(), timeout=TIMEOUT)
     await stream.read()
     assert served.in_flight.any()
@@ -117,7 +113,7 @@ async def test_the_beginning_of_a_stream_counts_and_the_rest_of_it_does_not(
     stream.cancel()
 
 
-def test_a_call_that_waits_for_a_container_does_not_count_for_ever(clock: Clock) -> None:
+def test_a_call_waiting_for_a_container_does_not_count_for_ever(clock: Clock) -> None:
     counted = InFlight()
     with counted.call():
         clock.now += LONGEST - 1

@@ -76,7 +76,7 @@ async def test_bytes_arrive_whole_and_in_order_both_ways(line: Line) -> None:
     assert at_server == up and at_client == down
 
 
-async def test_a_peer_that_does_not_read_stops_the_writer(line: Line) -> None:
+async def test_a_peer_without_reads_stops_the_writer(line: Line) -> None:
     """The daemon holds at most a chunk; the rest is in the kernel's bounded buffers."""
     assert 0 < await fill(line.client) < 4 << 20
     waiting = [len(way._unsent) for way in line.connection._directions]
@@ -97,7 +97,7 @@ async def test_half_close_passes_and_the_other_way_goes_on(line: Line) -> None:
 
 
 @pytest.mark.parametrize("side", ["client", "server"])
-async def test_a_peer_that_goes_cuts_the_other(line: Line, side: str) -> None:
+async def test_the_end_of_a_peer_cuts_off_the_other_peer(line: Line, side: str) -> None:
     """Also while bytes for the peer are stuck."""
     gone, stays = (line.client, line.server) if side == "client" else (line.server, line.client)
     await fill(stays)
@@ -109,7 +109,7 @@ async def test_a_peer_that_goes_cuts_the_other(line: Line, side: str) -> None:
                 await asyncio.get_running_loop().sock_sendall(stays, b"x" * 65536)
 
 
-async def test_a_client_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
+async def test_a_client_without_reads_delays_no_other(tmp_path: Path) -> None:
     """The daemon's loop never waits for a client."""
     inner, outer = tmp_path / "inner", tmp_path / "outer"
 

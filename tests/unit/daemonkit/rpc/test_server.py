@@ -165,7 +165,7 @@ async def test_streams_end_with_their_fault(tmp_path: Path) -> None:
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-async def test_a_daemon_that_stops_ends_its_subscriptions_at_once(tmp_path: Path) -> None:
+async def test_a_stopping_daemon_ends_its_subscriptions_at_once(tmp_path: Path) -> None:
     """A call that will end by itself may do so."""
     path = tmp_path / "s"
 
@@ -195,7 +195,7 @@ async def test_a_daemon_that_stops_ends_its_subscriptions_at_once(tmp_path: Path
         assert 0.4 < took < 30
 
 
-async def test_a_subscription_that_is_being_told_something_ends_at_once_too(tmp_path: Path) -> None:
+async def test_a_subscription_during_a_message_ends_at_once_too(tmp_path: Path) -> None:
     path = tmp_path / "s"
 
     async def read(watch: Any) -> None:
@@ -232,7 +232,7 @@ class Slow(protect_pb2_grpc.ZonesServicer):
             self.undone += 1
 
 
-async def test_a_client_that_goes_away_cancels_its_call_once(tmp_path: Path) -> None:
+async def test_a_gone_client_cancels_its_call_once(tmp_path: Path) -> None:
     """Neither the end of the server nor a second cancellation cuts the undo; the owner waits for it."""
     path, servicer, tasks = tmp_path / "s", Slow(), Background()
 
@@ -273,7 +273,7 @@ def current_name() -> str:
     return task.get_name()
 
 
-async def test_only_handlers_that_change_something_have_a_task_of_their_own(tmp_path: Path) -> None:
+async def test_only_changing_handlers_have_a_separate_task(tmp_path: Path) -> None:
     path, servicer = tmp_path / "s", Tasks()
     async with channel(path) as link:
         async with serve_unix(
@@ -402,7 +402,7 @@ print(s.recv(1))
 """
 
 
-async def test_a_client_that_shuts_its_side_gets_the_rest(tmp_path: Path) -> None:
+async def test_a_client_after_its_half_close_gets_the_rest(tmp_path: Path) -> None:
     """Half-close: the server's HTTP/2 preface arrives although the client will send nothing more."""
     path = tmp_path / "s"
     async with serving(path):
@@ -412,7 +412,7 @@ async def test_a_client_that_shuts_its_side_gets_the_rest(tmp_path: Path) -> Non
         writer.close()
 
 
-async def test_connections_that_end_leave_nothing(tmp_path: Path) -> None:
+async def test_ended_connections_leave_nothing(tmp_path: Path) -> None:
     path = tmp_path / "s"
     async with serving(path):
         await get(path, "warm")

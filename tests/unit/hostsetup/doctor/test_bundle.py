@@ -106,7 +106,7 @@ WRITERS: Mapping[str, Callable[[Any], str]] = {"TOML": toml, "JSON": json.dumps,
 
 @pytest.mark.parametrize("file", LANGUAGES)
 @given(data=st.data(), secret=SECRETS)
-def test_no_secret_stays_wherever_in_a_file_it_is(file: str, data: st.DataObject, secret: str) -> None:
+def test_no_secret_stays_at_any_place_of_a_file(file: str, data: st.DataObject, secret: str) -> None:
     language, rule = LANGUAGES[file]
     found = data.draw(document(rule))
     above = data.draw(st.sampled_from([at for at in places(found) if isinstance(_at(found, at), dict)]))
@@ -142,7 +142,7 @@ LEAKED_BEFORE = {
 }
 
 
-def test_secrets_that_leaked_before_are_gone(host: ThrowAway, tmp_path: Path) -> None:
+def test_formerly_leaked_secrets_are_gone(host: ThrowAway, tmp_path: Path) -> None:
     """Of kubeconfigs, PSKs, block scalars, inline tables, and the configuration in CNI's results."""
     for name, text in LEAKED_BEFORE.items():
         host.file(name, text)
@@ -152,7 +152,7 @@ def test_secrets_that_leaked_before_are_gone(host: ThrowAway, tmp_path: Path) ->
     assert "left out" in str(parts["files/etc/cni/net.d/calico-kubeconfig"])
 
 
-def test_a_file_that_cannot_be_read_is_left_out_with_a_note() -> None:
+def test_an_unreadable_file_is_left_out_with_a_note() -> None:
     for language, text in (("TOML", "a = "), ("JSON", "{"), ("YAML", "a: [\n"), ("JSON", "[" * 100_000)):
         assert bundle.shown(text, language, keys.CRI) == f"it cannot be read as {language}, and is left out"
 

@@ -96,7 +96,7 @@ BROKEN: dict[str, tuple[str, CheckVerdict, Break]] = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_the_fix_mends_it(host: ThrowAway, broken: str) -> None:
+def test_the_fix_mends_the_host(host: ThrowAway, broken: str) -> None:
     name, verdict, make = BROKEN[broken]
     make(host)
     found = host.results()[name]

@@ -96,7 +96,7 @@ def test_a_machine_becomes_a_node(tree: Path, capsys: pytest.CaptureFixture[str]
     assert '+XENDOMAINS_SAVE=""' in said and "update-grub" in said and "--config-dir" in said
 
 
-def test_doctor_finds_nothing_amiss_of_the_kubelet_that_was_set_up(tree: Path) -> None:
+def test_doctor_finds_the_new_kubelet_healthy(tree: Path) -> None:
     assert main(["--root", str(tree), *MACHINE]) == 0
     (tree / "run/systemd/system").mkdir(parents=True)
     found = list(kubelet(CheckedMachine(root=tree), DoctorSettings()))
@@ -131,7 +131,7 @@ def test_a_dry_run_shows_the_same_and_changes_nothing(tree: Path, capsys: pytest
     assert shown.splitlines()[:-4] == done.splitlines()[:-4] and "protectd.service: enabled" in shown
 
 
-def test_again_it_has_nothing_to_do(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_run_has_nothing_to_do(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--root", str(tree), *MACHINE]) == 0
     made = content(tree)
     capsys.readouterr()
@@ -143,7 +143,9 @@ def test_again_it_has_nothing_to_do(tree: Path, capsys: pytest.CaptureFixture[st
     assert "dom0_mem=4096M,max:4096M dom0_max_vcpus=2" in xen
 
 
-def test_an_undo_restores_what_the_first_one_found(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_undo_restores_the_state_before_the_first_run(
+    tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tree / "etc/crictl.yaml").write_text(
         "runtime-endpoint: unix:///run/containerd/containerd.sock\ndebug: true\n"
     )
@@ -160,7 +162,7 @@ def test_an_undo_restores_what_the_first_one_found(tree: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == "nothing to undo\n"
 
 
-def test_an_undo_leaves_what_others_have_changed(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_undo_leaves_foreign_changes(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--root", str(tree), *MACHINE]) == 0
     with (tree / "etc/default/xen").open("a") as file:
         file.write("XENSTORED_ARGS=--trace\n")
@@ -212,7 +214,7 @@ def test_impossible_setup_is_refused_before_any_change(
 
 
 @pytest.mark.parametrize("file", ["etc/default/grub", "etc/default/xen", "etc/default/xendomains"])
-def test_a_machine_without_xen_is_told_what_to_install(
+def test_without_xen_the_package_to_install_is_named(
     tree: Path, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tree / file).unlink()
@@ -220,7 +222,7 @@ def test_a_machine_without_xen_is_told_what_to_install(
     assert f"/{file}: it is not there (apt-get install" in capsys.readouterr().err
 
 
-def test_a_record_that_cannot_be_read_is_left_alone(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_record_is_left_alone(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = tree / applying.RECORD.lstrip("/")
     record.parent.mkdir(parents=True)
     record.write_text("{}")

@@ -48,7 +48,7 @@ def test_malformed_metadata(data: bytes, cause: str) -> None:
         metadata.parse(data, "x")
 
 
-def test_a_kernel_that_fits() -> None:
+def test_a_fitting_kernel_is_accepted() -> None:
     kconfig.check(config(), "x", set())
     kconfig.check(config(OVERLAY_FS="m", NET_9P="m"), "x", {"addons.squashfs"})
     kconfig.check(config(SQUASHFS="m", XEN_BLKDEV_FRONTEND="m"), "x", {"initramfs", "addons.squashfs"})
@@ -65,7 +65,7 @@ def test_a_kernel_that_fits() -> None:
         (gzip.compress(bytes(20 << 20)), set(), "more than"),
     ],
 )
-def test_a_kernel_that_cannot_work(data: bytes, extras: set[str], cause: str) -> None:
+def test_an_impossible_kernel_is_refused(data: bytes, extras: set[str], cause: str) -> None:
     with pytest.raises(Refused, match=cause):
         kconfig.check(data, "x", extras)
 
@@ -93,7 +93,7 @@ def _pod(kernel: str | None = None) -> cri.PodSandboxConfig:
     return cri.PodSandboxConfig(metadata=cri.PodSandboxMetadata(name="p"), annotations=notes)
 
 
-def test_no_pod_may_choose_unless_it_is_allowed() -> None:
+def test_no_pod_may_choose_without_permission() -> None:
     handler = HandlerConfig(kernel="registry.example/kernels/fast:1")
     allowed = KernelSettings(allow=("registry.example/kernels/*",))
     assert chosen(_pod(), HandlerConfig(), allowed) == ""
@@ -109,7 +109,7 @@ def test_no_pod_may_choose_unless_it_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x/UPPER", "a" * 64, "x y", "../x"])
-def test_a_choice_that_is_no_name(name: str) -> None:
+def test_a_malformed_choice_is_refused(name: str) -> None:
     with pytest.raises(Invalid, match=KERNEL):
         chosen(_pod(kernel=name), HandlerConfig(), KernelSettings(allow=("*",)))
 

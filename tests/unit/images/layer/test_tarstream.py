@@ -34,7 +34,7 @@ def _read(data: bytes, chunk_bytes: int = 700, header_bytes: int = 1 << 20) -> l
 
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
 @pytest.mark.parametrize("chunk_bytes", [1, 511, 512, 513, 1 << 20])
-def test_same_as_tarfile_sees_it(form: int, chunk_bytes: int) -> None:
+def test_entries_equal_tarfiles(form: int, chunk_bytes: int) -> None:
     layer = Layer(form)
     layer.dir("d").file("d/" + "n" * 180, b"x" * 1000, uid=70000, gid=3_000_000, mode=0o6751)
     layer.symlink("l", "t" * 150).link("h", "d/" + "n" * 180)
@@ -185,7 +185,7 @@ def test_many_headers_are_not_read_for_ever() -> None:
         _read(header * 300 + _pax({}), header_bytes=1000)
 
 
-def test_times_are_held_within_what_squashfs_has() -> None:
+def test_times_are_clamped_to_the_range_of_squashfs() -> None:
     assert [_read(_pax({"mtime": text}))[0].mtime for text in ("-5", "1.75", str(1 << 40))] == [
         0,
         1,
@@ -193,7 +193,7 @@ def test_times_are_held_within_what_squashfs_has() -> None:
     ]
 
 
-def test_global_headers_and_what_follows_the_archive_are_passed_over() -> None:
+def test_global_headers_and_bytes_after_the_archive_are_skipped() -> None:
     info = tarfile.TarInfo("g")
     info.type, info.size = tarfile.XGLTYPE, 20
     data = info.tobuf() + bytes(512) + Layer().file("f", b"1").tar() + b"garbage"
@@ -269,7 +269,7 @@ def test_a_bomb_is_stopped_in_little_memory(how: str) -> None:
     assert peak < 16 << 20
 
 
-def test_gzip_that_ends_early_or_is_damaged() -> None:
+def test_truncated_or_damaged_gzip_is_an_error() -> None:
     data = gzip.compress(bytes(range(256)) * 4000)
     for broken in (data[:-9], data[:500], data[:100] + b"\0" * 50 + data[150:]):
         with pytest.raises(Corrupt):

@@ -72,7 +72,7 @@ async def test_errors_of_the_system_are_faults(pulls: Pulls, number: int, fault:
         await pulls.run("k", "image", fail)
 
 
-async def test_a_pull_that_found_no_turn_says_whose_share_was_used_up(
+async def test_a_pull_without_a_turn_names_the_full_share(
     pulls: Pulls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def endless(_: Progress) -> None:
@@ -89,7 +89,7 @@ async def test_a_pull_that_found_no_turn_says_whose_share_was_used_up(
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_pulls_of_one_registry_leave_others_theirs(pulls: Pulls) -> None:
+async def test_pulls_of_a_registry_leave_turns_to_other_registries(pulls: Pulls) -> None:
     begun = []
 
     async def endless(_: Progress) -> None:

@@ -30,7 +30,7 @@ class _Meanwhile(CancelToken):
         self._path.unlink()
 
 
-def test_a_layer_that_is_gone_already_is_fetched_again_as_a_damaged_one_is(tmp_path: Path) -> None:
+def test_a_missing_layer_is_fetched_again_like_a_damaged_layer(tmp_path: Path) -> None:
     with pytest.raises(Damaged):
         check_kept(digest(DATA), tmp_path / "gone", CancelToken())
 

@@ -130,7 +130,7 @@ def _tagged(reader: DocumentReader, given: GivenManifest) -> Document:
     return read_tagged(reference, ImageLimits(), reader, _Source(given), CancelToken())
 
 
-def test_a_process_that_lies_is_not_asked_again_but_another_one(reader: DocumentReader) -> None:
+def test_a_lying_process_is_replaced(reader: DocumentReader) -> None:
     lie = pack_document(_facts(OTHER.manifest))
     found = _tagged(reader, GivenManifest(IMAGE.manifest, "", lie))
     assert pack_document(found.facts) == pack_document(_facts(IMAGE.manifest))
@@ -142,7 +142,7 @@ def test_sound_facts_take_no_other_process(reader: DocumentReader, monkeypatch: 
     assert _tagged(reader, GivenManifest(IMAGE.manifest, "", sound)).facts == _facts(IMAGE.manifest)
 
 
-def test_a_manifest_is_of_the_type_that_its_index_says(reader: DocumentReader) -> None:
+def test_a_manifest_has_the_type_in_its_index(reader: DocumentReader) -> None:
     untyped = json.loads(IMAGE.manifest)
     untyped.pop("mediaType", None)
     data = json.dumps(untyped).encode()

@@ -80,7 +80,7 @@ def test_any_answer_of_a_worker_is_a_value_or_a_fault(message: bytes) -> None:
     assert len(ending.media_type) <= 255 and ending.media_type.isprintable()
 
 
-def test_an_ending_arrives_as_it_was() -> None:
+def test_an_ending_arrives_unchanged() -> None:
     mine, its = _pair()
     ending = Ending("application/json", b"c" * MAX_CLAIMS)
     with mine, its:
@@ -89,7 +89,7 @@ def test_an_ending_arrives_as_it_was() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_of_a_fault_are_one_or_none(data: bytes) -> None:
+def test_any_bytes_of_a_fault_give_a_fault_or_an_error(data: bytes) -> None:
     try:
         fault = fault_of(data)
     except Malformed:
@@ -136,7 +136,7 @@ def test_any_answer_to_a_question_is_bytes_or_a_fault(data: bytes, message: byte
 
 
 @pytest.mark.parametrize("kind", ["manifest", "configuration"])
-def test_a_document_that_trickles_ends(kind: str) -> None:
+def test_a_slow_document_times_out(kind: str) -> None:
     """The stream has begun, and has no announced end."""
     told = _Told(b"{", None, ends=False)
     source, token = _source(told, 0.05), CancelToken()
@@ -203,14 +203,14 @@ def test_facts_of_any_bytes_are_values_or_refused(data: st.DataObject) -> None:
                 continue
 
 
-def test_a_number_of_texts_that_are_not_there_ends_with_the_bytes() -> None:
+def test_a_false_number_of_texts_ends_with_the_bytes() -> None:
     out = FieldWriter()
     out.number(1 << 63)
     with pytest.raises(Malformed):
         FieldReader(out.done()).texts()
 
 
-def test_a_configuration_whose_facts_are_large_is_refused() -> None:
+def test_a_configuration_with_large_facts_is_refused() -> None:
     image = build([Layer().tar()], {"Env": ["A=" + "x" * 1000] * 1100})
     with pytest.raises(errors.Oversized, match="environment"):
         reading.read_config(image.config, "x", 1)

@@ -41,7 +41,7 @@ def _order(candidates: Candidates) -> str:
     return "".join(source.name for source in candidates.in_order(lambda source: True))
 
 
-def test_a_dead_host_is_asked_last_for_a_minute_then_by_one_caller_first() -> None:
+def test_a_dead_host_is_asked_last_for_a_minute_then_first_by_a_single_caller() -> None:
     clock = Clock()
     known = HostHealth(clock)
     known.failed("a", "r", DEAD)

@@ -82,7 +82,7 @@ def test_ambiguous_or_unknown_kinds_are_refused(document: dict[str, Any], said: 
         {"mediaType": "x", "digest": D, "size": 1, "annotations": [1]},
     ],
 )
-def test_descriptors_that_promise_nothing(untrusted: object) -> None:
+def test_descriptors_without_content_are_refused(untrusted: object) -> None:
     with pytest.raises(Corrupt):
         manifests.descriptor(untrusted, "x")
 
@@ -189,7 +189,7 @@ def test_no_platform_fits() -> None:
         5,
     ],
 )
-def test_configurations_that_do_not_fit(document: object) -> None:
+def test_mismatched_configurations_are_refused(document: object) -> None:
     with pytest.raises(Corrupt):
         manifests.config(json.dumps(document).encode(), "x", 1)
 

@@ -39,7 +39,7 @@ def _ends(sizes: list[int], least: int) -> list[int]:
         ([10] * 12, [1, 2, 3, 4, 5, 6, 7, 12]),
     ],
 )
-def test_a_part_ends_as_soon_as_it_has_enough(sizes: list[int], ends: list[int]) -> None:
+def test_a_part_ends_at_its_size(sizes: list[int], ends: list[int]) -> None:
     assert _ends(sizes, 10) == ends
 
 

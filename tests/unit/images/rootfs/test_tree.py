@@ -102,7 +102,7 @@ def test_the_last_of_duplicates_counts() -> None:
     }
 
 
-def test_a_directory_entry_changes_what_is_there() -> None:
+def test_a_directory_entry_changes_the_existing_directory() -> None:
     tree = _tree(Layer().dir("d", mode=0o700, uid=5).file("d/x"), Layer().dir("d", mode=0o1777, uid=7))
     node = tree.find(b"/d")
     assert node is not None
@@ -137,7 +137,7 @@ def test_symlinked_parents_are_followed_inside_the_root() -> None:
     }
 
 
-def test_a_name_that_is_a_symlink_is_replaced_not_followed() -> None:
+def test_a_symlink_with_the_name_is_replaced_not_followed() -> None:
     tree = _tree(
         Layer().file("target", b"1").symlink("l", "target").symlink("d", "."),
         Layer().file("l", b"22").dir("d"),
@@ -166,7 +166,7 @@ def test_a_name_that_is_a_symlink_is_replaced_not_followed() -> None:
     ],
     ids=lambda layer: "",
 )
-def test_entry_that_no_filesystem_can_hold_is_refused(layer: Layer) -> None:
+def test_entry_beyond_any_filesystem_is_refused(layer: Layer) -> None:
     with pytest.raises(Unpackable):
         _tree(layer)
 
@@ -188,7 +188,7 @@ def test_layer_with_too_many_path_steps_is_refused() -> None:
             _tree(layer, limits=ImageLimits(path_steps=10_000))
 
 
-def test_directories_that_no_entry_names_are_bounded_too() -> None:
+def test_implicit_directories_are_bounded_too() -> None:
     layer = Layer()
     for number in range(20):
         layer.file(f"{number}/" + "d/" * 1000 + "f")
@@ -225,7 +225,7 @@ def test_a_hard_link_to_a_symlink_is_the_symlink() -> None:
     assert _paths(tree) == {"l": "l:x", "h": "l:x", "d": "d", "s": "l:d", "d/f": "0:1", "g": "0:1"}
 
 
-def test_attributes_that_can_be_kept() -> None:
+def test_storable_attributes_are_kept() -> None:
     layer = Layer().file(
         "f",
         xattrs={

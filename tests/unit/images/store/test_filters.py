@@ -91,7 +91,7 @@ def test_held_image_is_in_use() -> None:
 
 
 @pytest.mark.parametrize("labels", [None, [], "team", {"team": ["blue"]}, {"team": None}])
-def test_labels_that_are_none(labels: object) -> None:
+def test_malformed_labels_match_no_filter(labels: object) -> None:
     config = {"config": {"Labels": labels}}
     assert not _fits("label=team=blue", config=config)
     assert _fits("label!=team=blue", config=config)

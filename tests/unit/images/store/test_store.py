@@ -133,7 +133,7 @@ def test_removal_takes_all_names_and_shared_files_stay(store: ImageStore) -> Non
     assert _files(store) == set()
 
 
-def test_the_same_layers_are_one_filesystem(store: ImageStore) -> None:
+def test_equal_layers_share_a_filesystem(store: ImageStore) -> None:
     one = _add(store, "one", ["base"], "docker.io/library/a:1")
     two = _add(store, "two", ["base"], "docker.io/library/b:1")
     assert one.stack[0] == two.stack[0]
@@ -141,7 +141,7 @@ def test_the_same_layers_are_one_filesystem(store: ImageStore) -> None:
     assert two.stack[0].exists()
 
 
-def test_images_that_begin_alike_share_their_filesystems(store: ImageStore) -> None:
+def test_images_with_equal_first_layers_share_their_filesystems(store: ImageStore) -> None:
     one = _add_stack(store, "one", ["base", "more", "top"], 1, "docker.io/library/a:1")
     two = _add_stack(store, "two", ["base", "more", "other"], 1, "docker.io/library/b:1")
     assert len(one.stack) == 3 and one.stack[:2] == two.stack[:2] and one.stack[2] != two.stack[2]
@@ -158,7 +158,7 @@ def test_images_that_begin_alike_share_their_filesystems(store: ImageStore) -> N
     assert _files(store) == set()
 
 
-def test_accounts_are_those_of_the_topmost_filesystem_that_says_something(store: ImageStore) -> None:
+def test_accounts_come_from_the_topmost_filesystem_with_accounts(store: ImageStore) -> None:
     one = _add_stack(store, "one", ["base", "top"], 1, "docker.io/library/a:1")
     two = _add_stack(store, "two", ["base", "nobody", "top"], 1, "docker.io/library/b:1")
     assert store.read_file(one, "/etc/passwd", 10) == b"root"
@@ -210,7 +210,7 @@ def test_a_mark_of_damage_lasts_until_the_filesystem_is_built_again(store: Image
 
 
 @pytest.mark.parametrize("version", [2, 99])
-def test_an_index_of_another_version_is_refused_and_left_as_it_is(tmp_path: Path, version: int) -> None:
+def test_an_index_of_another_version_is_refused_and_unchanged(tmp_path: Path, version: int) -> None:
     settings = ImageSettings(tmp_path, unfinished_bytes=0)
     store = ImageStore(settings)
     store.open()
@@ -223,7 +223,7 @@ def test_an_index_of_another_version_is_refused_and_left_as_it_is(tmp_path: Path
     assert store.files.index.read_bytes() == before
 
 
-def test_an_index_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_malformed_index_is_reported(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "images.db").write_bytes(b"this is not a database, and never was one" * 100)
     with pytest.raises(Broken, match="images.db: file is not a database"):
@@ -308,7 +308,7 @@ def test_leftovers_of_a_killed_daemon_are_swept(store: ImageStore) -> None:
 
 
 @pytest.mark.parametrize("harm", ["gone", "short"])
-def test_an_image_whose_filesystem_is_damaged_is_forgotten(store: ImageStore, harm: str) -> None:
+def test_an_image_with_a_damaged_filesystem_is_forgotten(store: ImageStore, harm: str) -> None:
     image = _add(store, "one", ["base"], "docker.io/library/a:1")
     if harm == "gone":
         image.stack[0].unlink()
@@ -322,7 +322,7 @@ def test_an_image_whose_filesystem_is_damaged_is_forgotten(store: ImageStore, ha
         store.__dict__.update(again.__dict__)
 
 
-def test_a_failed_pull_leaves_what_others_lease(store: ImageStore) -> None:
+def test_a_failed_pull_leaves_leased_filesystems(store: ImageStore) -> None:
     shared, own = _digest("shared"), _digest("own")
     with store.leasing([_digest("c1")], [shared]):
         with pytest.raises(RuntimeError), store.leasing([_digest("c2")], [shared, own]):
@@ -333,7 +333,7 @@ def test_a_failed_pull_leaves_what_others_lease(store: ImageStore) -> None:
     assert _files(store) == set()
 
 
-def test_a_filesystem_built_for_one_pull_survives_the_end_of_another(store: ImageStore) -> None:
+def test_a_filesystem_of_a_pull_survives_the_end_of_another_pull(store: ImageStore) -> None:
     chain = _digest("c1")
     with store.leasing([chain], []):
         with store.files.work_file("fs") as work:
@@ -348,7 +348,7 @@ def test_a_filesystem_built_for_one_pull_survives_the_end_of_another(store: Imag
     assert not store.has_filesystem(chain)
 
 
-def test_only_one_process_has_it_open(store: ImageStore) -> None:
+def test_a_single_process_opens_the_store(store: ImageStore) -> None:
     with pytest.raises(Refused, match="another process"):
         ImageStore(ImageSettings(store.files.root.parent))
 

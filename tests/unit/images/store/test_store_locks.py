@@ -144,9 +144,7 @@ def test_lease_during_a_sweep_waits_until_the_sweep_ends(
     assert store.files.named() == []
 
 
-def test_an_image_that_comes_during_a_release_is_there(
-    store: ImageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_added_during_a_release_stays(store: ImageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The release lets go of an image that was removed, and reads the index anew."""
     _filesystem(store)
     image = store.add_image(_row(1), ("docker.io/library/a:1",))

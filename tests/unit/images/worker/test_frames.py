@@ -109,7 +109,7 @@ def test_a_sound_plan_is_taken() -> None:
         (_frame(MOVED, bytes(8)) * 1000, "a frame of kind"),
     ],
 )
-def test_a_wrong_answer_breaks_one_pull(said: bytes, cause: str) -> None:
+def test_a_wrong_answer_breaks_its_pull_only(said: bytes, cause: str) -> None:
     file = io.BytesIO()
     with pytest.raises(Broken, match=f"job subject: .*wrong answer: .*{cause}"):
         _ask(said, JobOutcome([file], 2 * MIB, 0, lambda _: None, 1000))
@@ -117,7 +117,7 @@ def test_a_wrong_answer_breaks_one_pull(said: bytes, cause: str) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"A", _frame(ANSWER, size=9), _frame(FILES[0], b"x", 9)])
-def test_a_worker_that_ends_in_the_middle_has_ended(said: bytes) -> None:
+def test_a_worker_ended_midway_is_an_end(said: bytes) -> None:
     with pytest.raises(Broken, match="ended with None"):
         _ask(said, JobOutcome([io.BytesIO()], MIB))
 

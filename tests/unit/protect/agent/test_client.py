@@ -59,7 +59,7 @@ def asked(agent: SimAgent, operation: str) -> bool:
 
 
 @pytest.mark.parametrize("operation", CALLS)
-async def test_a_zones_end_fails_a_call_that_is_open(
+async def test_a_zones_end_fails_an_open_call(
     manager: ZoneManager, client: AgentClient, agent: SimAgent, operation: str
 ) -> None:
     agent.unanswered.add(operation)
@@ -72,7 +72,7 @@ async def test_a_zones_end_fails_a_call_that_is_open(
 
 
 @pytest.mark.parametrize("operation", CALLS)
-async def test_a_zone_that_has_ended_is_not_asked(
+async def test_an_ended_zone_gets_no_call(
     manager: ZoneManager, client: AgentClient, agent: SimAgent, operation: str
 ) -> None:
     manager.zones["z1"].end.declare("it is over")
@@ -122,7 +122,7 @@ async def test_a_start_is_waited_for_longer_than_other_calls(
     await starting
 
 
-async def test_a_dialed_connection_is_known_until_it_is_hung_up(client: AgentClient, agent: SimAgent) -> None:
+async def test_a_dialed_connection_is_known_until_its_hang_up(client: AgentClient, agent: SimAgent) -> None:
     made = await client.dial(80)
     assert client.connections == {made.into}
     await client.hang_up(made)
@@ -152,7 +152,7 @@ async def test_nobody_calls_before_the_agent_is_up_to_date(monkeypatch: pytest.M
         Streams(1, 2, 9),
     ],
 )
-def test_streams_that_are_wrong(untrusted: Streams) -> None:
+def test_wrong_streams_are_a_violation(untrusted: Streams) -> None:
     """The request is for stdin without a terminal; stream 9 belongs to another process."""
     replies.check_streams("z1", Streams(1, 2, 3), {9}, tty=False, stdin=True)
     with pytest.raises(ProtocolViolation, match="gave streams"):
@@ -212,7 +212,7 @@ def test_every_figure_is_passed_on(value: type, theirs: type, ours: type) -> Non
     assert names == set(value._fields) - special  # type: ignore[attr-defined]
 
 
-def test_figures_are_those_of_the_agent() -> None:
+def test_figures_come_from_the_agent() -> None:
     pressure = pb.Pressure(some_avg10=1.5, full_total_us=9)
     row = pb.ContainerStats(id="w", cpu_usage_ns=5, io_writes=6, memory_pressure=pressure)
     quiet = pb.Pressure()

@@ -46,7 +46,7 @@ def _chunks(raw: bytes, cuts: list[int]) -> list[bytes]:
     return [raw[a:b] for a, b in zip(edges, edges[1:], strict=False)]
 
 
-def test_the_golden_file_is_what_the_generator_makes() -> None:
+def test_the_golden_file_equals_the_generators_output() -> None:
     assert golden_frames.PATH.read_text() == golden_frames.text()
 
 

@@ -50,7 +50,7 @@ def test_earned_bytes_pay_for_frames_without_effect() -> None:
         ignored.frame("DATA")
 
 
-def test_large_frames_use_up_what_is_earned_sooner() -> None:
+def test_large_frames_use_up_the_bucket_sooner() -> None:
     ignored = IgnoredFrames(Clock())
     ignored.earn(WINDOW)
     for _ in range(4 + int(IgnoredFrames.BURST)):
@@ -95,7 +95,7 @@ async def test_a_whole_window_of_single_bytes_is_no_violation() -> None:
     await agent.stop()
 
 
-async def test_credit_for_streams_that_are_not_named_yet_is_not_free() -> None:
+async def test_credit_for_unnamed_streams_is_not_free() -> None:
     agent, owner = SimAgent(), Owner()
     link = Link("z1", agent.dial, owner)
     agent.unanswered.add("list_processes")
@@ -140,7 +140,7 @@ HONEST: dict[str, pb.Reply] = {
 
 
 @pytest.mark.parametrize("operation", HONEST)
-def test_the_most_that_an_agent_has_to_say_is_allowed(operation: str) -> None:
+def test_the_largest_honest_reply_is_allowed(operation: str) -> None:
     payload = HONEST[operation].SerializeToString()
     reply_rules.check(operation, payload)
     assert len(payload) <= reply_rules.longest(operation)

@@ -53,7 +53,7 @@ async def test_close_while_connected_runs() -> None:
     await agent.stop()
 
 
-async def test_a_set_up_that_is_cancelled_from_inside_is_tried_again() -> None:
+async def test_a_set_up_cancelled_from_inside_is_repeated() -> None:
     agent, owner = SimAgent(), Owner()
     link = Link("z1", agent.dial, owner)
 
@@ -123,7 +123,7 @@ async def test_a_call_cancelled_after_any_step(steps: int) -> None:
     await agent.stop()
 
 
-async def test_dropping_a_stream_whose_sink_is_busy() -> None:
+async def test_a_stream_with_a_busy_sink_can_be_dropped() -> None:
     agent, owner = SimAgent(), Owner()
     link = Link("z1", agent.dial, owner)
     await link.open(5)
@@ -143,7 +143,7 @@ async def test_dropping_a_stream_whose_sink_is_busy() -> None:
     await agent.stop()
 
 
-async def test_an_answer_that_comes_too_late_leaves_no_stream() -> None:
+async def test_a_late_answer_leaves_no_stream() -> None:
     agent, owner = SimAgent(), Owner()
     link = Link("z1", agent.dial, owner)
     await link.open(5)

@@ -56,7 +56,7 @@ class Stuck:
         """Never comes."""
 
 
-async def test_a_stream_whose_sink_waits() -> None:
+async def test_a_stream_with_a_waiting_sink_holds_bounded_memory() -> None:
     stream = OutputStream(1, fresh=True, credit=lambda number, credit: None, share=FairScheduler().share())
     stream.attach(Stuck(), 0)
     with measured() as held:
@@ -72,7 +72,7 @@ async def test_a_stream_whose_sink_waits() -> None:
 
 
 @pytest.mark.parametrize("streams", [("stdout",), ("stdout", "stderr")])
-async def test_a_reader_that_lags_behind_a_log(
+async def test_a_lagging_reader_of_a_log_holds_bounded_memory(
     streams: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fanout, "QUEUE_BYTES", WINDOW)
@@ -85,7 +85,7 @@ async def test_a_reader_that_lags_behind_a_log(
     reader.close()
 
 
-async def test_small_chunks_of_one_stream_do_not_cut_a_reader_off() -> None:
+async def test_small_chunks_of_a_stream_do_not_cut_a_reader_off() -> None:
     fan = fanout.FanOut()
     reader = fan.subscribe()
     sent = b"".join(chunks(AHEAD))
@@ -95,7 +95,7 @@ async def test_small_chunks_of_one_stream_do_not_cut_a_reader_off() -> None:
     assert b"".join([data async for _, data in reader]) == sent
 
 
-async def test_a_caller_that_does_not_read_an_exec() -> None:
+async def test_an_unread_exec_holds_bounded_memory() -> None:
     output = ExecOutput()
     sinks = (output.sink("stdout"), output.sink("stderr"))
 
@@ -121,7 +121,7 @@ async def full() -> AsyncIterator[CallTable]:
     yield table
 
 
-async def test_callers_that_gave_up_waiting(full: CallTable) -> None:
+async def test_gone_callers_hold_no_memory(full: CallTable) -> None:
     async def give_up() -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0):

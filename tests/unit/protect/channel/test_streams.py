@@ -148,7 +148,7 @@ def test_a_hostile_sender_never_gets_over_its_credit(frames: list[tuple[int, int
     st.integers(0, 80_000),
     st.lists(st.tuples(st.integers(0, 200_000), st.integers(0, WINDOW), st.booleans()), max_size=20),
 )
-def test_a_hostile_receiver_gets_only_what_there_is(size: int, credits: list[tuple[int, int, bool]]) -> None:
+def test_a_hostile_receiver_gets_only_existing_bytes(size: int, credits: list[tuple[int, int, bool]]) -> None:
     sender = Sender(fresh=True)
     size = min(size, sender.space)
     sender.add(pattern(0, size))
@@ -203,7 +203,7 @@ class TestReceiver:
         with pytest.raises(ProtocolViolation):
             receiver.data(0, content, fin)
 
-    def test_an_end_behind_what_came(self) -> None:
+    def test_an_end_before_received_bytes_is_a_violation(self) -> None:
         receiver = Receiver(fresh=True)
         receiver.data(0, b"xyz", False)
         receiver.disconnected()
@@ -211,7 +211,7 @@ class TestReceiver:
         with pytest.raises(ProtocolViolation, match="behind"):
             receiver.data(0, b"x", True)
 
-    def test_consumed_is_within_what_came(self) -> None:
+    def test_consumed_is_within_the_received_bytes(self) -> None:
         receiver = Receiver(fresh=True)
         receiver.data(0, b"xyz", False)
         with pytest.raises(ValueError):
@@ -240,7 +240,7 @@ class TestSender:
         with pytest.raises(ProtocolViolation):
             sender.credit(credit)
 
-    def test_giving_up_frees_what_was_kept(self) -> None:
+    def test_giving_up_frees_kept_bytes(self) -> None:
         sender = Sender(fresh=True)
         sender.add(b"abc")
         sender.credit(Credit(0, 0, fin=True))

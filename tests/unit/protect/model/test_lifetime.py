@@ -60,7 +60,7 @@ async def test_a_failure_because_of_the_end_is_told_as_the_end() -> None:
 
 
 @pytest.mark.parametrize("failure", [Broken("call", "zone z", "no"), TimeoutError()])
-async def test_other_failures_stay_what_they_are(failure: Exception) -> None:
+async def test_other_failures_are_unchanged(failure: Exception) -> None:
     with pytest.raises(type(failure)):
         async with End().bounding("use", "zone z"):
             raise failure

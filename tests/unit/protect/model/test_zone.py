@@ -92,7 +92,7 @@ def test_ledger_refuses_with_the_numbers() -> None:
     assert (ledger.reserved_bytes, ledger.free_bytes) == (512 * MIB, 0)
 
 
-def test_ledger_adopts_what_does_not_fit() -> None:
+def test_ledger_adopts_zones_beyond_its_capacity() -> None:
     ledger = Ledger(100)
     ledger.adopt("a", 150)
     assert ledger.free_bytes == 0

@@ -29,12 +29,12 @@ def test_an_interface_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["xp-no-such-if", "lo-but-longer-than-names-are", ""])
-def test_an_interface_that_is_not_there(name: str) -> None:
+def test_a_missing_interface_is_none(name: str) -> None:
     assert links.find(name) is None
     assert links.index_of(name) is None
 
 
-def test_the_kernel_leaves_out_what_was_not_asked_for() -> None:
+def test_the_kernel_leaves_out_unrequested_parts() -> None:
     with Netlink() as netlink:
         assert {message["index"] for message in links.addresses(netlink, 1)} <= {1}
         assert {message["table"] for message in links.routes(netlink)} <= {254}
@@ -80,20 +80,20 @@ def dumped(answers: Sequence[bytes]) -> list[int]:
                 assert len(set(asked)) == 1, "not the same question"
 
 
-def test_a_dump_that_was_interrupted_is_repeated() -> None:
+def test_an_interrupted_dump_is_repeated() -> None:
     """The kernel reports the change in the next part, or at the end."""
     changed = [address(1), address(2, NLM_F_DUMP_INTR), end()]
     at_the_end = [address(1), end(flags=NLM_F_DUMP_INTR)]
     assert dumped([*changed, *at_the_end, address(1), address(3), end()]) == [1, 3]
 
 
-def test_a_dump_that_is_always_interrupted_fails() -> None:
+def test_an_always_interrupted_dump_fails() -> None:
     with pytest.raises(NetlinkError) as caught:
         dumped(10 * [end(flags=NLM_F_DUMP_INTR)])
     assert caught.value.code == errno.EINTR
 
 
-def test_a_dump_that_fails_midway_is_no_answer() -> None:
+def test_a_dump_with_a_failure_midway_is_no_answer() -> None:
     with pytest.raises(NetlinkError) as caught:
         dumped([address(1), end(-errno.ENOMEM)])
     assert caught.value.code == errno.ENOMEM

@@ -48,7 +48,7 @@ async def figures(node: Served, agent_says: channel_pb2.ZoneStats | None = None)
     return (await node.clients.zones.ZoneStats(request, timeout=TIMEOUT)).rows[0]
 
 
-async def test_workloads_that_are_not_the_zone_s_have_no_row(node: Served) -> None:
+async def test_foreign_workloads_have_no_row(node: Served) -> None:
     row = await figures(node)
     assert [(one.id, one.cpu_usage_ns) for one in row.workloads] == [("w1", 5)]
     rows = (await node.clients.workloads.WorkloadStats(pb.WorkloadStatsRequest(), timeout=TIMEOUT)).rows
@@ -75,14 +75,14 @@ async def test_agent_is_asked_for_details_only_on_request(node: Served) -> None:
 
 
 @pytest.mark.parametrize("off", [-HOUR, HOUR])
-async def test_a_time_that_cannot_be_is_now(node: Served, off: int) -> None:
+async def test_an_impossible_time_is_now(node: Served, off: int) -> None:
     before = time.time_ns()
     row = await figures(node, channel_pb2.ZoneStats(timestamp_ns=before + off))
     for stamp in (row.timestamp_ns, row.workloads[0].timestamp_ns):
         assert before <= stamp <= time.time_ns()
 
 
-async def test_a_time_that_can_be_is_kept(node: Served) -> None:
+async def test_a_possible_time_is_kept(node: Served) -> None:
     stamp = time.time_ns() - 10**9
     row = await figures(node, channel_pb2.ZoneStats(timestamp_ns=stamp))
     assert (row.timestamp_ns, row.workloads[0].timestamp_ns) == (stamp, stamp)
@@ -90,7 +90,7 @@ async def test_a_time_that_can_be_is_kept(node: Served) -> None:
 
 @pytest.mark.parametrize("kind", ["cpu_pressure", "memory_pressure", "io_pressure"])
 @pytest.mark.parametrize("average", AVERAGES)
-async def test_an_average_that_is_no_percentage_is_left_out(node: Served, kind: str, average: str) -> None:
+async def test_an_average_beyond_a_percentage_is_left_out(node: Served, kind: str, average: str) -> None:
     for value, there in ((0.0, True), (100.0, True), (100.1, False), (-0.1, False), (math.nan, False)):
         zone = channel_pb2.ZoneStats()
         getattr(zone, kind).CopyFrom(channel_pb2.Pressure(some_total_us=1))
@@ -103,7 +103,7 @@ async def test_an_average_that_is_no_percentage_is_left_out(node: Served, kind: 
                 assert getattr(one, kind).some_total_us == 1
 
 
-async def test_interfaces_have_names_that_can_be(node: Served) -> None:
+async def test_interfaces_have_possible_names(node: Served) -> None:
     names = ["eth0", "", "x" * 15, "x" * 16, "e\n", "é", *(f"eth{number}" for number in range(1, 40))]
     interfaces = [channel_pb2.InterfaceStats(name=name, rx_bytes=3) for name in names]
     row = await figures(node, channel_pb2.ZoneStats(interfaces=interfaces))
@@ -138,7 +138,7 @@ def streams(agent: SimAgent) -> tuple[int, int]:
     return agent.dialed[-1].in_stream, agent.dialed[-1].out_stream
 
 
-async def test_a_connection_goes_on_over_a_link_that_breaks(node: Served) -> None:
+async def test_a_connection_continues_over_a_broken_link(node: Served) -> None:
     """The agent lists the connection again, and its caller keeps it."""
     agent = node.agent()
     dialed = await Dialed(node).connected()

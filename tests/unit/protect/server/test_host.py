@@ -67,7 +67,7 @@ async def test_info_has_the_capabilities_of_the_host(tmp_path: Path) -> None:
     )
 
 
-def test_devices_are_those_that_are_there(tmp_path: Path) -> None:
+def test_present_devices_are_listed(tmp_path: Path) -> None:
     (tmp_path / "0000:65:00.0").mkdir()
     named = {"card": "0000:65:00.0", "gone": "0000:65:00.1", "null": "/dev/null", "folder": "/dev/shm"}
     assert present(named, tmp_path) == {"card", "null"}
@@ -97,7 +97,7 @@ def test_auto_is_pvh_where_the_host_can(wanted: WantedMode, can: Capabilities, m
         (PV_KERNEL, "kernel of zones cannot boot so: it was built without CONFIG_XEN and CONFIG_PVH"),
     ],
 )
-def test_a_fallback_says_what_is_lacking(can: Capabilities, lacks: str) -> None:
+def test_a_fallback_names_the_missing_feature(can: Capabilities, lacks: str) -> None:
     assert ProtectdConfig().profile("").mode is WantedMode.AUTO, "what nobody has set"
     notices = mode_notices(ProtectdConfig(), can)
     assert bool(notices) is bool(lacks) and all(lacks in notice for notice in notices)
@@ -165,7 +165,7 @@ async def test_without_flask_no_zone_has_a_label(tmp_path: Path) -> None:
         assert not (await zones.ListZones(pb.ListZonesRequest(), timeout=60)).zones
 
 
-def test_a_mode_that_the_host_cannot_run() -> None:
+def test_a_mode_beyond_the_host_is_refused() -> None:
     for mode, can in ((Mode.PVH, NO_HARDWARE), (Mode.PV, replace(WHOLE, pv=False))):
         with pytest.raises(Refused, match=f"this host cannot run {mode.value} guests"):
             refuse_impossible_mode("create zone", "z", mode, can)

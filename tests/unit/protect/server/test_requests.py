@@ -65,7 +65,7 @@ ZONES: dict[str, tuple[dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("what", ZONES)
-async def test_a_zone_that_is_refused(node: Served, what: str) -> None:
+async def test_an_invalid_zone_is_refused(node: Served, what: str) -> None:
     values, cause = ZONES[what]
     async with failing(REFUSED) as said:
         await node.create_zone("z2", **values)
@@ -207,7 +207,7 @@ WORKLOADS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", WORKLOADS)
-async def test_a_workload_that_is_refused(node: Served, what: str) -> None:
+async def test_an_invalid_workload_is_refused(node: Served, what: str) -> None:
     values, cause = WORKLOADS[what]
     seen = len(node.agent().requests)
     async with failing(REFUSED) as said:
@@ -259,7 +259,7 @@ EXECS: dict[str, tuple[pb.ExecInput, str]] = {
 
 
 @pytest.mark.parametrize("what", EXECS)
-async def test_an_exec_that_is_refused(node: Served, what: str) -> None:
+async def test_an_invalid_exec_is_refused(node: Served, what: str) -> None:
     first, cause = EXECS[what]
     async with failing(REFUSED) as said:
         async for _ in node.clients.workloads.Exec(iter([first]), timeout=TIMEOUT):
@@ -267,7 +267,7 @@ async def test_an_exec_that_is_refused(node: Served, what: str) -> None:
     assert cause in said[0] and said[0].startswith("exec")
 
 
-async def test_an_update_that_is_refused(node: Served) -> None:
+async def test_an_invalid_update_is_refused(node: Served) -> None:
     for resources, cause in ((b"[]", "not a JSON object"), (padded(64 * KIB + 1), "more than 65536")):
         request = pb.UpdateWorkloadRequest(id="w1", resources=resources)
         async with failing(REFUSED) as said:
@@ -284,7 +284,7 @@ async def test_an_update_that_is_refused(node: Served) -> None:
         ({"interface": ""}, "want 1 to 15 of"),
     ],
 )
-async def test_a_network_that_is_refused(node: Served, values: dict[str, Any], cause: str) -> None:
+async def test_an_invalid_network_is_refused(node: Served, values: dict[str, Any], cause: str) -> None:
     request = pb.ConnectNetworkRequest(
         **({"zone_id": "z1", "netns_path": "/x", "interface": "eth0"} | values)
     )
@@ -294,7 +294,7 @@ async def test_a_network_that_is_refused(node: Served, values: dict[str, Any], c
 
 
 @pytest.mark.parametrize("port", [0, 65_536])
-async def test_a_port_that_is_none(node: Served, port: int) -> None:
+async def test_an_invalid_port_is_refused(node: Served, port: int) -> None:
     first = pb.DialInput(start=pb.DialStart(zone_id="z1", port=port))
     async with failing(REFUSED) as said:
         async for _ in node.clients.zones.Dial(iter([first]), timeout=TIMEOUT):
@@ -302,7 +302,7 @@ async def test_a_port_that_is_none(node: Served, port: int) -> None:
     assert f"port {port}" in said[0]
 
 
-async def test_every_field_that_names_a_path_is_tried() -> None:
+async def test_every_field_with_a_path_is_tried() -> None:
     """A new message with a path needs a check, and a case in the table."""
     fields = {
         f"{message.name}.{field.name}"

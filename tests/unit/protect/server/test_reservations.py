@@ -71,7 +71,7 @@ async def test_a_reservation_is_made_bound_and_released(node: Served) -> None:
         await node.clients.reservations.BindReservation(request, timeout=TIMEOUT)
 
 
-async def test_a_total_has_the_domains_own_memory_in_it(node: Served) -> None:
+async def test_a_total_includes_the_domains_own_memory(node: Served) -> None:
     request = rpb.MakeReservationRequest(id=CLAIM, total_bytes=512 * MIB, claim="default/web-zone")
     for pods in ((), (POD,)):
         request.pod_uids[:] = pods
@@ -85,7 +85,7 @@ async def test_a_total_has_the_domains_own_memory_in_it(node: Served) -> None:
             await node.clients.reservations.MakeReservation(request, timeout=TIMEOUT)
 
 
-async def test_a_claim_fits_as_long_as_the_capacity_says_so(node: Served) -> None:
+async def test_a_claim_fits_up_to_the_capacity(node: Served) -> None:
     """All capacity can be claimed, with any number of claims."""
     for number in range(8):
         request = rpb.MakeReservationRequest(id=f"claim-{number}", total_bytes=512 * MIB)
@@ -93,7 +93,7 @@ async def test_a_claim_fits_as_long_as_the_capacity_says_so(node: Served) -> Non
     assert await free(node) == 0
 
 
-async def test_making_it_again_adds_pods_and_never_bytes(node: Served) -> None:
+async def test_a_repeated_reservation_adds_pods_and_never_bytes(node: Served) -> None:
     first = await make(node, CLAIM, 512 * MIB, POD)
     assert await make(node, CLAIM, 512 * MIB) == first
     assert (await make(node, CLAIM, 512 * MIB, "other", POD)).pod_uids == [POD, "other"]
@@ -107,7 +107,7 @@ async def test_making_it_again_adds_pods_and_never_bytes(node: Served) -> None:
     assert await free(node) == (4096 - 520 - 72) * MIB
 
 
-async def test_reservation_that_does_not_fit_is_refused_with_figures(node: Served) -> None:
+async def test_reservation_beyond_the_capacity_is_refused_with_figures(node: Served) -> None:
     tries = [make(node, f"claim-{number}", 1016 * MIB) for number in range(6)]
     made = await asyncio.gather(*tries, return_exceptions=True)
     assert [isinstance(one, rpb.Reservation) for one in made].count(True) == 4
@@ -144,15 +144,13 @@ async def test_nonsense_is_refused(node: Served, wrong: dict[str, object]) -> No
     assert await listed(node) == []
 
 
-async def test_pods_of_one_reservation_are_bounded(node: Served) -> None:
+async def test_pods_of_a_reservation_are_bounded(node: Served) -> None:
     await make(node, CLAIM, MIB, *(f"pod-{number}" for number in range(32)))
     async with failing(grpc.StatusCode.RESOURCE_EXHAUSTED):
         await make(node, CLAIM, MIB, "one-more")
 
 
-async def test_a_zone_has_the_size_that_is_reserved_for_its_pod(
-    node: Served, toolstack: MemoryToolstack
-) -> None:
+async def test_a_zone_has_the_reserved_size_of_its_pod(node: Served, toolstack: MemoryToolstack) -> None:
     await make(node, CLAIM, 512 * MIB, POD, vcpus=3)
     zone = await node.create_zone(pod_uid=POD, resources=pb.ZoneResources(memory_bytes=300 * MIB))
     assert (zone.resources.memory_bytes, zone.resources.vcpus) == (512 * MIB, 3)
@@ -171,7 +169,7 @@ async def test_a_zone_has_the_size_that_is_reserved_for_its_pod(
     assert await free(node) == 4096 * MIB
 
 
-async def test_reservations_of_one_pod_are_one(node: Served) -> None:
+async def test_reservations_of_a_pod_are_added(node: Served) -> None:
     await make(node, "first", 256 * MIB, POD, vcpus=1)
     await make(node, "second", 128 * MIB, POD, vcpus=1)
     zone = await node.create_zone(pod_uid=POD)
@@ -179,7 +177,7 @@ async def test_reservations_of_one_pod_are_one(node: Served) -> None:
     assert [one.zone_id for one in await listed(node)] == ["z1", "z1"]
 
 
-async def test_a_pod_that_asks_for_more_than_is_reserved_is_refused(node: Served) -> None:
+async def test_a_pod_beyond_its_reservation_is_refused(node: Served) -> None:
     await make(node, CLAIM, 512 * MIB, POD, vcpus=2)
     for asked, what in (
         (pb.ZoneResources(memory_bytes=513 * MIB), "513 MiB of memory"),

@@ -95,7 +95,7 @@ async def test_a_failed_start_gives_the_volumes_back(node: Served) -> None:
     assert "no such file" in ended.message
 
 
-async def test_networks_are_connected_one_after_the_other(node: Served) -> None:
+async def test_networks_are_connected_in_sequence(node: Served) -> None:
     await node.create_zone(interfaces=1)
     agent = node.agent()
     agent.unanswered.add("configure_network")
@@ -110,7 +110,7 @@ async def test_networks_are_connected_one_after_the_other(node: Served) -> None:
     assert asked(agent, "configure_network") == 2
 
 
-async def test_a_zone_whose_network_is_being_connected_is_destroyed_after_it(
+async def test_a_zone_is_destroyed_after_the_connect_of_its_network(
     node: Served, toolstack: MemoryToolstack
 ) -> None:
     """The connecting ends first, with the zone's end: a splice goes on in no zone that is gone."""
@@ -126,7 +126,7 @@ async def test_a_zone_whose_network_is_being_connected_is_destroyed_after_it(
     assert toolstack.domains == {}
 
 
-async def test_a_zone_that_has_ended_is_not_resized(node: Served, toolstack: MemoryToolstack) -> None:
+async def test_an_ended_zone_is_not_resized(node: Served, toolstack: MemoryToolstack) -> None:
     """Not even to its own size: the error is that no zone exists for the resize."""
     await node.create_zone()
     await node.create()
@@ -137,7 +137,7 @@ async def test_a_zone_that_has_ended_is_not_resized(node: Served, toolstack: Mem
         await node.clients.zones.ResizeZone(asks, timeout=TIMEOUT)
 
 
-async def test_a_resize_says_what_was_not_done(node: Served) -> None:
+async def test_a_resize_reports_the_undone_parts(node: Served) -> None:
     zone = await node.create_zone(resources=pb.ZoneResources(memory_bytes=256 << 20, vcpus=1))
     for memory, vcpus, count in (
         (256 << 20, 1, 0),
@@ -179,7 +179,7 @@ async def cut_off(node: Served, cause: str) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 7, 255])
-async def test_an_exit_code_that_can_be(node: Served, code: int) -> None:
+async def test_a_possible_exit_code_is_kept(node: Served, code: int) -> None:
     await node.create_zone()
     await node.create()
     await node.start()
@@ -188,7 +188,7 @@ async def test_an_exit_code_that_can_be(node: Served, code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [256, 2**31, 2**32 - 1])
-async def test_an_agent_that_tells_an_exit_code_that_cannot_be_is_cut_off(node: Served, code: int) -> None:
+async def test_an_agent_with_an_impossible_exit_code_is_cut_off(node: Served, code: int) -> None:
     await node.create_zone()
     await node.create()
     await node.start()
@@ -196,7 +196,7 @@ async def test_an_agent_that_tells_an_exit_code_that_cannot_be_is_cut_off(node: 
     await cut_off(node, f"exit code {code}")
 
 
-async def test_agent_that_tells_an_impossible_exit_code_of_an_exec_is_cut_off(node: Served) -> None:
+async def test_an_agent_with_an_impossible_exit_code_of_an_exec_is_cut_off(node: Served) -> None:
     await node.create_zone()
     await node.create()
     await node.start()
@@ -212,7 +212,7 @@ async def test_agent_that_tells_an_impossible_exit_code_of_an_exec_is_cut_off(no
     await cut_off(node, "exit code 256")
 
 
-async def test_agent_that_lists_an_impossible_exit_code_is_cut_off(node: Served) -> None:
+async def test_an_agent_with_an_impossible_exit_code_in_its_list_is_cut_off(node: Served) -> None:
     """After a reconnect the agent tells the exit code in another way."""
     await node.create_zone()
     await node.create()
@@ -230,7 +230,7 @@ HOUR = 3600 * 10**9
 
 
 @pytest.mark.parametrize("off", [-HOUR, HOUR, None])
-async def test_an_agent_s_time_of_an_end_that_cannot_be_is_now(node: Served, off: int | None) -> None:
+async def test_an_impossible_time_of_an_end_is_now(node: Served, off: int | None) -> None:
     """Before the start, in the future, at the beginning of time: kubelets sort and prune by it."""
     await node.create_zone()
     await node.create()
@@ -240,7 +240,7 @@ async def test_an_agent_s_time_of_an_end_that_cannot_be_is_now(node: Served, off
     assert started.started_at_ns <= ended.finished_at_ns <= time.time_ns()
 
 
-async def test_an_agent_s_time_of_an_end_that_can_be_is_kept(node: Served) -> None:
+async def test_a_possible_time_of_an_end_is_kept(node: Served) -> None:
     """The agent's clock may be a little fast."""
     await node.create_zone()
     await node.create()
@@ -258,7 +258,7 @@ def list_more(agent: SimAgent, container_id: str, count: int) -> None:
         agent.processes[key] = channel_pb2.Process(process=reference, state=state)
 
 
-async def test_execs_that_nobody_asked_for_are_ended(node: Served) -> None:
+async def test_unrequested_execs_are_ended(node: Served) -> None:
     """Execs of our workloads; other execs are left alone."""
     await node.create_zone()
     await node.create()
@@ -283,7 +283,7 @@ async def test_an_agent_may_list_many_processes(node: Served) -> None:
     assert (await node.get()).state == pb.WORKLOAD_STATE_RUNNING
 
 
-async def test_an_agent_that_lists_too_many_processes_is_cut_off(node: Served) -> None:
+async def test_an_agent_with_too_many_processes_in_its_list_is_cut_off(node: Served) -> None:
     await node.create_zone()
     await node.create()
     await node.start()
@@ -292,7 +292,7 @@ async def test_an_agent_that_lists_too_many_processes_is_cut_off(node: Served) -
     await cut_off(node, "REPLY to list_processes with more than 512 fields in one message")
 
 
-async def test_after_a_restart_ends_of_before_are_told_and_those_that_run_go_on(
+async def test_after_a_restart_earlier_ends_are_reported_and_running_execs_continue(
     short_path: Path, toolstack: MemoryToolstack
 ) -> None:
     async with served(short_path, toolstack) as node:

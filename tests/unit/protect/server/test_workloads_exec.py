@@ -101,7 +101,7 @@ async def test_output_then_the_exit_code(node: Served) -> None:
     await until(lambda: len(execed.agent.processes) == 1)  # deleted
 
 
-async def test_output_that_another_process_holds_does_not_hold_up_the_end(node: Served) -> None:
+async def test_output_held_by_another_process_does_not_delay_the_end(node: Served) -> None:
     execed = Execed(node)
     process = await execed.made()
     execed.agent.write(process.created.stdout_stream, b"out")
@@ -125,7 +125,7 @@ async def test_input_of_any_size_comes_whole(node: Served) -> None:
     assert (await execed.outputs())[-1].exit.exit_code == 0
 
 
-async def test_input_for_an_exec_without_one_is_refused(node: Served) -> None:
+async def test_input_for_an_exec_without_stdin_is_refused(node: Served) -> None:
     execed = Execed(node)
     await execed.made()
     execed.send(stdin=b"x")
@@ -135,7 +135,7 @@ async def test_input_for_an_exec_without_one_is_refused(node: Served) -> None:
     await until(lambda: len(execed.agent.processes) == 1)
 
 
-async def test_a_terminal_has_the_size_that_is_asked_for(node: Served) -> None:
+async def test_a_terminal_has_the_requested_size(node: Served) -> None:
     execed = Execed(node, tty=True, stdin=True)
     process = await execed.made()
     execed.resize(1, 65_535)
@@ -151,7 +151,7 @@ async def test_a_terminal_has_the_size_that_is_asked_for(node: Served) -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(("rows", "columns"), [(0, 80), (24, 0), (65_536, 80), (24, 65_536)])
-async def test_a_size_that_cannot_be_is_refused(node: Served, rows: int, columns: int, late: bool) -> None:
+async def test_an_impossible_size_is_refused(node: Served, rows: int, columns: int, late: bool) -> None:
     execed = Execed(node, tty=True, stdin=True)
     await execed.made()
     if late:
@@ -199,7 +199,7 @@ async def test_a_second_start_is_refused(node: Served) -> None:
     assert "a message after the first" in said[0]
 
 
-async def test_an_exec_that_takes_too_long_is_killed(node: Served) -> None:
+async def test_a_too_long_exec_is_killed(node: Served) -> None:
     execed = Execed(node, timeout_ns=1_000_000)
     async with failing(grpc.StatusCode.DEADLINE_EXCEEDED):
         await execed.outputs()

@@ -72,7 +72,7 @@ async def test_command_found_missing_at_the_start_ends_the_workload(node: Served
 
 
 @pytest.mark.parametrize("started", [False, True])
-async def test_workload_whose_command_cannot_be_run_is_deleted(
+async def test_workload_with_an_impossible_command_is_deleted(
     node: Served, toolstack: MemoryToolstack, started: bool
 ) -> None:
     await node.create()
@@ -86,7 +86,7 @@ async def test_workload_whose_command_cannot_be_run_is_deleted(
     assert (await node.start()).state == pb.WORKLOAD_STATE_RUNNING
 
 
-async def test_workload_whose_command_cannot_be_run_survives_a_reconnect(node: Served) -> None:
+async def test_workload_with_an_impossible_command_survives_a_reconnect(node: Served) -> None:
     """The zone has no trace of the workload, as expected."""
     await node.create(oci_config=COMMAND)
     agent, connections = node.agent(), node.agent().connections
@@ -133,7 +133,7 @@ async def test_after_a_restart_the_start_may_still_find_out(
         assert ended.message == f"cannot run 'nosuch': {CAUSE}"
 
 
-async def test_another_failure_is_that_of_the_create(node: Served, toolstack: MemoryToolstack) -> None:
+async def test_another_failure_fails_the_create(node: Served, toolstack: MemoryToolstack) -> None:
     refuse(node.agent(), cannot_start=False)
     async with failing(grpc.StatusCode.FAILED_PRECONDITION):
         await node.create(oci_config=COMMAND)

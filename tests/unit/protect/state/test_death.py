@@ -83,7 +83,7 @@ def test_every_kind_is_a_reason_of_workloads() -> None:
     assert reasons == {f"Zone{kind.value}" for kind in DeathKind}
 
 
-def test_a_message_has_what_fits() -> None:
+def test_a_message_is_cut_to_its_size() -> None:
     assert with_console("why", "") == "why"
     assert with_console("why", "a\nb") == "why\nits console's last lines:\na\nb"
     lines = [f"{n} \u00e4\u00f6\u00fc {'x' * 80}" for n in range(100)]

@@ -17,7 +17,7 @@ from protect.state.ledger import Ledger, MemorySample
 MIB = 1 << 20
 
 
-def test_memory_that_others_take_is_not_promised() -> None:
+def test_memory_of_others_is_not_promised() -> None:
     """A zone in creation counts as promised, a running zone as taken; foreign domains always count."""
     ledger = Ledger(0, reserve=100)
     ledger.sample(MemorySample(1000, foreign=300, dom0=50))
@@ -77,7 +77,7 @@ def test_a_zone_lives_from_its_reservation_first() -> None:
     ledger.reserve("next", 550)
 
 
-def test_a_full_host_still_has_what_it_reserved() -> None:
+def test_a_full_host_still_has_its_reserve() -> None:
     ledger = Ledger(500)
     ledger.reserve("claim", 400)
     ledger.admit("other", 100)

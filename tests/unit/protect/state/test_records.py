@@ -117,7 +117,7 @@ def test_keys_of_a_later_version_are_ignored() -> None:
         ({"kernel": {"name": "k"}}, "key 'kernel.image' is missing"),
     ],
 )
-def test_a_zone_that_cannot_be(changes: dict[str, Any], cause: str) -> None:
+def test_an_impossible_zone_is_refused(changes: dict[str, Any], cause: str) -> None:
     with pytest.raises(Broken) as caught:
         records.zone(json.loads(ZONE_TEXT) | changes)
     assert str(caught.value).endswith(cause)
@@ -133,7 +133,7 @@ def test_a_zone_that_cannot_be(changes: dict[str, Any], cause: str) -> None:
         ({"reason": "Boredom"}, "key 'reason': 'Boredom' is not one of 'Completed', "),
     ],
 )
-def test_a_workload_that_cannot_be(changes: dict[str, Any], cause: str) -> None:
+def test_an_impossible_workload_is_refused(changes: dict[str, Any], cause: str) -> None:
     with pytest.raises(Broken) as caught:
         records.workload(json.loads(WORKLOAD_TEXT) | changes)
     assert cause in str(caught.value)

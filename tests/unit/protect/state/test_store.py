@@ -49,7 +49,7 @@ def test_intents_come_and_go_with_their_objects(store: SqliteStore, tmp_path: Pa
     assert not store.load().zone_intents and not store.load().workload_intents
 
 
-def test_forgetting_a_zone_forgets_what_is_in_it(store: SqliteStore) -> None:
+def test_forgetting_a_zone_forgets_its_workloads(store: SqliteStore) -> None:
     store.save_zone(a_zone(), Intent("zone.destroy"))
     store.save_zone(a_zone("z2", 2), None)
     store.save_workload(a_workload(), Intent("workload.create"))
@@ -67,7 +67,7 @@ def test_a_workload_without_its_zone_is_refused_whole(store: SqliteStore) -> Non
     assert not store.load().workload_intents
 
 
-def test_after_a_transaction_that_failed_the_store_goes_on(store: SqliteStore, tmp_path: Path) -> None:
+def test_after_a_failed_transaction_the_store_works(store: SqliteStore, tmp_path: Path) -> None:
     with pytest.raises(Broken):
         store.save_workload(a_workload(), Intent("workload.create"))
     store.save_zone(a_zone(), None)

@@ -13,7 +13,7 @@ from protect.stdio import disk
 from protect.stdio.disk import LogDisk
 
 
-async def test_quick_work_runs_on_the_loop_and_slow_work_changes_that(
+async def test_quick_work_runs_on_the_loop_and_slow_work_in_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here = threading.get_ident()

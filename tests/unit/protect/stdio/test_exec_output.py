@@ -28,7 +28,7 @@ async def test_the_zone_is_read_a_little_ahead() -> None:
         await anext(output)
 
 
-async def test_pieces_of_one_stream_are_given_together() -> None:
+async def test_pieces_of_a_stream_are_given_together() -> None:
     output = ExecOutput()
     stdout, stderr = output.sink("stdout"), output.sink("stderr")
     for sink, data in ((stdout, b"a"), (stdout, b"b"), (stderr, b"c"), (stdout, b"d")):

@@ -37,7 +37,7 @@ async def test_execs_beyond_their_tenants_share_wait_for_their_readers_and_lose_
     assert shares.free == 8 * len(CHUNK)
 
 
-async def test_an_exec_that_is_given_up_holds_nothing() -> None:
+async def test_an_abandoned_exec_holds_nothing() -> None:
     shares = Shares(1 << 20)
     output = ExecOutput(["stdout"], Holding(shares, "a"))
     writing = asyncio.create_task(_write(output, 100))

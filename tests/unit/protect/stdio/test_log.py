@@ -79,7 +79,7 @@ async def test_an_empty_path_consumes_and_drops(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["j"]
 
 
-async def test_a_new_log_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+async def test_an_unopenable_new_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="No such file"):
         await WorkloadLog.open(str(tmp_path / "missing" / "0.log"), tmp_path / "j")
     assert not (tmp_path / "j").exists()
@@ -124,7 +124,7 @@ async def test_a_failed_reopen_keeps_the_old_file(tmp_path: Path) -> None:
     assert read_log(tmp_path / "moved" / "0.log")["stdout"] == b"one\n"
 
 
-async def test_a_known_log_whose_directory_is_gone_waits_for_it(tmp_path: Path) -> None:
+async def test_a_known_log_waits_for_its_missing_directory(tmp_path: Path) -> None:
     directory = tmp_path / "pod"
     directory.mkdir()
     log = await WorkloadLog.open(str(directory / "0.log"), tmp_path / "j")

@@ -168,7 +168,7 @@ def test_unsuitable_tree_is_not_copied(files: AtomicFiles, change: Callable[[Pat
     assert not opened_since(before)
 
 
-def test_any_tree_that_is_not_followed(tmp_path: Path) -> None:
+def test_any_unfollowed_tree_is_copied(tmp_path: Path) -> None:
     (tmp_path / "d/e").mkdir(parents=True)
     (tmp_path / "d/file").write_text("text")
     (tmp_path / "d/e/link").symlink_to("../file")
@@ -191,7 +191,7 @@ def test_a_file(tmp_path: Path) -> None:
         taken(tmp_path, return_bytes=9, writable=True)
 
 
-def test_a_file_that_grows_or_is_something_else_by_now(tmp_path: Path) -> None:
+def test_a_grown_or_replaced_file_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("before")
     tree = taken(tmp_path, keep_current=False)

@@ -91,7 +91,7 @@ async def test_volumes_of_a_refused_workload_are_released(
         assert not opened_since(before)
 
 
-async def test_volume_whose_detach_failed_is_detached_by_the_next_delete(
+async def test_volume_with_a_failed_detach_is_detached_by_the_next_delete(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
     async with running(tmp_path, toolstack, volumes=volumes) as manager:
@@ -109,7 +109,7 @@ async def test_volume_whose_detach_failed_is_detached_by_the_next_delete(
         assert volumes.attached == {"z1": {}}
 
 
-async def test_volume_whose_detach_failed_is_detached_at_the_daemons_start(
+async def test_volume_with_a_failed_detach_is_detached_at_the_daemons_start(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
     async with running(tmp_path, toolstack, volumes=volumes) as manager:
@@ -124,7 +124,7 @@ async def test_volume_whose_detach_failed_is_detached_at_the_daemons_start(
         await until(lambda: volumes.attached == {"z1": {}})
 
 
-async def test_a_zone_whose_directory_cannot_be_made(
+async def test_a_zone_with_an_impossible_directory_fails(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
     volumes.failing.add("open")
@@ -156,7 +156,7 @@ def program(folder: Path, does: str) -> Path:
     return made
 
 
-async def test_a_file_server_that_does_not_answer(tmp_path: Path) -> None:
+async def test_a_silent_file_server_times_out(tmp_path: Path) -> None:
     """The caller is freed, and no process or file is left."""
     volumes = HostVolumes(tmp_path, program(tmp_path, f"echo $$ >> {tmp_path}/pids; exec sleep 1000"))
     before = descriptors()
@@ -173,7 +173,7 @@ async def test_a_file_server_that_does_not_answer(tmp_path: Path) -> None:
         assert not Path("/proc", pid).exists()
 
 
-async def test_a_zone_has_two_who_look_and_another_one_its_own(tmp_path: Path) -> None:
+async def test_each_zone_has_two_look_ups_at_once(tmp_path: Path) -> None:
     volumes = HostVolumes(tmp_path, program(tmp_path, f"echo $$ >> {tmp_path}/pids; exec sleep 1000"))
     asking = [asyncio.create_task(volumes.take("z1", VOLUMES, 60)) for _ in range(5)]
     await until(lambda: len((tmp_path / "pids").read_text().split()) == 2)
@@ -190,7 +190,7 @@ async def test_a_zone_has_two_who_look_and_another_one_its_own(tmp_path: Path) -
     await asyncio.gather(*asking, other, return_exceptions=True)
 
 
-async def test_zones_of_one_tenant_leave_look_ups_to_the_others(tmp_path: Path) -> None:
+async def test_zones_of_a_tenant_leave_look_ups_to_others(tmp_path: Path) -> None:
     slow = program(tmp_path, f"echo $$ >> {tmp_path}/pids; exec sleep 1000")
     lookups = Lookups(slow, lambda zone: zone[0], each=2, most=8)
 
@@ -222,9 +222,7 @@ async def test_broken_lookup_program_fails_the_take_and_leaks_nothing(
     await until(lambda: not opened_since(before))
 
 
-async def test_unmounts_that_hang_hold_up_no_other_zone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hanging_unmounts_delay_no_other_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
 
     def detach(area: Area, workload: str) -> None:

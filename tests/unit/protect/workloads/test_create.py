@@ -161,7 +161,7 @@ async def test_start_once(manager: ZoneManager, tmp_path: Path) -> None:
     assert sorted(type(result).__name__ for result in results) == ["Refused", "Workload"]
 
 
-async def test_a_start_that_fails(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
+async def test_a_failed_start_is_reported(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
     await create.create(manager, workload_spec(tmp_path))
     agent.errors["start_container"] = pb.Error(code=13, message="start: w1: exec format error")
     with pytest.raises(Broken, match="exec format error"):
@@ -171,9 +171,7 @@ async def test_a_start_that_fails(manager: ZoneManager, agent: SimAgent, tmp_pat
     assert "exec format error" in ended.message
 
 
-async def test_output_that_never_ends_is_given_up(
-    manager: ZoneManager, agent: SimAgent, tmp_path: Path
-) -> None:
+async def test_endless_output_is_given_up(manager: ZoneManager, agent: SimAgent, tmp_path: Path) -> None:
     await create.create(manager, workload_spec(tmp_path))
     await start.start(manager, "w1")
     agent.write(agent.processes["w1", ""].created.stdout_stream, b"kept\n")
@@ -184,7 +182,7 @@ async def test_output_that_never_ends_is_given_up(
     assert lines(tmp_path / "w1.log") == ["stdout F kept"]
 
 
-async def test_exit_before_drain_is_told_after_it(
+async def test_an_exit_before_the_drain_is_reported_after_the_drain(
     manager: ZoneManager, agent: SimAgent, tmp_path: Path
 ) -> None:
     await create.create(manager, workload_spec(tmp_path))
@@ -222,7 +220,7 @@ async def test_hostile_exits(manager: ZoneManager, agent: SimAgent, tmp_path: Pa
     assert ended.finished_at_ns >= ended.started_at_ns
 
 
-async def test_streams_that_are_not_the_workloads_own(
+async def test_wrong_streams_of_a_workload_fail_its_creation(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     agent._create = lambda ref, tty, stdin: pb.Reply(created=pb.ProcessCreated(pid=1))  # type: ignore[method-assign]
@@ -243,7 +241,7 @@ async def test_signals(manager: ZoneManager, agent: SimAgent, tmp_path: Path) ->
     assert (sent.signal, sent.all, sent.process.container_id) == (15, True, "w1")
 
 
-async def test_delete_of_a_running_one_kills_it_and_keeps_its_last_words(
+async def test_delete_of_a_running_workload_kills_and_keeps_the_last_output(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     await create.create(manager, workload_spec(tmp_path))
@@ -274,7 +272,7 @@ async def test_delete_in_a_silent_zone_can_be_repeated(
     assert no_trace(manager, toolstack, agent)
 
 
-async def test_a_waiter_of_a_deleted_one(manager: ZoneManager, tmp_path: Path) -> None:
+async def test_a_waiter_of_a_deleted_workload_gets_an_error(manager: ZoneManager, tmp_path: Path) -> None:
     await create.create(manager, workload_spec(tmp_path))
     waiting = asyncio.create_task(control.wait(manager, "w1"))
     await asyncio.sleep(0)
@@ -283,7 +281,7 @@ async def test_a_waiter_of_a_deleted_one(manager: ZoneManager, tmp_path: Path) -
         await waiting
 
 
-async def test_destroying_the_zone_ends_everything_in_it(
+async def test_destroying_the_zone_ends_all_its_workloads(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     await create.create(manager, workload_spec(tmp_path))

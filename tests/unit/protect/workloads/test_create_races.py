@@ -63,7 +63,7 @@ def execs_in(agent: SimAgent) -> list[str]:
     return [exec_id for _, exec_id in agent.processes if exec_id]
 
 
-async def test_a_start_whose_caller_goes_away_is_known(
+async def test_a_start_of_a_gone_caller_is_known(
     manager: ZoneManager, agent: SimAgent, tmp_path: Path
 ) -> None:
     await create.create(manager, workload_spec(tmp_path))
@@ -78,7 +78,7 @@ async def test_a_start_whose_caller_goes_away_is_known(
     assert manager.store.load().workloads[0].state is WorkloadState.RUNNING
 
 
-async def test_an_exec_whose_caller_goes_away_before_it_was_asked_for(
+async def test_an_exec_of_a_gone_caller_is_not_requested(
     manager: ZoneManager, agent: SimAgent, tmp_path: Path
 ) -> None:
     """The exec waits for the list of streams of a new connection, and is removed after its creation."""
@@ -105,7 +105,7 @@ async def test_an_exec_whose_caller_goes_away_before_it_was_asked_for(
     assert execs_in(agent) == []
 
 
-async def test_execs_that_are_left_early_use_nothing_up(
+async def test_abandoned_execs_use_nothing_up(
     manager: ZoneManager, agent: SimAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent forgets the streams of a removed exec; the host must do the same."""
@@ -124,7 +124,7 @@ async def test_execs_that_are_left_early_use_nothing_up(
     assert manager.zones["z1"].zone.state is ZoneState.RUNNING
 
 
-async def test_an_adoption_that_fails_at_first_loses_no_output(
+async def test_a_first_failure_of_an_adoption_loses_no_output(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
     async with running(tmp_path, toolstack) as manager:
@@ -172,7 +172,7 @@ async def test_a_launch_ended_twice_leaves_no_domain(tmp_path: Path, toolstack: 
         assert manager.ledger.reserved_bytes == 0
 
 
-async def test_a_client_that_goes_away_leaves_no_zone(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_gone_client_leaves_no_zone(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     """Over the real server: its stop cancels the call again, and the undo is never cut."""
     async with running(tmp_path, toolstack) as manager:
         path = tmp_path / "socket"
@@ -202,7 +202,7 @@ async def test_a_client_that_goes_away_leaves_no_zone(tmp_path: Path, toolstack:
         assert not saved.zones and not saved.zone_intents
 
 
-async def test_a_client_that_goes_away_leaves_no_workload(
+async def test_a_gone_client_leaves_no_workload(
     manager: ZoneManager, agent: SimAgent, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     """The client goes while the agent prepares the container, and again during the undo."""
@@ -224,7 +224,7 @@ async def test_a_client_that_goes_away_leaves_no_workload(
     assert all(output.forgotten for output in agent.outputs.values())
 
 
-async def test_a_destroy_that_comes_while_the_agent_is_awaited(
+async def test_a_destroy_during_the_wait_for_the_agent_ends_the_launch(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
     toolstack.agent_ready = False
@@ -239,7 +239,7 @@ async def test_a_destroy_that_comes_while_the_agent_is_awaited(
         assert not manager.zones and toolstack.domains == {} and toolstack.destroyed == ["z1"]
 
 
-async def test_a_destroy_that_comes_before_the_domain_is_made(
+async def test_a_destroy_before_the_domain_exists_ends_the_launch(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
     """Then no zone is made."""
@@ -292,7 +292,7 @@ async def test_destroy_and_delete_finish_after_a_cancelled_call(
     assert toolstack.domains == {}
 
 
-async def test_a_bounded_failure_that_nobody_waits_for_is_not_an_error_of_ours(
+async def test_an_unawaited_bounded_failure_is_not_an_error_of_ours(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def fail() -> None:

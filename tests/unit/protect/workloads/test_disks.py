@@ -47,7 +47,7 @@ def told(agent: SimAgent) -> list[list[tuple[str, str]]]:
     return [[(one.disk, one.type) for one in request.rootfs] for request in asked]
 
 
-async def test_images_that_are_volumes_are_disks_too(
+async def test_image_volumes_are_disks_too(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     """A disk for each file, for any number of uses; all disks go with the workload."""
@@ -74,7 +74,7 @@ async def test_images_that_are_volumes_are_disks_too(
     assert not manager.store.load().workloads and not attached(toolstack) and not agent.processes
 
 
-async def test_later_workloads_share_a_disk_and_the_last_one_detaches_it(
+async def test_later_workloads_share_a_disk_and_the_last_workload_detaches(
     manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     await create.create(manager, spec(tmp_path, "w1", "base", "one"))
@@ -101,7 +101,7 @@ async def test_a_path_with_another_file_is_another_disk(
     assert [root[0][0] for root in told(agent)] == ["xvda", "xvdb", "xvda"]
 
 
-async def test_two_that_go_at_once_leave_nothing(
+async def test_two_simultaneous_deletes_leave_nothing(
     manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     for name in ("w1", "w2", "w3"):
@@ -110,9 +110,7 @@ async def test_two_that_go_at_once_leave_nothing(
     assert not attached(toolstack) and not manager.workloads
 
 
-async def test_a_workload_that_goes_holds_no_disk_any_more(
-    tmp_path: Path, toolstack: MemoryToolstack
-) -> None:
+async def test_a_deleted_workload_holds_no_disk(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     """Two workloads end at the same time: one of them detaches."""
     volumes = MemoryVolumes(tmp_path)
     async with running(tmp_path, toolstack, volumes=volumes) as manager:
@@ -152,7 +150,7 @@ async def test_disk_being_attached_or_detached_is_not_shared(
     assert attached(toolstack) == {"xvda": "base"}
 
 
-async def test_a_creation_that_fails_leaves_the_disks_it_shares(
+async def test_a_failed_creation_leaves_shared_disks(
     manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     await create.create(manager, spec(tmp_path, "w1", "base"))
@@ -166,7 +164,7 @@ async def test_a_creation_that_fails_leaves_the_disks_it_shares(
 
 
 @pytest.mark.parametrize("answers_late", [False, True])
-async def test_an_agent_that_waits_for_disks_is_told_that_they_do_not_come(
+async def test_an_agent_waiting_for_disks_learns_of_a_failed_attach(
     manager: ZoneManager,
     toolstack: MemoryToolstack,
     agent: SimAgent,
@@ -234,7 +232,7 @@ async def test_workload_is_not_created_before_its_disks_are_attached(
     assert not table._outputs and not table._inputs and not manager.workloads
 
 
-async def test_a_deletion_that_has_to_be_repeated_detaches_once_nobody_holds(
+async def test_a_repeated_deletion_detaches_after_the_last_holder(
     manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     await create.create(manager, spec(tmp_path, "w1", "base", "one"))
@@ -263,7 +261,7 @@ async def test_disks_are_shared_after_a_restart(tmp_path: Path, toolstack: Memor
         assert not attached(toolstack)
 
 
-async def test_a_zone_has_only_so_many(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_the_disks_of_a_zone_are_bounded(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack, ZoneLimits(disks_per_zone=3)) as manager:
         await launch.launch(manager, zone_spec())
         await create.create(manager, spec(tmp_path, "w1", "a", "b"))
@@ -275,7 +273,7 @@ async def test_a_zone_has_only_so_many(tmp_path: Path, toolstack: MemoryToolstac
         ZoneLimits(disks_per_zone=677)
 
 
-async def test_files_that_cannot_be(manager: ZoneManager, tmp_path: Path) -> None:
+async def test_impossible_files_are_refused(manager: ZoneManager, tmp_path: Path) -> None:
     (tmp_path / "directory").mkdir()
     (tmp_path / "a").touch()
     (tmp_path / "b").hardlink_to(tmp_path / "a")

@@ -126,7 +126,7 @@ async def test_workloads_share_a_copy_of_their_volume(
         assert not manager.zones["z1"].files.copies["", "settings"].watched
 
 
-async def test_many_changes_are_one(
+async def test_many_changes_are_joined(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
     async with running(tmp_path, toolstack, files=host) as manager:
@@ -139,7 +139,7 @@ async def test_many_changes_are_one(
         assert len(puts(agent)) < 20
 
 
-async def test_a_zone_that_does_not_take_its_copies_holds_up_nobody(
+async def test_a_zone_with_refused_copies_delays_no_other(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
     """The zone has a single part under way, for any number of changes; its next part is the last version."""
@@ -174,7 +174,7 @@ async def test_a_zone_that_does_not_take_its_copies_holds_up_nobody(
         await until(lambda: sum(len(text) for text in put_texts(silent) if text.startswith(b"2")) >= 900_000)
 
 
-async def test_a_zone_that_ends_is_not_waited_for(
+async def test_an_ending_zone_is_not_awaited(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
     async with running(tmp_path, toolstack, files=host) as manager:
@@ -212,7 +212,7 @@ async def test_after_a_restart(
         await until(lambda: put_texts(agent)[-1] == b"two")
 
 
-async def test_a_zone_whose_agent_knows_none(
+async def test_a_zone_with_an_older_agent_gets_no_copies(
     tmp_path: Path, toolstack: MemoryToolstack, host: DiskFiles, files: AtomicFiles
 ) -> None:
     async with running(tmp_path, toolstack, files=host) as manager:

@@ -43,7 +43,7 @@ async def serving(
             yield rpc.HostStub(link), rpc.ZonesStub(link)
 
 
-async def test_the_lower_one_of_request_and_configuration(
+async def test_the_lower_rate_of_request_and_configuration_holds(
     short_path: Path, toolstack: MemoryToolstack
 ) -> None:
     toolstack.can = CAN
@@ -80,7 +80,7 @@ async def test_disk_rates_change_while_the_zone_runs(short_path: Path, toolstack
             await zones.ResizeZone(asks, timeout=60)
 
 
-async def test_a_host_that_cannot_hold_them(short_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_host_without_rates_has_a_notice(short_path: Path, toolstack: MemoryToolstack) -> None:
     """A requested rate is refused; rates configured for all zones cause a notice."""
     async with serving(short_path, toolstack, LIMITS) as (host, zones):
         async with failing(grpc.StatusCode.FAILED_PRECONDITION) as text:
@@ -94,9 +94,7 @@ async def test_a_host_that_cannot_hold_them(short_path: Path, toolstack: MemoryT
         assert [one for one in info.notices if "limits.disk_* are not held" in one]
 
 
-async def test_a_zone_whose_rates_are_not_held_is_not_made(
-    tmp_path: Path, toolstack: MemoryToolstack
-) -> None:
+async def test_a_zone_without_its_rates_is_not_made(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         toolstack.failing.add("set_disk_rates")
         with pytest.raises(ToolstackError):
@@ -116,7 +114,7 @@ async def test_after_a_restart_they_are_held_again(tmp_path: Path, toolstack: Me
     assert toolstack.of_zone("z1").disk_rates == [RATES, RATES]
 
 
-async def test_a_zone_that_connects_a_disk_anew_is_ended(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_zone_with_a_reconnected_disk_is_ended(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, replace(zone_spec(), disk_rates=RATES))
         runtime = manager.zones["z1"]

@@ -41,7 +41,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="what root owns")
 
 
 @needs_root
-async def test_the_toolstack_is_given_it(
+async def test_the_toolstack_gets_the_kernel(
     manager: ZoneManager, toolstack: MemoryToolstack, kernel: DomainKernel
 ) -> None:
     zone = await launch.launch(manager, replace(zone_spec(), kernel=kernel))
@@ -82,7 +82,7 @@ SPOILED: list[tuple[Callable[[Path], object], type[Fault], str]] = [
 @needs_root
 @pytest.mark.parametrize("file", ["image", "addons"])
 @pytest.mark.parametrize("number", range(len(SPOILED)))
-async def test_files_that_the_host_does_not_read(
+async def test_files_unread_by_the_host_are_refused(
     manager: ZoneManager, toolstack: MemoryToolstack, kernel: DomainKernel, number: int, file: str
 ) -> None:
     spoil, kind, cause = SPOILED[number]
@@ -93,7 +93,9 @@ async def test_files_that_the_host_does_not_read(
 
 
 @needs_root
-async def test_a_folder_that_is_a_link(manager: ZoneManager, kernel: DomainKernel, tmp_path: Path) -> None:
+async def test_a_link_as_folder_is_refused(
+    manager: ZoneManager, kernel: DomainKernel, tmp_path: Path
+) -> None:
     (tmp_path / "link").symlink_to(kernel.image.parent)
     moved = replace(kernel, image=tmp_path / "link" / "image")
     with pytest.raises(Refused, match="symbolic link"):

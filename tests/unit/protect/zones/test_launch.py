@@ -106,7 +106,9 @@ async def test_a_silent_zone_is_given_up_with_its_console(
     assert nothing_left(manager, toolstack)
 
 
-async def test_an_agent_that_cannot_be_configured(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_a_failed_configuration_of_the_agent_undoes_the_launch(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     entered, go = toolstack.gate("unpause")
     launching = asyncio.create_task(launch.launch(manager, zone_spec()))
     await entered.wait()
@@ -147,7 +149,9 @@ async def test_a_caller_who_goes_away_leaves_nothing(
     assert toolstack.destroyed == ["z1"]
 
 
-async def test_a_zone_that_dies_during_its_launch(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_a_death_during_the_launch_undoes_the_launch(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     toolstack.agent_ready = False
     hasten(manager, boot=600.0)
     launching = asyncio.create_task(launch.launch(manager, zone_spec()))
@@ -190,7 +194,7 @@ async def test_death_of_a_running_zone(
     assert nothing_left(manager, toolstack)
 
 
-async def test_a_destroy_that_fails_can_be_repeated(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_a_failed_destroy_can_be_repeated(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     await launch.launch(manager, zone_spec())
     toolstack.failing.add("destroy")
     with pytest.raises(ToolstackError):
@@ -201,9 +205,7 @@ async def test_a_destroy_that_fails_can_be_repeated(manager: ZoneManager, toolst
     assert nothing_left(manager, toolstack)
 
 
-async def test_a_zone_that_breaks_the_rules_is_ended(
-    manager: ZoneManager, toolstack: MemoryToolstack
-) -> None:
+async def test_a_zone_against_the_rules_is_ended(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     await launch.launch(manager, zone_spec())
     toolstack.of_zone("z1").agent.raw(b"\xff" * 64)
     await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
@@ -211,7 +213,9 @@ async def test_a_zone_that_breaks_the_rules_is_ended(
     await until(lambda: toolstack.destroyed == ["z1"])
 
 
-async def test_another_agent_in_the_zone_ends_it(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_another_agent_in_the_zone_ends_the_zone(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     await launch.launch(manager, zone_spec())
     toolstack.of_zone("z1").agent.reboot()
     await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
@@ -228,7 +232,7 @@ async def test_connect_network(manager: ZoneManager, toolstack: MemoryToolstack)
     assert manager.store.load().zone_intents == {}
 
 
-async def test_a_connect_that_fails_is_not_finished_later(
+async def test_a_failed_connect_is_not_finished_later(
     manager: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
     await launch.launch(manager, zone_spec(interfaces=1))
@@ -354,7 +358,7 @@ async def test_a_silent_zone_holds_up_nobody(tmp_path: Path, toolstack: MemoryTo
         await until(lambda: manager.zones["silent"].connected)
 
 
-async def test_a_domain_that_ended_meanwhile(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_domain_ended_during_the_absence_is_dead(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, zone_spec())
     toolstack.kill("z1", ShutdownReason.POWEROFF)
@@ -418,7 +422,7 @@ async def test_a_full_disk_keeps_no_domain_alive(
     assert nothing_left(manager, toolstack)
 
 
-async def test_a_guest_that_keeps_a_disk_does_not_hold_up_its_end(
+async def test_a_guest_with_an_unreleased_disk_does_not_delay_its_end(
     manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     """A verb that waits for the guest holds the workload, and the zone's end waits for the workload."""

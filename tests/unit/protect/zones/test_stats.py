@@ -132,7 +132,7 @@ async def test_a_lone_zone_gets_all_the_time_there_is(
     assert time.monotonic() - begun >= manager.config.timeouts.stats * 0.9
 
 
-async def test_a_zone_that_dies_is_left_out(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_a_dying_zone_is_left_out(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     toolstack.of_zone("z2").agent.unanswered.add("get_stats")
     question = asyncio.create_task(stats.gather(manager, manager.zones.values()))
     await until(lambda: bool(toolstack.of_zone("z2").agent.requests))
@@ -188,7 +188,7 @@ async def test_ended_zone_and_workload_are_not_updated(
         await resize(manager, "z1", ZoneSize(1, 1))
 
 
-async def test_a_zone_says_what_it_cannot_become(manager: ZoneManager) -> None:
+async def test_a_resize_beyond_the_zone_names_its_limits(manager: ZoneManager) -> None:
     assert await resize(manager, "z1", ZoneSize()) == []
     assert await resize(manager, "z1", ZoneSize(256 * MIB, 1)) == []
     memory, vcpus = await resize(manager, "z1", ZoneSize(512 * MIB, 4))

@@ -56,20 +56,22 @@ def two(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_what_a_cluster_needs_of_a_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_configuration_gives_all_objects_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = generate(capsys, "--config", CONFIG)
     assert (status, err) == (0, "")
     assert kinds(out) == FOR_CLUSTER
 
 
-def test_as_json_it_is_one_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_a_single_list(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = generate(capsys, "--config", CONFIG, "--output", "json")
     found = json.loads(out)
     assert (status, found["apiVersion"], found["kind"]) == (0, "v1", "List")
     assert found["items"] == documents(generate(capsys, "--config", CONFIG)[1])
 
 
-def test_one_thing_of_all_platforms_and_of_one(capsys: pytest.CaptureFixture[str], two: str) -> None:
+def test_a_kind_is_printed_for_all_platforms_or_a_single_platform(
+    capsys: pytest.CaptureFixture[str], two: str
+) -> None:
     def names(*more: str) -> list[str]:
         _, out, _ = generate(capsys, "classes", "--platforms", two, *more)
         return [one["metadata"]["name"] for one in documents(out)]
@@ -78,7 +80,7 @@ def test_one_thing_of_all_platforms_and_of_one(capsys: pytest.CaptureFixture[str
     assert names("--platform", "cloud") == ["xenpod-cloud"]
 
 
-def test_the_command_line_goes_before_what_the_node_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_overrides_the_nodes_facts(capsys: pytest.CaptureFixture[str]) -> None:
     mine = ["--label", "a=b", "--label", "c=", "--taint", "d:NoExecute", "--overhead", "memory=1Gi"]
     _, out, _ = generate(capsys, "classes", "--config", CONFIG, *mine, "--overhead", "cpu=20m")
     (made,) = documents(out)
@@ -110,7 +112,9 @@ def test_labels_of_nodes(capsys: pytest.CaptureFixture[str], two: str) -> None:
     )
 
 
-def test_all_of_it_in_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path, two: str) -> None:
+def test_all_objects_are_written_to_a_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, two: str
+) -> None:
     every = [
         "classes",
         "assign-class",
@@ -130,7 +134,7 @@ def test_all_of_it_in_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert (folder / "cloud-init-cloud.cfg").read_text().startswith("#cloud-config\n")
 
 
-def test_what_else_is_in_the_folder_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_other_files_in_the_folder_are_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     asked = ["--config", CONFIG, "--to", str(tmp_path)]
     assert generate(capsys, "classes", "keep-off-host", "labels", *asked)[2] == ""
     _, _, err = generate(capsys, "classes", *asked)
@@ -195,7 +199,7 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], c
     assert f"error: {cause}" in err
 
 
-def test_a_node_is_of_one_platform(capsys: pytest.CaptureFixture[str], two: str) -> None:
+def test_a_node_belongs_to_a_single_platform(capsys: pytest.CaptureFixture[str], two: str) -> None:
     status, out, err = generate(capsys, "labels", "--platforms", two, "--node", "one")
     assert (status, out) == (
         2,
@@ -231,7 +235,7 @@ def test_wrong_usage_of_platforms(capsys: pytest.CaptureFixture[str], two: str) 
          "make flags for the kubelet of the node: a kubelet may not give its node the label kubernetes.io/a"),
     ],
 )  # fmt: skip
-def test_what_fails_says_why(
+def test_a_failure_has_its_reason(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, two: str, arguments: list[str], cause: str
 ) -> None:
     (tmp_path / "bad.toml").write_text("[platforms.a]\ntaints = ['x']\n")
@@ -273,7 +277,7 @@ async def asked(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: st
     return await asyncio.to_thread(generate, capsys, *arguments, "--cri-socket", str(folder / "cri.sock"))
 
 
-async def test_a_node_that_says_it_itself(
+async def test_a_nodes_own_facts_are_used(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, runtime: Runtime
 ) -> None:
     handlers = {"xenpod": {}, "fast": {"profile": "pvh"}, "hvm": {"error": "the host has no HAP"}}
@@ -289,7 +293,7 @@ async def test_a_node_that_says_it_itself(
     assert "unix:///r/cri.sock" in out
 
 
-async def test_a_runtime_that_is_not_ours(
+async def test_a_foreign_runtime_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, runtime: Runtime
 ) -> None:
     runtime.info = {"config": "{}"}
@@ -312,7 +316,7 @@ def test_nobody_serves(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("image", ["registry.example:5000/a/b:v1", f"a/b@sha256:{'0' * 64}"])
-def test_the_labeller_runs_the_image_that_is_named(capsys: pytest.CaptureFixture[str], image: str) -> None:
+def test_the_labeller_runs_the_named_image(capsys: pytest.CaptureFixture[str], image: str) -> None:
     arguments = ("labeller", "--config", CONFIG, "--image", image, "--namespace", "zones")
     *_, daemon_set = documents(generate(capsys, *arguments)[1])
     assert daemon_set["metadata"]["namespace"] == "zones"

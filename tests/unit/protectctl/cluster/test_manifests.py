@@ -110,7 +110,7 @@ def test_add_ons_are_made_critical(capsys: pytest.CaptureFixture[str], folder: P
     assert (folder / "pod.yaml").read_text() == POD
 
 
-def test_an_add_on_that_is_nowhere_is_an_error(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_a_missing_add_on_is_an_error(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     named = ("--critical", folder, "--addon", "kube-system/none")
     status, out, said = generate(capsys, *named, "--addon", "default/agent")
     assert status == 1 and "DaemonSet default/agent" in out

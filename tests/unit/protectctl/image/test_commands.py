@@ -254,7 +254,7 @@ async def test_export_a_directory(image: Command, tmp_path: Path) -> None:
         (_sent(**{"/etc/x": b"x"}), "no proper image layout"),
     ],
 )
-async def test_an_export_that_breaks_off_leaves_nothing(
+async def test_a_broken_export_leaves_nothing(
     image: Command, tmp_path: Path, events: list[Any], error: str, more: tuple[str, ...]
 ) -> None:
     image.images.answers["Export"] = events

@@ -178,7 +178,7 @@ async def test_a_zone_by_hand(protect: Operator) -> None:
     assert "ALREADY_EXISTS" in protect.error
 
 
-async def test_events_of_one_zone_until_it_is_gone(protect: Operator) -> None:
+async def test_events_of_a_zone_end_with_the_zone(protect: Operator) -> None:
     watching = asyncio.ensure_future(protect("zone", "events", "shop/db", "--all"))
     await protect.until("db-1 running")
     for zone_id in ("web-1", "db-1"):
@@ -194,9 +194,7 @@ async def test_an_overhead_leaves_no_zones(protect: Operator) -> None:
     assert (await protect("zone", "list", "-o", "name")).split() == ["web-1", "db-1"]
 
 
-async def test_a_zone_that_is_slow_to_answer_is_asked_again(
-    protect: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_zone_is_asked_again(protect: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overhead, "_PAUSE", 0.01)
     real, asked, slow = stats.gather, 0, {1, 3}
 
@@ -215,7 +213,7 @@ async def test_a_zone_that_is_slow_to_answer_is_asked_again(
     assert (await protect("zone", "list", "-o", "name")).split() == ["web-1", "db-1"]
 
 
-def test_the_overhead_of_one_zone() -> None:
+def test_the_overhead_of_a_zone_has_its_parts() -> None:
     zones = [pb.Zone(id=one, resources=pb.ZoneResources(memory_bytes=256 * MIB)) for one in ("a", "b")]
 
     def rows(seconds: int, cpu_ms: int) -> dict[str, pb.ZoneStatsRow]:
@@ -259,7 +257,7 @@ def test_lines_of_a_log(tmp_path: Path) -> None:
     assert found == [("stderr", "err"), ("stdout", "one and two")]
 
 
-def test_a_log_goes_on_where_it_was_read_and_over_a_rotation(tmp_path: Path) -> None:
+def test_a_log_continues_after_the_last_read_and_over_a_rotation(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_text("1 stdout F one\n2 stdout F tw")
     log = LogReader(path, "web")
@@ -297,7 +295,7 @@ def test_bash_completes_commands(tmp_path: Path) -> None:
     assert done.stdout.split() == ["inspect"], done.stderr
 
 
-def test_columns_are_those_of_every_line() -> None:
+def test_columns_cover_every_line() -> None:
     """A cell may have several lines, wide characters count twice, and nothing controls the terminal."""
     rows = [("ID", "NAMES", "AGE"), ("a", "one\ntwo", ""), ("語", "\x1b[31m", "5m")]
     assert columns(rows) == "ID  NAMES     AGE\na   one\n    two\n語  \\x1b[31m  5m\n"

@@ -236,7 +236,7 @@ async def test_a_running_zone(protect: Command) -> None:
     assert "hypervisor none" in await protect.lines("zone", "inspect", "z1")
 
 
-async def test_a_zone_that_says_nothing_of_itself(protect: Command) -> None:
+async def test_a_silent_zone_is_shown_without_figures(protect: Command) -> None:
     protect.daemon.facts = None
     lines = await protect.lines("zone", "inspect", "z1")
     assert lines[-1] == "channel connected"
@@ -378,7 +378,7 @@ async def test_watch(protect: Command) -> None:
     assert len(events) == 7 and events[0]["zone"]["domain_id"] == 7 and events[5] == {"zone_gone": "z2"}
 
 
-async def test_a_daemon_that_refuses_to_answer(protect: Command, tmp_path: Path) -> None:
+async def test_a_refusing_daemon_is_an_error(protect: Command, tmp_path: Path) -> None:
     """The socket exists: no advice to start the daemon."""
     protect.daemon.info = None  # type: ignore[assignment]
     await protect.raw("host", status=1)

@@ -140,7 +140,7 @@ async def test_memory_of_a_container_and_of_its_zone(zones: Zones) -> None:
     await zones.destroy_zone("z1")
 
 
-async def test_a_boot_that_never_ends(tmp_path: Path, zones: Zones) -> None:
+async def test_an_endless_boot_times_out(tmp_path: Path, zones: Zones) -> None:
     """The kernel finds no agent, and stays in the panic."""
     async with serving(tmp_path, zones.image, "rdinit=/none panic=1000000", boot=60) as other:
         async with failing(grpc.StatusCode.DEADLINE_EXCEEDED) as said:
@@ -149,7 +149,7 @@ async def test_a_boot_that_never_ends(tmp_path: Path, zones: Zones) -> None:
     assert "Kernel panic - not syncing: VFS: Unable to mount root fs" in said[0]
 
 
-async def test_a_zone_whose_agent_cannot_be_reached(tmp_path: Path, zones: Zones) -> None:
+async def test_an_unreachable_agent_ends_its_zone(tmp_path: Path, zones: Zones) -> None:
     """The channel's place in xenstore is gone, as after a restart of xenstored."""
     async with serving(tmp_path, zones.image, boot=PATIENCE, silence=5) as other:
         zone = await other.create_zone("z2")
@@ -172,7 +172,7 @@ async def test_a_zone_whose_agent_cannot_be_reached(tmp_path: Path, zones: Zones
         assert (await _dead(other, "z2")).death_kind == "ChannelLost"
 
 
-async def test_memory_that_the_host_is_short_of(zones: Zones) -> None:
+async def test_a_shortage_of_memory_is_reported(zones: Zones) -> None:
     """The refusal has both figures, and names the holders of the memory."""
     memory = (await zones.clients.host.Info(pb.InfoRequest(), timeout=PATIENCE)).memory
     async with failing(grpc.StatusCode.RESOURCE_EXHAUSTED) as said:
@@ -201,7 +201,7 @@ async def _end(toolstack: LibxlToolstack, memory: int, **environment: str) -> De
         await toolstack.destroy(domain)
 
 
-async def test_an_agent_that_ends_while_it_boots(tmp_path: Path) -> None:
+async def test_the_end_of_the_agent_during_the_boot_is_reported(tmp_path: Path) -> None:
     settings = LibxlSettings(kernel=machine.zone_kernel())
     toolstack = LibxlToolstack(tmp_path, BUILD, settings)
     await toolstack.start()

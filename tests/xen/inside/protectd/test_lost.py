@@ -90,7 +90,7 @@ async def _ended(pid: int) -> None:
     await until(lambda: not os.path.exists(f"/proc/{pid}"), PATIENCE)
 
 
-async def test_records_that_are_lost(zones: Zones) -> None:
+async def test_lost_records_are_adopted_by_marks(zones: Zones) -> None:
     """Marks distinguish domains of zones from other virtual machines; the domains are adopted and removed."""
     for zone_id in ("adopted", "removed"):
         await create(zones, zone_id, interfaces=1)

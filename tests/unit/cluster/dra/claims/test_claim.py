@@ -102,7 +102,7 @@ def sized(memory: object, **more: object) -> dict[str, object]:
         (with_parameters(sized("100Mi"), consumedCapacity={"memory": "200Mi"}), 200 << 20),
     ],
 )
-def test_a_claim_that_has_its_device_alone_says_its_size(claim: dict[str, Any], size: int) -> None:
+def test_a_claim_with_an_exclusive_device_has_its_size(claim: dict[str, Any], size: int) -> None:
     found = allocation(WANTED, claim)
     assert (found.total_bytes, found.device) == (size, "memory-0")
 
@@ -148,7 +148,7 @@ def test_parameters_of_a_class_yield_to_the_claims_and_others_do_not_count() -> 
         (sized("9" * 5000), "no quantity"),
     ],
 )
-def test_parameters_that_are_none(parameters: object, cause: str) -> None:
+def test_malformed_parameters_are_refused(parameters: object, cause: str) -> None:
     with pytest.raises(Invalid, match=cause) as caught:
         allocation(WANTED, with_parameters(parameters))
     assert len(str(caught.value)) < 1024
@@ -246,20 +246,20 @@ async def test_a_claim_is_reserved_once_and_given_back() -> None:
         assert host.reserved == {}
 
 
-async def test_a_claim_that_does_not_fit_has_the_numbers() -> None:
+async def test_the_refusal_of_a_large_claim_has_the_figures() -> None:
     host = Host(1 << 20)
     with pytest.raises(Exhausted, match="1048576 are free"):
         await claims_of(host).prepare("default", "memory", "uid-1")
     assert host.reserved == {}
 
 
-async def test_a_claim_that_is_gone_is_said() -> None:
+async def test_a_deleted_claim_is_reported() -> None:
     host = Host(1 << 30)
     with pytest.raises(Missing, match="no such claim"):
         await claims_of(host).prepare("default", "other", "uid-1")
 
 
-async def test_both_at_once_leave_what_the_later_one_says() -> None:
+async def test_of_concurrent_calls_the_later_result_stays() -> None:
     host = Host(1 << 30)
     claims = claims_of(host)
     await asyncio.gather(claims.prepare("default", "memory", "uid-1"), claims.unprepare("uid-1"))
@@ -322,7 +322,7 @@ async def test_a_refusal_is_told_and_the_device_is_not_offered_again() -> None:
     assert heard.devices == [] and len(heard.refusals) == 1
 
 
-async def test_a_claim_of_a_device_of_the_host_reserves_it() -> None:
+async def test_a_claim_reserves_its_device_of_the_host() -> None:
     host, name = Host(1 << 30), CARD.slice_name(NODE)
     host.claims["memory"] = changed(device=name, consumedCapacity=None, shareID=None)
     found = await claims_of(host).prepare("default", "memory", "uid-1")

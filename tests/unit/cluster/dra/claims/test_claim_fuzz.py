@@ -45,7 +45,7 @@ def test_deep_parameters_are_refused(key: str, objects: bool) -> None:
 
 
 @pytest.mark.parametrize("sizes", [[LARGEST], [1 << 62, 1 << 62], [LARGEST] * 3])
-def test_sizes_beyond_what_a_request_can_carry_are_refused(sizes: list[int]) -> None:
+def test_sizes_beyond_the_request_field_are_refused(sizes: list[int]) -> None:
     claim = with_parameters(*(PARAMETERS | {"memory": str(size)} for size in sizes))
     assert "are out of range" in prepare(claim).error
 
@@ -58,7 +58,7 @@ def test_sizes_beyond_what_a_request_can_carry_are_refused(sizes: list[int]) -> 
         ("9" * 5000, "a number in it has thousands of digits"),
     ],
 )
-async def test_a_claim_whose_json_cannot_be_read_is_refused(tmp_path: Path, memory: str, cause: str) -> None:
+async def test_a_claim_with_unreadable_json_is_refused(tmp_path: Path, memory: str, cause: str) -> None:
     """The API server keeps parameters as the user wrote them, up to 10 KiB and 10,000 levels."""
     text = json.dumps(with_parameters(PARAMETERS | {"memory": "SIZE"}))
     cluster = Cluster(written={"default/memory": text.replace('"SIZE"', memory).encode()})

@@ -17,7 +17,7 @@ def load(mode: SliceMode, without_claim: float = 0.0, away: float = 0.0, nodes: 
     return simulate(Scenario("", mode, without_claim, away), nodes, pods_a_minute=100, seconds=SECONDS)
 
 
-def test_claims_that_share_a_device_write_nothing() -> None:
+def test_claims_of_a_shared_device_write_nothing() -> None:
     found = load(SliceMode.SHARED)
     assert found.writes == 0 and found.node_claims > 50
     assert 0 < found.first_writes < NODES / 2, "drivers that start at once do not write at once"
@@ -35,7 +35,7 @@ def test_a_device_for_each_claim_is_written_at_the_pace_of_its_interval() -> Non
     assert found.node_claims > 30, "each write is for a claim"
 
 
-def test_an_api_server_that_was_away_is_not_run_down() -> None:
+def test_an_api_server_is_not_overrun_at_its_return() -> None:
     """While the server is away, and at its return, the drivers do not all ask at once."""
     at_rest, found = load(SliceMode.SHARED, 0.2), load(SliceMode.SHARED, 0.2, away=60.0)
     assert 0 < found.writes < at_rest.writes

@@ -58,7 +58,7 @@ async def test_many_bad_claims_make_a_bounded_number_of_events(tmp_path: Path) -
     assert 25 <= len(cluster.events) < 60
 
 
-async def test_an_event_that_is_refused_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_event_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster(refusal=(403, "no such right"))
     with serving(cluster) as url:
         events = RefusalEvents(kubeconfig(tmp_path / "kubeconfig", url), DRIVER, NAME)

@@ -80,7 +80,7 @@ def running(folder: Path, cluster: Cluster, **settings: Any) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("versions", [("v1beta2", "v1beta1"), ("v1beta1",)])
-async def test_each_claim_has_a_device_and_there_is_one_for_the_next(
+async def test_each_claim_has_a_device_and_the_next_claim_too(
     tmp_path: Path, versions: tuple[str, ...]
 ) -> None:
     with running(tmp_path, Cluster(versions, consumable=False)) as node:
@@ -113,7 +113,7 @@ async def test_a_restart_keeps_all_names(node: Node) -> None:
     assert (node.unclaimed, node.claimed) == before and len(node.cluster.writes) == 2
 
 
-async def test_a_device_that_was_claimed_when_the_driver_ended_is_not_offered_again(node: Node) -> None:
+async def test_a_claimed_device_is_not_offered_again_after_a_restart(node: Node) -> None:
     await node.keeper().once()
     first = node.name
     node.reserve(first, GIB)  # and the driver is killed before it writes the slice
@@ -125,7 +125,7 @@ async def test_a_device_that_was_claimed_when_the_driver_ended_is_not_offered_ag
     assert node.unclaimed == {second: 4 * GIB} and node.claimed == {}
 
 
-async def test_a_claim_that_was_refused_does_not_block_the_node(node: Node) -> None:
+async def test_a_refused_claim_does_not_block_the_node(node: Node) -> None:
     keeper = node.keeper()
     await keeper.once()
     refused = node.name
@@ -139,7 +139,7 @@ async def test_a_claim_that_was_refused_does_not_block_the_node(node: Node) -> N
     assert refused not in node.unclaimed and list(node.unclaimed.values()) == [4 * GIB]
 
 
-async def test_too_little_is_not_offered_and_what_is_offered_and_claimed_never_exceeds_the_host(
+async def test_offers_have_a_minimum_and_with_claims_never_exceed_the_host(
     node: Node,
 ) -> None:
     keeper = node.keeper()
@@ -159,7 +159,7 @@ async def test_too_little_is_not_offered_and_what_is_offered_and_claimed_never_e
     assert node.name not in seen
 
 
-async def test_the_slice_has_as_many_devices_as_it_may(node: Node) -> None:
+async def test_the_slice_has_at_most_the_permitted_devices(node: Node) -> None:
     for number in range(200):
         node.reserve(f"memory-{number:08x}", 1 * MIB)
     node.reserve("", 24 * MIB, "an operators")
@@ -207,7 +207,7 @@ async def test_two_instances_agree_on_the_name(node: Node) -> None:
     assert node.name == second and len(node.cluster.writes) == 2
 
 
-async def test_a_cluster_that_learns_to_share_counts_nothing_twice(node: Node) -> None:
+async def test_a_cluster_with_new_sharing_counts_nothing_twice(node: Node) -> None:
     keeper = node.keeper()
     await keeper.once()
     node.reserve(node.name, GIB)

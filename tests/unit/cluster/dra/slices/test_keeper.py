@@ -102,7 +102,7 @@ def test_all_versions_say_the_same(version: SliceVersion) -> None:
 
 
 @pytest.mark.parametrize("claimable", [0, 1 << 20, 33 << 20, 8 * GIB + 5])
-def test_sizes_that_can_be_asked_for_are_steps_above_the_least(claimable: int) -> None:
+def test_claimable_sizes_are_steps_above_the_minimum(claimable: int) -> None:
     sizes = ClaimSizes(step=Bytes(3 << 20), minimum=Bytes(33 << 20), default=Bytes(66 << 20))
     found = NodeSlice(DRIVER, NAME, "", 1, (MemoryDevice("m", claimable, shared=True),), sizes, {})
     (device,) = document(found, SliceVersion.V1)["spec"]["devices"]
@@ -156,7 +156,7 @@ async def test_slice_changed_by_others_is_replaced(tmp_path: Path) -> None:
     assert devices(cluster.slice)[0]["name"] == name
 
 
-async def test_a_slice_that_was_removed_comes_again(tmp_path: Path) -> None:
+async def test_a_removed_slice_is_written_again(tmp_path: Path) -> None:
     cluster = Cluster()
     with keeping(cluster, tmp_path, check_interval=0.02) as (keeper, _told):
         keeper.show(memory(4 * GIB), {})

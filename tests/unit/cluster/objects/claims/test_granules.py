@@ -28,7 +28,7 @@ def _count(need: int, size: int) -> int:
 
 
 @pytest.mark.parametrize("size", [1, 64, 256])
-def test_granules_are_enough_for_the_zone_and_one_fewer_is_not(size: int) -> None:
+def test_granules_are_the_smallest_sufficient_number(size: int) -> None:
     for need in (*range(1, 700), 1 << 14, (1 << 14) + 1, 1 << 20):
         count = _count(need, size)
         assert templates.room(count * size) >= need > templates.room((count - 1) * size)
@@ -42,7 +42,7 @@ def test_a_policy_of_kyverno_has_the_same_expressions() -> None:
         assert theirs["spec"][part] == ours["spec"][part]
 
 
-def test_the_driver_beside_it_counts_the_same_granules_and_has_no_rights() -> None:
+def test_the_driver_counts_the_same_granules_and_has_no_rights() -> None:
     made = output.objects([NODE], GenerateOptions(("classes", "driver", "granules"), granule=256))
     kinds = {one["kind"]: one for one in made}
     assert not kinds.keys() & {"ClusterRole", "ClusterRoleBinding", "DeviceClass"}
@@ -55,5 +55,5 @@ def test_the_driver_beside_it_counts_the_same_granules_and_has_no_rights() -> No
     assert mounted["devices"] == settings["devices_dir"] == str(GranulesConfig().devices_dir)
 
 
-def test_the_resource_has_the_name_that_the_driver_counts() -> None:
+def test_the_resource_has_the_drivers_name() -> None:
     assert granules.RESOURCE == GranulesConfig().resource

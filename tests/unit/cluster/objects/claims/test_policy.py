@@ -20,13 +20,13 @@ NEWEST = Version(1, 36)
 
 
 @pytest.mark.parametrize("size", [*templates.SIZES, 8, 100, 129, 1000])
-def test_a_zone_has_all_of_its_claim_but_what_xen_takes(size: int) -> None:
+def test_a_zone_has_its_claim_minus_the_memory_of_xen(size: int) -> None:
     """Reservations of protectd, for a zone of one vCPU."""
     taken = overhead_bytes(size * MIB, 1)
     assert templates.room(size) == (size * MIB - taken) // MIB
 
 
-def test_each_size_is_at_most_half_more_than_the_one_before() -> None:
+def test_each_size_is_at_most_half_more_than_the_last() -> None:
     assert all(later <= 1.5 * size for size, later in zip(templates.SIZES, templates.SIZES[1:], strict=False))
     assert templates.sizes(templates.SIZES) == templates.SIZES
 
@@ -36,7 +36,7 @@ def test_sizes_are_sorted_and_none_is_there_twice() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[], [5], [1 << 31], list(range(8, 100))])
-def test_sizes_that_cannot_be_are_refused(sizes: list[int]) -> None:
+def test_impossible_sizes_are_refused(sizes: list[int]) -> None:
     with pytest.raises(ValueError, match="are not"):
         templates.sizes(sizes)
 
@@ -49,7 +49,7 @@ def test_the_policy_has_the_names_of_the_templates_in_their_order() -> None:
     assert json.loads(variables["rooms"]) == [templates.room(256), templates.room(512)]
 
 
-def test_classes_that_are_made_with_the_policy_count_no_memory() -> None:
+def test_classes_beside_the_policy_count_no_memory() -> None:
     what = GenerateOptions(("classes", "claims"))
     [made] = [one for one in output.objects([NODE], what) if one["kind"] == "RuntimeClass"]
     assert "overhead" not in made
@@ -57,7 +57,7 @@ def test_classes_that_are_made_with_the_policy_count_no_memory() -> None:
     assert alone["overhead"] == {"podFixed": {"memory": "96Mi"}}
 
 
-def test_releases_that_are_too_old_are_refused() -> None:
+def test_too_old_releases_are_refused() -> None:
     with pytest.raises(Invalid, match=r"Kyverno 1\.16"):
         policy.claim_policy([NODE], (256,), NEWEST, Version(1, 16))
     with pytest.raises(Invalid, match=r"DeviceClass for Kubernetes 1\.32"):
@@ -65,7 +65,7 @@ def test_releases_that_are_too_old_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("release", "api"), [(Version(1, 33), "v1beta2"), (NEWEST, "v1")])
-def test_a_claim_counts_as_one_of_a_zone_by_its_class_not_its_name(release: Version, api: str) -> None:
+def test_a_claim_belongs_to_a_zone_by_its_class_not_its_name(release: Version, api: str) -> None:
     """CEL sees only the names of the pod's claims: the test looks at the claim from the template."""
     made = policy.claim_policy([NODE], (256,), release, None)
     [found] = [
@@ -80,7 +80,7 @@ def test_a_claim_counts_as_one_of_a_zone_by_its_class_not_its_name(release: Vers
     assert CLASS_OF_TEMPLATES == {templates.CLASS}
 
 
-def test_a_claim_whose_class_nobody_sees_is_refused() -> None:
+def test_a_claim_with_an_invisible_class_is_refused() -> None:
     """A claim that the pod names, not a template, may be made before or after the pod."""
     made = policy.claim_policy([NODE], (256,), NEWEST, None)
     [found] = [

@@ -149,7 +149,7 @@ def test_documents_without_a_class_are_not_read() -> None:
         ("%YAML 9.1 runtimeClassName\n---\na: b\n", 1, "not YAML"),
     ],
 )  # fmt: skip
-def test_a_document_that_cannot_be_changed_says_where(text: str, line: int, says: str) -> None:
+def test_the_error_of_an_unchangeable_document_has_its_line(text: str, line: int, says: str) -> None:
     with pytest.raises(ManifestError, match="(?s).*") as caught:
         filled(text)
     assert says in str(caught.value)
@@ -255,7 +255,7 @@ def test_a_broken_file_stays(tmp_path: Path, content: bytes, line: int, says: st
     assert [one.name for one in tmp_path.iterdir()] == ["pod.yaml"]
 
 
-def test_a_file_stays_if_it_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_stays_if_its_replacement_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text(POD)
 
@@ -276,7 +276,7 @@ def test_a_huge_file_is_refused(tmp_path: Path) -> None:
         changed(tmp_path / "huge.yaml")
 
 
-def test_a_link_that_is_named_says_what_to_do(tmp_path: Path) -> None:
+def test_a_named_link_is_refused_with_advice(tmp_path: Path) -> None:
     (tmp_path / "real.yaml").write_text(POD)
     (tmp_path / "link.yaml").symlink_to("real.yaml")
     with pytest.raises(ManifestError, match="name its target"):

@@ -68,7 +68,7 @@ def test_both_are_added_in_the_form_of_the_file() -> None:
     assert "      tolerations:\n        - key: CriticalAddonsOnly\n          operator: Exists\n" in indented
 
 
-def test_lists_that_are_there_get_one_more_item() -> None:
+def test_existing_lists_get_an_item() -> None:
     text = daemon_set(
         "tolerations:\n# of GPUs\n- key: nvidia.com/gpu\n  operator: Exists  # any\n"
         "affinity:\n  nodeAffinity:\n    requiredDuringSchedulingIgnoredDuringExecution: {}\n"
@@ -98,7 +98,7 @@ def test_a_pod_may_end_with_either_key(last: str) -> None:
 
 
 @pytest.mark.parametrize("nothing", ["", " ~", " null", " []", "   # none"])
-def test_a_key_without_a_value_gets_one(nothing: str) -> None:
+def test_a_key_without_a_value_gets_a_value(nothing: str) -> None:
     text = daemon_set(f"tolerations:{nothing}\naffinity:{nothing.replace('[]', '{}')}\ncontainers: []")
     after = changed(text)
     assert pod(after) == {
@@ -132,7 +132,7 @@ def test_json_stays_json() -> None:
         '{"operator": "Exists"}',
     ],
 )
-def test_a_toleration_that_covers_the_taint_is_enough(covered: str) -> None:
+def test_a_covering_toleration_is_enough(covered: str) -> None:
     assert "key: CriticalAddonsOnly\n" not in changed(daemon_set(f"tolerations: [{covered}]"))
 
 
@@ -144,7 +144,7 @@ def test_a_toleration_that_covers_the_taint_is_enough(covered: str) -> None:
         "{key: a}",
     ],
 )
-def test_a_toleration_of_one_effect_is_not_enough(partly: str) -> None:
+def test_a_toleration_of_a_single_effect_is_not_enough(partly: str) -> None:
     assert pod(changed(daemon_set(f"tolerations: [{partly}]")))["tolerations"].count(TOLERATION) == 1
 
 
@@ -209,7 +209,7 @@ def named(critical: Critical) -> set[str]:
         (daemon_set("affinity: {nodeAffinity: [a]}"), 0, "type that Kubernetes"),
     ],
 )
-def test_a_document_that_cannot_be_changed_is_refused(text: str, line: int, says: str) -> None:
+def test_an_unchangeable_document_is_refused(text: str, line: int, says: str) -> None:
     with pytest.raises(ManifestError, match=says) as caught:
         changed(text)
     assert caught.value.line == line

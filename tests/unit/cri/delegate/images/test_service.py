@@ -87,7 +87,7 @@ async def test_a_removal_takes_as_long_as_its_caller_waits(other: OtherRuntime) 
         await delegate.close()
 
 
-async def test_a_list_that_was_asked_before_a_pull_does_not_hide_its_image(
+async def test_a_list_from_before_a_pull_does_not_hide_the_image(
     other: OtherRuntime, delegate: Delegate
 ) -> None:
     theirs = DelegateImages(delegate, 60)
@@ -131,7 +131,7 @@ async def test_more_images_than_there_can_be_are_not_read(other: OtherRuntime, d
         await DelegateImages(delegate, 60).images()
 
 
-async def test_a_delegate_that_was_never_there_has_no_images(other: OtherRuntime) -> None:
+async def test_an_unknown_delegate_has_no_images(other: OtherRuntime) -> None:
     """Under any form of an image's name, not only the id."""
     await other.die()
     delegate = Delegate(delegate_config(other.path))
@@ -164,7 +164,7 @@ async def test_a_pull_ends_when_the_delegate_has_been_away_for_long(other: Other
         await delegate.close()
 
 
-async def test_a_long_pull_of_a_delegate_that_answers_goes_on(other: OtherRuntime) -> None:
+async def test_a_long_pull_of_an_answering_delegate_continues(other: OtherRuntime) -> None:
     delegate = there(other.path)
     go_on = asyncio.Event()
 

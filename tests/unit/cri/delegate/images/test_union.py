@@ -23,7 +23,7 @@ def ours(_: str) -> Owner:
     return Owner.OURS
 
 
-def test_an_image_of_both_has_all_names_and_what_both_would_free() -> None:
+def test_an_image_of_both_has_all_names_and_both_sizes() -> None:
     mine = image("i", "a:1", "b:1", size=10, repo_digests=["a@x"], username="app")
     theirs = image("i", "b:1", "c:1", size=5, repo_digests=["a@x", "a@y"], pinned=True)
     one = united(mine, theirs)
@@ -38,7 +38,7 @@ def test_a_pin_of_either_side_counts_for_both(pinned: tuple[bool, bool]) -> None
     assert united(image("i", pinned=pinned[0]), image("i", pinned=pinned[1])).pinned is any(pinned)
 
 
-def test_sizes_that_cannot_be_stay_within_their_fields() -> None:
+def test_impossible_sizes_stay_within_their_fields() -> None:
     most = 2**64 - 1
     assert united(image("i", size=1), image("i", size=most)).size == most
     disks = {"/x": Disk(1, 0.5), "/c": Disk(1, 0.5)}
@@ -47,13 +47,13 @@ def test_sizes_that_cannot_be_stay_within_their_fields() -> None:
     assert (sum_up.used_bytes.value, sum_up.inodes_used.value) == (most, most)
 
 
-def test_fields_of_the_delegate_that_we_do_not_know_stay() -> None:
+def test_unknown_fields_of_the_delegate_stay() -> None:
     theirs = cri.Image.FromString(image("i").SerializeToString() + b"\xba\x3e\x05later")
     assert b"later" in united(image("i"), theirs).SerializeToString()
 
 
 @pytest.mark.parametrize(("side", "kept"), [(Owner.OURS, "mine"), (Owner.DELEGATE, "theirs")])
-def test_a_tag_is_shown_with_the_image_that_it_means(side: Owner, kept: str) -> None:
+def test_a_tag_is_shown_with_its_image(side: Owner, kept: str) -> None:
     listed = joined([image("mine", "a:1", "b:1")], [image("theirs", "a:1", "c:1")], lambda _: side)
     tags = {one.id: set(one.repo_tags) for one in listed}
     expected = {"mine": {"b:1"}, "theirs": {"c:1"}}
@@ -106,7 +106,7 @@ def test_a_disk_is_told_by_its_device(tmp_path: Path) -> None:
     assert disk_of(str(tmp_path / "nothing")) is None and disk_of("a\0b") is None
 
 
-def test_the_last_pull_of_a_name_says_which_side_it_means() -> None:
+def test_the_last_pull_of_a_name_decides_its_side() -> None:
     memory = PullMemory()
     assert memory.side("busybox") is Owner.OURS
     memory.pulled("busybox", Owner.DELEGATE, cri.AuthConfig())
@@ -118,7 +118,7 @@ def test_the_last_pull_of_a_name_says_which_side_it_means() -> None:
     assert memory.side("Not A Name") is Owner.OURS
 
 
-def test_credentials_are_for_the_repository_that_they_were_shown_to() -> None:
+def test_credentials_are_for_their_repository_only() -> None:
     memory = PullMemory()
     memory.pulled("registry.example/a/b:1", Owner.OURS, AUTH)
     assert memory.auth(names.parse("registry.example/a/b:2")) == AUTH

@@ -70,7 +70,7 @@ async def test_a_delegate_with_streams(mixed: Mixed) -> None:
 
 
 @pytest.mark.parametrize("end", [Status(grpc.StatusCode.INTERNAL, "a bug"), b"\x0a\xff", None])
-async def test_a_stream_that_breaks_off_or_falls_silent(
+async def test_a_broken_or_silent_stream_is_completed_from_the_cached_list(
     short_path: Path, other: OtherRuntime, end: Any
 ) -> None:
     """The missing items are shown from the cached list, each once."""
@@ -161,7 +161,7 @@ async def test_events_of_both_as_they_come(mixed: Mixed) -> None:
     assert (await events.read()).container_id == "theirs"
 
 
-async def test_events_that_lie_are_left_out(mixed: Mixed) -> None:
+async def test_false_events_are_left_out(mixed: Mixed) -> None:
     told = Told(mixed.other)
     mine = await mixed.ours.pod("web", handler="xenpod")
     events = mixed.ours.cri.GetContainerEvents(cri.GetEventsRequest())
@@ -185,7 +185,7 @@ async def test_events_are_taken_up_again(mixed: Mixed) -> None:
     assert (await events.read()).container_id == "second"
 
 
-async def test_what_changed_meanwhile_is_told(mixed: Mixed) -> None:
+async def test_changes_during_an_absence_cause_events(mixed: Mixed) -> None:
     """The subscriber's stream continues, and no list would follow."""
     other, told = mixed.other, Told(mixed.other)
     pod, gone = other.has_pod("a" * 64), other.has_pod("b" * 64)
@@ -225,7 +225,7 @@ async def test_what_changed_meanwhile_is_told(mixed: Mixed) -> None:
     assert (await events.read()).container_id == "second"
 
 
-async def test_what_changed_meanwhile_is_told_without_statuses_that_lie(mixed: Mixed) -> None:
+async def test_events_for_changes_during_an_absence_leave_out_false_statuses(mixed: Mixed) -> None:
     """A field of another type would end the stream of a subscriber in Go."""
     other, told = mixed.other, Told(mixed.other)
     await mixed.ours.pods()

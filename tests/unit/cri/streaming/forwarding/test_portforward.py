@@ -46,7 +46,7 @@ async def test_many_connections_at_once() -> None:
         assert echoes.made == 700 > STREAMS
 
 
-async def test_a_port_that_refuses() -> None:
+async def test_a_refusing_port_is_an_error_of_its_stream() -> None:
     async with streaming_server() as streaming:
         client = await spdy(streaming.base, streaming.url(forwarding(echoes := Echo(refuses={81}))), PROTOCOL)
         good, bad = await pair(client, 1, 80), await pair(client, 2, 81)
@@ -58,7 +58,7 @@ async def test_a_port_that_refuses() -> None:
         assert echoes.made == 1
 
 
-async def test_a_reset_closes_one_connection() -> None:
+async def test_a_reset_closes_a_single_connection() -> None:
     async with streaming_server() as streaming:
         echoes = Echo()
         client = await spdy(streaming.base, streaming.url(forwarding(echoes)), PROTOCOL)
@@ -106,7 +106,7 @@ async def test_clients_without_request_ids() -> None:
     ],
     ids=["no port", "0", "65536", "negative", "other digits", "long", "stdin", "no type"],
 )
-async def test_streams_that_are_refused(headers: dict[str, str]) -> None:
+async def test_invalid_streams_are_refused(headers: dict[str, str]) -> None:
     async with streaming_server() as streaming:
         echoes = Echo()
         client = await spdy(streaming.base, streaming.url(forwarding(echoes)), PROTOCOL)
@@ -115,7 +115,7 @@ async def test_streams_that_are_refused(headers: dict[str, str]) -> None:
         assert echoes.made == 0
 
 
-async def test_halves_that_do_not_fit() -> None:
+async def test_mismatched_halves_are_refused() -> None:
     async with streaming_server() as streaming:
         client = await spdy(streaming.base, streaming.url(forwarding(Echo())), PROTOCOL)
         await client.open(streamtype="error", port="80", requestid="1")
@@ -131,7 +131,7 @@ async def test_half_a_connection_is_given_up() -> None:
         await client.until(lambda: number in client.refused)
 
 
-async def test_too_many_streams_of_one_client() -> None:
+async def test_too_many_streams_of_a_client_are_refused() -> None:
     async with streaming_server() as streaming:
         client = await spdy(streaming.base, streaming.url(forwarding(Echo())), PROTOCOL)
         for number in range(STREAMS):
@@ -222,7 +222,7 @@ async def test_no_plain_http_where_there_is_tls(pki: Path) -> None:
         assert not (await line.reader.read()).startswith(b"HTTP/1.1 1")
 
 
-async def test_tls_files_that_are_not_there(tmp_path: Path) -> None:
+async def test_missing_tls_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(WrongKey, match="'streaming.tls.certificate'.*No such file"):
         async with streaming_server(tls=TlsConfig(tmp_path / "a", tmp_path / "b")):
             pass

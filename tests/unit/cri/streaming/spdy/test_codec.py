@@ -124,7 +124,7 @@ def test_frames_of_client_go_are_decoded(sizes: list[int]) -> None:
     assert joined(decoded(cut(CLIENT_GO, sizes))) == CLIENT_GO_FRAMES
 
 
-def test_the_dictionary_is_the_one_of_the_protocol() -> None:
+def test_the_dictionary_equals_the_protocols() -> None:
     # zlib's own check value of the dictionary in "SPDY Protocol - Draft 3", as clients send it (0xe3c6a7c2)
     assert zlib.adler32(dictionary()) == 0xE3C6A7C2
 
@@ -163,7 +163,7 @@ def test_a_header_block_of_garbage(block: bytes) -> None:
 
 
 @given(st.binary(max_size=400))
-def test_a_header_block_that_is_compressed_garbage(plain: bytes) -> None:
+def test_a_header_block_of_compressed_garbage_is_an_error(plain: bytes) -> None:
     packer = zlib.compressobj(zdict=dictionary())
     block = packer.compress(plain) + packer.flush(zlib.Z_SYNC_FLUSH)
     try:
@@ -218,7 +218,7 @@ def test_a_stream_of_header_blocks_keeps_its_history() -> None:
         "empty syn_reply", "long control frame", "data on stream 0",
     ],
 )  # fmt: skip
-def test_frames_that_break_a_rule(wire: bytes) -> None:
+def test_frames_against_a_rule_are_an_error(wire: bytes) -> None:
     decoder = SpdyDecoder()
     with pytest.raises(SpdyError):
         list(decoder.feed(wire))
@@ -236,7 +236,7 @@ def test_frames_that_break_a_rule(wire: bytes) -> None:
     ],
     ids=["capitals", "no name", "twice", "too many"],
 )
-def test_headers_that_break_a_rule(pairs: list[tuple[str, str]]) -> None:
+def test_headers_against_a_rule_are_an_error(pairs: list[tuple[str, str]]) -> None:
     plain = struct.pack(">I", len(pairs))
     for text in (text for pair in pairs for text in pair):
         plain += struct.pack(">I", len(text)) + text.encode()
@@ -252,7 +252,7 @@ def test_headers_that_break_a_rule(pairs: list[tuple[str, str]]) -> None:
         (struct.pack(">I", 0) + b"x", zlib.Z_SYNC_FLUSH, "bytes after the last header"),
     ],
 )
-def test_header_blocks_that_end_wrongly(plain: bytes, flush: int, words: str) -> None:
+def test_header_blocks_with_a_wrong_end_are_an_error(plain: bytes, flush: int, words: str) -> None:
     packer = zlib.compressobj(zdict=dictionary())
     with pytest.raises(SpdyError, match=words):
         Decompressor().unpack(packer.compress(plain) + packer.flush(flush))
@@ -266,6 +266,6 @@ def test_data_is_handed_on_before_its_frame_is_whole() -> None:
     assert list(decoder.feed(wire[50_008:])) == [Data(5, b"x" * 50_000, fin=True)]
 
 
-def test_data_that_is_too_long_for_a_frame() -> None:
+def test_too_long_data_for_a_frame_is_refused() -> None:
     with pytest.raises(ValueError, match="one frame"):
         SpdyEncoder().encode(Data(1, b"\0" * (MAX_DATA + 1)))

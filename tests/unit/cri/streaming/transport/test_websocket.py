@@ -42,7 +42,7 @@ def frame(
     return head + mask + bytes(byte ^ mask[n % 4] for n, byte in enumerate(payload))
 
 
-async def test_a_message_in_many_fragments_is_one_channels() -> None:
+async def test_a_fragmented_message_belongs_to_a_single_channel() -> None:
     async with streaming_server() as streaming:
         client = await websocket(streaming.base, streaming.url(Play().job(echo)))
         await client.event(BytesMessage(b"", message_finished=False))
@@ -85,7 +85,7 @@ async def test_a_long_message_is_handed_on_before_its_end() -> None:
         "reserved bit", "text that is none", "63 bits of length", "http", "spdy",
     ],
 )  # fmt: skip
-async def test_frames_that_break_a_rule(garbage: bytes) -> None:
+async def test_frames_against_a_rule_are_an_error(garbage: bytes) -> None:
     async with streaming_server() as streaming:
         play = Play()
         client = await websocket(streaming.base, streaming.url(play.job(forever)))
@@ -167,7 +167,7 @@ class Flood:
         """Return at once."""
 
 
-async def test_nothing_more_is_read_from_a_client_that_hung_up() -> None:
+async def test_nothing_is_read_from_a_client_after_its_hang_up() -> None:
     flood: Any = Flood()
     channels = WebSocketChannels(flood, PROTOCOLS["v5.channel.k8s.io"], frozenset({0}))
     async with asyncio.timeout(60):
@@ -199,7 +199,9 @@ BAD_MESSAGES = [
 
 
 @pytest.mark.parametrize(("protocol", "parts", "words"), BAD_MESSAGES)
-async def test_messages_that_break_a_rule(protocol: str, parts: list[MessagePart], words: str) -> None:
+async def test_messages_against_a_rule_end_the_connection(
+    protocol: str, parts: list[MessagePart], words: str
+) -> None:
     socket: Any = Messages(*parts)
     channels = WebSocketChannels(socket, PROTOCOLS[protocol], frozenset({0}))
     with pytest.raises(ClientGone, match=words):
@@ -251,7 +253,7 @@ async def _until_ended(tunnel: Ws, client: Spdy, numbers: set[int]) -> None:
                 ended |= {each.stream} if each.fin else set()
 
 
-async def test_text_in_a_tunnel_ends_it() -> None:
+async def test_text_ends_a_tunnel() -> None:
     async with streaming_server() as streaming:
         client = await websocket(
             streaming.base, streaming.url(forwarding(Echo())), "SPDY/3.1+portforward.k8s.io"

@@ -84,7 +84,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in paths(folder) for line in path.read_text().splitlines()]
 
 
-async def test_calls_that_change_something_have_an_entry_each(tmp_path: Path) -> None:
+async def test_each_changing_call_has_an_entry(tmp_path: Path) -> None:
     async with audited(tmp_path) as link:
         zones = protect_pb2_grpc.ZonesStub(link)
         await zones.ListZones(pb.ListZonesRequest())
@@ -124,7 +124,7 @@ async def test_callers_are_told_apart_and_forgotten(tmp_path: Path) -> None:
     assert found == {"own": os.getpid(), "other": other.pid, "own again": os.getpid()}
 
 
-def test_a_connection_that_has_ended_has_no_caller() -> None:
+def test_an_ended_connection_has_no_caller() -> None:
     callers = Callers()
     callers.add(b"\0ab12f", 0, os.getpid())
     assert callers.of("unix-abstract:ab12f").pid == os.getpid()
@@ -132,7 +132,7 @@ def test_a_connection_that_has_ended_has_no_caller() -> None:
     assert callers.of("unix-abstract:ab12f") == callers.of("unix:") == NOBODY
 
 
-async def test_requests_that_come_encoded_are_read(tmp_path: Path) -> None:
+async def test_encoded_requests_are_read(tmp_path: Path) -> None:
     async with auditing(ON, "p", tmp_path) as audit:
         method = CallObserver(audit).method(
             "/runtime.v1.RuntimeService/StopPodSandbox", timed=True, reads=False
@@ -169,7 +169,7 @@ async def test_a_stream_is_known_by_its_first_message(tmp_path: Path) -> None:
     assert entry["pod"] == "default/web" and entry["code"] == "OK"
 
 
-def test_commands_are_kept_where_that_is_wanted() -> None:
+def test_commands_are_kept_if_configured() -> None:
     asked = cri.ExecSyncRequest(container_id="c", cmd=["sh", "-c", SECRET], timeout=3)
     assert redacted(asked) == {"container_id": "c", "cmd": "<3 words>", "timeout": 3}
     assert redacted(asked, commands=True)["cmd"] == ["sh", "-c", SECRET]
@@ -331,7 +331,7 @@ def test_damage_to_an_audit_log_is_found(tmp_path: Path, damage: Any, says: str,
     assert verify_folder(tmp_path).wrong
 
 
-def test_an_entry_that_was_noted_must_be_there(tmp_path: Path, capsys: Any) -> None:
+def test_a_noted_entry_must_exist(tmp_path: Path, capsys: Any) -> None:
     files = wrote(tmp_path, 1, 2)
     noted = str(files.link)
     files.close()
@@ -380,7 +380,7 @@ def add_entries(audit: AuditLog, count: int) -> None:
         audit.add(f"r{number}", Caller(0, 1), "", {}, "OK", 0.0)
 
 
-def test_a_slow_disk_bounds_what_waits_and_the_gap_is_written_down() -> None:
+def test_a_slow_disk_bounds_waiting_entries_and_the_gap_is_recorded() -> None:
     sink = SlowSink()
     audit = AuditLog("p", sink)
     add_entries(audit, log.WAITING + 1000)
@@ -405,7 +405,7 @@ def test_a_full_disk_is_counted_and_written_down_later(caplog: pytest.LogCapture
     assert [one.get("lost") for one in sink.written] == [1] and "No space left" in caplog.text
 
 
-async def test_a_daemon_that_must_audit_does_not_serve_without(tmp_path: Path) -> None:
+async def test_a_daemon_with_a_broken_audit_log_does_not_serve(tmp_path: Path) -> None:
     (tmp_path / "audit").write_text("in the way")
     with pytest.raises(faults.Broken, match="open audit log"):
         async with auditing(ON, "p", tmp_path):

@@ -63,9 +63,7 @@ def _answered(
     ids=["password", "identity token", "anonymous"],
 )
 @pytest.mark.parametrize("realm", ["http://auth.example/token", f"http://{REGISTRY}/token", "HTTP://a/t"])
-def test_no_token_is_asked_for_unencrypted_when_an_https_registry_wants_one(
-    credentials: Credentials, realm: str
-) -> None:
+def test_no_token_of_an_https_registry_is_requested_unencrypted(credentials: Credentials, realm: str) -> None:
     service = _TokenService()
     with pytest.raises(Denied, match="unencrypted"):
         _answered(service, credentials, realm)
@@ -92,7 +90,7 @@ def test_a_realm_as_safe_as_its_registry_is_shown_the_credentials(scheme: str, r
 
 
 @pytest.mark.parametrize("realm", ["file:///etc/passwd", "ftp://a/t", "auth.example/token", "https:///t", ""])
-def test_realms_that_are_no_urls_are_not_asked(realm: str) -> None:
+def test_malformed_realms_get_no_request(realm: str) -> None:
     service = _TokenService()
     assert _answered(service, PASSWORD, realm) == ({}, False)
     assert service.asked == []

@@ -60,7 +60,7 @@ def _allows(met: Sequence[str], target: str, *allowed: str) -> bool:
         ("198.18.0.1", Reach.OTHER),
     ],
 )
-def test_addresses_have_the_reach_that_iana_gives_them(address: str, reach: Reach) -> None:
+def test_addresses_have_their_reach_by_iana(address: str, reach: Reach) -> None:
     assert reach_of(parsed(address)) is reach
 
 
@@ -108,7 +108,7 @@ def test_an_address_in_a_url_is_checked_for_a_proxy() -> None:
             targets.check_literal(url)
 
 
-def test_the_address_that_was_checked_is_the_one_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_connection_goes_to_the_checked_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """The name is looked up once: a second answer of the name server counts for nothing."""
     answers = iter(["127.0.0.1"])
 
@@ -155,7 +155,7 @@ def test_interim_responses_have_a_bound() -> None:
         answered(MAX_INTERIM + 1)
 
 
-def test_the_daemon_imports_nothing_that_talks_to_registries() -> None:
+def test_the_daemon_imports_no_client_of_registries() -> None:
     names = ("requests", "urllib3", "oras", "images.registry.conversation.serve")
     code = f"import sys, cri.daemon; print([one for one in {names} if one in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

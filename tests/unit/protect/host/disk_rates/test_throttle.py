@@ -113,14 +113,14 @@ def test_a_host_without_the_controller_can_hold_none(tmp_path: Path) -> None:
     assert not DiskGroups.find(_proc(tmp_path / "first", "cgroup", "memory")).usable
 
 
-def test_a_kernel_that_has_the_controller_without_rates(tmp_path: Path) -> None:
+def test_a_controller_without_rates_is_reported(tmp_path: Path) -> None:
     """CONFIG_BLK_CGROUP, and no CONFIG_BLK_DEV_THROTTLING."""
     with pytest.raises(FileNotFoundError, match="CONFIG_BLK_DEV_THROTTLING"):
         DiskGroups(tmp_path).make("u")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_groups_of_domains_that_are_gone_are_strays(tmp_path: Path) -> None:
+def test_only_groups_of_gone_domains_are_strays(tmp_path: Path) -> None:
     for name in ("mine", "gone"):
         (tmp_path / "xenpod-disks" / name).mkdir(parents=True)
     DiskGroups(tmp_path).remove_strays({"mine"})
@@ -214,7 +214,7 @@ async def test_threads_come_into_the_group_of_their_domain(kernel: Kernel) -> No
     assert "rbps=max" in (kernel.base / "xenpod-disks/seven/io.max").read_text()
 
 
-async def test_a_disk_that_is_connected_anew_is_held_and_told(kernel: Kernel) -> None:
+async def test_a_reconnected_disk_is_held_and_reported(kernel: Kernel) -> None:
     await kernel.rates.hold(7, "seven", RATES, [])
     kernel.set({5: "7.xvda-0", 6: "7.xvdb-0"})
     await until(lambda: kernel.placed("seven") == [5, 6], PATIENCE)

@@ -105,7 +105,7 @@ async def test_a_process_and_its_states(tmp_path: Path) -> None:
     assert not process.signal(signal.SIGTERM)
 
 
-async def test_closing_it_ends_the_wait() -> None:
+async def test_closing_the_process_ends_the_wait() -> None:
     child = await asyncio.create_subprocess_exec("sleep", "1000")
     process = PidfdProcess.open(child.pid)
     assert process is not None
@@ -119,7 +119,7 @@ async def test_closing_it_ends_the_wait() -> None:
     await child.wait()
 
 
-async def test_processes_that_are_not_meant() -> None:
+async def test_other_processes_are_not_taken() -> None:
     """A zombie, another process with the number, a process that is gone."""
     before = descriptors()
     stat = read_stat(os.getpid())
@@ -133,7 +133,7 @@ async def test_processes_that_are_not_meant() -> None:
     assert not opened_since(before)
 
 
-async def test_a_name_that_looks_like_the_rest_of_the_line() -> None:
+async def test_a_confusing_process_name_is_parsed() -> None:
     program = "import ctypes; ctypes.CDLL(None).prctl(15, b') Z 1 (x'); print('named', flush=True); input()"
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", program, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE

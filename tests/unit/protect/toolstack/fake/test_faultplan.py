@@ -51,14 +51,14 @@ def test_only_its_operation_and_its_names_are_counted() -> None:
     assert happened(injector, 2, name="web-2") == [True, False]
 
 
-def test_the_first_row_that_applies() -> None:
+def test_the_first_matching_row_applies() -> None:
     """The second row has its turn when the first is used up."""
     rows = (InjectedFault("create", FAIL), InjectedFault("create", FaultKind.HALF, times=0))
     injector = FaultInjector(FaultPlan(rows))
     assert [injector.take("create", "x") for _ in range(3)] == [rows[0], rows[1], rows[1]]
 
 
-def test_rows_of_the_file_come_after_those_given(tmp_path: Path) -> None:
+def test_rows_of_the_file_come_after_given_rows(tmp_path: Path) -> None:
     file = tmp_path / "faults.toml"
     given = InjectedFault("create", FAIL)
     injector = FaultInjector(FaultPlan((given,)), file)
@@ -94,7 +94,7 @@ def test_fault_at_an_unsuitable_operation_is_invalid(tmp_path: Path, kind: str, 
 
 
 @pytest.mark.parametrize("skip", [0, 1])
-def test_memory_is_gone_until_it_was_asked_for(skip: int) -> None:
+def test_memory_is_missing_until_a_request(skip: int) -> None:
     rows = (InjectedFault("create", FAIL), InjectedFault("create", FaultKind.EXHAUSTED, skip=skip, times=1))
     injector = FaultInjector(FaultPlan(rows[1:]))
     assert injector.exhausted()
@@ -105,7 +105,7 @@ def test_memory_is_gone_until_it_was_asked_for(skip: int) -> None:
     assert not FaultInjector(FaultPlan(rows[:1])).exhausted()
 
 
-def test_memory_that_stays_gone() -> None:
+def test_memory_stays_missing_without_a_limit() -> None:
     injector = FaultInjector(FaultPlan((InjectedFault("create", FaultKind.EXHAUSTED, times=0),)))
     for _ in range(3):
         assert injector.exhausted() and injector.take("create", "x") is not None

@@ -193,7 +193,7 @@ def test_limits_on_v1(tmp_path: Path) -> None:
     assert groups.cpu_time_ns("d") == 1234
 
 
-def test_a_v1_cpuset_has_what_its_parent_has(tmp_path: Path) -> None:
+def test_a_v1_cpuset_equals_its_parent(tmp_path: Path) -> None:
     base = tmp_path / "cpuset"
     (base / "xenpod-i/d").mkdir(parents=True)
     (base / "cpuset.cpus").write_text("0-3\n")
@@ -210,7 +210,7 @@ def test_a_v1_cpuset_has_what_its_parent_has(tmp_path: Path) -> None:
     assert not (base / "cgroup.clone_children").exists(), "the host's own"
 
 
-async def test_groups_that_are_empty(tmp_path: Path) -> None:
+async def test_empty_groups_are_removed(tmp_path: Path) -> None:
     """Lower groups go first; foreign groups stay."""
     trees = tuple(Hierarchy(tmp_path / name, frozenset({name}), unified=False) for name in ("a", "b"))
     groups = Cgroups(trees, "i")
@@ -234,7 +234,7 @@ def test_a_v2_group_without_the_controllers(tmp_path: Path) -> None:
         Cgroups((Hierarchy(tmp_path, frozenset(), unified=True),), "i").create("d", CgroupLimits(1, 1, 1))
 
 
-def test_a_limit_that_is_refused(tmp_path: Path) -> None:
+def test_a_refused_limit_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "xenpod-i/d/memory.limit_in_bytes").mkdir(parents=True)
     with pytest.raises(Broken, match="memory.limit_in_bytes"):
         Cgroups((Hierarchy(tmp_path, frozenset({"memory"}), unified=False),), "i").create(

@@ -105,7 +105,7 @@ def test_unpacked_once(tmp_path: Path) -> None:
         unpacked_kernel(tmp_path / "nothing", cache)
 
 
-def test_a_kernel_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+def test_a_too_large_kernel_is_not_read(tmp_path: Path) -> None:
     image = tmp_path / "vmlinuz"
     image.write_bytes(ELF)
     assert unpacked_kernel(image, tmp_path / "cache") == image
@@ -193,7 +193,7 @@ def test_command_line_may_have_1023_characters() -> None:
         boot.command_line("", {**longest, "A": "x" * (missing + 1)})
 
 
-def test_the_newest_kernel_and_the_plain_one_of_its_flavours(
+def test_the_newest_kernel_with_its_plain_flavour_is_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(boot, "_BOOT", tmp_path)
@@ -237,7 +237,7 @@ async def test_logs_of_guests(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "available", "said"), [(Mode.PV, [0, 1], ""), (Mode.PVH, [0, 1, 2, 3], " maxcpus=2")]
 )
-def test_a_domain_that_can_grow(mode: Mode, available: list[int], said: str) -> None:
+def test_a_growing_domain_has_a_larger_maximum(mode: Mode, available: list[int], said: str) -> None:
     """PVH: all vCPUs are in the tables that its kernel reads once. PV: the domain needs no bound."""
     most = replace(SPEC, mode=mode, vcpus_max=4, memory_max_bytes=256 << 20)
     made = domain_config(most, boot.Boot(Path("/k"), Path("/i"), 0), "quiet", {"poolid": 3})

@@ -138,7 +138,7 @@ async def test_a_cancelled_read_loses_nothing(ring: Ring) -> None:
     assert await transport.read(10) == b"x"
 
 
-async def test_a_guest_that_notifies_again_and_again_is_heard_once_a_turn(ring: Ring) -> None:
+async def test_a_guest_with_endless_notifications_is_heard_once_a_turn(ring: Ring) -> None:
     """Its zone's turn may come late, and until the turn the loop has no work for the guest."""
     transport = VchanTransport(ring)  # type: ignore[arg-type]
     reading = transport.read(10)
@@ -278,7 +278,7 @@ async def test_used_epoch_written_by_the_guest_does_not_count(
     assert guest.asked == ["1"]
 
 
-async def test_a_claimed_epoch_that_nobody_has_is_knocked_at(
+async def test_an_abandoned_epoch_is_knocked_at(
     channels: VchanChannels, store: MemoryStore, guest: Guest
 ) -> None:
     """After a killed daemon: the agent sees the end of a client, and serves the next."""
@@ -293,7 +293,7 @@ async def test_a_claimed_epoch_that_nobody_has_is_knocked_at(
     assert guest.asked[0] == "1" and guest.asked[-1] == "2"
 
 
-async def test_a_domain_that_died_ends_its_connection(
+async def test_a_dead_domain_ends_its_connection(
     channels: VchanChannels, store: MemoryStore, guest: Guest
 ) -> None:
     ring = guest.serve(1)
@@ -308,7 +308,7 @@ async def test_a_domain_that_died_ends_its_connection(
     channels.ended(7)
 
 
-async def test_a_guest_that_offers_no_ring_is_asked_less_and_less(
+async def test_a_guest_without_a_ring_is_asked_less_and_less(
     channels: VchanChannels, store: MemoryStore, guest: Guest, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Hundreds of tries a second, each a line of the log, came of a guest that only counts upwards."""

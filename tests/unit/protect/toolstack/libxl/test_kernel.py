@@ -111,7 +111,7 @@ async def _admitted(spec: DomainSpec, can: Capabilities, modes: frozenset[Mode] 
         (replace(SPEC, kernel=DomainKernel("mine:1", Path("/m"))), set(), "kernel mine:1 is no pvh guest"),
     ],
 )
-async def test_a_kernel_that_cannot_boot_in_the_mode(spec: DomainSpec, modes: set[Mode], said: str) -> None:
+async def test_a_kernel_without_the_mode_is_refused(spec: DomainSpec, modes: set[Mode], said: str) -> None:
     await _admitted(spec, WHOLE)
     with pytest.raises(Invalid, match=said):
         await _admitted(spec, WHOLE, frozenset(modes))
@@ -124,7 +124,9 @@ async def test_a_kernel_that_cannot_boot_in_the_mode(spec: DomainSpec, modes: se
         ("a:b:c", WHOLE, Invalid, "policy lacks the label a:b:c"),
     ],
 )
-async def test_labels_that_cannot_be(label: str, can: Capabilities, kind: type[Fault], said: str) -> None:
+async def test_impossible_labels_are_refused(
+    label: str, can: Capabilities, kind: type[Fault], said: str
+) -> None:
     await _admitted(replace(SPEC, seclabel=LABEL), WHOLE)
     await _admitted(SPEC, can)
     with pytest.raises(kind, match=said):
@@ -177,7 +179,7 @@ def test_whether_there_is_flask(libxl: Callable[..., Any]) -> None:
         flask.enforcing(libxl(-errno.EACCES))
 
 
-def test_label_is_known_if_the_policy_has_it(libxl: Callable[..., Any]) -> None:
+def test_label_is_known_if_in_the_policy(libxl: Callable[..., Any]) -> None:
     context = libxl(known=0, unknown=-errno.EINVAL, nothing=-errno.ENOSYS, secret=-errno.EACCES)
     assert [flask.knows(context, label) for label in ("known", "unknown", "nothing")] == [True, False, False]
     with pytest.raises(OSError, match="libxl_flask_context_to_sid secret"):

@@ -56,7 +56,9 @@ async def test_unpacked_once_and_joined(kernels: KernelCache, tmp_path: Path) ->
         assert newer.kernel.read_bytes() == ELF + b"newer"
 
 
-async def test_only_some_are_kept_and_those_in_use(kernels: KernelCache, tmp_path: Path) -> None:
+async def test_kept_kernels_are_bounded_and_include_used_kernels(
+    kernels: KernelCache, tmp_path: Path
+) -> None:
     async with kernels.unpacked(_image(tmp_path, "used")) as used:
         made = []
         for number in range(6):

@@ -48,7 +48,7 @@ async def test_a_context_is_used_again(pool: Workers) -> None:
     assert [context.calls for context in FakeContext.made] == [3]
 
 
-async def test_context_that_lost_track_of_events_is_replaced(pool: Workers) -> None:
+async def test_context_with_lost_events_is_replaced(pool: Workers) -> None:
     def lose(context: FakeContext) -> None:
         context.usable = False
 

@@ -140,7 +140,7 @@ async def test_functions_too(node: ZoneManager, toolstack: MemoryToolstack) -> N
     assert not toolstack.of_zone("z3").spec.passthrough
 
 
-async def test_a_workload_has_nodes_and_the_last_one_detaches(
+async def test_a_workload_has_nodes_and_the_last_workload_detaches(
     node: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     volume = DeviceRequest(host_path="/dev/vol", container_path="/dev/xvda", uid=7, gid=8)
@@ -247,7 +247,7 @@ async def test_a_device_in_use_stays_unless_forced(
     assert has(toolstack) == [] == recorded(node)
 
 
-async def test_disks_and_devices_have_one_limit(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_disks_and_devices_share_a_limit(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack, limits=ZoneLimits(disks_per_zone=2), host=HOST) as manager:
         await launch.launch(manager, zone_spec())
         await create.create(manager, workload_spec(tmp_path))

@@ -44,7 +44,9 @@ async def test_notices_are_told_when_they_come_and_go(tmp_path: Path, toolstack:
         late.cancel()
 
 
-async def test_a_zone_that_the_hypervisor_has_no_room_for(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_zone_beyond_the_hypervisors_capacity_is_refused(
+    tmp_path: Path, toolstack: MemoryToolstack
+) -> None:
     """Foreign domains take of the room, too."""
     toolstack.zone_capacity = ZoneCapacity(3, "the table of maps has 3 rows")
     toolstack.foreign_memory = 1
@@ -71,7 +73,7 @@ async def test_a_dead_zone_takes_no_room(tmp_path: Path, toolstack: MemoryToolst
         await node.create_zone("b")
 
 
-async def test_a_zone_has_as_many_disks_as_it_affords(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_disks_of_a_zone_are_limited_by_its_memory(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     toolstack.disks_most = DiskLimit(2, "each takes 1 MiB of its 2 MiB")
     async with served(tmp_path, toolstack) as node:
         await node.create_zone()

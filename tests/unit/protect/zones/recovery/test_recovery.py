@@ -38,7 +38,7 @@ def lose_marks(toolstack: MemoryToolstack) -> None:
 # -- the patrol
 
 
-async def test_a_domain_that_vanished_untold_is_noticed(
+async def test_an_unreported_loss_of_a_domain_is_noticed(
     manager: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
     end_silently(toolstack)
@@ -48,7 +48,7 @@ async def test_a_domain_that_vanished_untold_is_noticed(
     await until(lambda: manager.ledger.reserved_bytes == 0)
 
 
-async def test_a_domain_that_ended_untold_is_noticed(
+async def test_an_unreported_end_of_a_domain_is_noticed(
     manager: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
     domain = toolstack.of_zone("z1")
@@ -59,7 +59,7 @@ async def test_a_domain_that_ended_untold_is_noticed(
     await until(lambda: not toolstack.domains)
 
 
-async def test_nothing_is_concluded_from_a_hypervisor_that_does_not_answer(
+async def test_nothing_is_concluded_from_a_silent_hypervisor(
     manager: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
     end_silently(toolstack)
@@ -69,7 +69,7 @@ async def test_nothing_is_concluded_from_a_hypervisor_that_does_not_answer(
     assert manager.zones["z1"].zone.state is ZoneState.RUNNING
 
 
-async def test_a_zone_that_runs_is_left_alone(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_a_running_zone_is_left_alone(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     before = manager.zones["z1"].zone
     for _ in range(3):
         await PeriodicReconcile(manager).look()
@@ -88,7 +88,7 @@ async def test_a_lost_mark_is_given_again(manager: ZoneManager, toolstack: Memor
     assert manager.zones["z1"].running
 
 
-async def test_a_destroy_that_failed_is_tried_again(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_a_failed_destroy_is_tried_again(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     toolstack.failing.add("destroy")
     with pytest.raises(ToolstackError):
         await destroy.destroy(manager, "z1")
@@ -151,9 +151,7 @@ async def test_a_restart_without_marks_adopts(tmp_path: Path, toolstack: MemoryT
         assert not toolstack.domains
 
 
-async def test_a_mark_that_cannot_be_given_costs_no_zone(
-    manager: ZoneManager, toolstack: MemoryToolstack
-) -> None:
+async def test_a_failed_mark_costs_no_zone(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     lose_marks(toolstack)
     toolstack.failing.add("claim")
     await PeriodicReconcile(manager).look()
@@ -163,7 +161,7 @@ async def test_a_mark_that_cannot_be_given_costs_no_zone(
     assert toolstack.domains and manager.zones["z1"].zone.state is ZoneState.DESTROYING
 
 
-def test_a_mark_says_what_the_zone_was_and_nothing_of_the_host(manager: ZoneManager) -> None:
+def test_a_mark_has_the_facts_of_the_zone_and_none_of_the_host(manager: ZoneManager) -> None:
     zone = manager.zones["z1"].zone
     spec = replace(zone.spec, netns="/run/netns/secret", sysctls={"net.a": "b"}, name="n" * 256)
     text = mark.of_zone(replace(zone, spec=spec))
@@ -202,9 +200,7 @@ async def test_a_stranger_is_listed_and_adopted(tmp_path: Path, toolstack: Memor
         assert [domain.spec.name for domain in toolstack.domains.values()] == ["theirs"]
 
 
-async def test_an_adopted_zone_is_held_to_the_agent_that_answered_first(
-    tmp_path: Path, toolstack: MemoryToolstack
-) -> None:
+async def test_an_adopted_zone_keeps_its_first_agent(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     uuid = await lost(tmp_path, toolstack)
     async with running(tmp_path / "after", toolstack) as manager:
         runtime = await reconcile.adopt_stranger(manager, uuid)
@@ -234,7 +230,7 @@ async def test_domain_without_a_mark_is_neither_adopted_nor_removed(
     assert len(toolstack.domains) == 1
 
 
-async def test_an_id_that_another_zone_has_is_not_taken(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_an_id_of_another_zone_is_not_taken(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     uuid = await lost(tmp_path, toolstack)
     async with running(tmp_path / "after", toolstack) as manager:
         again = await launch.launch(manager, zone_spec())
@@ -259,7 +255,7 @@ def _bent(domain: MemoryDomain, **changes: object) -> str:
     return json.dumps(json.loads(domain.spec.mark) | changes)
 
 
-async def test_marks_that_are_not_ours_are_not_believed(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_foreign_marks_are_not_believed(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     uuid = await lost(tmp_path, toolstack)
     domain = toolstack.of_zone("z1")
     wrong = [
@@ -309,7 +305,7 @@ async def test_a_reboot_is_told_from_a_restart(tmp_path: Path, toolstack: Memory
         assert manager.zones["z1"].zone.death_reason == "Vanished: the host was rebooted"
 
 
-async def test_a_domain_that_is_gone_in_the_same_boot(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_lost_domain_of_the_same_boot_is_dead(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, zone_spec())
     toolstack.domains.clear()
@@ -331,7 +327,7 @@ async def test_a_silent_zone_is_ended_by_force(manager: ZoneManager, toolstack: 
         await launch.launch(manager, zone_spec("z2"))
 
 
-async def test_a_zone_that_cannot_be_ended_is_named(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_an_unendable_zone_is_named(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     toolstack.failing.add("destroy")
     toolstack.of_zone("z1").agent.unanswered.add("power_off")
     assert await shutdown.shutdown(manager, 1.0) == ["z1"]

@@ -103,7 +103,7 @@ def memory(manager: ZoneManager) -> int:
     return size // MIB
 
 
-async def test_a_zone_grows_and_shrinks_with_what_it_uses(
+async def test_a_zone_grows_and_shrinks_with_its_use(
     manager: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
     follower = MemoryFollower(manager)
@@ -128,7 +128,7 @@ async def test_a_static_zone_stays(manager: ZoneManager, toolstack: MemoryToolst
     assert manager.zones["z1"].zone.spec.memory_policy is MemoryPolicy.STATIC
 
 
-async def test_a_resize_says_how_far_it_may_go(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_a_resize_limits_the_growth(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     """The zone keeps its memory for its use, unless the memory exceeds the new limit."""
     assert await resize(manager, "z1", ZoneSize(memory_bytes=300 * MIB)) == []
     assert memory(manager) == 256
@@ -146,7 +146,9 @@ async def test_a_resize_says_how_far_it_may_go(manager: ZoneManager, toolstack: 
     assert len(await resize(manager, "z1", ZoneSize(memory_bytes=513 * MIB))) == 1
 
 
-async def test_a_host_without_memory_lets_it_be(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_a_host_without_memory_leaves_the_zone_unchanged(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     other = replace(zone_spec(), id="z2", memory_bytes=320 * MIB)
     await launch.launch(manager, other)
     uses(toolstack, 256)
@@ -161,9 +163,7 @@ async def test_a_host_without_memory_lets_it_be(manager: ZoneManager, toolstack:
     assert memory(manager) == 256, "a failure is no end"
 
 
-async def test_a_zone_that_lies_stays_within_its_bounds(
-    manager: ZoneManager, toolstack: MemoryToolstack
-) -> None:
+async def test_a_lying_zone_stays_within_its_bounds(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     follower = MemoryFollower(manager)
     size = toolstack.of_zone("z1").agent.size
     for total, available in ((0, 2**64 - 1), (2**64 - 1, 0), (2**64 - 1, 2**64 - 1), (1, 1)):

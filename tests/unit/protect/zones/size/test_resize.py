@@ -66,7 +66,7 @@ def is_as_before(manager: ZoneManager, domain: MemoryDomain, spec: ZoneSpec = SP
         (ZoneSize(memory_bytes=200 * MIB, vcpus=3, cap=50), (200, 3, CpuShares(512, 50))),
     ],
 )
-async def test_a_zone_becomes_what_is_asked(
+async def test_a_zone_gets_the_requested_size(
     tmp_path: Path, toolstack: MemoryToolstack, wanted: ZoneSize, expected: tuple[int, int, CpuShares]
 ) -> None:
     async with running(tmp_path, toolstack) as manager:
@@ -116,7 +116,9 @@ async def test_memory_in_use_stays_and_the_answer_says_how_much(
         assert await resize(manager, "z1", ZoneSize(memory_bytes=132 * MIB)) == []
 
 
-async def test_a_zone_that_promises_more_than_it_gives(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_zone_with_a_broken_promise_keeps_its_size(
+    tmp_path: Path, toolstack: MemoryToolstack
+) -> None:
     """The hypervisor's count decides; all changes are put back, also earlier changes of the call."""
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, SPEC)
@@ -129,9 +131,7 @@ async def test_a_zone_that_promises_more_than_it_gives(tmp_path: Path, toolstack
         assert is_as_before(manager, domain)
 
 
-async def test_a_zone_that_lies_about_its_memory_gets_no_more(
-    tmp_path: Path, toolstack: MemoryToolstack
-) -> None:
+async def test_a_zone_lying_about_its_memory_gets_no_more(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, SPEC)
         impatient(manager)
@@ -146,7 +146,7 @@ async def test_a_zone_that_lies_about_its_memory_gets_no_more(
 
 @pytest.mark.parametrize("memory", [200, 300])
 @pytest.mark.parametrize("silent", ["stubborn", "mute"])
-async def test_memory_that_only_one_of_both_counts(
+async def test_memory_counted_by_only_zone_or_hypervisor_is_refused(
     tmp_path: Path, toolstack: MemoryToolstack, silent: str, memory: int
 ) -> None:
     """Neither the zone's word is enough nor the hypervisor's count."""
@@ -161,7 +161,7 @@ async def test_memory_that_only_one_of_both_counts(
 
 
 @pytest.mark.parametrize(("stubborn", "mute"), [(True, True), (False, True), (True, False)])
-async def test_vcpus_that_do_not_start(
+async def test_unstarted_vcpus_undo_the_resize(
     tmp_path: Path, toolstack: MemoryToolstack, stubborn: bool, mute: bool
 ) -> None:
     """As for memory."""
@@ -179,7 +179,7 @@ async def test_vcpus_that_do_not_start(
             assert is_as_before(manager, domain)
 
 
-async def test_a_cpu_that_comes_back_late_is_started(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_late_cpu_is_started(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     """The guest's kernel hears late that the taken CPU is available again."""
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, SPEC)
@@ -190,7 +190,7 @@ async def test_a_cpu_that_comes_back_late_is_started(tmp_path: Path, toolstack: 
         assert is_as_before(manager, domain)
 
 
-async def test_a_cpu_that_does_not_come_back_is_told(
+async def test_a_lost_cpu_is_reported(
     tmp_path: Path, toolstack: MemoryToolstack, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(tmp_path, toolstack) as manager:
@@ -221,7 +221,7 @@ async def test_resize_refused_by_the_hypervisor_is_undone(
         assert is_as_before(manager, toolstack.of_zone("z1"))
 
 
-async def test_memory_that_the_host_lacks(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_memory_beyond_the_host_is_refused(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack, total=400 * MIB) as manager:
         await launch.launch(manager, SPEC)
         with pytest.raises(Exhausted, match="needs 200 MiB, free are 144 MiB of 400 MiB"):
@@ -232,7 +232,7 @@ async def test_memory_that_the_host_lacks(tmp_path: Path, toolstack: MemoryTools
             await launch.launch(manager, replace(zone_spec(), id="z2", memory_bytes=64 * MIB))
 
 
-async def test_two_that_want_the_same_memory(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_two_zones_do_not_get_the_same_memory(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack, total=712 * MIB) as manager:
         for name in ("z1", "z2"):
             await launch.launch(manager, replace(SPEC, id=name))
@@ -244,9 +244,7 @@ async def test_two_that_want_the_same_memory(tmp_path: Path, toolstack: MemoryTo
         assert manager.ledger.reserved_bytes == 712 * MIB
 
 
-async def test_memory_is_not_promised_twice_while_it_is_taken(
-    tmp_path: Path, toolstack: MemoryToolstack
-) -> None:
+async def test_memory_in_transit_is_not_promised_twice(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack, total=300 * MIB) as manager:
         await launch.launch(manager, SPEC)
         entered, go_on = toolstack.gate("set_memory")
@@ -260,7 +258,7 @@ async def test_memory_is_not_promised_twice_while_it_is_taken(
         await launch.launch(manager, small)
 
 
-async def test_a_caller_that_goes_away_leaves_no_half(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_gone_caller_leaves_no_half_resize(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, SPEC)
         entered, go_on = toolstack.gate("set_memory")
@@ -273,7 +271,7 @@ async def test_a_caller_that_goes_away_leaves_no_half(tmp_path: Path, toolstack:
         assert is_as_before(manager, toolstack.of_zone("z1"), after)
 
 
-async def test_a_zone_that_ends_meanwhile(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_zone_ended_during_its_resize_is_reported(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, SPEC)
         toolstack.of_zone("z1").stubborn = frozenset({"cpus"})

@@ -53,7 +53,7 @@ def test_weight_and_cap_are_divided_among_vcpus(shares: CpuShares, vcpus: int, w
     assert (shares.vcpu_weight(vcpus), shares.binding_cap(vcpus)) == (weight, cap)
 
 
-async def test_a_zone_boots_before_it_is_capped(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_zone_boots_before_its_cap(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, spec())
         assert toolstack.of_zone("z1").cpu_shares == [CpuShares(512, 0), SHARES]
@@ -61,7 +61,7 @@ async def test_a_zone_boots_before_it_is_capped(tmp_path: Path, toolstack: Memor
         assert toolstack.of_zone("z2").cpu_shares == [CpuShares(26, 0)]
 
 
-async def test_a_zone_that_cannot_be_weighed_is_not_made(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_zone_without_its_weight_is_not_made(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         toolstack.failing.add("set_shares")
         with pytest.raises(ToolstackError):
@@ -69,7 +69,7 @@ async def test_a_zone_that_cannot_be_weighed_is_not_made(tmp_path: Path, toolsta
         assert not manager.zones and not toolstack.domains
 
 
-async def test_a_resize_changes_what_it_names(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_resize_changes_only_the_named_shares(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, spec())
         given = toolstack.of_zone("z1").cpu_shares
@@ -99,7 +99,7 @@ async def test_shares_refused_by_the_hypervisor_are_not_shown(
         assert manager.store.load().zones[0].spec.shares == SHARES
 
 
-async def test_after_a_restart_what_is_recorded_is_held(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_after_a_restart_recorded_shares_are_held(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     """For any shares of the hypervisor: the daemon may have died, or an operator may have set shares."""
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, spec())

@@ -92,7 +92,7 @@ async def test_late_answers_count_less(manager: ZoneManager, toolstack: MemoryTo
     assert len(_asked(agent)) >= 3
 
 
-async def test_nothing_but_late_answers_corrects_nothing_that_may_be_right(
+async def test_late_answers_correct_only_a_surely_wrong_clock(
     manager: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
     agent = await _launched(manager, toolstack)
@@ -104,7 +104,9 @@ async def test_nothing_but_late_answers_corrects_nothing_that_may_be_right(
     assert asked.step and abs(agent.ahead_ns) <= 100 * MS
 
 
-async def test_after_a_pause_it_is_set_at_once(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_after_a_pause_the_clock_is_set_at_once(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     """A paused zone answers nothing; its clock stands still until the end of the pause."""
     agent = await _launched(manager, toolstack)
     agent.reading.clear()
@@ -148,7 +150,7 @@ async def test_now_and_then_and_when_the_hosts_is_set(
     keeping.cancel()
 
 
-async def test_a_host_that_is_set_meanwhile_is_asked_again(
+async def test_a_change_of_the_host_clock_repeats_the_measurement(
     manager: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
     agent = await _launched(manager, toolstack)
@@ -162,7 +164,7 @@ async def test_a_host_that_is_set_meanwhile_is_asked_again(
     assert 2 <= len(_asked(agent)) <= 2 * clock.READINGS
 
 
-async def test_a_host_that_is_set_before_a_step_is_found_right_is_asked_again(
+async def test_a_change_of_the_host_clock_before_the_check_repeats_the_measurement(
     manager: ZoneManager, toolstack: MemoryToolstack
 ) -> None:
     """However many turns of the loop later its timer tells: at the end of a round, too."""
@@ -194,7 +196,7 @@ async def test_a_host_that_is_set_before_a_step_is_found_right_is_asked_again(
 
 
 @pytest.mark.parametrize("code", [9, 12])
-async def test_an_agent_that_cannot_is_asked_once(
+async def test_an_agent_without_the_call_is_asked_once(
     manager: ZoneManager, toolstack: MemoryToolstack, code: int
 ) -> None:
     agent = await _launched(manager, toolstack)
@@ -236,7 +238,7 @@ async def test_a_lost_channel_and_the_daemons_end_end_a_round(
     await _settled(manager)
 
 
-def test_the_bounds_keep_it_within_50_ms() -> None:
+def test_the_bounds_keep_the_clock_within_50_ms() -> None:
     """What is not stepped is slewed within less than two turns of the default, at the kernel's rate."""
     slewed = float(Seconds(30.0)) * 500e-6 * 1e9
     assert clock.STEP_NS + slewed < 50 * MS and clock.STEP_NS <= 2 * slewed

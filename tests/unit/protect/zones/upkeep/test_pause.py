@@ -52,9 +52,7 @@ async def test_paused_zone_can_be_destroyed(manager: ZoneManager, toolstack: Mem
     assert toolstack.destroyed == ["z1"] and not manager.zones
 
 
-async def test_a_zone_that_does_not_run_cannot_be_paused(
-    manager: ZoneManager, toolstack: MemoryToolstack
-) -> None:
+async def test_a_stopped_zone_cannot_be_paused(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     with pytest.raises(Missing):
         await pause.pause(manager, "nobody")
     toolstack.failing.add("pause")
@@ -94,7 +92,7 @@ async def test_state_listed_before_a_pause_does_not_count(
     assert manager.zones["z1"].paused
 
 
-async def test_a_restart_leaves_it_paused(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_a_restart_leaves_the_zone_paused(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, zone_spec())
         await pause.pause(manager, "z1")

@@ -48,7 +48,7 @@ async def test_a_lost_channel_is_told_and_then_ends_the_zone(
     await until(lambda: toolstack.destroyed == ["z1"])
 
 
-async def test_zone_whose_agent_returns_lives_on(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+async def test_zone_with_a_returning_agent_lives_on(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     hasten(manager, silence=1.0)
     await launch.launch(manager, zone_spec())
     _cut(toolstack)
@@ -60,7 +60,7 @@ async def test_zone_whose_agent_returns_lives_on(manager: ZoneManager, toolstack
 
 
 @pytest.mark.parametrize("limit", [0.2, 0.0])
-async def test_a_paused_one_and_one_without_limit_live_on(
+async def test_paused_zones_and_zones_without_a_limit_live_on(
     manager: ZoneManager, toolstack: MemoryToolstack, limit: float
 ) -> None:
     hasten(manager, silence=limit)

@@ -164,7 +164,7 @@ def test_error_text_of_xen_names_the_short_resource(said: str, what: str) -> Non
     assert what in found and bool(found) == bool(what)
 
 
-async def test_a_failed_create_says_what_was_short_with_xens_words(tmp_path: Path) -> None:
+async def test_a_failed_create_names_the_shortage_in_xens_words(tmp_path: Path) -> None:
     workers: Any = NoHypervisor()
     words = "xc_domain_claim_pages failed: Cannot allocate memory"
     files = boot.Boot(Path("/k/vmlinux"), Path("/i"), 0)

@@ -68,7 +68,7 @@ def test_the_agent_s_own_rings_are_allowed(source: str, name: str, order: int) -
     assert found and int(found[1]) == 1 << order
 
 
-def test_preflight_counts_the_largest_rings_that_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_counts_the_largest_permitted_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     mapped = rings.pages(rings.CHANNEL_ORDER) + rings.pages(rings.SHARING_ORDER)
     assert mapped == 33 + 65
     counted = preflight.maps_per_zone(4)

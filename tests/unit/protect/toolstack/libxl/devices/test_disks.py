@@ -89,7 +89,7 @@ async def _asked(xen: MemoryXen, *vdevs: str) -> None:
     await until(lambda: all(xen.nodes.get(f"/backend/{vdev}/state") == b"5" for vdev in vdevs))
 
 
-async def test_a_guest_that_agrees(xen: MemoryXen, known: Known) -> None:
+async def test_a_disk_released_by_its_guest_is_removed(xen: MemoryXen, known: Known) -> None:
     xen.attach("xvda")
     detaching = asyncio.create_task(_disks(xen, 3600).detach(known, "xvda"))
     await _asked(xen, "xvda")
@@ -99,7 +99,7 @@ async def test_a_guest_that_agrees(xen: MemoryXen, known: Known) -> None:
     assert xen.removed == ["xvda"]
 
 
-async def test_nothing_is_written_for_a_domain_that_is_destroyed_meanwhile(
+async def test_nothing_is_written_for_a_domain_destroyed_during_the_detach(
     xen: MemoryXen, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     xen.attach("xvda")
@@ -116,7 +116,7 @@ async def test_nothing_is_written_for_a_domain_that_is_destroyed_meanwhile(
     assert not xen.nodes
 
 
-async def test_a_guest_that_does_not_loses_all_of_them_together(xen: MemoryXen, known: Known) -> None:
+async def test_a_silent_guest_loses_all_disks_together(xen: MemoryXen, known: Known) -> None:
     vdevs = ["xvda", "xvdb", "xvdc"]
     for vdev in vdevs:
         xen.attach(vdev)
@@ -150,7 +150,7 @@ async def test_nothing_is_taken_from_the_next_domain_of_its_number(xen: MemoryXe
     assert xen.removed == []
 
 
-async def test_two_who_detach_the_same_one_do_so_once(xen: MemoryXen, known: Known) -> None:
+async def test_two_callers_detach_a_disk_once(xen: MemoryXen, known: Known) -> None:
     """Otherwise the second caller would take a later disk of the same name."""
     xen.attach("xvda")
     disks = _disks(xen, 3600)

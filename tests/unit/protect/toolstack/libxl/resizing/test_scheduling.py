@@ -65,7 +65,7 @@ async def test_each_vcpu_has_its_part_of_the_weight(xen: FakeXen, scheduler: Sch
     assert xen.given == [(5, Params(128, 150)), (5, Params(1, 0))]
 
 
-async def test_vcpus_that_were_not_given_add_nothing(xen: FakeXen) -> None:
+async def test_offline_vcpus_add_nothing(xen: FakeXen) -> None:
     """A guest can start every vCPU of its creation, for any content of xenstore."""
     xen.vcpus = 4
     one = made(xen, Scheduler.CREDIT2)

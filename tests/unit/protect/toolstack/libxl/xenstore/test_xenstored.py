@@ -200,7 +200,7 @@ async def test_restart_of_xenstored_between_looks_is_noticed(
     assert registry.renewed == 1 and "was restarted" in xenstored.notices()[0]
 
 
-async def test_a_renewal_that_fails_is_tried_again(
+async def test_a_failed_renewal_is_repeated(
     daemon: MemoryXenstored, xenstored: Xenstored, registry: FakeRegistry
 ) -> None:
     registry.failing = 2
@@ -212,7 +212,7 @@ async def test_a_renewal_that_fails_is_tried_again(
     assert registry.renewed == 1 and "was restarted" in xenstored.notices()[0]
 
 
-async def test_watches_go_on_with_the_next_one(daemon: MemoryXenstored, store: AsyncStore) -> None:
+async def test_watches_continue_with_the_next_xenstored(daemon: MemoryXenstored, store: AsyncStore) -> None:
     async with store.watch("/a") as changed:
         changed.clear()
         MemoryConnection.daemon = daemon.restart()
@@ -275,7 +275,7 @@ async def test_a_known_domain_keeps_its_mark_while_there_is_no_xenstored(
     assert [(one.name, one.mark) for one in listed] == [("web", MARK), ("", "")] and not vanished
 
 
-async def test_a_claim_writes_what_is_lost_and_nothing_else(
+async def test_a_claim_writes_only_lost_nodes(
     daemon: MemoryXenstored, store: AsyncStore, workers: FakeWorkers, registry: FakeRegistry
 ) -> None:
     census = Census(workers, store, registry)  # type: ignore[arg-type]
