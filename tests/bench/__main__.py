@@ -155,7 +155,7 @@ async def _passed(
     arguments: argparse.Namespace,
     console: Console,
 ) -> Samples:
-    """Reach containerd's pods through a xenpod-cri that has nothing else to do."""
+    """Reach containerd's pods through an xenpod-cri without other work."""
     listed = arguments.pods_listed or arguments.passed
     console.print(f"now {arguments.passed} pods of containerd through xenpod-cri, and lists of {listed}")
     settings = passing.settings(theirs)
@@ -181,7 +181,7 @@ def _push(address: str, folder: Path) -> None:
 async def _one_by_one(
     running: Mapping[str, Side], pulled: Mapping[str, str], pods: int
 ) -> dict[str, Samples]:
-    """The sides take turns, so that a busy moment of the machine meets both."""
+    """The sides take turns: a busy moment of the machine affects both."""
     samples = {name: Samples() for name in running}
     for number in range(-_WARM_UP, pods):
         for name, side in running.items():

@@ -13,12 +13,12 @@ from tests.bench.sides import Side
 _AT_ONCE = 8
 _IDLE = ("sleep", "36000")
 PARTS = {FULL: plugins.ADD, STOP: plugins.DEL}
-"""The steps that include work of the CNI plugins, with that work."""
+"""Steps with work of the CNI plugins, including their work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A side's samples with no other pods there, and with ``others``."""
+    """A side's samples without other pods, and with ``others``."""
 
     others: int
     alone: Samples
@@ -28,9 +28,9 @@ class Growth:
 async def measure(
     running: Mapping[str, Side], images: Mapping[str, str], pods: int, others: int
 ) -> dict[str, Growth]:
-    """The lives of ``pods`` pods, one after another: alone, then among ``others``; one side after the other.
+    """The lives of ``pods`` pods in sequence: alone, then among ``others``; one side after the other.
 
-    Only one side has others at a time: each would pay for the other's mounts and interfaces.
+    Only one side has others at a time: otherwise each side would pay for the other's mounts and interfaces.
     """
     found = {}
     for name, side in running.items():
@@ -64,7 +64,7 @@ class Others:
 
     async def start(self, count: int) -> None:
         ones = [asyncio.ensure_future(self._one(number)) for number in range(count)]
-        # All of them to their end: a pod that comes after a failure must be known to remove().
+        # Run all pods to their end: remove() must know a pod that comes after a failure.
         await asyncio.wait(ones)
         for one in ones:
             one.result()

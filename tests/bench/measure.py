@@ -43,7 +43,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Pods started at once: seconds until the last one ran, until the last one was gone."""
+    """Pods started at once: seconds until the last pod ran, and until the last pod was gone."""
 
     pods: int
     start: float
@@ -72,7 +72,7 @@ class Crowd:
     """Pods that start, stay and go together."""
 
     def __init__(self, client: Client, image: str, count: int, cgroup_parent: str = "") -> None:
-        """``cgroup_parent``: each pod gets a group of its own below it, as the kubelet has it."""
+        """``cgroup_parent``: parent of a separate group for each pod, as the kubelet has."""
         self._cgroup_parent = cgroup_parent
         self._client = client
         self._image = image
@@ -80,10 +80,10 @@ class Crowd:
         self._pods: list[str] = []
 
     async def start(self) -> tuple[float, float]:
-        """Start the pods: seconds until all run, and seconds of the slowest one."""
+        """Start the pods; returns seconds until all run, and seconds of the slowest."""
         begun = time.perf_counter()
         ones = [asyncio.ensure_future(self._one(number)) for number in range(self._count)]
-        # all of them to their end: a pod that comes after a failure must be known to stop()
+        # all pods to their end: stop() must know a pod that comes after a failure
         await asyncio.wait(ones)
         return time.perf_counter() - begun, max(one.result() for one in ones)
 

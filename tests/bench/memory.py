@@ -27,7 +27,7 @@ class Memory:
 
 
 class Peak:
-    """Samples processes while the block runs; ``bytes`` is then the most resident memory of one."""
+    """Samples processes during the block; ``bytes`` is then the maximum resident memory of a process."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._pids = list(pids)
@@ -45,7 +45,7 @@ class Peak:
 
 
 def of(pids: Iterable[int]) -> Memory:
-    """The memory of processes together; those that have ended do not count."""
+    """Memory of all processes together; ended processes do not count."""
     return sum(map(_of_one, pids), Memory())
 
 
@@ -61,7 +61,7 @@ def cpu_ns(pids: Iterable[int]) -> int:
 
 
 def with_argument(text: str, program: str) -> set[int]:
-    """Processes whose program name begins with ``program`` and whose command line has ``text``."""
+    """Processes with ``program`` at the start of their name and ``text`` in their command line."""
     return {pid for pid in _pids() if _name(pid).startswith(program) and text in _command(pid)}
 
 
@@ -101,7 +101,7 @@ def _command(pid: int) -> str:
 
 
 def _parent(pid: int) -> int:
-    """proc(5): the second field after the name, which is in parentheses and may contain anything."""
+    """proc(5): the second field after the name; the name is in parentheses and may contain any character."""
     fields = _read(pid, "stat").rpartition(")")[2].split()
     return int(fields[1]) if fields else 0
 

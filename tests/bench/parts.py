@@ -46,10 +46,10 @@ async def proxy(side: Side, samples: Samples) -> None:
 
 
 def encodings(count: int, samples: Samples) -> None:
-    """Seconds to encode the answers about ``count`` pods of one container: anew, and when they are kept."""
+    """Seconds to encode the answers about ``count`` pods of one container: anew, and from kept bytes."""
     for rpc, ways in _encodings(count).items():
         anew, kept = ways.values()
-        # Labels have no order, so the bytes may differ.
+        # Labels have no order, and the bytes may differ.
         if len(anew()) != len(kept()):
             raise RuntimeError(f"{rpc}: what is kept is not the whole answer")
         for _ in range(_ENCODINGS):
@@ -65,7 +65,7 @@ def figure(rpc: str, way: str) -> str:
 
 
 class _Source(Generic[R]):
-    """A source of records that do not change."""
+    """A source of constant records."""
 
     version = 1
 
@@ -103,7 +103,7 @@ def _encodings(count: int) -> Mapping[str, Mapping[str, Encode]]:
 
 
 def _sandbox(number: int) -> Sandbox:
-    """A sandbox like those of a daemon, with the kubelet's fields."""
+    """A sandbox with a daemon's and the kubelet's fields."""
     config = pb.PodSandboxConfig(
         metadata=pb.PodSandboxMetadata(name=f"web-{number}", uid=f"{number:036}", namespace="default"),
         labels=_labels(number),
@@ -160,7 +160,7 @@ def _labels(number: int) -> dict[str, str]:
 
 
 def _server_socket(pids: Collection[int]) -> Path:
-    """The gRPC server's own socket, which has no name: the descriptor by which the proxy connects to it."""
+    """The gRPC server's own socket without a name: the proxy connects by its descriptor."""
     for pid in pids:
         for link in (PROC / str(pid) / "fd").iterdir():
             target = os.readlink(link)

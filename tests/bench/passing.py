@@ -1,4 +1,4 @@
-"""Measures calls to containerd through xenpod-cri and past it, in turns."""
+"""Measures calls to containerd through xenpod-cri and directly, in turns."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tools.localnode.client import Client
 
 THROUGH, DIRECT = "through xenpod-cri", "direct"
 LISTS: Mapping[str, str] = {"ListPodSandbox": "items", "ListContainers": "containers"}
-"""The field of each that has the pods or containers."""
+"""The field of each answer with the pods or containers."""
 STEPS = ("RunPodSandbox", "ExecSync", *LISTS)
-"""The steps that are reported."""
+"""The reported steps."""
 _ROUNDS = 300
 _WARM_UP = 3
 
 
 def settings(theirs: Side) -> str:
-    """The end of a cri.toml that gives all ordinary pods to that runtime."""
+    """The end of a cri.toml that gives all ordinary pods to the other runtime."""
     return f'[delegate]\nendpoint = "unix://{theirs.socket}"\ndefault = "delegate"\nnamespaces = ["*"]\n'
 
 
 async def measure(ways: Mapping[str, Client], image: str, pods: int, listed: int) -> dict[str, Samples]:
-    """Seconds of each step: ``pods`` pods one after another, then lists of ``listed`` pods."""
+    """Seconds of each step: ``pods`` pods in sequence, then lists of ``listed`` pods."""
     samples = {name: Samples() for name in ways}
     await _one_by_one(ways, image, pods, samples)
     crowd = Crowd(ways[DIRECT], image, listed)

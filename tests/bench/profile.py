@@ -19,7 +19,7 @@ Calls = dict[tuple[str, str], list[float]]
 
 
 def read(logs: Path) -> Calls:
-    """Read every call logged so far."""
+    """Read all calls in the log."""
     times: Calls = defaultdict(list)
     for log in sorted(logs.glob("*.log")):
         for match in _CALL.finditer(log.read_text(errors="replace")):
@@ -28,7 +28,7 @@ def read(logs: Path) -> Calls:
 
 
 def show(times: Calls, console: Console) -> None:
-    """Print the RPCs by their total time, which includes the time of calls to other daemons."""
+    """Print the RPCs by their total time, including the time of calls to other daemons."""
     table = Table(title="RPCs inside the daemons, one pod after another, ms", title_justify="left")
     table.title_style, table.box = "bold", None
     for column in ("daemon", "RPC", "calls", "p50", "p95", "sum"):

@@ -1,6 +1,6 @@
 """Measures pulls on each side, and the space of the images on the disk.
 
-The images are made of this machine's own programs and libraries, so that they compress as images do.
+The images have this machine's own programs and libraries, and compress like real images.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MOST_FILES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """What a runtime took: bytes on the disk for the first two images, and its peak of resident memory."""
+    """Bytes on the disk for the first two images, and the runtime's peak of resident memory."""
 
     disk: int
     peak: int
@@ -54,9 +54,9 @@ class Sizes:
 
 
 def push(address: str, host: str, mib: int) -> tuple[Sizes, list[str], list[str]]:
-    """Push large images of about ``mib`` unpacked, and small ones.
+    """Push large images of about ``mib`` unpacked, and small images.
 
-    The second large one has another topmost layer than the first, the third another lowest one.
+    The second large image has another topmost layer than the first, the third another lowest layer.
     """
     files = _files()
     tars = (_layer(files, number, mib * MIB // _LAYERS) for number in range(_LAYERS + 2))
@@ -88,7 +88,9 @@ def push(address: str, host: str, mib: int) -> tuple[Sizes, list[str], list[str]
 async def measure(
     running: Mapping[str, Side], large: list[str], small: list[str], rounds: int
 ) -> tuple[dict[str, Samples], dict[str, Store]]:
-    """Time pulls, the sides in turn; all is there before that SHARING and REBASED name, nothing else."""
+    """Time pulls, the sides in turn; before SHARING and REBASED the runtime has all and only the named
+    images.
+    """
     samples = {name: Samples() for name in running}
     stores: dict[str, Store] = {}
     for _ in range(rounds):
@@ -108,7 +110,7 @@ async def measure(
 
 
 async def _disk(folder: Path) -> int:
-    """Bytes on the disk as du counts them, once everything has been written out."""
+    """Bytes on the disk as du counts them, after all writes."""
     command = ["du", "-s", "--block-size=1", str(folder)]
     await asyncio.to_thread(os.sync)
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
@@ -116,7 +118,7 @@ async def _disk(folder: Path) -> int:
 
 
 def _files() -> Iterator[Path]:
-    """Some of this machine's files, endlessly, in the same order each time."""
+    """Files of this machine, endlessly, in the same order each time."""
     found: list[Path] = []
     for source in _SOURCES:
         found += itertools.islice(_below(source), _MOST_FILES)

@@ -44,12 +44,13 @@ _SLOW = frozenset({"ListContainerStats", "ListPodSandboxStats"})
 
 
 async def measure(running: Mapping[str, Side], images: Mapping[str, str], pods: int) -> dict[str, Samples]:
-    """Seconds of each call with ``pods`` pods of one container there; the sides take turns,
-    call by call: none meets what another kind of call has left in the caches."""
+    """Seconds of each call with ``pods`` pods of one container; the sides take turns, call by call: no call
+    finds caches of another kind of call.
+    """
     samples = {name: Samples() for name in running}
     async with AsyncExitStack() as stack:
         for name, side in running.items():
-            # without a group for the pod containerd has no statistics of it
+            # without a group for the pod containerd has no statistics of the pod
             parent = f"/xenpod-bench-{uuid4().hex[:12]}"
             stack.callback(_remove_groups, parent)
             crowd = Crowd(side.client, images[name], pods, parent)
@@ -66,7 +67,7 @@ async def measure(running: Mapping[str, Side], images: Mapping[str, str], pods: 
 
 
 def _remove_groups(parent: str) -> None:
-    """Remove the control groups, which the kubelet would remove."""
+    """Remove the control groups in place of the kubelet."""
     for top in _CGROUPS.glob(f"*{parent}"):
         for group in sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True):
             group.rmdir()
@@ -79,7 +80,7 @@ async def _some_container(client: Client) -> str:
 
 
 async def _check(running: Mapping[str, Side], pods: int) -> None:
-    """Check that the answers were complete, else the figure would not count."""
+    """Check that the answers are complete; otherwise the figure would not count."""
     for name, side in running.items():
         runtime = side.client.runtime
         answers: dict[str, Sized] = {

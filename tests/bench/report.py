@@ -23,7 +23,7 @@ OURS, THEIRS = "xenpod", "containerd"
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Daemons idle, daemons under the crowd, and one pod's own processes (without its containers')."""
+    """Idle daemons, daemons under the crowd, and one pod's own processes (without its containers')."""
 
     idle: Memory
     crowded: Memory
@@ -40,14 +40,14 @@ class Figures:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """The percentile of values, inclusive and interpolated; of one value, that value."""
+    """The percentile of values, inclusive and interpolated; of a single value, the value."""
     if len(values) == 1:
         return values[0]
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def show(figures: Mapping[str, Figures], console: Console) -> None:
-    """Print; columns appear for the runtimes that were measured."""
+    """Print the figures, with columns for the measured runtimes."""
     _times(figures, console)
     _bursts(figures, console)
     _memory(figures, console)
@@ -70,7 +70,7 @@ def show_growth(growths: Mapping[str, Growth], console: Console) -> None:
 
 
 def show_reads(samples: Mapping[str, Samples], pods: int, console: Console) -> None:
-    """Print the times of lists and statistics of so many pods."""
+    """Print the times of lists and statistics of the given number of pods."""
     table = _table(f"reading with {pods} pods, ms", samples, ("p50", "p95"))
     for step in READS:
         row: list[float] = []
@@ -81,7 +81,7 @@ def show_reads(samples: Mapping[str, Samples], pods: int, console: Console) -> N
 
 
 def show_passed(samples: Mapping[str, Samples], pods: int, console: Console) -> None:
-    """Print the times of calls about containerd's pods, through xenpod-cri and past it."""
+    """Print the times of calls about containerd's pods, through xenpod-cri and directly."""
     table = _table(f"containerd's pods (lists: {pods}), ms", samples, ("p50", "p95"))
     for step in passing.STEPS:
         row: list[float] = []
@@ -103,7 +103,7 @@ def show_parts(samples: Samples, pods: int, console: Console) -> None:
 
 
 def _encodings(samples: Samples, pods: int, console: Console) -> None:
-    """The saving is a part of what the whole call would take if its answer were encoded anew."""
+    """The saving is a part of the time of a whole call with a newly encoded answer."""
     columns = dict.fromkeys((ANEW, KEPT, "whole call"), samples)
     table = _table(f"encoding answers about {pods} pods, µs", columns, ("p50",))
     table.add_column("saved", justify="right", style="bold")
@@ -127,7 +127,7 @@ def show_streams(samples: Mapping[str, Samples], mib: int, console: Console) -> 
 def show_pulls(
     samples: Mapping[str, Samples], stores: Mapping[str, Store], sizes: Sizes, console: Console
 ) -> None:
-    """How long pulls took, what the first two images take on the disk, and the memory it needed."""
+    """Seconds of pulls, bytes of the first two images on the disk, and the memory of pulls."""
     mib = f"{sizes.packed >> 20} MiB, unpacked {sizes.unpacked >> 20} MiB"
     table = _table(f"pulls of {mib}, s", samples, ("p50", "p95"))
     for step in PULLS:

@@ -1,4 +1,4 @@
-"""The measured runtimes, each of which serves CRI and knows its own processes."""
+"""The measured runtimes; each serves CRI and knows its own processes."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tools.localnode.registry import mirror
 
 WORKLOAD = "sleep"
 ON_FAKE = '[fake]\nmemory = "512GiB"\n'
-"""protectd's configuration.  The ledger counts what a zone may use; of what these do use there is enough."""
+"""protectd's configuration.  The ledger counts a zone's maximum; real use fits the memory."""
 _PREFIX = 20
 """Prefix length of the pods' subnet, for thousands of pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A runtime that serves."""
+    """A running runtime."""
 
     client: Client
     daemons: Collection[int]
     zones: Callable[[], set[int]]
-    """Finds the processes that pods need, without the containers' own."""
+    """Finds the processes of pods, without the containers' own."""
     networks: Path
     """The folder of the network's configuration."""
     store: Path
-    """The folder that images are kept in."""
+    """Folder of the images."""
     socket: Path
-    """The socket on which it serves CRI."""
+    """Path of the CRI socket."""
 
 
 @contextlib.asynccontextmanager
@@ -97,14 +97,14 @@ def _prepare_ours(folder: Path, registry: str, host: str, cri: str, protectd: st
     layout = node.NodeLayout(folder.resolve())
     bridge = network.bridge_for(str(layout.folder), _PREFIX)
     network.write_conflist(layout.networks, bridge, layout.addresses, masquerade=False)
-    # Both files are there already; what they leave out node.serve_node adds.
+    # Both files exist; node.serve_node adds their missing keys.
     layout = node.prepare(folder, "", masquerade=False)
     mirror(layout.certs, host, registry)
     return layout
 
 
 def _of_pods(served: Containerd) -> set[int]:
-    """The shims of a containerd, and what they run besides the containers' programs."""
+    """The shims of a containerd, and their children except the containers' programs."""
     shims = set(served.shims())
     return _without_workload(shims | memory.descendants(shims))
 

@@ -1,6 +1,6 @@
-"""How fast bytes go through exec and port-forward, on each side, for a client that speaks SPDY.
+"""Speed of exec and port-forward, on each side, for a client with SPDY.
 
-Not into a port-forward: containerd 1.6 loses some of them when they come faster than they are read.
+No input of a port-forward: containerd 1.6 loses bytes that arrive faster than it reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SERVE = "mkdir -p /www; head -c {size} /dev/zero >/www/big; httpd -p 127.0.0.1:
 
 
 class Raw:
-    """A SPDY client that counts data and keeps none of it: so that the server is what is measured."""
+    """A SPDY client that counts and drops data: the benchmark measures the server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -50,7 +50,7 @@ class Raw:
         return self._last
 
     async def send(self, stream: int, size: int) -> None:
-        """So many bytes, without an end: containerd 1.6 drops what it has not read when that comes."""
+        """The given number of bytes, without an end: at the end containerd 1.6 drops unread bytes."""
         frame = self._encoder.encode(Data(stream, bytes(_PIECE)))
         for _ in range(size // _PIECE):
             self._writer.write(frame)
@@ -101,7 +101,7 @@ async def upgraded(url: str, protocol: str) -> AsyncIterator[Raw]:
 
 
 async def _exec(client: Client, container: str, script: str, stdin: int) -> int:
-    """Run a command: the number of bytes of its output."""
+    """Run a command; returns the bytes of its output."""
     request = pb.ExecRequest(
         container_id=container, cmd=["sh", "-c", script], stdin=bool(stdin), stdout=True, stderr=False
     )

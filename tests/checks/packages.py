@@ -1,4 +1,4 @@
-"""The packages of the project: one list, of which pyproject.toml is the owner."""
+"""The project's packages, read from pyproject.toml."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 _TOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
 CHECKED = tuple(_TOOLS["mypy"]["packages"])
-"""Packages that mypy checks, the tests among them."""
+"""Packages that mypy checks, including the tests."""
 LAYERED = tuple(_TOOLS["importlinter"]["root_packages"])
-"""Packages with import rules, the generated stubs among them."""
+"""Packages with import rules, including the generated stubs."""
 STUBS = "xenpod_proto"
 TESTS = "tests"
 PACKAGES = tuple(name for name in LAYERED if name != STUBS)

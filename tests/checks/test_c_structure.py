@@ -1,7 +1,7 @@
-"""The C of a zone has an order: no cycle among its files, and no room that needs one above it.
+"""The C of a zone has an order: no cycle among its files, and no room needs a higher room.
 
-A module is a .c file with its .h.  It needs another one if it includes the header of that, or uses a function
-that is defined there and is not static.
+A module is a .c file with its .h.  A module needs another module if it includes the module's header, or uses
+a function that the module defines and does not declare static.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.checks.packages import ROOT
 
 ZONE, HOSTC = ROOT / "zone", ROOT / "hostc"
 ROOMS = ("sys", "boot", "channel", "mounts", "container", "verbs", "main.c")
-"""The agent's rooms, the lowest first; each may use those before it."""
+"""The agent's rooms, from low to high; each room may use the rooms before."""
 MODULES_IN_A_ROOM = 15
 
 _NOT_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
@@ -34,7 +34,7 @@ def code_of(text: str) -> str:
 
 
 def functions_of(code: str) -> Iterator[tuple[str, bool]]:
-    """Each function that is defined, and whether it is static."""
+    """Each defined function, and True if the function is static."""
     depth, start = 0, 0
     for at in re.finditer(r"[{};]", _DIRECTIVE.sub(" ", code)):
         head = _DIRECTIVE.sub(" ", code)[start : at.start()]
@@ -54,7 +54,7 @@ def module_of(path: Path) -> str:
 
 
 class Tree:
-    """The modules below a folder, and what each needs."""
+    """The modules below a folder, and their needs."""
 
     def __init__(self, root: Path) -> None:
         self.files = {
@@ -90,7 +90,7 @@ class Tree:
             yield from (self.definitions[name] for name in names if name in self.definitions)
 
     def cycle(self) -> list[str]:
-        """The modules of one, or nothing."""
+        """The modules of one file, or nothing."""
         try:
             graphlib.TopologicalSorter(self.needs).prepare()
         except graphlib.CycleError as error:
@@ -98,7 +98,7 @@ class Tree:
         return []
 
     def upward(self, rooms: tuple[str, ...]) -> list[str]:
-        """What needs a module of a room above its own; and whatever is in no room."""
+        """Modules that need a higher room, and modules without a room."""
         rank = {room: number for number, room in enumerate(rooms)}
 
         def room_of(module: str) -> str:
@@ -118,7 +118,7 @@ def agent() -> Tree:
 
 
 def test_the_agent_is_read(agent: Tree) -> None:
-    """The rules below have something to look at: calls, and functions that are passed on."""
+    """The rules below have objects to check: calls, and functions as arguments."""
     assert len(agent.modules) > 40
     assert agent.definitions["log_line"] == "sys/log" and agent.definitions["call_begin"] == "channel/call"
     assert {"channel/link", "channel/call", "verbs/create", "sys/reaper"} <= agent.needs["main"]
@@ -129,7 +129,7 @@ def test_no_cycle_in_the_agent(agent: Tree) -> None:
     assert agent.cycle() == []
 
 
-def test_no_room_of_the_agent_needs_one_above_it(agent: Tree) -> None:
+def test_no_room_of_the_agent_needs_a_higher_room(agent: Tree) -> None:
     assert agent.upward(ROOMS) == []
 
 
@@ -172,7 +172,7 @@ MADE_UP_ROOMS = ("low", "high", "main.c")
 
 
 def test_a_tree_in_order_is_fine(tmp_path: Path) -> None:
-    """Private functions, members, comments and texts are nobody else's."""
+    """No file uses private functions, members, comments or texts of another file."""
     more = '/* go(1) */\nstatic int go(struct s *s)\n{\n\tputs("go(1)");\n\treturn s->go + s[0].go;\n}\n'
     tree = made_up(tmp_path, low_log_c=more)
     assert tree.needs == {"low/log": set(), "high/verb": {"low/log"}, "main": set()}

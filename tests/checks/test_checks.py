@@ -49,7 +49,7 @@ def test_import_rules() -> None:
     check(str(BIN / "lint-imports"))
 
 
-def test_stubs_are_what_the_contracts_generate(tmp_path: Path) -> None:
+def test_stubs_equal_the_generated_stubs(tmp_path: Path) -> None:
     proto = ROOT / "proto"
     contracts = sorted(path.relative_to(proto) for path in proto.rglob("*.proto"))
     assert contracts

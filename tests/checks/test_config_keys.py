@@ -216,7 +216,7 @@ PROTECTD: Mapping[str, list[str]] = {
 
 
 def _keys(config: Any, at: str = "") -> Iterator[str]:
-    """Every key that a file can have, with ``x`` for names that it chooses."""
+    """Every possible key of a file, with ``x`` for free names."""
     hints = typing.get_type_hints(config, include_extras=True)
     for field in fields(config):
         path, kind = f"{at}{field.name}", hints[field.name]
@@ -248,7 +248,7 @@ def _text(key: str, value: str) -> str:
 
 
 @pytest.mark.parametrize(("config", "table"), [(CriConfig, CRI), (ProtectdConfig, PROTECTD)])
-def test_every_key_has_values_that_are_refused(config: Any, table: Mapping[str, list[str]]) -> None:
+def test_every_key_refuses_some_value(config: Any, table: Mapping[str, list[str]]) -> None:
     known = set(_keys(config))
     assert len(known) > 30
     assert {key for key in table if not key.endswith(".*")} <= known
@@ -258,7 +258,7 @@ def test_every_key_has_values_that_are_refused(config: Any, table: Mapping[str, 
 @pytest.mark.parametrize(
     ("config", "key", "value"), [*_rows(CriConfig, CRI), *_rows(ProtectdConfig, PROTECTD)]
 )
-def test_a_value_that_cannot_work(tmp_path: Path, config: Any, key: str, value: str) -> None:
+def test_an_impossible_value_is_refused(tmp_path: Path, config: Any, key: str, value: str) -> None:
     path = tmp_path / "the.toml"
     path.write_text(_text(key, value))
     with pytest.raises(Invalid) as caught:
@@ -291,7 +291,7 @@ def test_names_of_handlers_and_profiles(tmp_path: Path, name: str) -> None:
         "gpu = {place = '/dev/null', profiles = ['no-such']}",
     ],
 )
-def test_devices_that_cannot_be(tmp_path: Path, line: str) -> None:
+def test_impossible_devices_are_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "the.toml"
     path.write_text(f"[host.devices]\n{line}\n")
     with pytest.raises(Invalid, match=r"key 'host\.devices"):

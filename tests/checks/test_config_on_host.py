@@ -1,4 +1,4 @@
-"""Well-formed values that cannot work on this host: each ends its daemon's start, file and key named."""
+"""Well-formed but impossible values on this host end their daemon's start; the error names file and key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every RPC of CRI v1 is called by tests/conformance, which runs on both toolstacks."""
+"""tests/conformance calls every RPC of CRI v1, on both toolstacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUITE = (
 
 
 def called(path: Path) -> set[str]:
-    """The names of methods that a file calls."""
+    """Names of the methods that a file calls."""
     calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
     return {call.func.attr for call in calls if isinstance(call.func, ast.Attribute)}
 
@@ -25,5 +25,5 @@ def test_every_rpc_is_called() -> None:
     services = cri.DESCRIPTOR.services_by_name.values()
     rpcs = {method.name for service in services for method in service.methods}
     assert len(rpcs) == 41
-    # a streaming RPC's stub is called under its own name as well
+    # a streaming RPC's stub also has a plain name
     assert rpcs - set().union(*map(called, SUITE)) == set()

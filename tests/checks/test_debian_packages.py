@@ -1,4 +1,6 @@
-"""The installer of Debian packages, and what is said first, with stand-ins for dpkg-query and its like."""
+"""The installer of Debian packages and its first messages, with stand-ins for dpkg-query and similar
+programs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ SCRIPT = PACKAGING / "install-debian-packages"
 
 
 def run(folder: Path, *sections: str, missing: str = "", root: bool = True) -> tuple[int, str, list[str]]:
-    """Exit status, stderr, and what apt-get was called with."""
+    """Exit status, stderr, and the arguments of apt-get."""
     calls = folder / "calls"
     stand_ins = {
         "dpkg-query": f'case " {missing} " in *" $4 "*) exit 1 ;; esac; echo -n installed',
@@ -24,7 +26,7 @@ def run(folder: Path, *sections: str, missing: str = "", root: bool = True) -> t
     for name, body in stand_ins.items():
         (folder / name).write_text(f"#!/bin/sh\n{body}\n")
         (folder / name).chmod(0o755)
-    # policy-rc.d is the machine's own: keep the script from writing there
+    # policy-rc.d belongs to the machine: the script must not write to its place
     script = folder / "install-debian-packages"
     script.write_text(SCRIPT.read_text().replace("/usr/sbin/policy-rc.d", str(folder / "policy-rc.d")))
     (folder / "debian-packages.txt").write_text((PACKAGING / "debian-packages.txt").read_text())
@@ -39,7 +41,7 @@ def test_nothing_is_done_when_nothing_is_missing(tmp_path: Path) -> None:
     assert run(tmp_path, "run", "test", "xen") == (0, "", [])
 
 
-def test_only_what_is_missing_is_installed(tmp_path: Path) -> None:
+def test_only_missing_packages_are_installed(tmp_path: Path) -> None:
     status, _, calls = run(tmp_path, "run", "test", missing="crun umoci")
     assert status == 0
     assert calls == ["update -q", "install -q -y --no-install-recommends crun umoci"]
@@ -50,7 +52,7 @@ def test_other_sections_do_not_matter(tmp_path: Path) -> None:
     assert run(tmp_path, "run", missing="umoci qemu-system-x86") == (0, "", [])
 
 
-def test_without_root_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_root_the_missing_packages_are_listed(tmp_path: Path) -> None:
     status, said, calls = run(tmp_path, "xen", missing="lz4", root=False)
     assert status == 1 and "apt-get install --no-install-recommends lz4" in said and calls == []
 
@@ -63,7 +65,7 @@ def test_a_wrong_section_is_an_error(tmp_path: Path, sections: list[str]) -> Non
 def said_first(
     folder: Path, *words: str, machine: str = "x86_64", root: bool = True, has: tuple[str, ...] = ()
 ) -> tuple[int, str]:
-    """Exit status and stderr of check-machine where only the programs of ``has`` are there."""
+    """Exit status and stderr of check-machine with only the programs of ``has``."""
     for name, body in {"uname": f"echo {machine}", "id": f"echo {0 if root else 1000}"}.items():
         (folder / name).write_text(f"#!/bin/sh\n{body}\n")
         (folder / name).chmod(0o755)
@@ -77,7 +79,7 @@ def said_first(
     return done.returncode, done.stderr
 
 
-def test_without_root_it_says_what_to_type(tmp_path: Path) -> None:
+def test_without_root_the_command_to_type_is_shown(tmp_path: Path) -> None:
     status, said = said_first(tmp_path, "run", "root", root=False, has=("dpkg-query",))
     assert status == 1 and "make run needs root" in said and "su -c 'make run DIR=/tmp/node'" in said
     (tmp_path / "sudo").symlink_to("/bin/true")
@@ -88,7 +90,7 @@ def test_without_root_it_says_what_to_type(tmp_path: Path) -> None:
     assert done.returncode == 1 and "type sudo make test, or make test-unit" in done.stderr
 
 
-def test_elsewhere_it_names_what_is_missing(tmp_path: Path) -> None:
+def test_outside_debian_missing_packages_are_named(tmp_path: Path) -> None:
     status, said = said_first(tmp_path, "demo", "root", has=("python3", "cc"))
     assert status == 1 and "Fedora Linux 42" in said
     assert "crun (Debian: crun)" in said and "tar2sqfs (Debian: squashfs-tools-ng)" in said
@@ -114,8 +116,8 @@ def test_other_processors(tmp_path: Path, machine: str, target: str, status: int
     assert found[0] == status and text in found[1] and bool(found[1]) is bool(text)
 
 
-def test_targets_that_need_root_ask_first() -> None:
-    """All whose line in ``make help`` says so; nothing is built or installed before."""
+def test_targets_with_root_check_for_root_first() -> None:
+    """Targets without needs by ``make help`` build and install nothing before their work."""
     lines = (PACKAGING.parent / "Makefile").read_text().splitlines()
     targets = {line.partition(":")[0]: line for line in lines if "## needs root" in line}
     assert set(targets) >= {"demo", "run", "test-fake", "test-all", "test-xen", "bench"}
@@ -124,7 +126,7 @@ def test_targets_that_need_root_ask_first() -> None:
 
 
 @pytest.mark.parametrize("target", ["quick", "check", "test-unit"])
-def test_a_target_that_needs_little_installs_no_debian_packages(target: str) -> None:
+def test_a_target_with_few_needs_installs_no_debian_packages(target: str) -> None:
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run(
         ["make", "--dry-run", "--always-make", target], cwd=PACKAGING.parent, capture_output=True, text=True,
@@ -136,10 +138,10 @@ def test_a_target_that_needs_little_installs_no_debian_packages(target: str) -> 
 @pytest.mark.parametrize(
     "target", ["demo", "run", "test", "test-rest", "test-all", "test-fake", "test-xen", "demo-xen", "bench"]
 )
-def test_make_without_root_says_so_and_does_nothing_else(tmp_path: Path, target: str) -> None:
+def test_make_without_root_refuses_and_does_nothing(tmp_path: Path, target: str) -> None:
     (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
     (tmp_path / "id").chmod(0o755)
-    # Not as part of the make that may run these tests.
+    # A make that may run these tests must not be the parent.
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run(
         ["make", target, "DIR=/tmp/node"], cwd=PACKAGING.parent, capture_output=True, text=True, check=False,

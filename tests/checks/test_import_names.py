@@ -1,4 +1,4 @@
-"""Our contracts are ``xenpod_proto``: no ``proto`` is taken for them, nor they for it (ADR 1)."""
+"""Our contracts are ``xenpod_proto``; no import confuses them with a package ``proto`` (ADR 1)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tools.localnode import layers, network, node, toml
 from tools.localnode.processes import Output, ProgramFailed, Readiness, background
 from tools.localnode.screen import Screen
 
-# TOML has no null, surrogates are not characters, and its integers have 64 bits.
+# TOML has no null and no surrogates, and TOML integers have 64 bits.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 PLAIN = st.one_of(
     TEXT, st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False)
@@ -45,7 +45,7 @@ def test_the_users_file_wins_table_by_table() -> None:
     assert toml.merged(over, under) == {"a": 1, "b": 8, "t": {"x": 2, "y": 6}}
 
 
-def test_a_folder_gets_what_is_missing_and_keeps_what_is_there(short_path: Path) -> None:
+def test_a_folder_gets_missing_files_and_keeps_existing_files(short_path: Path) -> None:
     folder = short_path / "n"
     folder.mkdir()
     (folder / "cri.toml").write_text('log_level = "debug"\n')
@@ -86,12 +86,12 @@ def test_the_image_is_whole_and_the_same_each_time() -> None:
         members = {member.name: member for member in tar.getmembers()}
     assert members["bin/sh"].linkname == "bin/busybox"
     assert members["tmp"].mode == 0o1777
-    for member in members.values():  # a folder comes before what is in it
+    for member in members.values():  # a folder comes before its entries
         parent = str(Path(member.name).parent)
         assert parent == "." or members[parent].isdir()
 
 
-async def test_a_program_is_ready_when_it_says_so(tmp_path: Path) -> None:
+async def test_a_program_is_ready_after_its_message(tmp_path: Path) -> None:
     output = Output(tmp_path / "p.log")
     async with background("sh", "-c", "echo one; echo now ready; exec sleep 60", output=output) as process:
         await output.line_with("ready", 60)
@@ -99,7 +99,7 @@ async def test_a_program_is_ready_when_it_says_so(tmp_path: Path) -> None:
     assert (tmp_path / "p.log").read_text() == "one\nnow ready\n"
 
 
-async def test_a_program_that_ends_first_is_a_failure_with_its_last_words(tmp_path: Path) -> None:
+async def test_an_early_end_of_a_program_fails_with_its_last_output(tmp_path: Path) -> None:
     output = Output(tmp_path / "p.log")
     async with background("sh", "-c", "echo no disk; exit 3", output=output) as process:
         with pytest.raises(ProgramFailed, match="no disk"):
@@ -111,7 +111,7 @@ async def test_a_program_that_ends_first_is_a_failure_with_its_last_words(tmp_pa
             await readiness.wait(process, output, 60)
 
 
-async def test_a_program_that_says_nothing_is_given_up(tmp_path: Path) -> None:
+async def test_a_silent_program_times_out(tmp_path: Path) -> None:
     output = Output(tmp_path / "p.log")
     async with background("sleep", "60", output=output) as process:
         with Readiness(tmp_path / "r") as readiness, pytest.raises(ProgramFailed, match="not ready in time"):
@@ -120,7 +120,7 @@ async def test_a_program_that_says_nothing_is_given_up(tmp_path: Path) -> None:
             await output.line_with("x", 0.1)
 
 
-async def test_a_program_that_is_not_installed_is_named(tmp_path: Path) -> None:
+async def test_a_missing_program_is_named(tmp_path: Path) -> None:
     with pytest.raises(ProgramFailed, match="no-such-program is not installed"):
         async with background("no-such-program", output=Output(tmp_path / "l")):
             await asyncio.sleep(0)

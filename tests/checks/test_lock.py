@@ -43,7 +43,7 @@ WANTED: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("name", WANTED)
-def test_the_lock_fits_the_project_and_all_that_it_needs(name: str) -> None:
+def test_the_lock_fits_the_project_and_its_dependencies(name: str) -> None:
     """The dependencies of dependencies, too. If the test fails, run ``make lock``."""
     found = locked(name)
     open_, seen = [Requirement(one) for one in WANTED[name]], set[str]()

@@ -1,4 +1,4 @@
-"""The mutation tool: the changes it makes, and where its probes go."""
+"""The mutation tool: its changes, and the places of its probes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_seed_draws_the_same_again() -> None:
     assert max(Counter((one.path, one.line, one.kind) for one in first).values()) == 1
 
 
-def test_probes_tell_which_test_runs_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_name_the_tests_of_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     every = dict(enumerate(mutants(PATH, SOURCE)))
     file = tmp_path / "probes"
     file.touch()
@@ -97,7 +97,7 @@ def test_probes_tell_which_test_runs_a_place(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "test_a.py::test_one[a b] (call)")
     space: dict[str, object] = {}
     exec(compile(instrument(SOURCE, every), "module.py", "exec"), space)
-    assert not hits(file)  # nothing is run by the import: a constant counts for those that use it
+    assert not hits(file)  # an import runs nothing here: a constant counts for its users
     check = space["check"]
     assert callable(check)
     check(0)

@@ -1,4 +1,4 @@
-"""The example configurations that are shipped: they load, and say what the defaults are."""
+"""The shipped example configurations load, and their values are the defaults."""
 
 from __future__ import annotations
 

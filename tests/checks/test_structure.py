@@ -14,16 +14,17 @@ import pytest
 from tests.checks.packages import CHECKED, LAYERED, PACKAGES, ROOT, STUBS, TESTS, C, note
 
 SIBLINGS = 16
-"""Files and folders in one folder, without ``__init__.py``: beyond about fifteen a level is missing."""
+"""Limit of files and folders in one folder, without ``__init__.py``: beyond about fifteen a level is missing.
+"""
 
 _PATH = re.compile(rf"`((?:{'|'.join(PACKAGES)}|{'|'.join(C)}|proto|packaging|deploy|tests|docs)/[^`\s]*)`")
 
 _MADE_OR_MANY = re.compile(r"^zone/build|\.\.\.|NNNN")
-"""Names of what a build makes, and names that stand for many."""
+"""Names of build results, and names with placeholders."""
 
 
 def tracked(*patterns: str) -> list[Path]:
-    """What git knows, or would if it were added."""
+    """Files that git tracks or would add."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [path for name in sorted(set(done.stdout.split())) if (path := ROOT / name).exists()]
@@ -54,8 +55,8 @@ def test_folders_with_many_files_are_noted() -> None:
         for depth, name in enumerate(parts):
             if name != "__init__.py" and len(parts) > 1:
                 children[Path(*parts[:depth])].add(name if depth == len(parts) - 1 else f"{name}/")
-    # C modules are pairs; generated stubs, the root's own files, numbered decisions and what debhelper looks
-    # for by name are what they are.
+    # C modules are pairs. Generated stubs, files of the root, numbered decisions and files with debhelper's
+    # names are exempt.
     long = {
         str(folder): len(names)
         for folder, found in children.items()
@@ -68,7 +69,7 @@ def test_folders_with_many_files_are_noted() -> None:
         note(f"{folder} has {count} files and folders; more than {SIBLINGS} may miss a level")
 
 
-def test_a_class_name_names_one_class() -> None:
+def test_class_names_are_unique() -> None:
     owners: defaultdict[str, list[str]] = defaultdict(list)
     for path in product():
         for name in classes(path):
@@ -78,7 +79,7 @@ def test_a_class_name_names_one_class() -> None:
     assert shared == {}
 
 
-def test_only_one_module_shields() -> None:
+def test_a_single_module_shields() -> None:
     shields = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in product()
@@ -93,7 +94,7 @@ def test_only_one_module_shields() -> None:
 @pytest.mark.parametrize(
     "page", [str(path.relative_to(ROOT)) for path in tracked("*.md") if path.name != "CHANGELOG.md"]
 )
-def test_pages_name_files_that_exist(page: str) -> None:
+def test_pages_name_existing_files(page: str) -> None:
     named = {match.rstrip("/") for match in _PATH.findall((ROOT / page).read_text())}
     of_one_file = [name for name in sorted(named) if not _MADE_OR_MANY.search(name)]
     gone = [name for name in of_one_file if not any(ROOT.glob(name))]
@@ -111,7 +112,7 @@ def test_each_start_of_a_process_settles_the_child() -> None:
     assert sum(bool(starts.search(text)) for text in found.values()) >= 5
 
 
-def test_c_and_python_agree_on_what_a_child_is() -> None:
+def test_c_and_python_agree_on_the_score_of_a_child() -> None:
     from daemonkit.host.children import SCORE
 
     text = (ROOT / "hostc/common/ordinary.c").read_text()

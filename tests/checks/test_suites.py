@@ -1,4 +1,4 @@
-"""What runs in nested Xen: no test is in no suite, and the quick ones are quick."""
+"""Suites of nested Xen: each test is in a suite, and the quick suites are quick."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tests.xen.test_nested import shared_out
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = 6 * 60.0
-"""Seconds for the quick ones, so that the whole of ``make test`` ends within 20 minutes."""
+"""Seconds for the quick suites, within the 20 minutes of ``make test``."""
 
 
 def chosen(suite: Suite) -> str:
-    """What its ``-k`` says."""
+    """The expression of ``-k``."""
     arguments = [*suite.arguments, "", ""]
     return arguments[arguments.index("-k") + 1] if "-k" in arguments else ""
 
 
 def test_tests_left_out_of_a_suite_are_in_another_suite() -> None:
-    """Of each file and environment: everything in one suite, or one half and the other."""
-    left_out = {"contract-pvh", "fake-on-v2", "sizes-pvh"}  # other runs of tests that have one
+    """For each file and environment: everything in one suite, or two halves."""
+    left_out = {"contract-pvh", "fake-on-v2", "sizes-pvh"}  # other runs of tests with an environment
     halves: dict[tuple[str, ...], set[str]] = {}
     for suite in SUITES:
         if suite.name not in left_out:

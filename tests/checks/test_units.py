@@ -1,4 +1,4 @@
-"""The systemd units: what they say is valid, both daemons see the host's mounts, and the host sees theirs."""
+"""The systemd units are valid, both daemons see the host's mounts, and the host sees the daemons' mounts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protect.state import output_memory
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "packaging/systemd"
 
-# systemd.exec(5): each of these gives the unit a mount namespace of its own.
+# systemd.exec(5): each of these options gives the unit its own mount namespace.
 APART = {
     "BindPaths",
     "BindReadOnlyPaths",
@@ -53,7 +53,7 @@ EXPOSURE = {
     "xenpod-libxl": 24,
     "xenpod-zones": 40,
 }
-"""The most that ``systemd-analyze security`` may find, times ten.  docs/install.md has the reasons."""
+"""Maximum exposure by ``systemd-analyze security``, times ten. docs/install.md has the reasons."""
 
 SYSTEMD = Path("/lib/systemd/system")
 needs_systemd = pytest.mark.skipif(
@@ -62,7 +62,7 @@ needs_systemd = pytest.mark.skipif(
 
 
 def sections(unit: Path) -> dict[str, dict[str, list[str]]]:
-    """What a unit says: the values of each key, by section."""
+    """The values of each key of a unit, by section."""
     found: dict[str, dict[str, list[str]]] = {}
     for line in unit.read_text().splitlines():
         if heading := re.fullmatch(r"\[(\w+)\]", line):
@@ -75,7 +75,7 @@ def sections(unit: Path) -> dict[str, dict[str, list[str]]]:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root with the units as they are installed, the targets of systemd, and programs that do nothing."""
+    """A root with the installed units, the targets of systemd, and programs that do nothing."""
     root = tmp_path_factory.mktemp("root")
     command = ["make", "-s", "-f", "packaging/Makefile", "units", f"DESTDIR={root}", "PREFIX=/usr"]
     subprocess.run(command, cwd=ROOT, check=True)
@@ -94,30 +94,32 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("unit", [*DAEMONS, "xenpod-dra", "xenpod-labels", "xenpod-zones"])
 def test_no_daemon_has_mounts_of_its_own(unit: str) -> None:
-    """It would see other volumes than the kubelet, and lose what it has mounted when it is restarted."""
+    """With its own mounts a daemon would see other volumes than the kubelet, and lose its mounts at a
+    restart.
+    """
     for path in (UNITS / f"{unit}.service", *UNITS.glob(f"{unit}.service.d/*")):
         assert not sections(path)["Service"].keys() & APART, path
 
 
 @pytest.mark.parametrize("daemon", DAEMONS)
-def test_a_daemon_that_hangs_is_ended_and_one_whose_child_the_kernel_ends_is_not(daemon: str) -> None:
+def test_a_hanging_daemon_is_ended_and_survives_the_oom_kill_of_a_child(daemon: str) -> None:
     lines = (UNITS / f"{daemon}.service").read_text().splitlines()
     assert {"Type=notify", "NotifyAccess=main", "WatchdogSec=60", "Restart=always"} <= set(lines)
-    # Else systemd stops the daemon when the kernel has ended one of its converters.
+    # Without the option systemd stops the daemon if the kernel ends one of its converters.
     assert {"OOMScoreAdjust=-999", "OOMPolicy=continue", "Delegate=yes"} <= set(lines)
 
 
 @pytest.mark.parametrize("daemon", DAEMONS)
-def test_a_daemon_has_a_bound_of_memory_that_it_reaches_after_its_children(daemon: str) -> None:
+def test_children_reach_the_memory_limit_before_their_daemon(daemon: str) -> None:
     said = sections(UNITS / f"{daemon}.service")["Service"]
-    # MemoryHigh would slow the daemon for what its children take.
+    # MemoryHigh would slow down the daemon for its children's memory.
     assert said["MemoryMax"] == ["2G"] and "MemoryHigh" not in said
     # Four times what tenants may make both daemons keep, beside their own size of some 70 MiB each.
     assert execsync.MEMORY_BUDGET + output_memory.MEMORY_BUDGET <= (512 << 20) - 2 * (128 << 20)
 
 
-def test_units_leave_the_rights_that_workers_are_confined_with() -> None:
-    """A new namespace, root directory and user for a worker need rights of the daemon that gives them up."""
+def test_units_keep_the_rights_for_confining_workers() -> None:
+    """A daemon needs rights to give a worker a new namespace, root directory and user."""
     said = sections(UNITS / "xenpod-cri.service")["Service"]
     assert said["NoNewPrivileges"] == ["yes"]
     assert not said.keys() & {"User", "PrivateUsers", "RestrictNamespaces", "SystemCallFilter"}
@@ -131,7 +133,7 @@ def test_units_leave_the_rights_that_workers_are_confined_with() -> None:
 
 @pytest.mark.parametrize("unit", [*DAEMONS, "xenpod-dra", "xenpod-labels"])
 def test_no_daemon_is_given_up(unit: str) -> None:
-    """systemd's default is five starts within ten seconds, which what is missing at a boot outlasts."""
+    """systemd's default is five starts within ten seconds. A missing part at a boot takes longer."""
     said = sections(UNITS / f"{unit}.service")
     assert said["Unit"]["StartLimitIntervalSec"] == ["0"] and said["Service"]["Restart"] == ["always"]
 
@@ -149,14 +151,14 @@ def test_zones_end_with_the_host_and_not_with_their_daemon() -> None:
 
 
 @pytest.mark.parametrize("unit", ["protectd", "xenpod-zones"])
-def test_units_that_need_xen_start_after_all_units_of_xen(unit: str) -> None:
+def test_units_with_xen_start_after_all_units_of_xen(unit: str) -> None:
     """Debian 12 and 13 have xen.service, of an init script or for it; Xen's own units are two."""
     after = " ".join(sections(UNITS / f"{unit}.service")["Unit"]["After"]).split()
     assert {"xen.service", "xenstored.service", "xenconsoled.service"} <= set(after)
 
 
 @pytest.mark.parametrize("daemon", DAEMONS)
-def test_no_daemon_ends_zones_when_it_is_stopped(daemon: str) -> None:
+def test_a_stopped_daemon_ends_no_zone(daemon: str) -> None:
     text = (UNITS / f"{daemon}.service").read_text()
     assert "KillMode=process" in text and "ExecStop" not in text
 
@@ -166,7 +168,7 @@ def test_systemd_finds_nothing_wrong(installed: Path) -> None:
     units = sorted(UNITS.glob("*.service"))
     command = ["systemd-analyze", "verify", f"--root={installed}", "--man=no", *(unit.name for unit in units)]
     done = subprocess.run(command, cwd=installed / "usr/lib/systemd/system", capture_output=True, text=True)
-    # Of units that are not there, which is no fault, it says nothing.
+    # systemd-analyze says nothing about missing units.
     assert (done.returncode, done.stderr) == (0, "")
 
 

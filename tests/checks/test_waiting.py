@@ -10,7 +10,7 @@ from tests.support.waiting import block_until, until
 
 
 class Third:
-    """True when it is asked for the third time."""
+    """True at the third call."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -24,7 +24,7 @@ class Third:
         return self()
 
 
-async def test_it_returns_once_the_condition_holds() -> None:
+async def test_until_returns_once_the_condition_holds() -> None:
     one, other, blocking = Third(), Third(), Third()
     await until(one)
     await until(other.later)
@@ -32,7 +32,7 @@ async def test_it_returns_once_the_condition_holds() -> None:
     assert (one.asked, other.asked, blocking.asked) == (3, 3, 3)
 
 
-async def test_the_error_tells_what_was_awaited() -> None:
+async def test_the_error_names_the_awaited_condition() -> None:
     with pytest.raises(TimeoutError, match=r"^not within 0.01 s: the file$"):
         await until(lambda: False, 0.01, "the file")
     with pytest.raises(TimeoutError, match=r"^not within 0.01 s: \['a'\]$"):

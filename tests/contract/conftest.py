@@ -1,4 +1,4 @@
-"""Runs one suite on either toolstack: ``--toolstack=fake`` (default), or ``libxl`` in a Xen dom0."""
+"""Runs one suite on a toolstack: ``--toolstack=fake`` (default), or ``libxl`` in a Xen dom0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IN_DOM0 = os.path.exists("/proc/xen/capabilities")
 
 @pytest.fixture
 async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stage]:
-    """A started toolstack and what the suite needs around it; afterwards nothing may be left."""
+    """A started toolstack with the needs of the suite; no leftovers are allowed at the end."""
     name = request.config.getoption("toolstack")
     if os.geteuid() != 0:
         pytest.skip("needs root")
@@ -39,7 +39,7 @@ async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two file systems that tell themselves apart by ``/marker``."""
+    """Two file systems with different contents of ``/marker``."""
     folder = tmp_path_factory.mktemp("images")
     made = []
     for name in ("one", "two"):

@@ -24,7 +24,7 @@ def test_every_message_field_by_field() -> None:
 
 
 def test_no_field_is_in_a_oneof_or_optional() -> None:
-    """The tables have no word for either, so CRI v1 has none."""
+    """The tables have no word for descriptors, therefore CRI v1 has none."""
     assert [message.full_name for message in descriptors.every_message(FILE) if message.oneofs] == []
 
 

@@ -41,11 +41,11 @@ def attached(image: Path) -> list[str]:
 
 
 async def nobody_has(image: Path) -> None:
-    """Wait until nobody has the device: others who look for a free one may open it for a moment."""
+    """Wait until the device is free. Other searches for a free device may open a device for a moment."""
     await until(lambda: not attached(image))
 
 
-async def test_the_device_is_the_file_and_lives_as_long_as_it_is_open(image: Path) -> None:
+async def test_the_device_shows_the_file_and_lives_while_open(image: Path) -> None:
     loop = await attach_loop(image)
     status = os.stat(loop.path)
     assert (os.major(status.st_rdev), os.minor(status.st_rdev)) == (loop.major, loop.minor)
@@ -102,7 +102,7 @@ async def test_attached_loop_device_is_autoclear_and_covers_the_whole_file(
 
 
 async def test_descriptors_are_closed_whatever_comes(image: Path, tmp_path: Path) -> None:
-    """Of the file, at once; of the device, with it; of what cannot be taken, too."""
+    """Errors of the file are immediate; errors of the device, and of invalid files, too."""
     odd = tmp_path / "odd"
     odd.write_bytes(bytes(513))
 
@@ -138,7 +138,7 @@ async def test_fifty_at_once(image: Path) -> None:
 async def test_loop_device_taken_by_others_is_replaced_by_a_free_device(
     image: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else takes the device that the kernel had called free; here many do, at once."""
+    """Another process takes the device that the kernel called free; here many processes at once."""
     monkeypatch.setattr(loops, "_taking", _NoLock())
     taken: list[Loop] = []
     threads = [threading.Thread(target=lambda: taken.append(take_loop(image))) for _ in range(16)]
@@ -182,7 +182,7 @@ async def test_a_cancelled_attach_leaks_none(image: Path) -> None:
         attempt.cancel()
         with pytest.raises(asyncio.CancelledError):
             await attempt
-    loop = await attach_loop(image)  # the same threads have done those before, or do them beside this one
+    loop = await attach_loop(image)  # the same threads have made the calls before, or make them now
     loop.close()
     await nobody_has(image)
 

@@ -1,4 +1,4 @@
-"""The splice by itself, between namespaces: what is read off CNI's interface, and that frames pass whole."""
+"""The splice between namespaces: the address read from CNI's interface, and whole frames."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="ne
 
 
 class Guest:
-    """A namespace in place of a zone: its eth0's other end is ``name``, in the host's namespace."""
+    """A namespace instead of a zone: the peer of eth0 is ``name``, in the host's namespace."""
 
     def __init__(self) -> None:
         tag = uuid4().hex[:8]
@@ -68,7 +68,7 @@ def guest() -> Iterator[Guest]:
         yield guest
 
 
-async def test_routes_in_an_order_that_works(pod_network: PodNetwork, guest: Guest) -> None:
+async def test_routes_come_in_a_working_order(pod_network: PodNetwork, guest: Guest) -> None:
     """As calico (a gateway by a link route), and with onlink and IPv6 routes."""
     for command in (
         "route del default",
@@ -97,7 +97,7 @@ async def test_routes_in_an_order_that_works(pod_network: PodNetwork, guest: Gue
     assert found.mac.hex(":") in pod_network.ip("pod", "link show eth0")
 
 
-async def test_more_routes_than_one_part_of_an_answer(
+async def test_routes_beyond_a_single_part_of_an_answer_are_read(
     pod_network: PodNetwork, guest: Guest, tmp_path: Path
 ) -> None:
     wanted = {GuestRoute(f"10.{n // 256}.{n % 256}.0/24", "10.77.0.9") for n in range(2000)}
@@ -112,7 +112,7 @@ async def test_the_kernel_is_asked_for_little(
     pod_network: PodNetwork, guest: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request takes 0.1 to 0.5 ms of CPU, and a pod waits for each."""
-    await move_interface(guest.name, pod_network.path)  # as both toolstacks have it when a pod is spliced
+    await move_interface(guest.name, pod_network.path)  # both toolstacks splice a pod in this state
     asked: list[int] = []
     encode = nlmsg.encode
 
@@ -137,10 +137,10 @@ async def test_splice_keeps_addresses_and_routes_for_cni_check(pod_network: PodN
 
 
 async def test_a_repeated_splice_does_not_break_connections(pod_network: PodNetwork, guest: Guest) -> None:
-    """Not for a moment may the namespace's own stack see the guest's frames: it would reset them."""
+    """The namespace's own stack must never see the guest's frames: the stack would reset connections."""
     guest.take((await splice(guest.name, pod_network.path, "eth0")).mac)
     again = 0
-    while again <= 3:  # one transfer, unless this machine is quicker at it than at splicing
+    while again <= 3:  # one transfer, unless the machine transfers faster than it splices
         transfer = asyncio.create_task(asyncio.to_thread(_transfer, guest, pod_network, 200_000_000))
         while not transfer.done():
             await splice(guest.name, pod_network.path, "eth0")
@@ -191,7 +191,7 @@ async def test_both_protocols_and_full_frames(pod_network: PodNetwork, guest: Gu
 
 
 async def test_the_namespaces_own_stack_is_silent(pod_network: PodNetwork, guest: Guest) -> None:
-    """No guest is up: whoever answered now would be the pod's namespace."""
+    """No guest is up: an answer now would come from the pod's namespace."""
     assert pod_network.ping("10.77.0.5", 1) and pod_network.ping("fd77::5", 1)
     await splice(guest.name, pod_network.path, "eth0")
     for family in ("-4", "-6"):
@@ -203,7 +203,7 @@ async def test_the_namespaces_own_stack_is_silent(pod_network: PodNetwork, guest
 
 
 async def test_a_link_local_address_is_the_guests_alone(pod_network: PodNetwork, guest: Guest) -> None:
-    """Two stacks with one MAC would announce the same one, each to every pod of the bridge."""
+    """Two stacks with one MAC would announce one address, each to every pod of the bridge."""
     pod_network.ip("pod", "-6 route del default")
     pod_network.ip("pod", "-6 addr flush dev eth0 scope global")
     assert "fe80:" in pod_network.ip("pod", "-6 addr show eth0")
@@ -234,7 +234,7 @@ async def test_an_interface_is_brought_early(pod_network: PodNetwork, guest: Gue
     assert pod_network.ping("10.77.0.5")
 
 
-async def test_path_that_is_no_namespace_is_refused(guest: Guest, tmp_path: Path) -> None:
+async def test_path_of_another_kind_than_a_namespace_is_refused(guest: Guest, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Missing):
         await splice(guest.name, str(tmp_path / "file"), "eth0")
@@ -242,7 +242,7 @@ async def test_path_that_is_no_namespace_is_refused(guest: Guest, tmp_path: Path
         await splice(guest.name, str(tmp_path / "nothing"), "eth0")
 
 
-async def test_an_interface_that_is_nowhere(pod_network: PodNetwork, guest: Guest) -> None:
+async def test_a_missing_interface_is_an_error(pod_network: PodNetwork, guest: Guest) -> None:
     with pytest.raises(Missing, match="eth9"):
         await splice(guest.name, pod_network.path, "eth9")
     assert guest.name in os.listdir("/sys/class/net"), "it moved although nothing waits for it"
@@ -254,7 +254,7 @@ async def test_an_interface_that_is_nowhere(pod_network: PodNetwork, guest: Gues
         await splice(guest.name, pod_network.path, "a-name-too-long-for-any")
 
 
-async def test_an_interface_that_goes_away_midway(
+async def test_an_interface_removed_midway_is_an_error(
     pod_network: PodNetwork, guest: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_program = links.add_program
@@ -285,7 +285,7 @@ def _namespaces() -> set[str]:
     """The network namespaces of this process's threads."""
     found = set()
     for task in os.listdir("/proc/self/task"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # the transfer has just ended
             found.add(os.readlink(f"/proc/self/task/{task}/ns/net"))
     return found
 

@@ -1,4 +1,4 @@
-"""What every toolstack promises (protect/model/toolstack.py), on each that this host has."""
+"""Duties of every toolstack (protect/model/toolstack.py), on each toolstack of this host."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 async def test_cpu_shares_of_a_domain_are_held_across_a_restart(stage: Stage) -> None:
-    """Of all its vCPUs together; a cap that they cannot reach is none."""
+    """The cap counts all vCPUs together; a cap beyond their maximum is no cap."""
     info = await stage.create(vcpus=2)
     for given, held in (
         (CpuShares(256, 50), CpuShares(256, 50)),
@@ -61,13 +61,13 @@ async def test_cpu_shares_of_a_domain_are_held_across_a_restart(stage: Stage) ->
 
 
 async def present(stage: Stage, info: DomainInfo) -> DomainInfo:
-    """What is said of the domain now."""
+    """The domain's current facts."""
     now = await stage.info(info.uuid)
     assert now is not None
     return now
 
 
-async def test_a_domain_is_paused_until_it_is_let_run(stage: Stage) -> None:
+async def test_a_new_domain_is_paused_until_unpause(stage: Stage) -> None:
     info = await stage.create(vcpus=1)
     assert info.state is DomainState.PAUSED
     assert (info.memory_bytes, info.vcpus, info.shutdown_reason) == (stage.spec().memory_bytes, 1, None)
@@ -83,7 +83,7 @@ async def test_a_domain_is_paused_until_it_is_let_run(stage: Stage) -> None:
     assert after.state is DomainState.RUNNING and after.cpu_time_ns > before
 
 
-async def test_nothing_runs_while_it_is_paused_again(stage: Stage) -> None:
+async def test_nothing_runs_in_a_domain_paused_again(stage: Stage) -> None:
     info = await stage.create(vcpus=1)
     await stage.toolstack.unpause(info.id)
     agent = await stage.connect(info.id)
@@ -111,7 +111,9 @@ async def test_destroy_frees_everything_and_may_be_repeated(stage: Stage) -> Non
 
 
 async def test_a_mark_is_kept_with_its_domain(stage: Stage) -> None:
-    """From its first moment, beyond a restart; one without a mark can be claimed, once."""
+    """A domain has its mark from its first moment, also after a restart; a domain without a mark can be
+    claimed once.
+    """
     marked, bare = await stage.create(mark='{"id": "a b"}'), await stage.create()
     assert (marked.mark, bare.mark) == ('{"id": "a b"}', "")
     claimed = await stage.toolstack.claim(bare.uuid, bare.name, "claimed")
@@ -153,11 +155,11 @@ async def test_more_memory_than_there_is(stage: Stage) -> None:
 
 
 _ROUNDING = 1 << 20
-"""Pages of Xen's own that come and go with no domain."""
+"""Pages of Xen that come and go without a domain."""
 
 
 async def test_a_domain_takes_no_more_than_was_said(stage: Stage) -> None:
-    """What a domain has and what the hypervisor takes for it: the ledger of zones relies on both."""
+    """Memory of a domain, and the hypervisor's memory for the domain: the ledger of zones relies on both."""
     before = await stage.toolstack.memory()
     for vcpus in (1, 3):
         info = await stage.create(vcpus=vcpus)
@@ -170,14 +172,16 @@ async def test_a_domain_takes_no_more_than_was_said(stage: Stage) -> None:
         running = await stage.toolstack.memory()
         assert before.free - running.free <= promised
         await stage.toolstack.destroy(info.id)
-        async with asyncio.timeout(PATIENCE):
-            while (await stage.toolstack.memory()).free + _ROUNDING < before.free:  # noqa: ASYNC110 - Xen scrubs it
-                await asyncio.sleep(0.2)
+
+        async def scrubbed() -> bool:
+            return (await stage.toolstack.memory()).free + _ROUNDING >= before.free
+
+        await until(scrubbed, PATIENCE)
     assert info.uuid not in (await stage.toolstack.memory()).domains
 
 
-async def test_another_kernel_or_a_word_about_it(stage: Stage, tmp_path: Path) -> None:
-    """That one boots is shown in tests/xen/inside/test_kernel.py."""
+async def test_another_kernel_is_checked_or_refused(stage: Stage, tmp_path: Path) -> None:
+    """tests/xen/inside/test_kernel.py boots a kernel in the mode."""
     (tmp_path / "image").write_bytes(b"no kernel")
     own = (await stage.toolstack.physical_info()).kernels
     wanted = stage.spec(kernel=DomainKernel("example", tmp_path / "image"))
@@ -186,7 +190,7 @@ async def test_another_kernel_or_a_word_about_it(stage: Stage, tmp_path: Path) -
     assert await stage.info(wanted.uuid) is None
 
 
-async def test_capabilities_say_the_modes_that_domains_can_have(stage: Stage) -> None:
+async def test_capabilities_list_the_possible_modes(stage: Stage) -> None:
     can = stage.toolstack.capabilities()
     assert can.hvm or not can.hap
     assert can.numa_nodes >= 1
@@ -202,7 +206,7 @@ async def test_capabilities_say_the_modes_that_domains_can_have(stage: Stage) ->
 
 
 async def test_a_clock_of_its_own_or_the_hosts(stage: Stage) -> None:
-    """``own_clocks`` is what the agent does: one that says no is never asked to set the host's."""
+    """``own_clocks`` depends on the agent: protectd never asks an agent that cannot set the clock."""
     own = stage.toolstack.capabilities().own_clocks
     assert own == (stage.toolstack.name == "libxl")
     agent = await stage.boot()
@@ -218,8 +222,8 @@ async def test_a_clock_of_its_own_or_the_hosts(stage: Stage) -> None:
     assert time.time_ns() - before < hour // 2, "the host's clock was set"
 
 
-async def test_a_label_or_a_word_about_it(stage: Stage) -> None:
-    """Where nothing would enforce it: libxl by itself makes such a domain, with a warning in its log."""
+async def test_an_unknown_label_is_refused(stage: Stage) -> None:
+    """The domain would have no enforcement: libxl alone makes the domain, with a warning in its log."""
     wanted = stage.spec(seclabel="nobody_u:nobody_r:nothing_t")
     flask = stage.toolstack.capabilities().flask
     assert not await stage.toolstack.has_seclabel(wanted.seclabel)
@@ -243,11 +247,11 @@ async def test_a_cancelled_create_can_be_found_and_destroyed(stage: Stage) -> No
     for delay in (0.0, 0.001, 0.003, 0.01):
         wanted = stage.spec(interfaces=1)
         creating = asyncio.create_task(stage.toolstack.create(wanted))
-        await asyncio.sleep(0)  # it begins
+        await asyncio.sleep(0)  # the call begins
         await asyncio.sleep(delay)
         cancelled += creating.cancel()
         await asyncio.wait([creating])
-        # The step has ended: nobody has to wait for it here.
+        # The step has ended: no call has to wait for the guest.
         info = await stage.info(wanted.uuid)
         assert info is not None and info.state is DomainState.PAUSED
         await stage.toolstack.destroy(info.id)
@@ -278,7 +282,7 @@ async def test_a_cancelled_attach_has_ended(stage: Stage, images: tuple[Path, Pa
     assert await stage.toolstack.disks(info.id) == ["xvda"]
 
 
-async def test_close_waits_for_a_create_whose_caller_went_away(stage: Stage) -> None:
+async def test_close_waits_for_an_abandoned_create(stage: Stage) -> None:
     wanted = stage.spec()
     creating = asyncio.create_task(stage.toolstack.create(wanted))
     await asyncio.sleep(0)
@@ -291,7 +295,7 @@ async def test_close_waits_for_a_create_whose_caller_went_away(stage: Stage) -> 
 
 
 async def test_a_wait_for_the_channel_is_given_up_at_once(stage: Stage) -> None:
-    info = await stage.create()  # paused: its agent never answers
+    info = await stage.create()  # paused: the agent never answers
     connecting = asyncio.create_task(stage.connect(info.id))
     await asyncio.sleep(0)
     connecting.cancel()
@@ -308,7 +312,7 @@ async def test_nobody_can_be_worked_with(stage: Stage, verb: str, images: tuple[
         await getattr(stage.toolstack, verb)(NOBODY, *arguments.get(verb, ()))
 
 
-# -- its end
+# -- the end of a domain
 
 
 async def test_the_end_by_its_own_will(stage: Stage) -> None:
@@ -335,7 +339,7 @@ async def test_the_end_by_a_crash(stage: Stage) -> None:
     assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.CRASH)
     assert (await present(stage, info)).shutdown_reason is ShutdownReason.CRASH
     death = judge(ShutdownReason.CRASH, await stage.toolstack.console(info.id, CONSOLE_BYTES))
-    # The fake's guests have no kernel that could panic by itself.
+    # A guest of the fake has no kernel that could panic.
     wanted = {"fake": DeathKind.AGENT_CRASHED, "libxl": DeathKind.KERNEL_PANIC}
     assert death.kind is wanted[stage.toolstack.name], death
 
@@ -395,7 +399,7 @@ async def test_disks_beside_each_other(stage: Stage, images: tuple[Path, Path]) 
 
 
 async def test_disks_over_each_other(stage: Stage, images: tuple[Path, Path]) -> None:
-    """The guest's kernel lays one over the other, and the last is on top."""
+    """The guest's kernel stacks the filesystems; the last is on top."""
     agent = await stage.boot()
     for vdev, image in zip(("xvda", "xvdba"), images, strict=True):
         await stage.toolstack.attach_disk(agent.domain, DiskSpec(vdev, image))
@@ -403,10 +407,10 @@ async def test_disks_over_each_other(stage: Stage, images: tuple[Path, Path]) ->
     assert await agent.run("c2", "xvdba xvda", "cat", "/marker") == (0, b"one\n")
 
 
-async def test_a_guest_that_keeps_its_disks_holds_up_nobody_and_not_its_own_end(
+async def test_a_guest_with_unreleased_disks_delays_no_call_and_not_its_end(
     stage: Stage, images: tuple[Path, Path]
 ) -> None:
-    """It is paused, so it never agrees; it has more disks than there are threads."""
+    """The guest is paused and never agrees, and has more disks than protectd has threads."""
     toolstack = stage.toolstack
     evil, other = await stage.create(), await stage.create()
     vdevs = [f"xvd{letter}" for letter in "abcdefghij"]
@@ -418,7 +422,7 @@ async def test_a_guest_that_keeps_its_disks_holds_up_nobody_and_not_its_own_end(
     assert await soon(toolstack.disks(other.id)) == ["xvda"]
     await soon(toolstack.physical_info())
     await soon(toolstack.destroy(other.id))
-    # A verb that detaches, and whoever declares the end, do not wait for each other.
+    # A detaching verb and a declaration of the end do not wait for each other.
     toolstack.abandon(evil.id)
     await soon(asyncio.wait(detaching[:1]))
     await soon(toolstack.destroy(evil.id))
@@ -426,7 +430,7 @@ async def test_a_guest_that_keeps_its_disks_holds_up_nobody_and_not_its_own_end(
     assert await stage.info(evil.uuid) is None
 
 
-async def test_disks_that_cannot_be(stage: Stage, images: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_impossible_disks_are_refused(stage: Stage, images: tuple[Path, Path], tmp_path: Path) -> None:
     info = await stage.create()
     odd = tmp_path / "odd"
     odd.write_bytes(bytes(513))
@@ -465,7 +469,9 @@ async def test_a_spliced_interface_is_the_pods_end(stage: Stage, pod_network: Po
     assert next(each for each in stats if each.name == "eth0").rx_packets >= 4
 
 
-async def test_an_interface_is_born_where_it_is_wanted(stage: Stage, pod_network: PodNetwork) -> None:
+async def test_an_interface_is_created_in_the_requested_namespace(
+    stage: Stage, pod_network: PodNetwork
+) -> None:
     agent = await stage.boot(interfaces=1, netns=pod_network.path)
     name = await stage.toolstack.host_interface(agent.domain, 0)
     await until(lambda: name in pod_network.interfaces(), PATIENCE)
@@ -510,7 +516,7 @@ async def test_a_splice_to_nothing(stage: Stage, pod_network: PodNetwork) -> Non
 # -- the channel
 
 
-async def test_a_new_connection_replaces_the_one_before(stage: Stage) -> None:
+async def test_a_new_connection_replaces_the_last_connection(stage: Stage) -> None:
     info = await stage.create()
     await stage.toolstack.unpause(info.id)
     first = await asyncio.wait_for(stage.toolstack.open_channel(info.id), PATIENCE)  # a Link would come again
@@ -580,7 +586,7 @@ async def test_after_a_restart_all_is_found_again(stage: Stage, images: tuple[Pa
     assert await soon(anext(deaths)) == DomainDeath(paused.uuid, ShutdownReason.DESTROYED)
 
 
-async def test_an_end_that_nobody_watched_is_told(stage: Stage) -> None:
+async def test_an_end_nobody_watched_is_reported(stage: Stage) -> None:
     agent = await stage.boot()
     info = next(i for i in await stage.toolstack.list() if i.id == agent.domain)
     deaths = stage.toolstack.deaths()

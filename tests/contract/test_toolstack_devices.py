@@ -1,4 +1,4 @@
-"""What every toolstack promises of block devices that are exclusive."""
+"""Duties of every toolstack for exclusive block devices."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def device(tmp_path: Path) -> Iterator[Path]:
 
 
 async def _shell(agent: Agent, name: str, script: str) -> tuple[int, bytes]:
-    """Run a script in the zone that has the device as /disk, its root being xvda."""
+    """Run a script in the zone with the device as /disk; the root is xvda."""
     disk = {"destination": "/disk", "type": "bind", "source": "/dev/xvdb", "options": ["bind", "rw"]}
     return await agent.run(name, "xvda", "sh", "-c", script, mounts=[disk])
 
@@ -66,7 +66,7 @@ async def test_a_hot_attached_device_is_written_and_read_back(
 async def test_a_read_only_device_is_not_written(
     stage: Stage, images: tuple[Path, Path], device: Path
 ) -> None:
-    """Whatever the guest's root does; and another may read it too."""
+    """The device stays read-only for the guest's root; a second zone may read the device."""
     first, second = await stage.boot(), await stage.create()
     await stage.toolstack.attach_disk(first.domain, DiskSpec("xvda", images[0]))
     for domain in (first.domain, second.id):
@@ -100,8 +100,8 @@ async def test_device_in_use_by_the_host_or_another_zone_is_refused(
     await stage.toolstack.attach_disk(second.id, wanted)
 
 
-async def test_pci_functions_that_cannot_be(stage: Stage) -> None:
-    """Neither host has an IOMMU here; that one works is shown where there is one."""
+async def test_impossible_pci_functions_are_refused(stage: Stage) -> None:
+    """Neither host has an IOMMU here; a test on a host with an IOMMU shows that one works."""
     info = await stage.create()
     here = sorted(entry.name for entry in Path("/sys/bus/pci/devices").iterdir()) if IN_DOM0 else []
     for address in [*here, NO_FUNCTION]:
@@ -117,7 +117,7 @@ async def test_pci_functions_that_cannot_be(stage: Stage) -> None:
     await stage.toolstack.detach_pci(info.id, NO_FUNCTION)
 
 
-async def test_path_that_is_no_block_device_is_refused(
+async def test_path_of_another_kind_than_a_block_device_is_refused(
     stage: Stage, images: tuple[Path, Path], tmp_path: Path
 ) -> None:
     info = await stage.create()
@@ -130,7 +130,7 @@ async def test_path_that_is_no_block_device_is_refused(
 async def test_a_device_stays_claimed_and_in_use_over_a_restart(
     stage: Stage, images: tuple[Path, Path], device: Path
 ) -> None:
-    """Also while nobody in the guest has it open."""
+    """The same for a device that the guest has not opened."""
     agent = await stage.boot()
     domain = agent.domain
     await stage.toolstack.attach_disk(domain, DiskSpec("xvdb", device, readonly=False, exclusive=True))

@@ -1,4 +1,4 @@
-"""What every toolstack promises of disks that zones write, and of as many as a zone affords."""
+"""Duties of every toolstack for writable disks, and for the maximum number of disks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 pytestmark = pytest.mark.root
 
 
-async def test_a_disk_that_the_guest_writes_comes_and_goes_on_the_host(
+async def test_a_writable_disk_is_created_and_removed_on_the_host(
     stage: Stage, images: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """A scratch disk, attached before the start: its file has what is there, and no more."""
+    """A scratch disk, attached before the start: its file has the written blocks only."""
     file = tmp_path / "scratch.img"
     with file.open("wb") as made:
         made.truncate(64 * MIB)
@@ -62,7 +62,7 @@ async def test_as_many_disks_as_said_leave_memory_for_the_zone(
 
 
 async def _available(agent: Agent, stage: Stage, image: Path, name: str) -> int:
-    """Memory of the zone that is left, as its kernel says."""
+    """Free memory of the zone, by its kernel."""
     await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvdyz", image))
     code, said = await agent.run(name, "xvdyz", "cat", "/proc/meminfo")
     await stage.toolstack.detach_disk(agent.domain, "xvdyz")

@@ -1,4 +1,4 @@
-"""What is particular to the fake toolstack: faults on purpose, hostile zones, a daemon that is killed."""
+"""Specifics of the fake toolstack: injected faults, hostile zones, a killed daemon."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ async def stage(tmp_path: Path) -> AsyncIterator[FakeStage]:
 
 
 def plan(stage: FakeStage, **fault: object) -> None:
-    """Write a fault plan of one row."""
+    """Write a fault plan of a single row."""
     rows = "\n".join(f"{key} = {json.dumps(value)}" for key, value in fault.items())
     (stage.run_dir / "faults.toml").write_text(f"[[fault]]\n{rows}\n")
 
 
-# -- what it says of itself
+# -- facts of the fake
 
 
 async def test_fake_has_the_capabilities_of_its_settings(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ async def test_fake_has_the_capabilities_of_its_settings(tmp_path: Path) -> None
     stage.settings = FakeSettings(hvm=True, hap=True, iommu=True, hypervisor_version="4.17")
     await stage.open()
     try:
-        # Rates of disks and NUMA nodes are those of this machine's kernel.
+        # Rates of disks and NUMA nodes depend on this machine's kernel.
         said = replace(stage.toolstack.capabilities(), disk_rates=False, numa_nodes=0)
         assert said == Capabilities(True, True, True, True, "4.17")
         await stage.create(mode=Mode.PVH)
@@ -85,7 +85,7 @@ async def test_fake_has_the_security_labels_of_its_settings(tmp_path: Path) -> N
         await stage.close()
 
 
-async def test_fake_says_that_zones_have_no_security_boundary(
+async def test_fake_reports_zones_without_a_security_boundary(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     toolstack = FakeToolstack(tmp_path / "run", GUEST)
@@ -133,7 +133,7 @@ def _group(uuid: object, controller: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["fail", "half"])
-async def test_a_create_that_fails_leaves_nothing(stage: FakeStage, kind: str) -> None:
+async def test_a_failed_create_leaves_nothing(stage: FakeStage, kind: str) -> None:
     plan(stage, at="create", kind=kind)
     wanted = stage.spec(interfaces=1)
     with pytest.raises(ToolstackError, match="injected fault"):
@@ -142,7 +142,7 @@ async def test_a_create_that_fails_leaves_nothing(stage: FakeStage, kind: str) -
     assert await stage.toolstack.create(wanted) > 0, "the next try, of the same name, succeeds"
 
 
-async def test_memory_that_is_gone(stage: FakeStage) -> None:
+async def test_missing_memory_fails_a_create(stage: FakeStage) -> None:
     plan(stage, at="create", kind="exhausted")
     assert (await stage.toolstack.physical_info()).free_memory_bytes == 0
     with pytest.raises(Exhausted):
@@ -163,7 +163,7 @@ async def test_memory_of_zones_is_counted_and_bounded_by_the_settings(tmp_path: 
     await stage.close()
 
 
-async def test_a_domain_that_dies_soon(stage: FakeStage) -> None:
+async def test_a_domain_with_an_early_death_is_reported(stage: FakeStage) -> None:
     plan(stage, at="unpause", kind="die", after_ms=100)
     deaths = stage.toolstack.deaths()
     info = await stage.create()
@@ -171,7 +171,7 @@ async def test_a_domain_that_dies_soon(stage: FakeStage) -> None:
     assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.DESTROYED)
 
 
-async def test_a_channel_that_stalls(stage: FakeStage) -> None:
+async def test_a_stalled_channel_times_out(stage: FakeStage) -> None:
     plan(stage, at="open_channel", kind="stall")
     info = await stage.create()
     await stage.toolstack.unpause(info.id)
@@ -222,7 +222,7 @@ async def test_faults_by_name_and_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["[[fault]]\nat = 'create'", "[[fault]]\nat = 'list'\nkind = 'fail'", "nonsense"]
 )
-async def test_a_plan_that_makes_no_sense(stage: FakeStage, text: str) -> None:
+async def test_an_invalid_plan_is_refused(stage: FakeStage, text: str) -> None:
     (stage.run_dir / "faults.toml").write_text(text)
     with pytest.raises(Invalid, match="faults.toml"):
         await stage.create()
@@ -231,9 +231,7 @@ async def test_a_plan_that_makes_no_sense(stage: FakeStage, text: str) -> None:
 # -- hostile zones
 
 
-async def test_a_name_that_the_zone_took_is_taken_from_it(
-    stage: FakeStage, images: tuple[Path, Path]
-) -> None:
+async def test_a_path_replaced_by_the_zone_is_reclaimed(stage: FakeStage, images: tuple[Path, Path]) -> None:
     agent = await stage.boot()
     dev = Path(f"/proc/{agent.domain}/root/dev")
     (dev / "xvda").symlink_to("/dev/null")
@@ -263,7 +261,7 @@ async def test_nothing_is_made_outside_the_zones_own_dev(
     before = os.listdir("/dev")
     with pytest.raises(ToolstackError, match="own"):
         await stage.toolstack.attach_disk(info.id, DiskSpec("xvda", images[0]))
-    # Of loop devices the kernel makes more when all are taken, here or by others.
+    # If all loop devices are taken, here or by other programs, the kernel makes more.
     assert not [name for name in set(os.listdir("/dev")) - set(before) if not name.startswith("loop")]
     assert await stage.toolstack.disks(info.id) == []
 
@@ -310,8 +308,8 @@ def _in_zone(pid: int, trick: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-async def test_a_zone_that_does_not_accept_connections(stage: FakeStage) -> None:
-    info = await stage.create()  # paused: its queue only fills
+async def test_a_zone_without_accepts_is_unreachable(stage: FakeStage) -> None:
+    info = await stage.create()  # paused: the queue only fills
     held = []
     with pytest.raises(Unreachable):
         for _ in range(100):
@@ -320,7 +318,7 @@ async def test_a_zone_that_does_not_accept_connections(stage: FakeStage) -> None
         await transport.close()
 
 
-# -- a daemon that is killed
+# -- a killed daemon
 
 
 DAEMON = """
@@ -368,10 +366,8 @@ async def test_killed_at_every_step(stage: FakeStage, step: str, there: DomainSt
     await stage.create(name="killed") if found is None else await stage.toolstack.destroy(found.id)
 
 
-async def test_a_disk_that_nobody_had_mounted_is_gone_after_a_kill(
-    stage: FakeStage, images: tuple[Path, Path]
-) -> None:
-    """Its loop device is the daemon's alone until then."""
+async def test_an_unmounted_disk_is_gone_after_a_kill(stage: FakeStage, images: tuple[Path, Path]) -> None:
+    """Until then the loop device belongs to the daemon alone."""
     agent = await stage.boot()
     for vdev in ("xvda", "xvdb"):
         await stage.toolstack.attach_disk(agent.domain, DiskSpec(vdev, images[0]))
@@ -384,13 +380,14 @@ async def test_a_disk_that_nobody_had_mounted_is_gone_after_a_kill(
     assert (await again.run("c2", "xvdb", "cat", "/marker"))[1] == b"two\n"
 
 
-async def test_a_pid_that_came_to_mean_another_process(stage: FakeStage) -> None:
+async def test_a_reused_pid_is_not_taken_for_the_zone(stage: FakeStage) -> None:
     info = await stage.create()
     await stage.toolstack.close()
     pid_file = stage.run_dir / "domains" / str(info.uuid) / "pid"
     pid, starttime = pid_file.read_text().split()
     sleeper = await asyncio.create_subprocess_exec("sleep", "60")
-    pid_file.write_text(f"{sleeper.pid} {int(starttime) - 100}\n")  # clock ticks: it began a second before
+    # clock ticks: the process began a second before
+    pid_file.write_text(f"{sleeper.pid} {int(starttime) - 100}\n")
     await stage.open()
     found = await stage.info(info.uuid)
     assert found is not None and found.state is DomainState.SHUTDOWN
@@ -401,7 +398,7 @@ async def test_a_pid_that_came_to_mean_another_process(stage: FakeStage) -> None
     await until(lambda: not Path("/proc", pid).exists(), PATIENCE)
 
 
-async def test_a_launcher_that_outlived_its_daemon_and_hangs(stage: FakeStage) -> None:
+async def test_a_hanging_launcher_of_a_dead_daemon_is_killed(stage: FakeStage) -> None:
     await stage.toolstack.close()
     wanted = stage.spec()
     directory = stage.run_dir / "domains" / str(wanted.uuid)
@@ -418,8 +415,8 @@ async def test_a_launcher_that_outlived_its_daemon_and_hangs(stage: FakeStage) -
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_a_zone_whose_monitor_was_killed(stage: FakeStage, restart: bool) -> None:
-    """It goes on; only how it ends is not known any more."""
+async def test_a_zone_without_its_monitor_still_ends(stage: FakeStage, restart: bool) -> None:
+    """The process continues; only its exit code is unknown."""
     agent = await stage.boot()
     info = next(i for i in await stage.toolstack.list() if i.id == agent.domain)
     status = Path(f"/proc/{info.id}/status")

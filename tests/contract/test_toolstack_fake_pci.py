@@ -1,4 +1,4 @@
-"""PCI functions of the fake: a record that refuses what Xen refuses, and outlives the daemon."""
+"""PCI functions of the fake: a record that refuses like Xen, and outlives the daemon."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MIB = 1 << 20
 SIZE = 3 * MIB
 RATES = DiskRates(read_bytes=MIB, write_bytes=MIB)
 LEAST = 0.75 * SIZE / MIB
-"""Seconds that it takes at least; on a slow machine it is more."""
+"""Minimum seconds; a slow machine takes more."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def info_of(stage: Stage, agent: Agent) -> DomainInfo:
 
 
 async def copied(agent: Agent, root: str, vdev: str, way: str, part: int) -> float:
-    """The seconds in which a container reads or writes a part of the disk that nobody has read yet."""
+    """Seconds in which a container reads or writes an unread part of the disk."""
     ends = f"if=/zone/{vdev} of=/dev/null skip={part * SIZE // 65536}"
     if way == "write":
         ends = f"if=/dev/zero of=/zone/{vdev} seek={part * SIZE // 65536} conv=fsync,notrunc oflag=direct"
@@ -47,7 +47,7 @@ async def copied(agent: Agent, root: str, vdev: str, way: str, part: int) -> flo
 
 
 async def in_devices(agent: Agent, name: str, root: str, vdev: str, command: str) -> int:
-    """The exit code of a container that may use all of the zone's devices, once the disk is there."""
+    """Exit code of a container with all devices of the zone, started once the disk is present."""
     script = f"until [ -b /zone/{vdev} ]; do sleep 0.1; done; {command}"
     mounts = [busybox.bind("/dev", "/zone", "bind", "rw"), busybox.bind("/dev/zero", "/dev/zero", "bind")]
     return (await agent.run(name, root, "sh", "-c", script, mounts=mounts, devices=True))[0]
@@ -72,7 +72,7 @@ async def test_disk_rates_of_a_domain_are_held(stage: Stage, images: tuple[Path,
         assert most - before >= SIZE / 2, "whoever did it is not in the group"
         assert await copying >= LEAST
     await stage.restart()
-    # As protectd does when it starts.
+    # As protectd does at its start.
     await stage.toolstack.set_disk_rates(agent.domain, RATES)
     again = await stage.connect(agent.domain)
     for vdev, image in (("xvdc", images[1]), ("xvdd", disk)):

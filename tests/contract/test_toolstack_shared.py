@@ -1,4 +1,4 @@
-"""The shared directory (DomainSpec.shared), on each toolstack that this host has."""
+"""The shared directory (DomainSpec.shared), on each toolstack of this host."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Guest:
         self._runs = 0
 
     async def sh(self, script: str, place: str = "w/0", way: str = "rw") -> tuple[int, str]:
-        """Run a script in a container that has the place of the shared directory at /v."""
+        """Run a script in a container with the shared directory at /v."""
         self._runs += 1
         volume = busybox.bind(f"/run/xenpod/shared/{place}", "/v", "rbind", "rprivate", way)
         code, output = await self._agent.run(
@@ -44,7 +44,7 @@ class Guest:
 
 
 async def mount(stage: Stage, agent: Agent) -> str:
-    """Have it served and mounted, as protectd does before a container with volumes; the session."""
+    """Serve and mount the directory, as protectd does for a container with volumes.  Returns the session."""
     session = await stage.toolstack.share(agent.domain)
     await agent.call(mount_shared=pb.MountShared(session=session))
     return session
@@ -57,7 +57,7 @@ async def boot(stage: Stage, area: Area, images: tuple[Path, Path]) -> Guest:
     return Guest(agent)
 
 
-async def test_volume_is_seen_while_it_is_shown_and_gone_once_detached(
+async def test_volume_is_seen_while_shown_and_gone_once_detached(
     stage: Stage, images: tuple[Path, Path], area: Area, source: Path
 ) -> None:
     guest = await boot(stage, area, images)
@@ -87,7 +87,7 @@ async def test_shared_directory_and_read_only_volumes_cannot_be_written(
 ) -> None:
     guest = await boot(stage, area, images)
     show(area, source, "0", add=mounts.MOUNT_ATTR_RDONLY)
-    # Where the guest's kernel is the host's, its root may lift what the host has set; a runtime does not.
+    # If the guest's kernel is the host's, the guest's root can remove the host's options; a runtime does not.
     way = "rw" if (await stage.toolstack.physical_info()).security_boundary else "ro"
     for script in ("echo no > /v/marker", "rm /v/marker", "mkdir /v/new", "chmod 777 /v"):
         code, said = await guest.sh(script, way=way)
@@ -97,7 +97,7 @@ async def test_shared_directory_and_read_only_volumes_cannot_be_written(
     assert os.listdir(source) == ["marker"] and (source / "marker").read_text() == "of the host\n"
 
 
-async def test_mounts_below_a_volume_are_seen_when_it_follows_the_host(
+async def test_mounts_below_a_following_volume_are_seen(
     stage: Stage, images: tuple[Path, Path], area: Area, source: Path, tmp_path: Path
 ) -> None:
     guest = await boot(stage, area, images)
@@ -141,7 +141,7 @@ async def test_shared_directory_outlives_the_domain_and_the_toolstack(
     assert await guest.sh("cat /v/marker", "w/1") == (0, "of the host\n"), "mounted after the restart"
 
 
-async def test_a_directory_that_is_not_there(stage: Stage, tmp_path: Path) -> None:
+async def test_a_missing_directory_is_an_error(stage: Stage, tmp_path: Path) -> None:
     wanted = stage.spec(shared=tmp_path / "nothing")
     with pytest.raises(Missing):
         await stage.toolstack.create(wanted)

@@ -1,4 +1,4 @@
-"""Sizes of domains that run: what every toolstack promises, and that the guest sees it."""
+"""Sizes of running domains: duties of every toolstack, and the guest's view."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def info_of(stage: Stage, agent: Agent) -> DomainInfo:
 
 
 async def test_memory_grows_and_shrinks(stage: Stage) -> None:
-    """As far as its maximum; the guest sees each step, and so does the hypervisor."""
+    """Up to the maximum; the guest and the hypervisor see each step."""
     begin = stage.spec().memory_bytes
     agent = await stage.boot(memory_max_bytes=begin + 96 * MIB)
     assert (await info_of(stage, agent)).memory_bytes == begin
@@ -62,7 +62,7 @@ async def test_memory_beyond_its_maximum_or_the_hosts(stage: Stage) -> None:
             await stage.toolstack.set_vcpus(gone, 1)
 
 
-async def test_memory_that_the_host_does_not_have(stage: Stage) -> None:
+async def test_memory_beyond_the_host_is_refused(stage: Stage) -> None:
     free = (await stage.toolstack.physical_info()).free_memory_bytes // MIB * MIB
     begin, most = free // 2, free + 512 * MIB
     info = await stage.create(memory_bytes=begin, memory_max_bytes=most)
@@ -90,8 +90,8 @@ async def test_vcpus_come_and_go(stage: Stage) -> None:
             await stage.toolstack.set_vcpus(agent.domain, wrong)
 
 
-async def test_vcpus_that_it_was_not_given_add_nothing_to_its_cap(stage: Stage) -> None:
-    """A guest may start them by itself."""
+async def test_offline_vcpus_add_nothing_to_the_cap(stage: Stage) -> None:
+    """A guest may start the vCPUs without a request."""
     info = await stage.create(vcpus=1, vcpus_max=4)
     await stage.toolstack.set_shares(info.id, CpuShares())
     assert (await stage.shares(info)).cap == 100
@@ -115,8 +115,8 @@ async def test_a_size_outlives_the_daemon(stage: Stage) -> None:
         await stage.toolstack.set_memory(info.id, begin + 33 * MIB)
 
 
-async def test_a_container_sees_it(stage: Stage, images: tuple[Path, Path]) -> None:
-    """By what a person would look at: nproc and /proc/meminfo, of the kernel that the guest has."""
+async def test_a_container_sees_the_new_size(stage: Stage, images: tuple[Path, Path]) -> None:
+    """Figures of nproc and /proc/meminfo, by the guest's kernel."""
     if not (await stage.toolstack.physical_info()).security_boundary:
         pytest.skip("the fake's zones share the host's kernel")
     begin = stage.spec().memory_bytes
@@ -144,7 +144,7 @@ async def test_a_container_sees_it(stage: Stage, images: tuple[Path, Path]) -> N
 
 
 async def test_memory_in_use_is_not_given_back(stage: Stage, images: tuple[Path, Path]) -> None:
-    """Either said at once, or seen by what the hypervisor counts: the domain holds more than it was left."""
+    """Either set_memory refuses, or the hypervisor shows the domain above its target."""
     agent = await stage.boot()
     await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvda", images[0]))
     before = await info_of(stage, agent)
@@ -167,7 +167,7 @@ async def _said(data: bytes, text: bytes) -> bool:
     return text in data
 
 
-async def test_a_pool_of_cpus_or_a_word_about_it(stage: Stage) -> None:
+async def test_a_pool_of_cpus_is_used_or_refused(stage: Stage) -> None:
     wanted = stage.spec(cpupool="no-such-pool")
     with pytest.raises(Missing, match="no pool of CPUs no-such-pool"):
         await stage.toolstack.create(wanted)

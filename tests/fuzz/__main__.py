@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> int:
-    """Run one fuzzer for a while; it ends with the first failure."""
+    """Run one fuzzer for a while; the first failure ends the run."""
     parser = argparse.ArgumentParser(prog="tests.fuzz", description=__doc__)
     parser.add_argument("name", help="a module of this folder")
     parser.add_argument("--seconds", type=float, default=60.0)

@@ -1,6 +1,6 @@
 """Fuzzes a pod's annotations, beside its limits and its runtime handler's bounds.
 
-Any combination gives a size inside the handler's bounds, or a fault that a user can read.
+Any combination gives a size inside the handler's bounds, or a fault with a readable message.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _CHAIN = Chain("net", "1.0.0", (Plugin("bandwidth", {}, frozenset({"bandwidth"})
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A pod, and the handler that its class names."""
+    """A pod, and the handler of its class."""
 
     config: cri.PodSandboxConfig
     handler: HandlerConfig
@@ -205,7 +205,7 @@ def pods(draw: st.DrawFn) -> Asked:
 
 
 def main(seconds: float) -> None:
-    """Try pods for so long; the first failure is shown in its smallest form, and raised."""
+    """Try pods for the given seconds; raises the first failure in its smallest form."""
     logging.disable()
     end, rounds = time.monotonic() + seconds, 0
     while time.monotonic() < end:

@@ -1,7 +1,7 @@
 """Fuzzes resource claims, from the API server's JSON to the kubelet's answer and protectd's request.
 
-Anybody may write a claim's parameters; the rest of a claim has wrong parts, too. The kubelet always gets its
-answer: devices, or an error text. protectd gets only numbers that its messages can carry.
+Every tenant can write a claim's parameters; the rest of a claim has wrong parts, too.  The kubelet always
+gets an answer: devices, or an error text. protectd gets only numbers in the range of its messages.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _LONGEST = 1024
 _ROUND = 500
 
 _TEXT = st.text(st.characters(), max_size=100)
-"""With lone surrogates, as JSON can have them."""
+"""Texts with lone surrogates, which JSON permits."""
 _SIZES = ("512Mi", "1", "7Ei", str(LARGEST), "0.1n", "0", "-1", str(LARGEST + 1), "1e-99", "9" * 5000)
 _NUMBERS = st.sampled_from([0, 1, -1, 1 << 63, 1 << 64, 10**4299, 0.5, float("inf"), float("nan")])
 _LEAVES = st.none() | st.booleans() | st.integers() | _NUMBERS | _TEXT | st.sampled_from(_SIZES)
 
 
 def deep(levels: int, *, objects: bool) -> object:
-    """A document of that many levels."""
+    """A document with the given number of levels."""
     found: object = 0
     for _ in range(levels):
         found = {"": found} if objects else [found]
@@ -56,7 +56,7 @@ DOCUMENTS: st.SearchStrategy[Any] = st.one_of(
     st.builds(deep, st.sampled_from([1, 50, 900, 2000]), objects=st.booleans()),
     st.builds(lambda count: list(range(count)), st.integers(0, 5000)),
 )
-"""All that JSON can say."""
+"""All values of JSON."""
 
 _GOOD = st.sampled_from(_SIZES[:5])
 _DRIVERS = st.sampled_from([DRIVER, DRIVER, DRIVER, "gpu.example"])
@@ -84,7 +84,7 @@ _RESULTS = st.fixed_dictionaries(
 
 @st.composite
 def _whole(draw: st.DrawFn) -> dict[str, Any]:
-    """A claim of the namespace ``default`` that has the right form."""
+    """A well-formed claim of the namespace ``default``."""
     results = draw(st.lists(_RESULTS, min_size=1, max_size=3))
     claim = allocated("memory", UID, "512Mi", "pod-1")
     claim["status"]["allocation"]["devices"] = {
@@ -95,7 +95,7 @@ def _whole(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def _places(value: object) -> Iterator[tuple[Any, Any]]:
-    """All values in a document, each as its container and its key there."""
+    """All values in a document, each as its container and key."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
     for key, inner in list(pairs):
         yield value, key
@@ -104,7 +104,7 @@ def _places(value: object) -> Iterator[tuple[Any, Any]]:
 
 @st.composite
 def claims(draw: st.DrawFn) -> dict[str, Any]:
-    """Claims in which up to three places say something else, or more, or nothing."""
+    """Claims with up to three changed, added or missing values."""
     claim = draw(_whole())
     changes = [(draw(st.integers(0, 1 << 16)), draw(DOCUMENTS)) for _ in range(draw(st.integers(0, 3)))]
     places = list(_places(claim))
@@ -121,7 +121,7 @@ def claims(draw: st.DrawFn) -> dict[str, Any]:
 
 
 class _Protectd:
-    """A channel to protectd, which promises whatever its messages can carry."""
+    """A channel to protectd with success for every message."""
 
     def unary_unary(self, *_: object, **__: object) -> Callable[..., Awaitable[object]]:
         return self._call
@@ -138,7 +138,7 @@ class _Protectd:
 
 
 class _Around:
-    """The API server with one claim, the slice, and those who are told of refusals."""
+    """The API server with a claim, the slice, and the recipients of refusals."""
 
     def __init__(self, claim: dict[str, Any]) -> None:
         self._claim = claim
@@ -157,7 +157,7 @@ class _Around:
 
 
 def prepare(claim: dict[str, Any]) -> kubelet.NodePrepareResourceResponse:
-    """The answer to the kubelet that prepares the claim.  Any exception: a bug."""
+    """The answer to the kubelet that prepares the claim.  Any exception is a bug."""
 
     async def run() -> Any:
         around, channel = _Around(claim), _Protectd()
@@ -180,7 +180,7 @@ def prepare(claim: dict[str, Any]) -> kubelet.NodePrepareResourceResponse:
 
 
 def main(seconds: float) -> None:
-    """Try claims for so long; the first failure is shown in its smallest form, and raised."""
+    """Try claims for the given seconds; raises the first failure in its smallest form."""
     logging.disable()  # refusals are no news
     end, rounds = time.monotonic() + seconds, 0
     while time.monotonic() < end:

@@ -1,6 +1,6 @@
-"""Fuzzes all that a registry, or a worker that talks to one, can have the daemon and its workers read.
+"""Fuzzes all data that a registry, or a worker with a registry, can send to the daemon and its workers.
 
-The properties are those of the tests. Each has its share of the time, and is tried with new random seeds.
+The properties are the tests' own. Each property has its share of the time, and new random seeds.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from hypothesis import seed
 
-from tests.unit.images import test_images_fuzz as documents
-from tests.unit.images.registry import test_images_challenge as challenge
-from tests.unit.images.registry import test_images_exchange as exchange
-from tests.unit.images.registry import test_images_manifests as manifests
+from tests.unit.images.registry import test_exchange as exchange
+from tests.unit.images.registry import test_manifests as manifests
+from tests.unit.images.registry import test_reading_fuzz as documents
+from tests.unit.images.registry.conversation import test_challenge as challenge
 
 PROPERTIES: tuple[Callable[..., None], ...] = (
     challenge.test_any_header_gives_tokens_as_names,
@@ -32,7 +32,7 @@ _WITH_FOLDER = documents.test_mangled_hosts_files
 
 
 def main(seconds: float) -> None:
-    """Raises what a property raises, after hypothesis has made its example small."""
+    """Raises the exception of a property, after hypothesis has made its example small."""
     for tried in PROPERTIES:
         until, rounds = time.monotonic() + seconds / len(PROPERTIES), 0
         while time.monotonic() < until:

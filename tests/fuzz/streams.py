@@ -1,7 +1,7 @@
 """Fuzzes exec, attach and port-forward, from a client's bytes to the process or the connection in the zone.
 
-A session is a client's frames, some of which are wrong, with flipped bits, in pieces of any size.  It ends by
-itself or as ``ClientGone``, with bounded memory and bounded answers.
+A session is a client's frames, some of them wrong, with flipped bits, in pieces of any size.  Each session
+ends normally or as ``ClientGone``, with bounded memory and bounded answers.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 LIMIT = 4096
 _PER_CHUNK = 256
-"""Bytes accounted for a chunk of input, at most, beside its data."""
+"""Maximum bytes accounted for a chunk of input, beside its data."""
 _MESSAGE = 50_000
 _PATIENCE = 60.0
 _ROUND = 500
 
 
 class Script:
-    """A client that sends these pieces and closes; it hangs up if nothing more is read."""
+    """A client that sends the pieces and closes; if the server reads no more, the client hangs up."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._pieces = list(pieces)
@@ -76,7 +76,7 @@ async def lazy(command: Command) -> ExitStatus:
 
 
 class Swallowing:
-    """A process that takes all its input, and ends with it."""
+    """A process that takes all its input, and ends at the end of the input."""
 
     def __init__(self) -> None:
         self._ended = asyncio.Event()
@@ -97,14 +97,14 @@ class Swallowing:
 
 
 async def terminal(command: Command) -> ExitStatus:
-    """A command with a terminal, whose input is copied as in a zone's."""
+    """A command with a terminal; the input is copied as in a zone."""
     process: Any = Swallowing()
     return ExitStatus(await copy_streams(process, command, stdin=True, tty=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A client's bytes in pieces, and the job that they are for."""
+    """A client's bytes in pieces, and their job."""
 
     pieces: tuple[bytes, ...]
     job: Callable[[], StreamJob]
@@ -112,7 +112,7 @@ class Session:
 
 
 def serve(session: Session) -> None:
-    """Serve the client to its end.  AssertionError, or any other exception: a bug."""
+    """Serve the client to its end.  AssertionError, or any other exception, is a bug."""
 
     async def run() -> None:
         wire = Script(session.pieces)
@@ -197,7 +197,7 @@ def _websocket(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def _pieces(draw: st.DrawFn, data: bytes) -> tuple[bytes, ...]:
-    """The bytes, some of them changed, cut anywhere."""
+    """The bytes with random changes, cut at random places."""
     changed = bytearray(data + draw(st.binary(max_size=40)))
     for _ in range(draw(st.integers(0, 3)) if changed else 0):
         changed[draw(st.integers(0, len(changed) - 1))] ^= 1 << draw(st.integers(0, 7))
@@ -221,7 +221,7 @@ def sessions(draw: st.DrawFn) -> Session:
 
 
 def main(seconds: float) -> None:
-    """Try sessions for so long; the first failure is shown in its smallest form, and raised."""
+    """Try sessions for the given seconds; raises the first failure in its smallest form."""
     end, rounds = time.monotonic() + seconds, 0
     while time.monotonic() < end:
 

@@ -1,10 +1,10 @@
 """Mutation testing: ``python -m tests.mutation --seed N [--sample 60] [--paths protect daemonkit]``.
 
-A seeded random sample of small changes to the product is applied in copies of the tree, one at a time.  A
-first run of the tests with probes says which tests execute the place of each.  Those run on each mutant until
-one of them fails: the unit tests, then mypy, then (as root, with ``--root``) the tiers that run real daemons.
-Printed are the mutants that nothing noticed, with their diffs.  Some of them change no behaviour: that is for
-a person to judge.
+The program applies a seeded random sample of small changes to copies of the product, one change at a time.  A
+first run with probes finds the tests that execute the place of each change.  These tests run on each mutant
+until a test fails: the unit tests, then mypy, then (as root, with ``--root``) the tiers with real daemons.
+The program prints unnoticed mutants with their diffs.  A person has to judge, because some mutants change no
+behaviour.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ PATHS = ("cri", "protect", "daemonkit")
 UNIT = ("tests/unit",)
 ROOTED = ("tests/contract", "tests/zone", "tests/integration", "tests/hostile", "tests/conformance")
 _MOST_IDS = 200
-"""More tests than that are named by their files."""
+"""Beyond this number tests are named by their files."""
 _MOST_ROOT = 24
-"""Tests with daemons take seconds each: so many, spread over the files, stand for all."""
+"""Tests with daemons take seconds each: a sample of this size, spread over the files, stands for all."""
 _LIMIT = 300.0
-"""Seconds for the tests of one mutant in one tier."""
+"""Seconds for the tests of a mutant in one tier."""
 _TEST_LIMIT = 60
 
 
 @dataclass(slots=True)
 class Result:
-    """What came of a mutant; ``noticed`` names the tier."""
+    """Result for a mutant; ``noticed`` names the tier."""
 
     mutant: Mutant
     diff: str
     noticed: str = ""
     cut_short: bool = False
-    """The tests took too long, and no test failed until then."""
+    """The tests took too long, and no test had failed."""
     reached: set[str] = field(default_factory=set)
 
 
@@ -92,7 +92,7 @@ class Workplace:
             self._free.put(Scratch.copy(folder / f"copy{number}"))
 
     def tier(self, name: str, results: Mapping[int, Result], tests: Sequence[str]) -> None:
-        """Try those that no tier before has noticed."""
+        """Try the mutants that no earlier tier has noticed."""
         left = {number: one for number, one in results.items() if not one.noticed}
         _progress(f"{name}: which tests reach {len(left)} mutants")
         instrumented = Scratch.copy(self._folder / name)
@@ -156,7 +156,7 @@ def _try(tier: str, scratch: Scratch, result: Result, reaching: set[str], every:
 
 
 def spread(tests: Iterable[str], most: int) -> list[str]:
-    """Choose at most so many tests, from as many files as possible."""
+    """Choose at most the given number of tests, from as many files as possible."""
     files: dict[str, list[str]] = {}
     for test in sorted(tests):
         files.setdefault(test.partition("::")[0], []).append(test)

@@ -1,4 +1,4 @@
-"""Small changes to Python source: what they can be, and where."""
+"""Small changes to Python source: kinds and places."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
 SILENT = ("log.", "logging.", "checkpoint(", "declare(", "warnings.")
-"""Statements without an effect that a caller could see begin so."""
+"""First words of statements without an effect for a caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change: the bytes from ``start`` to ``stop`` of the file become ``text``."""
+    """One change: ``text`` replaces the bytes from ``start`` to ``stop`` of the file."""
 
     path: Path
     """From the top of the tree."""
@@ -45,7 +45,7 @@ class Mutant:
 
 
 def mutants(path: Path, source: bytes) -> list[Mutant]:
-    """Every mutant of a file, in the order of its text."""
+    """Every mutant of a file, in the order of the source."""
     tree = ast.parse(source)
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -94,7 +94,7 @@ Node = ast.stmt | ast.expr
 
 
 def _changes(node: Node) -> Iterator[tuple[Node, str, str]]:
-    """What is replaced, the kind of change, and by what."""
+    """The replaced node, the kind of change, and the new text."""
     if isinstance(node, ast.If | ast.While):
         yield node.test, "condition", f"not ({ast.unparse(node.test)})"
     elif isinstance(node, ast.stmt):
@@ -138,7 +138,7 @@ def _of_expression(node: ast.expr) -> Iterator[tuple[str, str]]:
 
 
 def _swapped(statement: str, value: ast.expr) -> Iterator[tuple[str, str]]:
-    """The first two arguments of the call that is returned or raised."""
+    """The first two arguments of a call in a return or raise statement."""
     match value:
         case ast.Call(args=[first, second, *rest]) if ast.dump(first) != ast.dump(second):
             if not any(isinstance(one, ast.Starred) for one in (first, second)):

@@ -1,4 +1,4 @@
-"""Which tests execute which mutant: a copy of the tree in which each mutant's place says so when it runs."""
+"""Finds the tests that execute each mutant's place: each place in a copy of the tree reports execution."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _seen: set[tuple[int, str]] = set()
 
 
 def hit(number: int) -> None:
-    """Run by the instrumented tree, its daemons included: those have the test in their environment."""
+    """Run by the instrumented tree and its daemons: the daemons have the test's name in their environment."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
     if (number, test) in _seen or FILE not in os.environ:
         return
     _seen.add((number, test))
-    # A process may see another file system, or be allowed no file of that size.
+    # A process may see another file system, or have a limit on the size of files.
     with contextlib.suppress(OSError), open(os.environ[FILE], "r+b", buffering=0) as file:
         fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
         file.write(f"{number} {test}\n".encode())
 
 
 def hits(file: Path) -> Mapping[int, set[str]]:
-    """The tests that have run each mutant's place; ``""`` stands for all, as for what an import runs."""
+    """The tests that have run each mutant's place; ``""`` stands for all, as for places of an import."""
     found: dict[int, set[str]] = defaultdict(set)
     for line in file.read_text().splitlines():
         number, _, test = line.partition(" ")
@@ -55,7 +55,7 @@ Place = tuple[list[ast.stmt], int]
 
 
 def _statement(tree: ast.Module, line: int) -> Sequence[Place]:
-    """The innermost statement of a function at this line."""
+    """The innermost statement of a function at the line."""
     found: list[Place] = []
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -67,7 +67,7 @@ def _statement(tree: ast.Module, line: int) -> Sequence[Place]:
 
 
 def _users(tree: ast.Module, line: int) -> Sequence[Place]:
-    """The places that use a statement run by an import: functions that use its name, else the import."""
+    """The places that use a statement of the import: functions with its name, else the import."""
     statement = next((one for one in tree.body if _at(one, line)), None)
     names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} if statement else set()
     if isinstance(statement, ast.ClassDef):

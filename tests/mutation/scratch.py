@@ -1,4 +1,4 @@
-"""Copies of the tree, in which mutants are tried."""
+"""Copies of the tree for trying mutants."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.mutation.probes import FILE, instrument
 ROOT = Path(__file__).resolve().parents[2]
 _NOT_COPIED = (".venv", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis")
 _FAILED, _NO_TESTS = 1, 5
-"""Exit codes of pytest: some failed, there were none."""
+"""Exit codes of pytest: failed tests, no tests."""
 TOO_LONG = -1000
 INSTRUMENTED_CHECKS = "tests/checks/test_checks.py"
-"""Of the source itself, which a probe changes."""
+"""Tests of the source text itself, which a probe changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Scratch:
     def pytest(
         self, arguments: Sequence[str], timeout: float | None, more: Mapping[str, str] | None = None
     ) -> tuple[int, str]:
-        """The exit code and what it said; ``TOO_LONG`` when it takes longer."""
+        """Exit code and output; ``TOO_LONG`` after the deadline."""
         command = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider", *arguments]
         return self.run(command, timeout, more)
 

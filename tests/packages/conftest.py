@@ -18,7 +18,7 @@ LATER = "99.0"
 
 @pytest.fixture(scope="session")
 def packages() -> Path:
-    """The folder of the packages of this checkout; made anew, unless some are there."""
+    """The folder of this checkout's packages; built if the folder has none."""
     if not list(BUILT.glob("*.deb")):
         subprocess.run(["make", "--silent", "deb"], cwd=ROOT, check=True)
     return BUILT

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,26 +15,27 @@ from tests.support.waiting import block_until
 
 _BOOT = Path(__file__).parent / "boot.sh"
 _DEADLINE = 120.0
-_PERIOD = 0.1
-# What would change this kernel, or wait for devices.
+# Units that would change this kernel, or wait for devices.
 _MASKED = ("systemd-sysctl", "systemd-modules-load", "systemd-udevd", "systemd-timesyncd", "console-getty")
 
 
 class Machine:
-    """One such tree; ``boot`` makes it a running system, whose programs ``run`` runs."""
+    """A tree of Debian; ``boot`` makes a running system, and ``run`` runs programs in the system."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, *command: str, fails: bool = False, seconds: float = 300.0) -> str:
-        """Standard output and error of a program in it; AssertionError: it failed, or did not (``fails``)."""
+        """Standard output and error of a program in the machine. AssertionError: the program failed, or with
+        ``fails`` succeeded.
+        """
         done = trees.run([*self._enter(), *command], seconds)
         assert bool(done.returncode) is fails, f"{' '.join(command)}: {done.returncode}\n{done.stdout}"
         return done.stdout
 
     def files(self) -> dict[str, str]:
-        """Each file's kind and the target of each link, but of what lives for one boot."""
+        """Kind of each file and target of each link, without the files of a single boot."""
         found = {}
         for folder, names, files in os.walk(self.root):
             here = Path(folder)
@@ -48,7 +48,7 @@ class Machine:
         return found
 
     def boot(self) -> None:
-        """Boot; returns when systemd has started everything, or says what it could not start."""
+        """Boot; returns when systemd has started everything. AssertionError: the units that did not start."""
         for unit in _MASKED:
             link = self.root / "etc/systemd/system" / f"{unit}.service"
             link.unlink(missing_ok=True)
@@ -64,7 +64,7 @@ class Machine:
         self._process = None
 
     def close(self) -> None:
-        """End it, in order or not, and remove its control groups and its tree."""
+        """End the machine, in order or not, and remove its control groups and its tree."""
         if self._process:
             self._process.kill()
             self._process.wait()
@@ -83,7 +83,7 @@ class Machine:
         block_until(succeeds, seconds, lambda: f"{what}; {self.run('journalctl', '-n', '80')}")
 
     def write(self, path: str, text: str) -> None:
-        """Write a file in it."""
+        """Write a file in the machine."""
         file = self.root / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -94,21 +94,23 @@ class Machine:
         return ("nsenter", f"--target={self._init()}", "--all", "--root", "--wd=/")
 
     def _init(self) -> int:
-        """The process that is 1 in it; AssertionError: it has ended."""
-        end = time.monotonic() + _DEADLINE
-        while True:
+        """The machine's process 1; AssertionError: the process has ended."""
+        found: list[int] = []
+
+        def begun() -> bool:
             assert self._process and self._process.poll() is None, "the machine has ended"
-            children = (
-                Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-            )
+            pid = self._process.pid
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             if children and Path(f"/proc/{children[0]}/comm").read_text() == "systemd\n":
-                return int(children[0])
-            assert time.monotonic() < end, "systemd does not begin"
-            time.sleep(_PERIOD)
+                found.append(int(children[0]))
+            return bool(found)
+
+        block_until(begun, _DEADLINE, "systemd does not begin")
+        return found[0]
 
 
 def _remove_group(folder: Path) -> None:
-    """Remove a control group, whose processes have been killed and may take a moment."""
+    """Remove a control group; its killed processes may take a moment."""
 
     def gone() -> bool:
         with suppress(OSError):

@@ -42,11 +42,11 @@ _CONTAINER = {
     "log_path": "box.log",
 }
 _STOPPED = "9d1aaa27d60140bd96365438aad20286"
-"""The journal's messages that a unit has been stopped (systemd.messages: SD_MESSAGE_UNIT_STOPPED)."""
+"""Message of the journal at the stop of a unit (systemd.messages: SD_MESSAGE_UNIT_STOPPED)."""
 
 
 class Debian(Protocol):
-    """A machine with systemd.  Its tree is at ``root`` until it is booted."""
+    """A machine with systemd.  Before the boot its tree is at ``root``."""
 
     @property
     def root(self) -> Path: ...
@@ -60,7 +60,9 @@ class Debian(Protocol):
         """Shut down in order."""
 
     def run(self, *command: str, fails: bool = False) -> str:
-        """Standard output and error of a program; AssertionError: it failed, or did not (``fails``)."""
+        """Standard output and error of a program.  AssertionError: the program failed, or with ``fails``
+        succeeded.
+        """
 
     def until(self, script: str, what: str) -> None:
         """Wait until a shell script succeeds."""
@@ -76,7 +78,7 @@ def put_packages(machine: Debian, packages: Path, to: str) -> None:
 
 
 def put_workload(machine: Debian) -> None:
-    """Copy crictl, an image, and what crictl and CNI go by, into the tree."""
+    """Copy crictl, an image, and the configuration of crictl and CNI into the tree."""
     found = shutil.which("crictl")
     if found is None:
         pytest.skip("crictl is not on PATH")
@@ -84,27 +86,25 @@ def put_workload(machine: Debian) -> None:
     machine.write("/etc/cni/net.d/10-pods.conflist", json.dumps(_NETWORK))
     machine.write("/pod.json", json.dumps(_POD))
     machine.write("/container.json", json.dumps(_CONTAINER))
-    (machine.root / "var/log/journal").mkdir(
-        parents=True, exist_ok=True
-    )  # what is said at a shutdown is kept
+    (machine.root / "var/log/journal").mkdir(parents=True, exist_ok=True)  # the journal of a shutdown is kept
     write_layout(machine.root / "image", build([busybox()], {"Cmd": ["sh"]}), "localhost/busybox:1")
 
 
 def main_pids(machine: Debian) -> dict[str, int]:
-    """Of the two daemons; 0: it does not run."""
+    """Process ids of both daemons; 0: not running."""
     show = ("systemctl", "show", "--property=MainPID", "--value")
     return {daemon: int(machine.run(*show, daemon)) for daemon in DAEMONS}
 
 
 @dataclass(frozen=True, slots=True)
 class NodeWithPod:
-    """``names``: the packages that the node has."""
+    """``names``: the packages of the node."""
 
     machine: Debian
     names: Sequence[str]
     box: str
     started: str
-    """When the container began, as CRI says it."""
+    """Start of the container in CRI's status."""
 
     @classmethod
     def begin(cls, machine: Debian, names: Sequence[str]) -> NodeWithPod:
@@ -116,8 +116,8 @@ class NodeWithPod:
         return cls(machine, names, box, _started(machine, box))
 
     def is_untouched(self) -> None:
-        """The container answers, and is the one that was started first."""
-        # xenpod-cri may wait a little before it connects to a protectd that is new.
+        """The container answers, and is the first container."""
+        # xenpod-cri may wait a little before it connects to a new protectd.
         self.machine.until(f"crictl exec {self.box} true", "an answer of the container")
         assert _started(self.machine, self.box) == self.started
 
@@ -128,7 +128,7 @@ class NodeWithPod:
         self._are_new(before)
 
     def survives_a_hang(self) -> None:
-        """A daemon that hangs is ended by the watchdog, and begins again."""
+        """The watchdog ends a hanging daemon, and systemd starts a new daemon."""
         machine = self.machine
         machine.run("systemctl", "restart", "protectd")  # its count of restarts begins anew
         hung = main_pids(machine)["protectd"]
@@ -141,7 +141,7 @@ class NodeWithPod:
         assert "watchdog" in machine.run("journalctl", "--unit=protectd", "--no-pager").lower()
 
     def survives_an_upgrade(self) -> None:
-        """Packages of a later version restart what runs."""
+        """Packages of a later version restart the daemons."""
         before = main_pids(self.machine)
         self._install_later()
         self._are_new(before)
@@ -181,7 +181,7 @@ def _started(machine: Debian, box: str) -> str:
 
 
 def _last_stops(machine: Debian, units: Sequence[str]) -> list[str]:
-    """These units in the order in which each was stopped the last time."""
+    """The units in the order of their last stop."""
     shown = machine.run("journalctl", "--output=json", "--output-fields=UNIT", f"MESSAGE_ID={_STOPPED}")
     stopped = [str(json.loads(line).get("UNIT")) for line in shown.splitlines() if line.startswith("{")]
     last = {unit: place for place, unit in enumerate(stopped)}

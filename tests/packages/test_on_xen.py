@@ -1,6 +1,6 @@
-"""A Debian on Xen, from its packages to its shutdown, as an operator has it: systemd is dom0's init.
+"""A Debian on Xen, from its packages to its shutdown, like an operator's machine: systemd is dom0's init.
 
-QEMU boots it in software emulation.  What GRUB would boot is taken from the menu that update-grub wrote.
+QEMU boots the machine in software emulation.  GRUB's choice comes from the menu of update-grub.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(7200)]
 
 NAMES = ("xenpod", "xenpod-guest", "xenpod-libxl")
 NEW = "/new"
-"""In the machine: the folder of the packages that are installed first."""
+"""In the machine: the folder of the first packages."""
 LACKS = {"clock": "no time server can be reached from QEMU"}
-"""What doctor finds on a node that was set up, and why it is so here."""
+"""Findings of doctor on a new node, with their reasons in this machine."""
 
 
 @pytest.fixture
@@ -65,12 +65,12 @@ def test_a_debian_becomes_a_node_and_its_pod_outlives_its_packages(
 
 
 def becomes_a_node(machine: NestedDebian) -> None:
-    """Set it up, have GRUB's choice booted, and find it healthy, with the units started by systemd."""
+    """Set the machine up, boot GRUB's choice, and find a healthy host with the units started by systemd."""
     shown = machine.run("xenpod-setup", "--dry-run")
     assert "GRUB_CMDLINE_XEN_DEFAULT" in shown
     machine.run("test", "-e", "/etc/default/grub.d/xenpod.cfg", fails=True)
     machine.run("xenpod-setup")
-    # In emulation a zone's kernel may take its time.
+    # In emulation a zone's kernel is slow.
     machine.run("sed", "-i", 's/^boot = .*/boot = "600s"/', "/etc/protect/protectd.toml")
     machine.run("crictl", "config", "--set", "timeout=600")
     entry = default_entry(machine.run("cat", "/boot/grub/grub.cfg"))

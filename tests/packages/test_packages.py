@@ -13,12 +13,12 @@ from tests.packages.story import LATER, UNITS, NodeWithPod, put_packages, put_wo
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 KERNEL = "6.1.0-99-amd64"
-# Logs, caches and indexes that packages of Debian leave wherever they are installed.
+# Logs, caches and indexes that packages of Debian leave at any installation.
 OTHERS = ("/var/log/", "/var/cache/", "/var/lib/dpkg/", "/var/lib/apt/", "/etc/ld.so.cache", "/.before")
 
 
 def install(machine: Machine, packages: Path, *names: str) -> None:
-    """Install packages of the folder, with what of Debian's they depend on."""
+    """Install packages of the folder, with their dependencies in Debian."""
     to = machine.root / "debs"
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir()
@@ -31,7 +31,7 @@ def install(machine: Machine, packages: Path, *names: str) -> None:
 
 
 def fake_kernel(machine: Machine) -> None:
-    """A kernel that has built in all that zones need."""
+    """A kernel with all drivers of zones built in."""
     modules = machine.root / "lib/modules" / KERNEL
     modules.mkdir(parents=True)
     names = (
@@ -43,7 +43,7 @@ def fake_kernel(machine: Machine) -> None:
 
 
 def on_the_fake(machine: Machine) -> None:
-    """Configure it as an operator without Xen would."""
+    """Configure the machine like an operator without Xen."""
     config = machine.root / "etc/protect/protectd.toml"
     config.write_text(config.read_text().replace('toolstack = "libxl"', 'toolstack = "fake"'))
     endpoint = "unix:///run/xenpod/cri.sock"
@@ -62,7 +62,7 @@ def test_installed_packages_work_and_purged_packages_leave_no_files(machine: Mac
     for command in ("protect", "protectd", "xenpod-cri", "xenpod-labels", "xenpod-dra"):
         assert "--" in machine.run(command, "--help")
     for unit in (*UNITS, "xenpod-dra", "xenpod-labels"):
-        # Nothing is started before the host is what its operator wants it to be.
+        # No unit starts before the operator has set up the host.
         machine.run("systemctl", "is-enabled", unit, fails=True)
     guest = machine.root / "usr/lib/xenpod/guest"
     assert [path.name for path in guest.glob("initramfs*")] == ["initramfs.cpio"]
@@ -83,7 +83,7 @@ def test_installed_packages_work_and_purged_packages_leave_no_files(machine: Mac
     assert left == set()
 
 
-def test_the_binding_is_built_for_the_headers_that_are_there(machine: Machine, packages: Path) -> None:
+def test_the_binding_is_built_for_the_installed_headers(machine: Machine, packages: Path) -> None:
     install(machine, packages, "xenpod", "xenpod-guest", "xenpod-libxl")
     python = "/usr/lib/xenpod/venv/bin/python3"
     path = machine.run(python, "-c", "from xenbind import _libxl; print(_libxl.__file__)").strip()
@@ -95,7 +95,7 @@ def test_the_binding_is_built_for_the_headers_that_are_there(machine: Machine, p
     assert module.stat().st_mtime_ns > built
     machine.run("apt-get", "remove", "-qy", "xenpod-libxl")
     assert not module.exists()
-    # Imports work without the binding; its first use says what is missing.
+    # Imports work without the binding; its first use names the missing part.
     machine.run(python, "-c", "import xenbind.domain")
 
 

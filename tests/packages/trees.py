@@ -12,10 +12,10 @@ ROOT = HERE.parents[1]
 KEPT = ROOT / "build" / "machine"
 SUITE = "bookworm"
 _SMALL = "systemd,systemd-sysv,dbus,iproute2,python3,zstd,crun"
-# GRUB for its menu alone: nothing boots by it, and it is installed nowhere.
+# GRUB makes its menu only: GRUB boots nothing, and is installed to no disk.
 _XEN_HOST = (
     *("linux-image-amd64", "xen-system-amd64", "grub-pc", "udev", "kmod"),
-    # What the packages of the project depend on: a dom0 in QEMU has no network.
+    # Dependencies of the project's packages: a dom0 in QEMU has no network.
     *("gcc", "libc6-dev", "libxen-dev", "python3-dev", "libseccomp2", "squashfs-tools-ng"),
     "containernetworking-plugins",
 )
@@ -32,17 +32,17 @@ def small(to: Path) -> None:
 
 
 def xen_host(to: Path) -> None:
-    """Unpack a Debian with its kernel, Xen and GRUB, as an operator has it before xenpod comes."""
+    """Unpack a Debian with its kernel, Xen and GRUB, like a machine before xenpod."""
     _unpack(_kept(f"{SUITE}-xen", _with_xen), to)
 
 
 def inside(root: Path) -> list[str]:
-    """The command that runs what follows it in a tree that is not booted."""
+    """A command that runs its arguments in a tree that is not booted."""
     return ["unshare", "--mount", "--fork", "--kill-child", str(HERE / "enter.sh"), str(root)]
 
 
 def run(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """Run it with the environment of a machine's programs; output and errors are one text."""
+    """Run the command with the environment of a machine's programs; output and errors are one text."""
     return subprocess.run(
         command,
         stdout=subprocess.PIPE,
@@ -64,7 +64,7 @@ def _unpack(archive: Path, to: Path) -> None:
 
 
 def _kept(name: str, make: Callable[[Path], None]) -> Path:
-    """The archive of a tree, which ``make`` makes where there is none."""
+    """The archive of a tree; ``make`` makes a missing archive."""
     archive = KEPT / f"{name}.tar"
     if not archive.exists():
         tree = KEPT / name
@@ -85,12 +85,12 @@ def _debootstrap(tree: Path) -> None:
 
 def _with_xen(tree: Path) -> None:
     small(tree)
-    # Where grub-pc is installed to is a question; here it is to no disk.
+    # grub-pc asks for a disk; here none.
     answer = "echo grub-pc grub-pc/install_devices_empty boolean true | debconf-set-selections"
     modules = tree / "usr/share/initramfs-tools/modules.d/machine"
     modules.parent.mkdir(parents=True)
     modules.write_text("virtio_pci\nvirtio_blk\next4\n")
-    # Not every driver that there is: in emulation the kernel takes half a minute to unpack them.
+    # Only the needed drivers: in emulation the kernel takes half a minute to unpack all drivers.
     settings = tree / "etc/initramfs-tools/conf.d/machine"
     settings.parent.mkdir(parents=True)
     settings.write_text("MODULES=list\n")

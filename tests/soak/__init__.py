@@ -1,1 +1,1 @@
-"""Pods without end and faults at random: whatever leaks is found by its growth."""
+"""Pods without end and random faults: a leak shows as growth."""

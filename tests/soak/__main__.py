@@ -1,11 +1,11 @@
 """Soak test: ``python -m tests.soak --pods 500``, or ``--pods 30 --nested`` for Xen in QEMU.
 
-Pods come and go, several at once, while faults happen at random: the toolstack fails (fake), zones die,
-daemons are killed.  Then nothing may be left of any pod.  In the second half no daemon is killed, and their
-memory, descriptors and threads may not grow.  The same seed draws the same faults, not at the same moments.
+Pods come and go, several at once, during random faults: the toolstack fails (fake), zones die, daemons are
+killed.  At the end no pod may leave anything.  In the second half no daemon is killed, and memory,
+descriptors and threads of the daemons may not grow.  An equal seed draws equal faults, at other moments.
 
-With ``--attackers`` kinds of tests/bench/attacks are beside the pods (fake only).  Then all is compared
-half a minute after the attackers have ended.
+With ``--attackers`` kinds of tests/bench/attacks run beside the pods (fake only).  The comparison is then
+half a minute after the end of the attackers.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tests.bench.attacks.kinds import KINDS
 from tests.soak import census
 from tests.soak.chaos import Chaos
 from tests.support.cri.cri_daemons import CriNode, in_step, pulled
+from tests.support.waiting import until
 from tests.xen import nested
 from tests.xen.qemu import Size
 from tools.localnode import registry
@@ -51,7 +52,7 @@ _SETTLED = 30.0
 
 @dataclass
 class Soak:
-    """One node, its image, and what came of its pods."""
+    """One node, its image, and the results of its pods."""
 
     node: CriNode
     client: Client
@@ -63,10 +64,10 @@ class Soak:
     kinds: Sequence[str] = ()
     outcomes: Counter[str] = field(default_factory=Counter)
     attacks: Counter[str] = field(default_factory=Counter)
-    """What came of the attackers' calls."""
+    """Results of the attackers' calls."""
 
     async def half(self, numbers: Iterator[int], at_once: int) -> None:
-        """Run these pods to their ends with faults, then without have everything removed."""
+        """Run the pods to their ends with faults; then remove everything without faults."""
         async with self._attacked():
             mischief = asyncio.create_task(self.chaos.run())
             try:
@@ -83,7 +84,7 @@ class Soak:
 
     @contextlib.asynccontextmanager
     async def _attacked(self) -> AsyncIterator[None]:
-        """While the block runs there are attackers of every kind, if there are to be any."""
+        """During the block attackers of every kind run, if any."""
         if self.attack is None:
             yield
             return
@@ -102,7 +103,7 @@ class Soak:
             await self._pod(number)
 
     async def _pod(self, number: int) -> None:
-        """A pod's life; a fault may end it at any step."""
+        """A pod's life; a fault may end the life at any step."""
         step = "run"
         try:
             pod = await self.client.run_pod(f"soak-{number}")
@@ -126,20 +127,20 @@ class Soak:
                 await self._remove(f"soak-{number}")
 
     async def _remove(self, name: str) -> None:
-        """A call that has failed may have made the pod all the same."""
+        """A failed call may still have made the pod."""
         for pod in (await self.client.runtime.ListPodSandbox(cri.ListPodSandboxRequest())).items:
             if pod.metadata.name == name:
                 await self.client.remove_pod(pod.id)
 
     async def _served_again(self) -> None:
-        """Wait until both daemons answer; they may be killed again meanwhile."""
+        """Wait until both daemons answer; a daemon may be killed again during the wait."""
         async with asyncio.timeout(_CLEAN):
             while True:
                 with suppress(grpc.aio.AioRpcError):
                     return await in_step(self.client)
 
     async def _clean(self) -> None:
-        """Have every pod removed, as the kubelet would, again and again; then nothing may be left."""
+        """Remove every pod, as the kubelet would, again and again; no leftovers are allowed."""
         async with asyncio.timeout(_CLEAN) as patience:
             try:
                 await self._served_again()
@@ -147,15 +148,17 @@ class Soak:
                     for pod in pods:
                         with suppress(grpc.aio.AioRpcError):
                             await self.client.remove_pod(pod)
-                while await asyncio.to_thread(census.left, self.node):  # noqa: ASYNC110 - the kernel's time
-                    await asyncio.sleep(0.5)
+                await until(self._empty, _CLEAN)
             except asyncio.CancelledError:
                 assert not patience.expired(), f"left: {census.left(self.node)}"
                 raise
 
+    async def _empty(self) -> bool:
+        return not await asyncio.to_thread(census.left, self.node)
+
 
 async def soak(folder: Path, pods: int, at_once: int, seed: int, attackers: str | None = None) -> list[str]:
-    """What has leaked."""
+    """Leaked objects."""
     xen = os.path.exists("/proc/xen/privcmd")
     node = CriNode(folder)
     if xen:
@@ -185,7 +188,7 @@ async def _both_halves(run: Soak, pods: int, at_once: int) -> list[str]:
     begun = time.monotonic()
     await run.half(itertools.islice(numbers, pods // 2), at_once)
     run.chaos.kills = False
-    # A daemon that has just been started has not yet done all that it will keep memory for.
+    # A new daemon has not yet allocated all of its lasting memory.
     warm = min(pods // 4, 50)
     await run.half(itertools.islice(numbers, warm), at_once)
     before = census.take(run.node)

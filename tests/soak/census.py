@@ -1,4 +1,4 @@
-"""What a node holds while nothing runs on it: by this leaks are found."""
+"""Objects of an idle node: a comparison finds leaks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Census:
         )
 
     def grown(self, before: Census) -> list[str]:
-        """What is more than it was, beyond what may be."""
+        """Growth beyond the permitted amounts."""
         pairs = (("protectd", before.protectd, self.protectd), ("xenpod-cri", before.cri, self.cri))
         return [
             f"{name}: {what} from {old} to {new}"
@@ -86,7 +86,7 @@ def left(node: CriNode) -> list[str]:
 
 
 def _below(store: Xenstore, place: str) -> dict[str, object]:
-    """All that is below a node: whose it was, and who wrote last, shows there."""
+    """All files below a node: an owner and the last writer are visible."""
     return {
         name: _below(store, f"{place}/{name}") or (store.read(f"{place}/{name}") or b"").decode()
         for name in store.list(place)

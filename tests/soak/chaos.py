@@ -30,7 +30,7 @@ _ROWS = (
 
 @dataclass
 class Chaos:
-    """Does something bad every few seconds.  ``kills``: also to the daemons, which are started again."""
+    """Causes a fault every few seconds.  ``kills``: also kills daemons, and starts them again."""
 
     node: CriNode
     random: Random
@@ -68,7 +68,7 @@ class Chaos:
                 *("xl", "destroy", str(victim)), stderr=asyncio.subprocess.DEVNULL
             )
             if await killing.wait():
-                return  # it was faster
+                return  # the pod was faster
         else:
             try:
                 os.kill(victim, signal.SIGKILL)

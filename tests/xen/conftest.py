@@ -1,4 +1,4 @@
-"""tests/xen/inside runs in dom0; all other tests here run outside, and boot a dom0."""
+"""tests/xen/inside runs in dom0; all other tests of the folder run outside, and boot a dom0."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ collect_ignore = ["test_nested.py"] if is_dom0() else ["inside"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the suites that the chosen tier does not have."""
+    """Leaves out suites outside the chosen tier."""
     tier = config.getoption("--xen")
     left_out = [item for item in items if (suite := _suite(item)) and tier not in suite.tiers]
     config.hook.pytest_deselected(items=left_out)

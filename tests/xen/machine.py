@@ -1,8 +1,8 @@
-"""Boots QEMU → Xen → dom0 and runs one command there, on the host's own files.
+"""Boots QEMU → Xen → dom0 and runs one command in dom0, on the host's own files.
 
-dom0 sees the host's root read-only under a tmpfs, with the checkout and the virtual environment that
-called in the same places; what the command writes is gone afterwards, but for the results folder
-(``/run/nested/results`` in dom0).  Software emulation is enough; hardware support is not used.
+dom0 sees the host's root read-only under a tmpfs, with the caller's checkout and virtual environment at the
+same paths.  Written files vanish at the end, except for the results folder (``/run/nested/results`` in
+dom0).  Software emulation is enough; hardware support is not used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.xen.snapshot import Snapshot
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HIDDEN = tuple(Path(name) for name in ("/proc", "/sys", "/dev", "/run"))
-"""Folders of the host that dom0 covers with its own."""
+"""Folders of the host that dom0 covers with its own folders."""
 
 SHARE = Path("/run/nested")
 """In dom0: the folder shared with the host."""
@@ -36,7 +36,7 @@ SHARE = Path("/run/nested")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``status`` is the command's exit code, or None when it did not end (``cause`` says why)."""
+    """``status`` is the command's exit code, or None for a command without an end (``cause``)."""
 
     status: int | None
     cause: str
@@ -93,7 +93,7 @@ def run(
 
 @contextmanager
 def _relayed(log: Path) -> Iterator[int]:
-    """A pipe whose content goes to our standard output and to ``log`` as it comes."""
+    """A pipe with output to our standard output and to ``log``, without delay."""
     source, target = os.pipe()
 
     def relay() -> None:
@@ -165,12 +165,12 @@ def _outcome(job: Path, cause: str, qemu_status: int, seconds: float, console: P
 
 
 def zone_kernel() -> Path:
-    """The zones' kernel here: Debian's, with 9p and volumes, also needed by dom0's."""
+    """The zones' kernel: Debian's, with 9p and volumes, needed by dom0 too."""
     return find_parts().kernel
 
 
 def small_kernel() -> Path:
-    """For guests without volumes: Debian's cloud kernel, which boots faster."""
+    """For guests without volumes: Debian's cloud kernel with its faster boot."""
     kernels = sorted(Path("/boot").glob("vmlinuz-*-cloud-amd64"), key=version_key)
     if not kernels:
         raise NotInstalled("nested Xen needs a Debian package: apt-get install linux-image-cloud-amd64")
@@ -178,5 +178,5 @@ def small_kernel() -> Path:
 
 
 def is_dom0() -> bool:
-    """Whether this very process runs in a dom0 with a control interface."""
+    """True if this process runs in a dom0 with a control interface."""
     return os.path.exists("/proc/xen/privcmd") and "control_d" in Path("/proc/xen/capabilities").read_text()

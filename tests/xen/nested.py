@@ -1,4 +1,4 @@
-"""Runs a program of the tests again within dom0, on a machine booted for it."""
+"""Runs a program of the tests again within dom0, on a new machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.xen.qemu import Size
 
 
 def run_module(name: str, *arguments: str, deadline: float, size: Size | None = None) -> int:
-    """``python -m <name>`` in dom0: its exit status; 1 if it did not end within ``deadline`` seconds."""
+    """``python -m <name>`` in dom0: its exit status; 1 after ``deadline`` seconds."""
     prepare.guest_parts()
     command = [sys.executable, "-m", name, *arguments]
     with tempfile.TemporaryDirectory(prefix="xenpod-nested-") as folder:

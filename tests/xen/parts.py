@@ -1,4 +1,4 @@
-"""The installed pieces that nested Xen is made of: QEMU, the hypervisor, the dom0 kernel, busybox."""
+"""The installed parts of nested Xen: QEMU, the hypervisor, the dom0 kernel, busybox."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MODULES = Path("/lib/modules")
 
 
 class NotInstalled(Exception):
-    """Something nested Xen needs is not on this machine; the text names the Debian package."""
+    """A missing part of nested Xen; the text names the Debian package."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a boot. ``hypervisor`` is gzipped, as Debian ships it."""
+    """The parts of a boot. ``hypervisor`` is gzipped, as in Debian's package."""
 
     qemu: Path
     hypervisor: Path
@@ -27,7 +27,7 @@ class Parts:
 
 
 def find_parts(boot: Path = BOOT, modules: Path = MODULES) -> Parts:
-    """Find the newest installed pieces; :class:`NotInstalled` names the packages that are missing."""
+    """Find the newest installed parts; :class:`NotInstalled` names the missing packages."""
     absent: list[str] = []
     qemu = shutil.which("qemu-system-x86_64")
     if qemu is None:
@@ -62,5 +62,5 @@ def version_key(path: Path) -> list[int]:
 
 
 def _suits_dom0(modules: Path) -> bool:
-    """The cloud kernel has no 9p, by which dom0 reaches the host's files."""
+    """The cloud kernel has no 9p, the file system for dom0's view of the host."""
     return (modules / "modules.dep").exists() and any(modules.glob("kernel/net/9p/9pnet_virtio.ko*"))

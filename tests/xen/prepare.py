@@ -19,7 +19,7 @@ def guest_parts() -> None:
 
 
 def peer_guest(folder: Path) -> Path:
-    """The initramfs of the guest that tests of the binding boot."""
+    """The initramfs of the guest in tests of the binding."""
     return guest_image.build(_version(small_kernel()), folder)
 
 

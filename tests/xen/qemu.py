@@ -1,4 +1,4 @@
-"""QEMU's arguments for a machine that boots Xen: features of its processor, and its boot."""
+"""QEMU's arguments for a machine with Xen: features of its processor, and its boot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """``xen``: unpacked, as QEMU needs it; each program has its command line beside it."""
+    """``xen``: unpacked for QEMU; each program has its command line beside its path."""
 
     xen: Path
     xen_words: str
@@ -30,7 +30,9 @@ class Boot:
 
 
 def arguments(qemu: Path, boot: Boot, size: Size, console: Path) -> list[str]:
-    """The command; it ends with the calling process. ``console``: the file for Xen's and dom0's output."""
+    """The command; its process ends with the calling process. ``console``: the file for Xen's and dom0's
+    output.
+    """
     return [
         *("setpriv", "--pdeathsig", "KILL"),  # the machine must not outlive us, however we end
         *(str(qemu), "-nodefaults", "-display", "none", "-no-reboot", "-no-user-config"),

@@ -46,7 +46,7 @@ def end_in_order() -> None:
 
 
 def report(outcome: machine.Outcome) -> int:
-    """Our exit code; why, and the end of dom0's console, when it is not 0."""
+    """Our exit code; if not 0, also the cause and the end of dom0's console."""
     if outcome.status != 0:
         _show(outcome)
     return FAILED if outcome.status is None else outcome.status

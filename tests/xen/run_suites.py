@@ -33,7 +33,7 @@ def _run(suite: Suite, results: Path) -> int:
     command += [
         f"--junitxml={results / suite.name}.xml",
         f"--basetemp=/var/tmp/{suite.name}",
-        f"--timeout={suite.deadline}",  # in emulation one test may take as long as most suites elsewhere
+        f"--timeout={suite.deadline}",  # in emulation a single test may take as long as most suites elsewhere
         *suite.arguments,
     ]
     with (results / f"{suite.name}.log").open("wb") as log:
@@ -64,7 +64,7 @@ def _xl(*words: str) -> str:
 
 
 def _wait(pytest: subprocess.Popen[bytes], deadline: float) -> int:
-    """Its exit code; after the deadline it is interrupted, and still reports its failures so far."""
+    """The exit code; after the deadline pytest is interrupted, and still reports its failures."""
     try:
         return pytest.wait(deadline)
     except subprocess.TimeoutExpired:

@@ -1,8 +1,8 @@
-"""The checkout and Python as dom0 runs them: squashfs images of this moment, on block devices.
+"""The checkout and Python for dom0: squashfs images of the present state, on block devices.
 
-dom0 could read them over 9p, as it does the rest of the host's files.  But Python opens thousands of small
-files, each a dozen round trips in emulation; and a file that changes on the host meanwhile would be read
-half old and half new.
+dom0 could read the files over 9p, like the rest of the host's files.  But Python opens thousands of small
+files, each with a dozen round trips in emulation; and a file with changes on the host during the run would be
+read half old and half new.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _STDLIB_WITHOUT = ("site-packages", "test", "idlelib", "ensurepip", "tkinter", "
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """``path`` at this moment; dom0 sees the content of ``file`` there, and may change its own view."""
+    """The present content of ``path``; dom0 sees the content of ``file`` at its path, and may change its own
+    view.
+    """
 
     path: Path
     file: Path
@@ -30,7 +32,7 @@ def build(checkout: Path, folder: Path) -> list[Snapshot]:
     images = [_squash(checkout, folder / "checkout.squashfs", _CHECKOUT_WITHOUT)]
     environment = Path(sys.prefix)
     if environment == Path(sys.base_prefix):
-        return images  # no virtual environment: the packages are wherever they are, and come over 9p
+        return images  # no virtual environment: the packages are at any path, and come over 9p
     if not environment.is_relative_to(checkout):
         images.append(_squash(environment, folder / "environment.squashfs", ()))
     stdlib = Path(sysconfig.get_path("stdlib"))
@@ -39,7 +41,7 @@ def build(checkout: Path, folder: Path) -> list[Snapshot]:
 
 
 def _squash(path: Path, file: Path, without: tuple[str, ...]) -> Snapshot:
-    """Uncompressed: reading costs more in emulation than writing does here."""
+    """Uncompressed: in emulation reading costs more than writing on the host."""
     options = ["-noappend", "-quiet", "-no-progress", "-noI", "-noD", "-noF", "-noX"]
     if without:
         options += ["-e", *without]

@@ -1,7 +1,7 @@
-"""Suites that run in dom0, with their usual durations.
+"""Suites for dom0, with their usual durations.
 
-``make test`` is to take at most 20 minutes, and each long suite has two parts: tests for every change, and
-the rest, for ``make test-xen``.  The first part has the tests selected by its ``-k``, the second all others.
+``make test`` may take at most 20 minutes, and each long suite has two parts: tests for every change, and the
+rest, for ``make test-xen``.  The first part has the tests of its ``-k``, the second part all others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _IOMMU = (
     *("-blockdev", "driver=null-co,node-name=spare,size=16777216,read-zeroes=on"),
     *("-device", "nvme,serial=spare,drive=spare,addr=0x10"),
 )
-"""A machine with an IOMMU, and an unused function that can be reset by itself."""
+"""A machine with an IOMMU, and an unused function with its own reset."""
 _EVERY, _FULL = frozenset({"quick", "full"}), frozenset({"full"})
 _PVH = "paused or crash or seen or spliced or clock"
 """Tests whose result may depend on the mode."""
@@ -34,12 +34,12 @@ _CONTRACT_FIRST = (
     "mark or paused or frees_everything or own_will or by_a_crash or comes_and_goes or beside "
     "or spliced_interface or connection_replaces or after_a_restart or nobody_watched"
 )
-"""A domain's life, its end, a disk, an interface, its channel, and recovery of all of them."""
+"""A domain's life and end, a disk, an interface, the channel, and recovery of all parts."""
 _STORY_FIRST = "remove[xenpod] or both_daemons_killed"
 """A pod from run to remove, and the daemons' death."""
 _BINDING = ("tests/xen/inside/test_binding.py",)
 _BINDING_FIRST = "physical or ends or errors or failed_create or xenstore or disks or bytes"
-"""What libxl's structures, events and errors become, xenstore, and a vchan."""
+"""libxl's structures, events and errors in Python, xenstore, and a vchan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +49,16 @@ class Suite:
     name: str
     arguments: tuple[str, ...]
     seconds: float
-    """Usual duration beside a second such machine; after several times this duration it is ended."""
+    """Usual duration beside a second machine; after several times this duration the suite is ended."""
     environment: Mapping[str, str] = field(default_factory=dict)
     hypervisor: str = ""
-    """More words for Xen's command line, on a machine of its own."""
+    """Further words for Xen's command line, on a separate machine."""
     hardware: tuple[str, ...] = ()
-    """More arguments for QEMU, on a machine of its own."""
+    """Further arguments for QEMU, on a separate machine."""
     store: str = "xenstored"
-    """The Xenstore program. Another program gets its own machine."""
+    """The Xenstore program.  Another program gets its own machine."""
     tiers: frozenset[str] = _FULL
-    """``--xen`` settings that include it: ``make test`` is quick, ``make test-xen`` full."""
+    """``--xen`` settings with the suite: ``make test`` is quick, ``make test-xen`` full."""
 
     @property
     def wants_own_machine(self) -> bool:
@@ -66,7 +66,7 @@ class Suite:
 
     @property
     def deadline(self) -> float:
-        """Seconds until it has failed."""
+        """Seconds until the suite has failed."""
         return 120 + 5 * self.seconds
 
 

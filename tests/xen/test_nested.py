@@ -40,7 +40,7 @@ class Runs:
 
 @pytest.fixture(scope="session")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runs]:
-    """Results of each suite wanted by this run of pytest, by name."""
+    """Results of each suite of this run of pytest, by name."""
     try:
         find_parts()
         machine.small_kernel()
@@ -77,7 +77,7 @@ def _run(suites: Sequence[Suite], folder: Path) -> Runs:
 
 
 def _wanted(items: Sequence[pytest.Item]) -> list[Suite]:
-    """The suites that this run has not deselected."""
+    """The suites of this run, without deselected suites."""
     names = {item.name for item in items}
     return [suite for suite in SUITES if f"test_in_dom0[{suite.name}]" in names]
 
@@ -134,7 +134,7 @@ def test_the_command_s_exit_code_and_output_come_back(tmp_path: Path) -> None:
     assert not Path("/changed-in-dom0-only").exists()
 
 
-def test_a_machine_that_hangs_is_switched_off(tmp_path: Path) -> None:
+def test_a_hanging_machine_is_switched_off(tmp_path: Path) -> None:
     try:
         outcome = machine.run(["true"], folder=tmp_path, deadline=1.0)
     except NotInstalled as error:

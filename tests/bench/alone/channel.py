@@ -16,13 +16,14 @@ from protect.channel.link import Link
 from protect.stdio.log import WorkloadLog
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.agent.link_owner import LIST, Owner, create
+from tests.support.waiting import until
 
 SIZE = 64 << 20
 CALLS = 5000
 
 
 async def throughput(line: int, directory: Path) -> str:
-    """Lines of one length, of one container's stdout."""
+    """Lines of equal length, of one container's stdout."""
     agent, owner = SimAgent(), Owner()
     link = Link("bench", agent.dial, owner)
     await link.open(5)
@@ -34,8 +35,7 @@ async def throughput(line: int, directory: Path) -> str:
     began, cpu = time.perf_counter(), time.process_time()
     link.output(created.stdout_stream, log.stdout)
     agent.write(created.stdout_stream, b"")
-    while not log.stdout.finished:  # noqa: ASYNC110 - the log has no event for it
-        await asyncio.sleep(0.005)
+    await until(lambda: log.stdout.finished)
     wall, cpu = time.perf_counter() - began, time.process_time() - cpu
     await link.close()
     await log.close()
@@ -45,7 +45,7 @@ async def throughput(line: int, directory: Path) -> str:
 
 
 async def calls() -> str:
-    """One call after another."""
+    """Calls in sequence."""
     agent, owner = SimAgent(), Owner()
     link = Link("bench", agent.dial, owner)
     await link.open(5)

@@ -1,11 +1,11 @@
-"""What the DRA drivers of a large cluster ask of its API server: writes a second, and bytes of slices.
+"""Requests of a large cluster's DRA drivers to its API server: writes a second, and bytes of slices.
 
 ``python -m tests.bench.alone.dra_scale`` runs the product's own keeper of slices for each of 5,000 nodes,
-with pods that come and go, against a model of the API server, in virtual time: a timer's end comes when
-nothing else is left to do, so that minutes of a cluster take as long as their work takes; the processes
-of ``--jobs`` share the nodes, which do not wait for each other.  Requests take
-10 ms of virtual time.  What the model counts is what the keeper sends; what the API server makes of it
-(storage, watchers), and what Kubernetes itself asks for each pod and claim, it does not model.
+with pods that come and go, against a model of the API server, in virtual time: a timer ends as soon as no
+other work is left, and minutes of a cluster take as long as their work.  The processes of ``--jobs`` share
+the nodes, because nodes do not wait for each other.  Requests take 10 ms of virtual time.  The model counts
+the keeper's requests; the API server's own work (storage, watchers), and Kubernetes' own requests for each
+pod and claim, are not in the model.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ GIB = 1 << 30
 _NODE = 256 * GIB
 _POD = 512 << 20
 _LIFETIME = 60.0
-"""Seconds that a pod lives, on average."""
+"""Average lifetime of a pod, in seconds."""
 _PLACING = 0.2
-"""Seconds from a claim's finding a device to its preparation: scheduler and kubelet."""
+"""Seconds from a claim's allocation to its preparation: scheduler and kubelet."""
 _LATENCY = 0.01
 _ATTRIBUTES: Mapping[str, str | int | bool] = {
     "toolstack": "libxl",
@@ -58,7 +58,7 @@ _ATTRIBUTES: Mapping[str, str | int | bool] = {
 
 
 class _NoFiles(selectors.SelectSelector):
-    """Waits for nothing: it sets the clock on by the time that it would have waited."""
+    """Does not wait: a select sets the clock forward by its timeout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def virtually(main: Coroutine[Any, Any, None]) -> float:
-    """Run it in virtual time: the seconds that have passed there."""
+    """Run a coroutine in virtual time; returns the virtual seconds."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(main)
         return runner.get_loop().time()
@@ -91,10 +91,10 @@ def virtually(main: Coroutine[Any, Any, None]) -> float:
 
 @dataclass
 class ModelServer:
-    """The slices, and what was asked for them.
+    """The slices, and counts of their requests.
 
-    ``shared``: claims can share a device here.  ``away``: it refuses everything now.  ``told``: those who
-    watch the slice of a node.
+    ``shared``: claims can share a device.  ``away``: the server refuses everything.  ``told``: the watchers
+    of a node's slice.
     """
 
     shared: bool
@@ -113,7 +113,7 @@ class ModelServer:
         return f"uid-of-{node}"
 
     async def shares_capacity(self, trial: NodeSlice) -> bool:
-        await self._asked(self.reads)  # a dry run: nothing is stored, nobody is told
+        await self._asked(self.reads)  # a dry run: the server stores nothing and informs no watcher
         return self.shared
 
     async def slice(self, name: str) -> Document | None:
@@ -148,7 +148,7 @@ class ModelServer:
 
 
 class SimulatedNode:
-    """A node's keeper, the ledger that it hears of, and the scheduler and kubelet that give it claims."""
+    """A node's keeper, its ledger, and the scheduler and kubelet with their claims."""
 
     def __init__(self, name: str, server: ModelServer, scenario: Scenario, seed: float) -> None:
         self.keeper = SliceKeeper(DraConfig(node=name), server, self, lambda *_: None)
@@ -157,12 +157,12 @@ class SimulatedNode:
         self._random = random.Random(seed)
         self._held: dict[str, Promise] = {}
         self._beside = 0
-        """Bytes that zones without a claim have."""
+        """Bytes of zones without a claim."""
         self._waiting = 0
-        """Pods whose claims the scheduler has not placed yet."""
+        """Pods with unplaced claims."""
         self._numbers = 0
         self._device = ""
-        """For the next claim, or all of them; "": there is none."""
+        """For the next claim, or all claims; "": none."""
         server.told[name] = self._seen
         self._show()
 
@@ -192,14 +192,14 @@ class SimulatedNode:
         self._show()
 
     def _seen(self, slice_: Document) -> None:
-        """The scheduler sees what the node offers."""
+        """The scheduler sees the node's offer."""
         shared = shared_device(slice_)
         offered = shared or unclaimed_device(slice_)
         self._device = "" if offered in {one.device for one in self._held.values()} - {shared} else offered
         self._place()
 
     def _place(self) -> None:
-        """Place the claims of pods that wait: all on a shared device, else one on the one that is free."""
+        """Place the claims of waiting pods: all on a shared device, else one on the free device."""
         while self._waiting and self._device:
             self._waiting -= 1
             asyncio.get_running_loop().call_later(_PLACING, self._prepare, self._device)
@@ -221,7 +221,7 @@ class SimulatedNode:
         self._show()
 
     def _show(self) -> None:
-        """protectd tells of every change of the ledger, also of those that take nothing from claims."""
+        """protectd reports every change of the ledger, including changes without effect on claims."""
         self.keeper.show(ZoneMemory(_NODE, _NODE - self._beside), _ATTRIBUTES)
 
     def _lifetime(self) -> float:
@@ -230,11 +230,11 @@ class SimulatedNode:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What the cluster does.
+    """Activity of the cluster.
 
-    ``without_claim``: the part of its pods that have no claim.  ``away``: seconds that the API server is
-    away, in the middle.  ``part``: of the nodes, those that are simulated; the figures are for all, since
-    nodes do not wait for each other.
+    ``without_claim``: the part of its pods without a claim.  ``away``: seconds without the API server, in the
+    middle.  ``part``: the simulated part of the nodes; the figures are for all nodes, because nodes do not
+    wait for each other.
     """
 
     name: str
@@ -246,29 +246,29 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Load:
-    """What the model has counted, a second where nothing else is said."""
+    """Counts of the model, a second unless noted."""
 
     first_writes: float
     first_reads: float
-    """The most in one of the first seconds, when all drivers start at once."""
+    """Maximum in one of the first seconds, when all drivers start at once."""
     writes: float
     most_writes: float
     reads: float
     most_requests: float
-    """With those that were refused."""
+    """Including refused requests."""
     written: float
     """Bytes."""
     slice_bytes: int
-    """The most of one node."""
+    """Maximum of a node."""
     node_writes: float
     """Of a node, a minute."""
     node_claims: float
-    """Claims that were prepared on a node, a minute."""
+    """Prepared claims of a node, a minute."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """Some of the nodes of a run, which wait for no others: ``count`` of them from number ``first`` on."""
+    """Nodes of a run that wait for no others: ``count`` nodes from number ``first`` on."""
 
     scenario: Scenario
     first: int
@@ -280,7 +280,7 @@ class Share:
 
 @dataclass
 class Counted:
-    """What a share's nodes have asked by second, and what they started and wrote once they ran."""
+    """Requests of a share's nodes by second, and counts of starts and of writes after the start."""
 
     writes: Counter[int] = field(default_factory=Counter)
     reads: Counter[int] = field(default_factory=Counter)
@@ -300,7 +300,7 @@ class Counted:
 
 _WARM = 2 * DraConfig().write_interval
 _SHARE = 50
-"""Nodes of a share: a process has no more of them in memory."""
+"""Nodes of a share: the maximum in the memory of a process."""
 
 
 def counted(share: Share) -> Counted:
@@ -349,7 +349,7 @@ def simulate(
     seed: int = 1,
     each: Callable[[Callable[[Share], Counted], Iterable[Share]], Iterable[Counted]] = map,
 ) -> Load:
-    """Run the scenario: what it asks of the API server at the start, and after it.
+    """Run the scenario: requests to the API server at the start, and after the start.
 
     ``each``: runs the shares of the nodes, as ``map`` does.
     """
@@ -365,7 +365,7 @@ def simulate(
 
 
 def _load(found: Counted, count: int, scale: float, seconds: float) -> Load:
-    """``scale``: how many nodes each that was simulated stands for."""
+    """``scale``: number of nodes for each simulated node."""
     measured = range(int(_WARM) + 1, int(_WARM + seconds))
     kinds = (found.writes, found.reads, found.refused)
     writes, reads, refused = ([kind[second] for second in measured] for kind in kinds)

@@ -1,9 +1,9 @@
-"""What a node with many pods costs while nobody asks for anything, and how fast its operators are answered.
+"""Cost of an idle node with many pods, and latency for its operators.
 
 ``python -m tests.bench.alone.many [--pods 250] [--seconds 60]``, as root: prints the daemons' memory and CPU
-time while pods only sleep, and the medians of ``protect zone list``, of ``protect zone top`` beyond the
-interval that it waits, and of a scrape of each daemon's metrics.  The commands' times are those of whole
-processes, Python's start included, which is shown by itself.
+time while pods only sleep, and the medians of ``protect zone list``, of ``protect zone top`` beyond its own
+interval, and of a scrape of each daemon's metrics.  The times are of whole processes, including Python's
+start; a separate row has Python's start.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def _measure(side: Side, node: Path, pods: int, seconds: float) -> None:
             await crowd.start()
         _line(f"with {pods} of them", memory.of(side.daemons).pss / _MIB, "MiB")
         begun = memory.cpu_seconds(side.daemons)
-        await asyncio.sleep(seconds)  # this is what is measured: nobody asks for anything
+        await asyncio.sleep(seconds)  # the measured time: no requests
         _line(
             "CPU of the daemons then", (memory.cpu_seconds(side.daemons) - begun) / seconds * 100, "% of one"
         )

@@ -1,7 +1,7 @@
-"""Measures pulls whose first mirror is dead, beside containerd with the same hosts.toml.
+"""Measures pulls with a dead first mirror, beside containerd with the same hosts.toml.
 
-``python -m tests.bench.alone.mirrors``: each way to be dead gets a mirror, a registry name and an image of
-its own; then a second image is pulled through the same mirror. Nothing is asserted.
+``python -m tests.bench.alone.mirrors``: each kind of dead mirror gets a mirror, a registry name and an image;
+then a second image is pulled through the same mirror. The benchmark asserts nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DIAL = "1s"
 _STALL = "5s"
 _LAYERS = 12
 _LIMIT = 20.0
-"""Seconds for one pull; containerd has no deadline for a host that says nothing."""
+"""Seconds for one pull; containerd has no deadline for a silent host."""
 
 
 @contextmanager

@@ -1,10 +1,10 @@
-"""What metrics, traces and the audit log add to a pod's start: nodes with and without them, in turns.
+"""Cost of metrics, traces and the audit log in a pod's start: nodes with and without them, in turns.
 
-``python -m tests.bench.alone.observed``, as root: prints medians, what each adds with a 95% interval, and the
-daemons' CPU time and memory; nothing is asserted.  It runs on the fake toolstack, or within a Xen dom0 on
-libxl; ``--nested`` boots one in QEMU.  A pod is compared with one that ran just before or after it without;
-CPU time, in nanoseconds by the kernel's count, says more than time on a busy machine.  Traces go to a
-collector in this process; every call is traced.
+``python -m tests.bench.alone.observed``, as root: prints medians, the cost of each with a 95% interval, and
+the daemons' CPU time and memory; the benchmark asserts nothing.  It runs on the fake toolstack, or within a
+Xen dom0 on libxl; ``--nested`` boots a dom0 in QEMU. The comparison is with a pod just before or after,
+without the feature.  On a busy machine CPU time, in nanoseconds by the kernel's count, is more reliable than
+time.  Traces go to a collector in this process; every call is traced.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ boot = "300s"
 call = "120s"
 """
 _POD_SECONDS = 60.0
-"""Most that a pod's life takes in QEMU."""
+"""Maximum for a pod's life in QEMU."""
 
 
 @dataclass(slots=True)
 class Observed:
-    """Of each pod, in ms: how long its start took, and the CPU time of the daemons in it."""
+    """For each pod, in ms: duration of its start, and the CPU time of the daemons."""
 
     start: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     begun: int = 0
     life: float = 0.0
-    """CPU time of a pod's life (start, execs, end), with what is done beside it; on average."""
+    """Average CPU time of a pod's life (start, execs, end), with the daemons' other work."""
 
 
 def main() -> int:
@@ -113,9 +113,9 @@ async def _compare(pods: int) -> None:
 
 
 async def _in_turns(running: Mapping[str, Side], pods: int) -> dict[str, Observed]:
-    """A pod on each node in turn, again and again, so that a busy moment of the machine meets all.
+    """A pod on each node in turn, again and again: a busy moment of the machine affects all nodes.
 
-    The order changes, as who comes first may pay for the last.
+    The order changes, because the first may pay for the last.
     """
     pulled = {name: await side.client.pull(_IMAGE) for name, side in running.items()}
     found = {name: Observed() for name in running}
@@ -128,7 +128,7 @@ async def _in_turns(running: Mapping[str, Side], pods: int) -> dict[str, Observe
             kept = found[name] if number >= 0 else Observed()
             await _one(running[name], pulled[name], f"pod-{number + _WARM_UP}", kept)
     for name, side in running.items():
-        # With what they do beside calls: spans are sent every few seconds.
+        # With the daemons' work beside calls: spans are sent every few seconds.
         found[name].life = (memory.cpu_ns(side.daemons) - found[name].begun) / 1e6 / pods
     return found
 
@@ -149,7 +149,7 @@ async def _one(side: Side, image: str, name: str, kept: Observed) -> None:
 
 
 def show(found: Mapping[str, Observed], running: Mapping[str, Side]) -> None:
-    """Print a row for each way: medians, and what it adds to the same round's pod without."""
+    """Print a row for each way: medians, and the difference to the same round's pod without the feature."""
     plain = found[PLAIN]
     usual = statistics.median(plain.start)
     for name, one in found.items():
@@ -170,7 +170,7 @@ def show(found: Mapping[str, Observed], running: Mapping[str, Side]) -> None:
 
 
 def _added(with_it: Sequence[float], without: Sequence[float], usual: float) -> str:
-    """The median of what each round's pod took more, with its interval, as shares of a usual start."""
+    """Median of each round's difference with its interval, as shares of a usual start."""
     more = [a - b for a, b in zip(with_it, without, strict=True)]
     low, high = interval(more)
     return f"{statistics.median(more) / usual:+.1%} ({low / usual:+.1%} to {high / usual:+.1%}) of a start"

@@ -1,12 +1,12 @@
 """Measures a zone's boot, from create to its agent's answer, beside a bare busybox by ``xl create``.
 
-Run inside a Xen dom0, or from anywhere by ``python -m tests.bench.alone.xen_boot --nested``, which boots one
-in QEMU.  Both have the same kernel, memory and mode, and take turns, so that noise hits both.  The bare
-guest's init says on its console that it runs; that is its end of the race, and our agent's is its HELLO over
-the channel.
+Run inside a Xen dom0, or from anywhere by ``python -m tests.bench.alone.xen_boot --nested``, which boots a
+dom0 in QEMU. Both guests have the same kernel, memory and mode, and take turns: noise affects both.  The bare
+guest's init reports its start on the console as the end of its boot; our agent's end is its HELLO over the
+channel.
 
-It also prints what kernel, agent and initramfs take of a zone's memory, and with ``--smallest`` looks for the
-smallest zone that runs a container of busybox.
+The benchmark also prints the memory of kernel, agent and initramfs in a zone, and with ``--smallest`` looks
+for the smallest zone that runs a container of busybox.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.support.images import busybox
 from tests.support.protect.stage import Agent
+from tests.support.waiting import block_until
 from tests.xen import machine, nested
 from tests.xen.images import initramfs
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -41,7 +42,7 @@ _GUEST = machine.CHECKOUT / "zone" / "build"
 _DEADLINE = 1500.0
 _PATIENCE = 120.0
 _TIMES = 3
-"""Zones of each size, since one that is too small boots now and then."""
+"""Zones of each size: a too small zone boots now and then."""
 _READY = b"bare guest is up"
 _INIT = f"""#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys /dev
@@ -55,7 +56,7 @@ while :; do /bin/busybox sleep 1000; done
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the guests' files are, and what boots the zones."""
+    """Folder of the guests' files, and the boot parameters of the zones."""
 
     folder: Path
     toolstack: LibxlToolstack
@@ -139,10 +140,11 @@ def _bare(place: Place, mode: Mode) -> float:
     console = LibxlSettings().console_dir / f"guest-{name}.log"
     begun = time.monotonic()
     subprocess.run(["xl", "create", "-q", str(config)], check=True)
-    while not (console.exists() and _READY in console.read_bytes()):
-        if time.monotonic() > begun + _PATIENCE:
-            raise TimeoutError(f"the bare guest does not boot: {console}")
-        time.sleep(0.005)
+    block_until(
+        lambda: console.exists() and _READY in console.read_bytes(),
+        _PATIENCE,
+        f"the bare guest does not boot: {console}",
+    )
     seconds = time.monotonic() - begun
     subprocess.run(["xl", "destroy", name], check=True)
     console.unlink()
@@ -164,7 +166,7 @@ def _bare_initramfs(folder: Path) -> Path:
 
 
 async def _taken(place: Place) -> None:
-    """Print what of a zone's memory is gone when its agent answers."""
+    """Print the used memory of a zone at its agent's answer."""
     uuid = uuid4()
     spec = DomainSpec(uuid, f"bench-{uuid.hex[:8]}", _MEMORY, 1, Mode.PV)
     domain = await place.toolstack.create(spec)
@@ -186,9 +188,10 @@ async def _taken(place: Place) -> None:
 
 
 async def _smallest(place: Place) -> None:
-    """Print the smallest zone, in steps of 4 MiB, that runs a container of busybox, and what ends the next.
+    """Print the smallest zone, in steps of 4 MiB, that runs a container of busybox, and the end of the next
+    smaller zone.
 
-    ValueError: not even the largest that was tried does.
+    ValueError: the largest tried zone does not run the container.
     """
     (place.folder / "scratch").mkdir()
     image = busybox.build(place.folder / "busybox.squashfs", place.folder / "scratch")

@@ -1,7 +1,8 @@
-"""Measures protectd's toolstack making a domain, beside ``xl create`` of the same kernel and initramfs.
+"""Measures the creation of a domain by protectd's toolstack, beside ``xl create`` of the same kernel and
+initramfs.
 
-Run inside a Xen dom0, or from anywhere by ``python -m tests.bench.alone.xen_create --nested``, which boots
-one in QEMU.  The two take turns, so that noise hits both; both end with a paused domain.
+Run inside a Xen dom0, or from anywhere by ``python -m tests.bench.alone.xen_create --nested``, which boots a
+dom0 in QEMU. The two take turns, and noise affects both; both end with a paused domain.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What volumes cost on Xen: a zone's start with one and without, and the speed of one.
+"""Cost of volumes on Xen: a zone's start with and without a volume, and the speed of a volume.
 
-Run inside a Xen dom0, or from anywhere by ``python -m tests.bench.alone.xen_volumes --nested``, which
-boots one in QEMU.  Each step is done beside the same one in the zone's own memory, and shown as a ratio,
-which says more than seconds where the machine has other work.
+Run inside a Xen dom0, or from anywhere by ``python -m tests.bench.alone.xen_volumes --nested``, which boots a
+dom0 in QEMU. Each step is compared with the same step in the zone's own memory.  The ratio is more reliable
+than seconds on a machine with other work.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ async def _run(agent: Agent, script: str, name: str) -> None:
 
 
 _MEMORY_SHARED = busybox.bind("/tmp", "/m", "rbind")
-"""The zone's own /tmp, which outlives a container as the volume does."""
+"""The zone's own /tmp, which outlives a container like the volume."""
 
 
 async def _timed(work: Awaitable[Any]) -> float:

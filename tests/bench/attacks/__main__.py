@@ -1,6 +1,6 @@
-"""One kind of attackers, in a process of their own: ``python -m tests.bench.attacks KIND GROUND``.
+"""One kind of attackers, in a separate process: ``python -m tests.bench.attacks KIND GROUND``.
 
-The process prints ``hostile`` once preparations are over, and attacks until the end of stdin.  Then a line of
+The process prints ``hostile`` after the preparations, and attacks until the end of stdin.  Then a line of
 JSON has the ids of pods that the process made, and the outcomes of calls.
 """
 
@@ -26,7 +26,7 @@ async def _attack(kind: str, ground: AttackGround) -> None:
     sys.stdout.flush()
     await asyncio.wait([attacking, ended], return_when=asyncio.FIRST_COMPLETED)
     if attacking.done():
-        attacking.result()  # it never ends but by a mistake of its own
+        attacking.result()  # the attack ends only by a bug of its own
     sys.stdout.write(f"{json.dumps([calls.MADE, OUTCOMES])}\n")
     sys.stdout.flush()
     attacking.cancel()

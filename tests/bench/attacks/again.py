@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import grpc.aio
 
 OUTCOMES: Counter[str] = Counter()
-"""Of the calls of this process."""
+"""Outcomes of this process's calls."""
 BEGUN = asyncio.Event()
 """Whether preparations are over."""
 PAUSE = 0.2

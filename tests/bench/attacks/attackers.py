@@ -1,4 +1,4 @@
-"""Starts attackers on a node, each kind in a process of its own, and ends them."""
+"""Starts attackers on a node, each kind in a separate process, and ends them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tools.localnode.client import Client
 
 ROOT = Path(__file__).parents[3]
 SHARES = 2
-"""``cpu_shares`` of a pod that asks for nothing, as a kubelet gives them."""
+"""``cpu_shares`` of a pod without requests, as a kubelet gives them."""
 _BEGIN, _LAST_WORDS, _REMOVAL = 120.0, 5.0, 60.0
 _QUIET = ("sleep", "36000")
 _PULL_BYTES = 1 << 20
@@ -31,7 +31,7 @@ _PULL_BYTES = 1 << 20
 
 @dataclass
 class Attackers:
-    """Of some kinds.  ``outcomes``: of their calls, by kind, once they have ended."""
+    """Attackers of some kinds.  ``outcomes``: results of their calls, by kind, after their end."""
 
     client: Client
     pods: list[str]
@@ -39,11 +39,11 @@ class Attackers:
     _processes: dict[str, Process] = field(default_factory=dict)
 
     def cpu_seconds(self) -> float:
-        """CPU time of their processes, without that of their pods."""
+        """CPU time of the attackers' processes, without their pods."""
         return memory.cpu_seconds([process.pid for process in self._processes.values()])
 
     async def begin(self, kind: str, ground: AttackGround) -> None:
-        """Return once they attack."""
+        """Return as soon as the attack runs."""
         command = (sys.executable, "-m", "tests.bench.attacks", kind, ground.encode())
         process = await asyncio.create_subprocess_exec(
             *command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, cwd=ROOT, limit=1 << 20
@@ -85,7 +85,7 @@ class Attackers:
 
 
 def push_honest(address: str) -> list[str]:
-    """Push images that others than attackers pull: their names at the registry."""
+    """Push images for honest tenants; returns their names at the registry."""
     names = [f"honest:{number}" for number in range(EACH)]
     for name in names:
         content = os.urandom(_PULL_BYTES)
@@ -99,7 +99,7 @@ def push_honest(address: str) -> list[str]:
 async def tenants(
     base: AttackGround, client: Client, image: str, kinds: Sequence[str]
 ) -> AsyncIterator[tuple[Attackers, Mapping[str, AttackGround]]]:
-    """The pods of attackers, and what each kind is told; after the block both are gone."""
+    """The pods of attackers, and the input of each kind; the block's end removes both."""
     attackers = Attackers(client, [])
     async with AsyncExitStack() as stack:
         stack.push_async_callback(attackers.remove_pods)

@@ -20,7 +20,7 @@ _ANNOTATION = 255 << 10
 MADE: list[str] = []
 """Pods of this process."""
 _PODS = 9
-"""Of each attacker: together 72, whose list is larger than a message may be."""
+"""Pods of each attacker: together 72, with a list larger than the maximum of a message."""
 
 
 async def probes(ground: AttackGround) -> None:
@@ -36,7 +36,7 @@ async def large_annotations(ground: AttackGround) -> None:
 
 
 async def _some(client: Client, ground: AttackGround, numbers: itertools.count[int]) -> None:
-    """Run pods until there are enough, and list all without end."""
+    """Run the given number of pods, and list all without end."""
     left = _PODS
 
     async def one() -> None:

@@ -1,4 +1,4 @@
-"""Facts that attackers are told: where the node serves, and which pods and images there are."""
+"""Facts for attackers: the node's sockets, pods and images."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _TIMEOUT = 900.0
 
 @dataclass(frozen=True, slots=True)
 class AttackGround:
-    """``socket`` serves CRI, pods log below ``logs``, ``registry`` has the images ``honest`` of others.
+    """``socket`` serves CRI, pods log below ``logs``, ``registry`` has the images ``honest`` of other
+    tenants.
 
-    ``pods`` are the attackers' own, with a container that sleeps each.
+    ``pods`` are the attackers' own, each with a sleeping container.
     """
 
     socket: str

@@ -11,9 +11,9 @@ from tests.bench.attacks.ground import AttackGround
 
 @dataclass(frozen=True, slots=True)
 class AttackKind:
-    """``attack`` never returns; ``pods``: whether each attacker has a pod with a container that runs.
+    """``attack`` never returns; ``pods``: True if each attacker has a pod with a running container.
 
-    ``times``: as long as other kinds are measured, until the attack has its effect.
+    ``times``: factor of the measured duration, for attacks with a late effect.
     """
 
     attack: Callable[[AttackGround], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""Pulls from hostile registries: each attacker is a registry of its own, and has its images pulled."""
+"""Pulls from hostile registries: each attacker is a registry, and has its images pulled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tools.localnode.images import MANIFEST
 
 ENTRIES = 900_000
 _SLOW_AT_ONCE = 5
-"""Together 40, of which 33 filled the pulls of a whole node."""
+"""Together 40; 33 of them filled the pulls of a whole node."""
 _TIMEOUT = 60
 
 
@@ -42,7 +42,7 @@ async def slow_manifests(ground: AttackGround) -> None:
 
 
 async def hostages(ground: AttackGround) -> None:
-    """Honest images of other tenants, with layers that trickle."""
+    """Honest images of other tenants, with slow layers."""
     names = list(itertools.islice(itertools.cycle(ground.honest), EACH))
     await _pull(ground, await asyncio.to_thread(lambda: list(map(_copy, [ground.registry] * EACH, names))))
 
@@ -63,7 +63,7 @@ async def _pull(ground: AttackGround, replies: Sequence[Reply], at_once: int = 1
 
 
 async def _once(client: Client, name: str) -> None:
-    # As the kubelet asks: the pods of all attackers are of one namespace.
+    # Like the kubelet: the pods of all attackers are of one namespace.
     await client.pull(name, "hostile")
     with suppress(grpc.aio.AioRpcError):
         await client.remove_image(name)

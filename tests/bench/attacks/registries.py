@@ -1,4 +1,4 @@
-"""Registries of hostile tenants, on loopback, and each of them in the attacker's process."""
+"""Registries of hostile tenants, on loopback, each in the attacker's process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tools.localnode.images import CONFIG, LAYER, MANIFEST, digest
 
 Reply = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
-"""Answers a GET of this path."""
+"""Answers a GET of the path."""
 
 MANIFEST_BYTES = 4 << 20
 """images.limits.manifest_bytes of cri.toml."""
@@ -29,7 +29,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @asynccontextmanager
 async def serving(reply: Reply) -> AsyncIterator[str]:
-    """A registry that answers so, while the block runs: ``127.0.0.1:<port>``."""
+    """A registry with the given answers, while the block runs: ``127.0.0.1:<port>``."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
@@ -59,14 +59,14 @@ async def go_on(path: str, writer: asyncio.StreamWriter) -> None:
 
 
 async def long_manifest(path: str, writer: asyncio.StreamWriter) -> None:
-    """A manifest as large as one may be, of 1.4 million empty objects."""
+    """A manifest of the maximum size, with 1.4 million empty objects."""
     start, end = b'{"schemaVersion":2,"x":[', b"{}]}"
     count = (MANIFEST_BYTES - len(start) - len(end)) // 3
     say(writer, start + b"{}," * count + end, MANIFEST)
 
 
 async def slow_manifest(path: str, writer: asyncio.StreamWriter) -> None:
-    """A manifest of which a byte comes now and then."""
+    """A manifest that sends a byte now and then."""
     writer.write(_head(100_000, MANIFEST))
     while True:
         writer.write(b" ")
@@ -81,7 +81,7 @@ class ServedImage:
     manifest: bytes
     blobs: Mapping[str, bytes]
     slowly: bool = False
-    """Whether its layers trickle."""
+    """True: the layers are slow."""
 
     async def __call__(self, path: str, writer: asyncio.StreamWriter) -> None:
         """A ``Reply``."""

@@ -1,6 +1,6 @@
-"""Clients of port-forward and exec, with the right to both for their own pods, that send frames without end.
+"""Clients of port-forward and exec, with the right to both for their own pods, and frames without end.
 
-Each sends 20,000 frames a second: of PINGs these are 240 kB.
+Each client sends 20,000 frames a second: of PINGs 240 kB.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CAT = ("sh", "-c", "cat >/dev/null")
 
 _Opened = AbstractAsyncContextManager[tuple[Line, bytes]]
 _Open = Callable[[Client, AttackGround, int], _Opened]
-"""A stream of this attacker, and the frame to send on it."""
+"""A stream of the attacker, and the frame for the stream."""
 
 
 async def pings(ground: AttackGround) -> None:
@@ -50,13 +50,13 @@ async def single_bytes(ground: AttackGround) -> None:
 
 
 async def idle(ground: AttackGround) -> None:
-    """Port-forwards that do nothing, as many as there may be."""
+    """Idle port-forwards, up to the maximum."""
     async with ground.client() as client:
         await asyncio.gather(*(again(functools.partial(_hold, client, pod), 1.0) for pod in ground.pods))
 
 
 async def _hold(client: Client, pod: str) -> None:
-    """Open port-forwards until the node refuses one, and keep all until the node closes one."""
+    """Open port-forwards until the node refuses one; keep all until the node closes one."""
     held: list[Line] = []
     try:
         with suppress(OSError, EOFError, AssertionError):

@@ -1,6 +1,6 @@
 """Calls of an honest tenant to xenpod-cri, alone and then beside attackers of each kind and of all kinds.
 
-Each row has daemons of its own: an attack can hold them up long after it has ended.
+Each row has new daemons: an attack can delay daemons long after its end.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DaemonMemory:
 
 @dataclass(slots=True)
 class Attacked:
-    """One row; ``cpus``: busy with attackers and daemons; ``failed``: why there are no figures."""
+    """One row; ``cpus``: busy with attackers and daemons; ``failed``: reason for missing figures."""
 
     name: str
     alone: Answers
@@ -66,13 +66,13 @@ class Attacked:
 
 
 def rows(only: str) -> dict[str, Sequence[str]]:
-    """Kinds of attackers by the name of their row, of which ``only`` is a part."""
+    """Kinds of attackers by the name of their row, filtered by ``only`` as a part of the name."""
     every: dict[str, Sequence[str]] = {kind: [kind] for kind in KINDS}
     return {name: kinds for name, kinds in (every | {ALL: list(KINDS)}).items() if only in name}
 
 
 async def measure(folder: Path, plan: AttackPlan, chosen: Mapping[str, Sequence[str]]) -> list[Attacked]:
-    """One row after the other; a row that fails has its reason."""
+    """Rows in sequence; a failed row has its reason."""
     folder.mkdir(parents=True)
     async with registry.serve_registry(folder / "registry") as address:
         honest = await asyncio.to_thread(_push, address)
@@ -85,14 +85,14 @@ async def measure(folder: Path, plan: AttackPlan, chosen: Mapping[str, Sequence[
                     await _row(folder / f"{number}", AttackGround("", "", address, honest), own, kinds, row)
             except (OSError, RuntimeError, ProgramFailed, grpc.aio.AioRpcError) as error:
                 row.failed = f"{type(error).__name__}: {error}".partition("\n")[0]
-            # A daemon that was held up did not end in order.
+            # A delayed daemon did not end in order.
             await asyncio.to_thread(leaving.clear, (folder / f"{number}").resolve())
             found.append(row)
         return found
 
 
 def _push(address: str) -> Sequence[str]:
-    """Images that the honest tenant runs, and pulls: the names of the latter at the registry."""
+    """Images for the honest tenant's pods, and names of images for its pulls."""
     images.push(address, _IMAGE.partition("/")[2], images.busybox())
     return push_honest(address)
 
@@ -100,7 +100,7 @@ def _push(address: str) -> Sequence[str]:
 async def _row(
     folder: Path, base: AttackGround, plan: AttackPlan, kinds: Sequence[str], row: Attacked
 ) -> None:
-    """A TimeoutError of this is one of the row: each call of the honest tenant has its own."""
+    """A TimeoutError here is the row's: each call of the honest tenant has its own."""
     settings = 'log_level = "info"\n'
     async with sides.ours(folder, base.registry, HOST, settings) as side:
         place = folder.resolve()

@@ -1,4 +1,4 @@
-"""Calls of an honest tenant to xenpod-cri, each with a deadline, so that every benchmark ends."""
+"""Calls of an honest tenant to xenpod-cri, each with a deadline: every benchmark ends."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ class Answers:
 
 
 class HonestTenant:
-    """A pod with a container that runs, and calls for it."""
+    """A pod with a running container, and its calls."""
 
     def __init__(self, client: Client, image: str, pulls: Sequence[str], pod: str, container: str) -> None:
-        """Use ``honest_tenant``; ``pulls``: names of images that are not there."""
+        """Use ``honest_tenant``; ``pulls``: names of missing images."""
         self._client, self._image = client, image
         self._pulls = itertools.cycle(pulls)
         self._numbers = itertools.count()
@@ -100,7 +100,7 @@ class HonestTenant:
         await asyncio.gather(*map(again, STEPS))
 
     async def _undo(self, step: str, result: object) -> None:
-        """Remove what a call has made, untimed."""
+        """Remove the result of a call, untimed."""
         with suppress(grpc.aio.AioRpcError, TimeoutError):
             async with asyncio.timeout(_CLEANING):
                 if step == RUN and isinstance(result, str):
@@ -134,7 +134,7 @@ class HonestTenant:
 
 @asynccontextmanager
 async def honest_tenant(client: Client, image: str, pulls: Sequence[str]) -> AsyncIterator[HonestTenant]:
-    """Its pod, while the block runs."""
+    """The tenant's pod, while the block runs."""
     pod = await client.run_pod("honest", cpu_shares=_SHARES)
     try:
         container = await client.create(pod, image, _QUIET)

@@ -1,8 +1,8 @@
-"""Hostile neighbours of a benchmark: pods, and processes that play their agents and whoever asks for them.
+"""Hostile neighbours of a benchmark: pods, and processes that play their agents and their clients.
 
-All of them stand still, or are hostile, at once.  On a real host the hypervisor shares the CPUs out among
-zones, and here nobody does: so that only what the daemons do for them is measured, everything that is hostile
-runs under SCHED_IDLE, on CPU time that nobody else wants.  What the daemons do is at their own priority.
+All neighbours are idle, or hostile, at once.  On a real host the hypervisor shares the CPUs among zones; here
+all hostile processes run under SCHED_IDLE, on unwanted CPU time.  The measurement then has only the daemons'
+work for them, at the daemons' own priority.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TIMEOUT = 120.0
 _SETTLED = 0.3
 _QUIET = ("sleep", "36000")
 _ONCE_TOLD = "trap 'exec sh -c \"$1\"' USR1; while :; do sleep 0.2; done"
-"""A shell's script, whose argument is what to do after SIGUSR1."""
+"""A shell's script; the argument is the work after SIGUSR1."""
 WRITERS = {
     "CPU": "while :; do :; done",
     "output": 'exec yes ""',
@@ -47,7 +47,7 @@ WRITERS = {
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Which hostile neighbours there are: attacks of agents, commands of pods, requests."""
+    """Kinds of hostile neighbours: attacks of agents, commands of pods, requests."""
 
     name: str
     agents: Sequence[str] = ()
@@ -56,7 +56,7 @@ class Mix:
 
 
 def mixes(most: int) -> list[Mix]:
-    """Each kind by itself, then ``most`` zones of all kinds, first without and then with hostile requests."""
+    """Each kind alone, then ``most`` zones of all kinds, first without and then with hostile requests."""
     frames = [kind for kind in LEGAL if kind not in ("rows", "hang-up")]
     alone = [
         Mix("frames, cut off", agents=["data"] * FEW),
@@ -80,7 +80,7 @@ def _of(kinds: Sequence[str], count: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """``cpu_shares`` of pods, as a kubelet gives them; 0: as one that says nothing, which counts as a CPU."""
+    """``cpu_shares`` of pods, as a kubelet gives them; 0: no shares, which count as a CPU."""
 
     honest: int = 102
     """A request of 100m."""
@@ -90,7 +90,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What neighbours are made of."""
+    """Parts for neighbours."""
 
     side: Side
     folder: Path
@@ -98,7 +98,7 @@ class Ground:
     image: str
     """The reference of an image with a shell."""
     pulls: Sequence[str]
-    """Names of images that take long to pull."""
+    """Names of images with slow pulls."""
     requests: Requests
 
     @property
@@ -121,14 +121,14 @@ class Neighbourhood:
 
     async def stand_still(self) -> None:
         await self._signal(signal.SIGSTOP)
-        await asyncio.sleep(_SETTLED)  # what they sent and asked for is dealt with
+        await asyncio.sleep(_SETTLED)  # the daemons finish the work for earlier requests
 
     async def go_on(self) -> None:
         await self._signal(signal.SIGCONT)
         await asyncio.sleep(_SETTLED)
 
     async def begin(self, mix: Mix) -> None:
-        """Make their pods, then turn all of them hostile."""
+        """Make the neighbours' pods, then turn all of them hostile."""
         for folder in ("shared", "silent"):
             (self._ground.folder / folder).mkdir(exist_ok=True)
         before = domains_below(self._ground.run_dir)
@@ -145,12 +145,12 @@ class Neighbourhood:
         await asyncio.sleep(_SETTLED)
 
     async def end(self) -> None:
-        """Remove the pods, at the priority of all others again."""
+        """Remove the pods, with normal priority again."""
         schedule(domains_below(self._ground.run_dir), os.SCHED_OTHER)
         await asyncio.gather(*map(self._ground.side.client.remove_pod, self._pods))
 
     async def _agent(self, number: int, attack: str) -> str:
-        """A pod; where its agent's channel is, and the attack."""
+        """A pod, the socket of its agent's channel, and the attack."""
         pod, _ = await self._pod(f"agent-{number}", _QUIET)
         request = protect_pb2.GetZoneRequest(id=pod.id)
         zone = await self._zones.GetZone(request, timeout=_TIMEOUT)
@@ -163,7 +163,7 @@ class Neighbourhood:
         self._writers.append(container)
 
     async def _caller(self, kind: str) -> Sequence[str]:
-        """The arguments of the process that makes its requests."""
+        """Arguments of the process with its requests."""
         socket, logs = str(self._ground.side.socket), str(self._ground.folder / "pods")
         if kind == "hostile pull":
             return socket, logs, kind, ",".join(self._ground.pulls)
@@ -186,7 +186,7 @@ class Neighbourhood:
         return pod, container
 
     async def _start(self, module: str, *arguments: str) -> None:
-        """Returns once it says that it is hostile."""
+        """Returns at the process's message that the attack runs."""
         command = ("chrt", "--idle", "0", sys.executable, "-m", module, *arguments)
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, cwd=ROOT)
@@ -207,7 +207,7 @@ class Neighbourhood:
 
 @asynccontextmanager
 async def hostile(ground: Ground, mix: Mix) -> AsyncIterator[Neighbourhood]:
-    """The neighbours, hostile while the block runs; they are removed after it."""
+    """The neighbours, hostile during the block; removed at its end."""
     async with AsyncExitStack() as stack:
         link = await stack.enter_async_context(channel(ground.run_dir / "protect.sock"))
         made = Neighbourhood(ground, link, stack)
@@ -229,7 +229,7 @@ def domains_below(run_dir: Path) -> set[int]:
 
 
 def schedule(pids: set[int], policy: int) -> None:
-    """For these, and the children that they will have."""
+    """For these processes, and their future children."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.sched_setscheduler(pid, policy, os.sched_param(0))

@@ -1,11 +1,12 @@
-"""What hostile zones do to an honest pod: its start, execs and statistics alone and beside them, in one run.
+"""Effect of hostile zones on an honest pod: its start, execs and statistics alone and beside them, in one
+run.
 
-All calls are CRI's, to one pair of daemons.  Each kind of neighbour stands still and is hostile in turns, for
-``seconds`` in all: so the ratio is what its hostility costs, and other work on the machine meets both.  What
-a daemon takes of memory is its highest beside them, less what it had before.
+All calls are CRI's, to one pair of daemons.  Each kind of neighbour is idle and hostile in turns, for
+``seconds`` in all: the ratio is the cost of hostility, because other work on the machine affects both.
+Memory of a daemon is its maximum during hostility, less its memory before.
 
-Pods have the ``cpu_shares`` that a kubelet gives them: honest ones ask for 100m, hostile ones for nothing.
-With ``--equal`` nobody has any, so that each zone weighs as much as one that asks for a whole CPU.
+Pods have the ``cpu_shares`` of a kubelet: honest pods request 100m, hostile pods nothing.  With ``--equal``
+no pod has shares, and each zone weighs like a zone with a request for a whole CPU.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _PULLS = 3
 SECONDS = 40.0
 """For each kind; the start of a pod at every fourth exec then makes about as many samples as p99 needs."""
 _HALF = 2.0
-"""About the seconds for which neighbours are hostile, or stand still, at a time."""
+"""Approximate seconds of a hostile or an idle phase."""
 _CALLS_A_START = 4
 _PAUSE = 0.02
 _LOG_LIMIT = 32 << 20
@@ -53,7 +54,7 @@ _QUIET = ("sleep", "36000")
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """An honest pod's samples while its neighbours stand still, and while they are hostile.
+    """An honest pod's samples beside idle and beside hostile neighbours.
 
     ``grown``: bytes by which each daemon grew.
     """
@@ -67,7 +68,7 @@ class Beside:
 async def measure(
     folder: Path, most: int, seconds: float = SECONDS, only: str = "", requests: Requests | None = None
 ) -> list[Beside]:
-    """Beside each kind of neighbour, then beside all, ``most`` zones at least; ``only``: names with this."""
+    """Beside each kind of neighbour, then beside all, at least ``most`` zones; ``only``: filter of names."""
     folder.mkdir(parents=True)
     async with registry.serve_registry(folder / "registry") as address:
         pulls = await asyncio.to_thread(_push, address)
@@ -80,7 +81,7 @@ async def measure(
 
 
 def _push(address: str) -> list[str]:
-    """What the honest pod runs, and what hostile ones have pulled: the names of these.
+    """The image of the honest pod, and names of images for hostile pulls.
 
     Each layer is small on the way: many empty files, and zeros.
     """
@@ -95,7 +96,7 @@ def _push(address: str) -> list[str]:
 
 
 async def _in_time(ground: Ground, mix: Mix, seconds: float) -> Beside:
-    """RuntimeError: it takes so long that something does not answer any more."""
+    """RuntimeError: a call takes too long."""
     limit = 4 * seconds + _TIMEOUT
     try:
         async with asyncio.timeout(limit):
@@ -133,7 +134,7 @@ async def _honest(ground: Ground) -> AsyncIterator[_Honest]:
 
 
 class _Honest:
-    """A pod, others that it is joined by, and who asks for them."""
+    """A pod, its neighbours, and their clients."""
 
     def __init__(self, ground: Ground) -> None:
         self._client: Client = ground.side.client
@@ -188,7 +189,7 @@ class _Honest:
         await self._client.runtime.PodSandboxStats(request, timeout=_TIMEOUT)
 
     async def _ask_everybody(self) -> None:
-        """As the kubelet does, only more often; it rotates logs, too."""
+        """Like the kubelet, only more often; also rotates logs."""
         while True:
             await self._client.runtime.ListPodSandboxStats(cri.ListPodSandboxStatsRequest(), timeout=_TIMEOUT)
             reply = await self._client.runtime.ListContainers(cri.ListContainersRequest(), timeout=_TIMEOUT)
@@ -197,10 +198,10 @@ class _Honest:
             await asyncio.sleep(1.0)
 
     async def _rotate(self, container: str) -> None:
-        """Have a log begin anew.  Its bytes are given back in a thread: that may wait for the disk."""
+        """Start a new log.  The old bytes are freed in a thread, because the disk may be slow."""
         path = await self._log_of(container)
         old = path.with_suffix(".old")
-        with suppress(OSError, grpc.aio.AioRpcError):  # it may have gone
+        with suppress(OSError, grpc.aio.AioRpcError):  # the container may have gone
             if path.stat().st_size > _LOG_LIMIT:
                 path.rename(old)
                 reopen = cri.ReopenContainerLogRequest(container_id=container)

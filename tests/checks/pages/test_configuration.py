@@ -1,4 +1,4 @@
-"""docs/configuration.md is what the code and the examples say today; its ranges are what daemons accept."""
+"""docs/configuration.md is up to date with the code and the examples; daemons accept its ranges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_page_is_up_to_date() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """One key for each kind of range."""
+    """A key of each kind of range."""
 
     any: int = 5
     some: Bytes = Bytes(64 << 20)
@@ -44,7 +44,7 @@ class Numbers:
         at_least(0, self, "share")
 
 
-def test_ranges_are_what_the_class_accepts() -> None:
+def test_ranges_match_the_class() -> None:
     [(_, found)] = keys.tables(Numbers)
     assert {key.name: (key.values, key.default) for key in found} == {
         "any": ("number, 1 to 99", "5"),
@@ -82,7 +82,7 @@ def test_comments_belong_to_the_keys_below_them(tmp_path: Path) -> None:
         ("[scratch]", "[scrotch]", "scratch"),
     ],
 )
-def test_a_key_that_is_not_explained_is_an_error(
+def test_an_undocumented_key_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str, names: str
 ) -> None:
     (tmp_path / "packaging").mkdir()
@@ -94,7 +94,7 @@ def test_a_key_that_is_not_explained_is_an_error(
         configuration.page()
 
 
-def test_the_limits_that_are_named_elsewhere_are_the_defaults() -> None:
+def test_limits_named_on_other_pages_are_the_defaults() -> None:
     page = (Path(configuration.ROOT) / "docs/limits.md").read_text()
     rows = re.findall(r"^\| .+ \| (?P<limit>.+) \| `limits\.(?P<key>\w+)` \|$", page, re.MULTILINE)
     assert len(rows) >= 5

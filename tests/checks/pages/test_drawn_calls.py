@@ -1,4 +1,4 @@
-"""The calls drawn in docs/architecture.md: each step exists, and no path returns to a folder that it left."""
+"""The calls drawn in docs/architecture.md: each step exists, and no path returns to a folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_FRAMES = 14
 
 _STEP = re.compile(r"^ {2}(?P<path>\S+\.py) +(?P<name>\w+)(?: {2,}.*)?$")
 _HELPERS = ("daemonkit/", "images/concurrency.py")
-"""Helpers for concurrency: they run functions of any folder."""
+"""Helpers for concurrency run functions of any folder."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ def test_the_four_calls_are_drawn() -> None:
 
 
 @pytest.mark.parametrize("call", DRAWN)
-def test_each_step_is_where_it_is_drawn(call: str) -> None:
+def test_each_drawn_step_exists(call: str) -> None:
     missing = [step for step in DRAWN[call] if not is_defined(step)]
     assert missing == []
 
 
 @pytest.mark.parametrize("call", DRAWN)
-def test_no_step_returns_into_a_room_that_was_left(call: str) -> None:
+def test_no_step_returns_to_an_earlier_room(call: str) -> None:
     rooms = [room for room, _ in groupby(step.room for step in DRAWN[call] if not step.helper)]
     assert len(rooms) == len(set(rooms)), rooms
 

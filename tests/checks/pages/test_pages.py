@@ -1,4 +1,4 @@
-"""Every link of the documentation leads somewhere, and the pages make one site."""
+"""Every link of the documentation has a target, and the pages make one site."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pages() -> list[str]:
 
 
 def broken(page: str, text: str) -> list[str]:
-    """Targets of links that lead nowhere."""
+    """Missing targets of links."""
     found = []
     for target in links.targets(text):
         link = links.local(page, target)
@@ -50,11 +50,11 @@ def test_links_lead_somewhere(page: str) -> None:
         ("`[a](gone.md)`\n\n```\n[a](gone.md)\n```\n[a](https://example.org/gone.md)", []),
     ],
 )
-def test_a_link_that_leads_nowhere_is_found(text: str, targets: list[str]) -> None:
+def test_a_broken_link_is_found(text: str, targets: list[str]) -> None:
     assert broken("docs/cri.md", text) == targets
 
 
-def test_anchors_are_those_of_github() -> None:
+def test_anchors_follow_github() -> None:
     text = "# What's `new`?\n## A & B\n## A & B\n```\n# no heading\n```\n### [Link](x.md) last\n"
     assert links.anchors(text) == {"whats-new", "a--b", "a--b-1", "link-last"}
 
@@ -75,7 +75,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert 'href="../channel/"' in contributing, "links to docs/ lead to pages of the site"
 
 
-def test_a_page_that_the_menu_forgets_ends_the_build(tmp_path: Path) -> None:
+def test_a_page_outside_the_menu_fails_the_build(tmp_path: Path) -> None:
     config = (ROOT / "mkdocs.yml").read_text()
     kept = "\n".join(line for line in config.splitlines() if "scale.md" not in line)
     here = kept.replace("docs_dir: ", f"docs_dir: {ROOT}/").replace("hooks: [", f"hooks: [{ROOT}/")

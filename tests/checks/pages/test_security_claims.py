@@ -1,4 +1,4 @@
-"""docs/security.md and docs/limits.md claim nothing without a test: each row names tests that exist."""
+"""Each row of docs/security.md and docs/limits.md names existing tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = re.compile(r"`(test_\w+)`")
 
 
 def defined(folder: Path) -> set[str]:
-    """The tests that are defined below the folder."""
+    """Names of the tests below the folder."""
     return {
         node.name
         for path in folder.rglob("test_*.py")
@@ -24,12 +24,12 @@ def defined(folder: Path) -> set[str]:
 
 
 def wrong_names(page: str, known: set[str]) -> list[str]:
-    """Names of the page that no test has."""
+    """Names of the page that are no tests."""
     return sorted(set(_NAME.findall(page)) - known)
 
 
 def claims(page: str) -> Iterator[str]:
-    """The rows of all tables whose last column has tests."""
+    """Rows of all tables with tests in their last column."""
     inside = False
     for line in page.splitlines():
         if not line.startswith("|"):
@@ -41,7 +41,7 @@ def claims(page: str) -> Iterator[str]:
 
 
 def unproven(page: str) -> list[str]:
-    """Claims that name no test in their last column."""
+    """Claims without a test in their last column."""
     return [row for row in claims(page) if not _NAME.search(row.strip().strip("|").rpartition("|")[2])]
 
 
@@ -72,6 +72,6 @@ def test_a_claim_without_a_test_is_found(last: str) -> None:
     assert unproven(table.replace(f"| {last} |", "| `test_x` |")) == []
 
 
-def test_readers_are_led_to_it() -> None:
+def test_readers_find_a_link_to_the_page() -> None:
     for page in ("README.md", "docs/architecture.md", "docs/operations/README.md"):
         assert "security.md" in (ROOT / page).read_text(), page

@@ -1,4 +1,4 @@
-"""The defaults that docs/security.md names are those of the code."""
+"""The defaults in docs/security.md are the defaults of the code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cri.config import CriConfig, HandlerConfig
 PAGE = (Path(__file__).resolve().parents[3] / "docs/security.md").read_text()
 
 
-def test_the_page_knows_the_annotations_that_pods_may_carry_by_default() -> None:
+def test_the_page_has_the_default_annotations() -> None:
     allowed = HandlerConfig().annotations
     (line,) = [line for line in PAGE.splitlines() if line.startswith("- Leave `annotations` of handlers")]
     assert tuple(word for word in line.split("`") if word.startswith("xenpod.dev/")) == allowed

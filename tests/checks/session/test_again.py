@@ -1,4 +1,4 @@
-"""``make test`` runs what failed once more, by itself: shown by runs on small test files."""
+"""``make test`` repeats failed tests singly: shown by runs on small test files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(folder: Path, content: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_failed_test_that_passes_alone_is_named_and_passed_tests_do_not_run_again(tmp_path: Path) -> None:
+def test_only_failed_tests_are_repeated_and_a_later_pass_is_named(tmp_path: Path) -> None:
     done = run(tmp_path, SECOND_TIME)
     assert done.returncode == 0, done.stdout
     assert "UNSTABLE: test_it.py::test_passes_the_second_time passed only by itself\n" in done.stdout

@@ -1,4 +1,4 @@
-"""Which kill tests a run leaves out (tests/support/session/checkpoints.py): shown by runs on a small file."""
+"""Kill tests that a run leaves out (tests/support/session/checkpoints.py): shown by runs on a small file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KILLS = """
 
 
 def run(folder: Path, *options: str) -> tuple[list[str], str]:
-    """What ran, sorted, and the output."""
+    """Executed tests, sorted, and the output."""
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
     (folder / "conftest.py").write_text(textwrap.dedent(CONFTEST))
     (folder / "test_it.py").write_text(textwrap.dedent(KILLS))
@@ -55,7 +55,9 @@ def run(folder: Path, *options: str) -> tuple[list[str], str]:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_one_of_each_verb_runs_and_the_others_are_counted(tmp_path: Path, workers: tuple[str, ...]) -> None:
+def test_a_checkpoint_of_each_verb_runs_and_the_rest_is_counted(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
     ran, said = run(tmp_path, "--checkpoints=one", *workers)
     assert ran == ["a.b:2", "other", "zone-create.domain-created"]
     assert "CHECKPOINTS: one of each verb ran; 3 further kill tests did not (make test-rest)\n" in said
@@ -76,7 +78,7 @@ def test_the_step_in_the_middle_stands_for_the_others() -> None:
     assert one_of_each_verb(["b.3", "b.1", "b.2", "a.1"]) == ["a.1", "b.1"]
 
 
-def test_dangerous_steps_exist_one_for_each_verb() -> None:
+def test_each_verb_has_at_most_a_single_dangerous_step() -> None:
     listed: set[str] = set()
     for daemon in ("cri", "protect"):
         command = [sys.executable, "-m", daemon, "--list-checkpoints"]

@@ -1,4 +1,4 @@
-"""What every run of pytest has (tests/support/session): shown by runs of pytest on small test files."""
+"""Plugins of every run of pytest (tests/support/session): shown by runs of pytest on small test files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SKIPS = """
 """
 
 
-def test_in_ci_a_skip_is_a_failure_unless_it_is_listed(tmp_path: Path) -> None:
+def test_in_ci_an_unlisted_skip_is_a_failure(tmp_path: Path) -> None:
     done = run(tmp_path, SKIPS, CI="true")
     assert done.returncode == 1
     assert (
@@ -71,19 +71,19 @@ def test_in_ci_a_skip_is_a_failure_unless_it_is_listed(tmp_path: Path) -> None:
     assert "1 passed, 1 skipped, 1 xfailed, 2 errors" in done.stdout
 
 
-def test_elsewhere_it_is_a_skip(tmp_path: Path) -> None:
+def test_outside_ci_a_skip_is_a_skip(tmp_path: Path) -> None:
     done = run(tmp_path, SKIPS)
     assert done.returncode == 0
     assert "1 passed, 3 skipped, 1 xfailed" in done.stdout
 
 
 @pytest.mark.parametrize(("ci", "status"), [("true", 2), ("", 5)])
-def test_a_whole_file_that_is_skipped(tmp_path: Path, ci: str, status: int) -> None:
+def test_the_status_of_a_skipped_file_depends_on_ci(tmp_path: Path, ci: str, status: int) -> None:
     content = "import pytest\npytest.skip('no moon', allow_module_level=True)\n"
     assert run(tmp_path, content, CI=ci).returncode == status
 
 
-def test_the_summary_names_what_is_missing(tmp_path: Path) -> None:
+def test_the_summary_names_missing_parts(tmp_path: Path) -> None:
     for environment in ({}, {"CI": "true"}):
         said = run(tmp_path, SKIPS, **environment).stdout
         assert "MISSING: crictl is not on PATH, 1 tests of it did not run" in said
@@ -95,8 +95,8 @@ def test_reasons_are_listed_whole() -> None:
     assert not skips.allowed("crictl is not on PATH, nor is crun")
 
 
-def test_a_listed_reason_is_one_that_a_test_gives() -> None:
-    """The list is to be short: what no test says any more goes."""
+def test_each_listed_reason_belongs_to_a_test() -> None:
+    """The list stays short: no reason without a test."""
     given = "".join(
         path.read_text() for path in (ROOT / "tests").rglob("*.py") if path.parent.name != "session"
     )
@@ -127,7 +127,7 @@ HANGS = """
 """
 
 
-def test_a_test_that_hangs_fails_and_its_fixtures_end_what_it_began(tmp_path: Path) -> None:
+def test_a_hanging_test_fails_and_its_fixtures_clean_up(tmp_path: Path) -> None:
     done = run(tmp_path, HANGS)
     assert "2 failed, 1 passed" in done.stdout, done.stdout
     assert done.stdout.count("the daemon was ended") == 2
@@ -149,11 +149,11 @@ STUCK = """
 """
 
 
-def test_a_call_into_c_that_never_returns_is_ended_with_its_daemons(tmp_path: Path) -> None:
-    """It holds the interpreter's lock and hears no signal."""
+def test_an_endless_call_into_c_is_ended_with_its_daemons(tmp_path: Path) -> None:
+    """The test holds the interpreter's lock and hears no signal."""
     done = run(tmp_path, STUCK)
     assert done.returncode < 0
-    assert "in test_is_stuck" in done.stderr  # where it hung
+    assert "in test_is_stuck" in done.stderr  # where the test hung
     ended = tmp_path / "daemon"
     with contextlib.suppress(FileNotFoundError):
         assert Path(f"/proc/{ended.read_text()}/stat").read_text().split()[2] == "Z"
@@ -165,13 +165,13 @@ def test_workers_of_xdist_have_a_watchdog_each(tmp_path: Path) -> None:
     assert "crashed while running 'test_it.py::test_is_stuck'" in done.stdout
 
 
-def test_a_run_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_no_process(tmp_path: Path) -> None:
     content = STUCK.replace("ctypes.PyDLL(None).sleep(1000)", "os.kill(os.getpid(), signal.SIGKILL)")
     watch = f"{watchdog.VARIABLE}="
     done = run(tmp_path, content)
     assert done.returncode == -9
     daemon = int((tmp_path / "daemon").read_text())
-    # The watchdog notices after pytest has ended: it has the pipe that we read, so it has ended by now.
+    # The watchdog has the pipe that we read. The pipe has ended: the watchdog has noticed the end of pytest.
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         assert watch not in Path(f"/proc/{daemon}/environ").read_text()
 

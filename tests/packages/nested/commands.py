@@ -1,7 +1,7 @@
-"""In a Debian under QEMU: runs the commands that come through a port of virtio-serial, one after the other.
+"""In a Debian under QEMU: runs the commands from a port of virtio-serial, in order.
 
-A line of JSON has the command, another one its exit status and its output (nested/debian.py).  The port ends
-with the machine.  Standard library only: it is there before any package of the project.
+A line of JSON has the command; the answer is a line with exit status and output (nested/debian.py).  The port
+ends with the machine.  Standard library only, because the program runs before any package of the project.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 from io import FileIO
 
 _LIMIT = 1 << 20
-"""Bytes of output that are sent: the last ones."""
+"""Bytes of sent output: the last bytes."""
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def _line(port: FileIO) -> bytes:
-    """The next line, at once when it is there; empty: nobody is at the other end."""
+    """The next line, as soon as it is complete; empty: no reader at the other end."""
     read = b""
     while not read.endswith(b"\n"):
         part = port.read(65536)

@@ -1,7 +1,7 @@
-"""A Debian of its own on Xen: a disk image made from a tree, booted by QEMU, with systemd as dom0's init.
+"""A Debian on Xen: a disk image made from a tree, booted by QEMU, with systemd as dom0's init.
 
 QEMU takes Xen, the kernel and the initramfs from the tree, as GRUB would from the disk.  Commands go through
-a port of virtio-serial to ``commands.py``, which systemd starts there.
+a port of virtio-serial to ``commands.py``, started by systemd in the machine.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.xen.parts import find_parts, version_key
 HERE = Path(__file__).parent
 _DISK = 8 << 30
 _SIZE = qemu.Size(cpus=1)
-"""Emulated processors that wait for each other are slower than one."""
+"""Several emulated processors wait for each other, and are slower than a single processor."""
 _DEADLINE = 1800.0
-"""Of whatever is waited for: in software emulation a boot takes minutes."""
+"""Deadline of any wait: in software emulation a boot takes minutes."""
 _MORE = 60.0
-"""What QEMU's start may take, and an answer beyond the deadline that the machine itself holds."""
+"""Seconds for QEMU's start, and for an answer beyond the machine's own deadline."""
 _TAIL = 4000
 _PATIENT = "[Manager]\nDefaultTimeoutStartSec=15min\nDefaultDeviceTimeoutSec=15min\n"
 _NEEDLESS = (
@@ -37,15 +37,15 @@ _NEEDLESS = (
     *("proc-sys-fs-binfmt_misc.automount", "systemd-binfmt.service"),
     *("systemd-update-utmp.service", "systemd-update-utmp-runlevel.service"),
 )
-"""What would take the processor, or dpkg's lock."""
+"""Units that would take the processor, or dpkg's lock."""
 _MODULES = "virtio_console\n"
-"""Of the commands' port: loaded first, not when udev comes to its device."""
+"""Module of the commands' port: loaded first, before udev finds its device."""
 _DEVICES = ("block", "misc", "net", "virtio-ports", "xen-backend")
 _COLDPLUG = f"""[Service]
 ExecStart=
 ExecStart=udevadm trigger --type=all --action=add {" ".join(f"--subsystem-match={one}" for one in _DEVICES)}
 """
-"""udev's first look at the devices: at those that something waits for, not at all of this machine's."""
+"""udev's first look at the devices: only at awaited devices, not at all devices of the machine."""
 _XEN_WORDS = "com1=115200,8n1 console=com1 loglvl=warning guest_loglvl=warning spec-ctrl=no"
 _KERNEL_WORDS = (
     "console=hvc0 loglevel=4 panic=5 mitigations=off random.trust_cpu=on net.ifnames=0 "
@@ -54,7 +54,7 @@ _KERNEL_WORDS = (
 
 
 class NestedDebian:
-    """Until it is booted, ``root`` is its tree; ``boot`` puts that on a disk, once."""
+    """Before the boot ``root`` is the machine's tree; ``boot`` puts the tree on a disk, once."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "tree"
@@ -66,7 +66,7 @@ class NestedDebian:
         self._entry: Entry | None = None
 
     def prepare(self) -> None:
-        """Put into the tree what commands need, and what this machine's console asks of GRUB's settings."""
+        """Put the needs of commands into the tree, and the settings of GRUB for the machine's console."""
         shutil.copy(HERE / "commands.py", self.root / "usr/local/lib/commands.py")
         shutil.copy(HERE / "commands.service", self.root / "etc/systemd/system/commands.service")
         wants = self.root / "etc/systemd/system/multi-user.target.wants"
@@ -74,14 +74,15 @@ class NestedDebian:
         self.write("/etc/systemd/system.conf.d/emulated.conf", _PATIENT)
         self.write("/etc/modules-load.d/machine.conf", _MODULES)
         self.write("/etc/systemd/system/systemd-udev-trigger.service.d/emulated.conf", _COLDPLUG)
-        for unit in (*DAEMONS, "xenpod-libxl"):  # which have deadlines of their own
+        for unit in (*DAEMONS, "xenpod-libxl"):  # commands with deadlines of their own
             place = f"/etc/systemd/system/{unit}.service.d/emulated.conf"
             self.write(place, "[Service]\nTimeoutStartSec=15min\n")
         for unit in _NEEDLESS:
             (self.root / "etc/systemd/system" / unit).symlink_to("/dev/null")
         for folder in ("etc", "var"):
             (self.root / folder / ".updated").touch()  # systemd(1): nothing is rebuilt at the first boot
-        self.write("/etc/dpkg/dpkg.cfg.d/machine", "force-unsafe-io\n")  # no machine here outlives its disk
+        # the machine does not outlive its disk
+        self.write("/etc/dpkg/dpkg.cfg.d/machine", "force-unsafe-io\n")
         self.write("/etc/fstab", "/dev/vda / ext4 defaults 0 1\n")
         self.write("/etc/hostname", "xenpod-machine\n")
         grub = self.root / "etc/default/grub"
@@ -96,11 +97,13 @@ class NestedDebian:
         file.write_text(text)
 
     def boots(self, entry: Entry) -> None:
-        """From now on it boots this entry of GRUB's menu."""
+        """From now on the machine boots this entry of GRUB's menu."""
         self._entry = entry
 
     def run(self, *command: str, fails: bool = False, seconds: float = _DEADLINE) -> str:
-        """Standard output and error of a program in it; AssertionError: it failed, or did not (``fails``)."""
+        """Standard output and error of a program in the machine.  AssertionError: the program failed, or with
+        ``fails`` succeeded.
+        """
         done = self._ask(command, seconds)
         assert bool(done["status"]) is fails, f"{shlex.join(command)}: {done['status']}\n{done['output']}"
         return str(done["output"])
@@ -138,15 +141,15 @@ class NestedDebian:
         self.until("systemctl is-system-running --wait | grep -Eq 'running|degraded'", "the boot")
 
     def shut_down(self) -> None:
-        """As an operator does it; returns when the machine is off."""
+        """Shut down like an operator; returns when the machine is off."""
         assert self._machine
-        # Powering off also ends the program that sends the answer, so none may come.
+        # Powering off also ends the program that sends the answer: the answer may be missing.
         self._send(("systemctl", "poweroff", "--no-block"), _DEADLINE)
         self._machine.wait(_DEADLINE)
         self._hang_up()
 
     def close(self) -> None:
-        """Switch it off, and remove its tree and its disk."""
+        """Switch the machine off, and remove its tree and its disk."""
         if self._machine:
             self._machine.kill()
             self._machine.wait()
@@ -163,7 +166,7 @@ class NestedDebian:
         subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", str(self.root), str(self._disk)], check=True)
 
     def _programs(self) -> qemu.Boot:
-        """Those of GRUB's entry; before there is one Debian's, as its installer leaves them."""
+        """Options of GRUB's entry; before the first entry the options of Debian's installer."""
         boot = self.root / "boot"
         entry = self._entry
         if entry is None:
@@ -203,7 +206,7 @@ class NestedDebian:
 
     def _last_words(self) -> str:
         lines = self.console.read_text(errors="replace").splitlines()
-        # Without the lines that systemd writes over each other while something starts.
+        # Without systemd's lines that overwrite each other during a start.
         return "\n".join(line for line in lines if line and "start running (" not in line)[-_TAIL:]
 
     def _hang_up(self) -> None:

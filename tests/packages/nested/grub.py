@@ -1,4 +1,4 @@
-"""What GRUB would boot by itself, from the menu that update-grub wrote.
+"""GRUB's default choice, from the menu of update-grub.
 
 Source: the GNU GRUB manual, "Multiboot"; /etc/grub.d/20_linux_xen of Debian.
 """
@@ -22,7 +22,7 @@ class Entry:
 
 
 def default_entry(menu: str) -> Entry:
-    """The entry that is booted without a choice; AssertionError: it boots no Xen."""
+    """The default entry. AssertionError: the entry boots no Xen."""
     [default] = re.findall(r'^\s*set default="([^$"]+)"$', menu, re.MULTILINE)
     found = re.search(rf"^menuentry '{re.escape(default)}' .*?{{$(.*?)^}}$", menu, re.MULTILINE | re.DOTALL)
     assert found, f"no entry of the menu is {default!r}, the default\n{menu}"

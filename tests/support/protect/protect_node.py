@@ -194,7 +194,7 @@ def workload_spec(folder: Path, workload_id: str = "w1", zone_id: str = "z1", **
 
 
 def hasten(protectd: Assembly, **seconds: float) -> None:
-    """Further deadlines, for a test that waits for a deadline.  All parts of the daemon share one ``Timeouts``."""
+    """Further deadlines for a test that waits.  All parts of the daemon share one ``Timeouts``."""
     for name, value in seconds.items():
         object.__setattr__(protectd.config.timeouts, name, Seconds(value))
     for zone in protectd.registry.zones.values():

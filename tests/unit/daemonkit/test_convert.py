@@ -116,7 +116,7 @@ def test_the_path_begins_where_the_caller_says() -> None:
         structure(converter, Tree, 1, "row")
 
 
-def test_a_misspelt_key_is_told_before_the_missing_one() -> None:
+def test_a_misspelt_key_is_reported_before_the_missing_key() -> None:
     converter = strict_converter(unknown_keys=False)
     with pytest.raises(ValueError, match="^unknown key 'nam'; known here: "):
         structure(converter, Tree, {"nam": "n"})

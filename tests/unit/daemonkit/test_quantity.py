@@ -1,4 +1,4 @@
-"""Quantities as Kubernetes writes them."""
+"""Quantities in Kubernetes' notation."""
 
 from __future__ import annotations
 

@@ -24,19 +24,19 @@ def _greedy(shares: Shares, tenant: str) -> int:
     return shares.held(tenant)
 
 
-def test_each_tenant_gets_half_of_what_is_free() -> None:
+def test_each_tenant_gets_half_of_the_free_part() -> None:
     shares = Shares(32)
     assert [_greedy(shares, f"t{number}") for number in range(6)] == [16, 8, 4, 2, 1, 1]
 
 
-def test_a_pool_of_one_serves_one() -> None:
+def test_a_pool_with_a_single_slot_serves_a_single_tenant() -> None:
     shares = Shares(1)
     assert shares.take("a") and not shares.take("b")
     shares.give("a")
     assert shares.take("b")
 
 
-def test_a_holding_gives_back_what_it_took_and_no_more() -> None:
+def test_a_holding_gives_back_exactly_its_amount() -> None:
     shares = Shares(100)
     holding = Holding(shares, "a")
     assert holding.grow(30) and holding.grow(20) and not holding.grow(20)
@@ -69,7 +69,7 @@ def test_shares_are_never_lost_and_a_newcomer_gets_half_of_the_rest(
 
 
 class _Holders:
-    """Callers that hold a slot until told to go. ``order``: holders in their order."""
+    """Callers that hold a slot until the test's signal. ``order``: holders in their order."""
 
     def __init__(self, slots: FairSlots) -> None:
         self._slots = slots
@@ -109,7 +109,7 @@ async def test_tenant_with_a_full_share_waits_and_others_go_on(holders: Callable
     assert some.order[-1] == "a3"
 
 
-async def test_the_tenant_that_holds_least_is_next(holders: Callable[[int], _Holders]) -> None:
+async def test_the_tenant_with_the_least_is_next(holders: Callable[[int], _Holders]) -> None:
     some = holders(3)
     await some.come("a1", "b1", "c1", "a2", "a3", "d1", "e1")
     assert some.order == ["a1", "b1", "c1"]
@@ -127,13 +127,13 @@ async def test_a_cancelled_waiter_leaves_its_turn_to_the_next(holders: Callable[
     assert some.order == ["a1", "b2"]
 
 
-async def test_a_slot_of_a_waiter_that_is_cancelled_in_that_moment_is_free() -> None:
+async def test_the_slot_of_a_waiter_cancelled_at_its_turn_is_free() -> None:
     slots = FairSlots(1)
     held = slots.slot("a")
     await held.__aenter__()
     waiting = asyncio.create_task(slots.slot("b").__aenter__())
     await _step()
-    # It is granted the slot here, and has not gone on yet.
+    # The caller has the slot now, and has not continued yet.
     await held.__aexit__(None, None, None)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

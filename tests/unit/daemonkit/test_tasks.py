@@ -63,7 +63,7 @@ async def test_complete_outlasts_every_cancellation(times: int) -> None:
     assert step.outcome == "completed"
 
 
-async def test_complete_runs_work_whose_caller_was_cancelled_before_it_began() -> None:
+async def test_complete_runs_work_of_a_caller_cancelled_before_the_start() -> None:
     step = Step()
     step.release.set()
 
@@ -78,7 +78,7 @@ async def test_complete_runs_work_whose_caller_was_cancelled_before_it_began() -
     assert step.outcome == "completed"
 
 
-async def test_complete_logs_the_failure_of_work_whose_caller_was_cancelled(
+async def test_complete_logs_the_failure_of_a_cancelled_callers_work(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     step = Step(Refused("stop", "zone z1", "it is stuck"))
@@ -91,7 +91,7 @@ async def test_complete_logs_the_failure_of_work_whose_caller_was_cancelled(
     assert "it is stuck" in caplog.text
 
 
-async def test_complete_all_lets_every_step_end_before_it_raises() -> None:
+async def test_complete_all_raises_after_the_end_of_every_step() -> None:
     first, second = Step(ValueError("first")), Step(ValueError("second"))
     caller = asyncio.ensure_future(complete_all([first.run(), second.run()]))
     second.release.set()
@@ -125,7 +125,7 @@ async def test_gather_gives_both_results() -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-async def test_gather_cancels_the_other_when_one_fails(which: int) -> None:
+async def test_gather_cancels_the_rest_after_a_failure(which: int) -> None:
     steps = [Step(ValueError("no")), Step(ValueError("no"))]
     steps[which].release.set()
     with pytest.raises(ValueError, match="no"):
@@ -163,7 +163,7 @@ async def test_race_gives_the_winner_and_ends_the_loser() -> None:
     assert first.outcome == "cancelled"
 
 
-async def test_race_raises_what_the_winner_raised() -> None:
+async def test_race_raises_the_winners_error() -> None:
     first, second = Step(), Step(ValueError("over"))
     second.release.set()
     with pytest.raises(ValueError, match="over"):

@@ -1,4 +1,4 @@
-"""The driver's manifests give it the rights that it needs and no others, and arguments that it accepts."""
+"""The driver's manifests give only the needed rights, and valid arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pod(objects: dict[str, Object]) -> Object:
     return spec
 
 
-def test_it_reads_nodes_and_claims_and_writes_slices_and_events(objects: dict[str, Object]) -> None:
+def test_the_driver_reads_nodes_and_claims_and_writes_slices_and_events(objects: dict[str, Object]) -> None:
     rules = [(one["resources"], one["verbs"]) for one in objects["ClusterRole"]["rules"]]
     assert rules == [
         (["nodes"], ["get"]),
@@ -55,10 +55,10 @@ def test_its_container_can_do_nothing_but_run(pod: Object) -> None:
     ]
 
 
-def test_the_program_finds_what_the_pod_has(
+def test_the_program_finds_the_parts_of_its_pod(
     objects: dict[str, Object], pod: Object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its folders at the paths that the kubelet knows, and the names of node and instance."""
+    """Folders at the kubelet's paths, and the names of node and instance."""
     [container] = pod["containers"]
     mounts = {one["mountPath"] for one in container["volumeMounts"]}
     for variable in container["env"]:
@@ -72,6 +72,6 @@ def test_the_program_finds_what_the_pod_has(
     assert container["args"] == ["--config", "/etc/xenpod/dra.toml"]
 
 
-def test_the_next_one_serves_before_the_last_one_ends(objects: dict[str, Object]) -> None:
+def test_the_next_instance_serves_before_the_last_instance_ends(objects: dict[str, Object]) -> None:
     update = objects["DaemonSet"]["spec"]["updateStrategy"]
     assert update["rollingUpdate"] == {"maxSurge": "10%", "maxUnavailable": 0}

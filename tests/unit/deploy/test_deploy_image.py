@@ -1,4 +1,6 @@
-"""The recipe of the image: what it copies is there and enough, what it builds is our wheel, and it runs."""
+"""The recipe of the image: its copied files exist and are enough, the built wheel is ours, and the image
+runs.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def copied() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the wheel that the first stage makes from only what it copies."""
+    """The folder with the wheel, built by the first stage from its copied files alone."""
     source, wheels = tmp_path_factory.mktemp("src"), tmp_path_factory.mktemp("wheels")
     for name, into in copied().items():
         if (ROOT / name).is_dir():
@@ -68,7 +70,7 @@ def wheel(folder: Path) -> Path:
     return found
 
 
-def test_the_recipe_copies_what_the_project_is_made_of() -> None:
+def test_the_recipe_copies_the_sources_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = {name.rstrip("*") for name in project["tool"]["setuptools"]["packages"]["find"]["include"]}
     paths = {"proto" if name == "xenpod_proto" else name for name in packages}
@@ -120,7 +122,7 @@ def test_the_binding_is_built_from_the_wheel(built: Path, tmp_path: Path) -> Non
     assert Path(shown.stdout.strip()).parent == tmp_path / "xenbind", shown.stderr
 
 
-def test_what_the_recipe_runs_gives_a_program_that_runs(built: Path, tmp_path: Path) -> None:
+def test_the_recipe_builds_a_working_program(built: Path, tmp_path: Path) -> None:
     """The recipe's own commands, in another place; dependencies come from the environment of the tests."""
     commands = [text for name, text in instructions() if name == "RUN"]
     assert len(commands) == 3
@@ -149,7 +151,7 @@ def test_the_manifests_run_the_program_of_the_image() -> None:
     [daemon_set] = [one for one in defaults() if one["kind"] == "DaemonSet"]
     [container] = daemon_set["spec"]["template"]["spec"]["containers"]
     assert container["command"] == entry
-    parser().parse_args(container["args"])  # ends the test if these are not its arguments
+    parser().parse_args(container["args"])  # other arguments end the test
 
 
 def test_the_image_is_not_roots() -> None:

@@ -1,4 +1,4 @@
-"""The labeller's manifests: no right more than it needs, and bounds that agree with the program."""
+"""The labeller's manifests: no needless right, and the program's bounds."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def pod(folder: Path) -> Object:
     ],
 )
 @pytest.mark.parametrize("prefix", ["xenpod.dev/", "xenpodxdev/", "example.com/xenpod.dev/", ""])
-def test_the_policy_and_the_program_agree_whose_a_label_is(prefix: str, name: str) -> None:
+def test_the_policy_and_the_program_agree_on_the_owner_of_a_label(prefix: str, name: str) -> None:
     assert bool(re.search(OWN_LABELS, prefix + name)) == labels.is_ours(prefix + name)
 
 
-def test_it_may_read_and_patch_nodes_and_nothing_else(tmp_path: Path) -> None:
+def test_the_labeller_may_read_and_patch_nodes_and_nothing_else(tmp_path: Path) -> None:
     found = objects(tmp_path)
     assert found["ClusterRole"]["rules"] == [
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]}
@@ -75,7 +75,7 @@ def test_its_container_can_do_nothing_but_run(tmp_path: Path) -> None:
     assert [volume["hostPath"]["path"] for volume in spec["volumes"]] == ["/run/xenpod"]
 
 
-def test_it_is_an_add_on_like_others(tmp_path: Path) -> None:
+def test_the_labeller_is_an_add_on_like_others(tmp_path: Path) -> None:
     spec = pod(tmp_path)
     assert spec["priorityClassName"] == "system-node-critical"
     assert {"key": "CriticalAddonsOnly", "operator": "Exists"} in spec["tolerations"]
@@ -85,7 +85,7 @@ def test_it_is_an_add_on_like_others(tmp_path: Path) -> None:
     ]
 
 
-def test_it_runs_on_every_platform_whatever_its_taints(tmp_path: Path) -> None:
+def test_the_labeller_runs_on_every_platform_with_any_taints(tmp_path: Path) -> None:
     spec = pod(tmp_path)
     required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert required["nodeSelectorTerms"] == [
@@ -104,7 +104,7 @@ def test_platforms_with_sockets_in_different_places_are_refused(tmp_path: Path) 
         objects(tmp_path, elsewhere)
 
 
-def test_the_folder_of_the_socket_is_mounted_wherever_it_is(tmp_path: Path) -> None:
+def test_the_folder_of_the_socket_is_mounted_at_any_path(tmp_path: Path) -> None:
     found = objects(tmp_path, '[platforms.a]\ncri_socket = "/srv/zones/cri.sock"\n')
     spec = found["DaemonSet"]["spec"]["template"]["spec"]
     assert spec["volumes"] == [{"name": "run", "hostPath": {"path": "/srv/zones", "type": "Directory"}}]

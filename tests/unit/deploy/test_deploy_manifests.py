@@ -61,20 +61,20 @@ def assert_right(objects: Sequence[Object], version: str) -> None:
 
 
 @each_release
-def test_what_generate_makes_is_right(version: str) -> None:
+def test_generated_objects_are_valid(version: str) -> None:
     assert_right(defaults("--kubernetes", version), version)
     assert_right(of_platforms(*ALL, "--kubernetes", version), version)
 
 
 @each_release
-def test_what_generate_makes_of_claims_is_right(version: str) -> None:
+def test_generated_objects_for_claims_are_valid(version: str) -> None:
     claimed = ("driver", "claims", "claim-templates")
     assert_right(read(generate(*SHIPPED, *claimed, "--kubernetes", version)), version)
     assert_right(of_platforms(*claimed, "--kyverno", "1.17", "--kubernetes", version), version)
 
 
 @each_kyverno
-def test_what_generate_makes_for_kyverno_is_right(kyverno: str) -> None:
+def test_generated_objects_for_kyverno_are_valid(kyverno: str) -> None:
     made = defaults("--kyverno", kyverno)
     assert not any(one["kind"].startswith("MutatingAdmission") for one in made)
     assert_right(made, "1.33")
@@ -89,8 +89,8 @@ def containers(objects: Sequence[Object]) -> list[Object]:
     ]
 
 
-def test_no_registry_is_asked_for_an_image_that_was_imported() -> None:
-    """Whoever serves HTTP on the node would be that registry, and its answer runs as root."""
+def test_an_imported_image_is_not_pulled() -> None:
+    """A server of HTTP on the node would be the registry, and its answer runs as root."""
     found = containers(read(generate(*SHIPPED, "labeller", "driver")))
     assert len(found) == 2
     assert {(one["image"].split(":")[0], one["imagePullPolicy"]) for one in found} == {
@@ -126,7 +126,7 @@ def test_the_chart_pulls_no_imported_image_unless_told_to() -> None:
 
 
 @pytest.mark.parametrize("api", ["v1beta1", "v1beta2"])
-def test_what_generate_makes_for_cluster_api_is_right(api: str) -> None:
+def test_generated_objects_for_cluster_api_are_valid(api: str) -> None:
     made = of_platforms("cluster-api", "--cluster-api", api)
     assert {one["apiVersion"] for one in made} == {f"bootstrap.cluster.x-k8s.io/{api}"}
     assert_right(made, "1.36")
@@ -134,7 +134,7 @@ def test_what_generate_makes_for_cluster_api_is_right(api: str) -> None:
 
 @needs_helm
 @each_release
-def test_the_chart_is_what_generate_makes(version: str) -> None:
+def test_the_chart_equals_the_generated_objects(version: str) -> None:
     made = chart(kubernetes=version)
     assert by_name(made) == by_name(defaults("--kubernetes", version))
     assert_right(made, version)
@@ -142,7 +142,7 @@ def test_the_chart_is_what_generate_makes(version: str) -> None:
 
 @needs_helm
 @each_kyverno
-def test_the_chart_is_what_generate_makes_for_kyverno(kyverno: str) -> None:
+def test_the_chart_equals_the_generated_objects_for_kyverno(kyverno: str) -> None:
     sets = ("assignClass.by=kyverno", f"assignClass.kyverno={kyverno}")
     assert by_name(chart(sets=sets)) == by_name(defaults("--kyverno", kyverno))
 
@@ -150,7 +150,7 @@ def test_the_chart_is_what_generate_makes_for_kyverno(kyverno: str) -> None:
 @needs_helm
 @pytest.mark.parametrize("by", ["policy", "kyverno"])
 @each_release
-def test_the_chart_is_what_generate_makes_of_claims(version: str, by: str) -> None:
+def test_the_chart_equals_the_generated_objects_for_claims(version: str, by: str) -> None:
     sets = ("driver.enabled=true", f"claims.by={by}", "claims.namespaces={one}", "claims.sizes={256,512}")
     more = ("--claim-namespace", "one", "--claim-size", "256Mi")
     claimed = ("driver", "claims", "claim-templates", *more, "--claim-size", "512Mi", "--kubernetes", version)
@@ -178,13 +178,13 @@ def test_platforms_are_the_same_to_the_chart_and_to_generate() -> None:
 
 @needs_helm
 @each_source
-def test_the_values_that_generate_prints_make_what_it_makes(nodes: tuple[str, str], tmp_path: Path) -> None:
+def test_generated_values_make_the_generated_objects(nodes: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "values.yaml").write_text(generate(*nodes, "chart-values"))
     assert by_name(chart(tmp_path / "values.yaml")) == by_name(read(generate(*nodes, *ALL)))
 
 
 @each_source
-def test_the_values_that_generate_prints_are_right(nodes: tuple[str, str]) -> None:
+def test_generated_values_are_valid(nodes: tuple[str, str]) -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     [defaults] = read((CHART / "values.yaml").read_text())
     [values] = read(generate(*nodes, "chart-values"))
@@ -202,7 +202,7 @@ def test_the_chart_with_other_values_is_right(values: str, version: str) -> None
 
 
 @needs_helm
-def test_the_chart_makes_only_what_is_asked_for() -> None:
+def test_the_chart_makes_only_requested_objects() -> None:
     assert {one["kind"] for one in chart(VALUES / "least.yaml")} == {"RuntimeClass"}
 
 
@@ -223,7 +223,7 @@ def test_with_node_feature_discovery_the_labeller_has_no_rights_in_the_cluster()
 
 
 @needs_helm
-def test_the_chart_takes_what_pods_are_told() -> None:
+def test_the_chart_passes_settings_to_pods() -> None:
     made = chart(VALUES / "kyverno.yaml")
     [spec] = [one["spec"]["template"]["spec"] for one in made if one["kind"] == "DaemonSet"]
     [container] = spec["containers"]
@@ -243,7 +243,7 @@ def test_the_chart_takes_what_pods_are_told() -> None:
 
 
 @needs_helm
-def test_a_name_that_looks_like_a_number_stays_a_name(tmp_path: Path) -> None:
+def test_a_numeric_name_stays_a_name(tmp_path: Path) -> None:
     (tmp_path / "values.yaml").write_text(
         'labeller: {runtimeClassName: "123", priorityClassName: "1e3", imagePullSecrets: ["0123"],'
         ' addonsLabel: "10=20"}'
@@ -260,7 +260,7 @@ def test_a_name_that_looks_like_a_number_stays_a_name(tmp_path: Path) -> None:
         ("1.36", ("assignClass.by=kyverno", "assignClass.kyverno=1.16"), "which came with 1.17"),
     ],
 )
-def test_the_chart_says_what_cannot_be(kubernetes: str, sets: tuple[str, ...], said: str) -> None:
+def test_the_chart_explains_impossible_values(kubernetes: str, sets: tuple[str, ...], said: str) -> None:
     with pytest.raises(ToolRefused, match=said):
         chart(kubernetes=kubernetes, sets=sets)
 
@@ -279,9 +279,7 @@ def test_the_chart_says_what_cannot_be(kubernetes: str, sets: tuple[str, ...], s
         ("{name: c, handlers: [a], overheads: {b: {}}, labels: {d: e}}", "overheads: b is not one of"),
     ],
 )
-def test_the_chart_refuses_classes_that_cannot_be(
-    platforms: str, said: str, policy: str, tmp_path: Path
-) -> None:
+def test_the_chart_refuses_impossible_classes(platforms: str, said: str, policy: str, tmp_path: Path) -> None:
     """``protect generate`` does too: a namespace's label has at most 63 characters."""
     (tmp_path / "values.yaml").write_text(f"platforms: [{platforms}]")
     with pytest.raises(ToolRefused, match=said):

@@ -1,4 +1,4 @@
-"""The schemas of Kubernetes objects refuse what an API server or a kubelet would."""
+"""The schemas of Kubernetes objects refuse like an API server or a kubelet."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ WRONG: list[tuple[str, str, Any]] = [
 ]
 
 
-def test_each_schema_is_one_and_has_an_example() -> None:
+def test_each_schema_is_valid_and_has_an_example() -> None:
     for document in schemas.documents().values():
         for schema in document["$defs"].values():
             Draft202012Validator.check_schema(schema)
@@ -272,7 +272,7 @@ def test_the_example_is_right(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", BY_KIND)
-def test_a_field_that_is_not_there_is_refused_at_every_depth(kind: str) -> None:
+def test_an_unknown_field_is_refused_at_every_depth(kind: str) -> None:
     maps = [path for path, value in parts(BY_KIND[kind]) if isinstance(value, dict) and not _free(path)]
     assert () in maps and ("metadata",) in maps
     for path in maps:
@@ -291,7 +291,7 @@ def test_a_value_of_another_type_is_refused_everywhere(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", BY_KIND)
-def test_what_every_object_has_is_required(kind: str) -> None:
+def test_common_fields_of_objects_are_required(kind: str) -> None:
     for key in ("apiVersion", "kind", "metadata"):
         without = {name: value for name, value in BY_KIND[kind].items() if name != key}
         assert schemas.wrong(without, "1.36"), key
@@ -315,7 +315,7 @@ def test_every_kind_has_a_wrong_object() -> None:
     ("api", "since"), [("v1", "1.36"), ("v1beta1", "1.34"), ("v1alpha1", "1.33")], ids=str
 )
 @pytest.mark.parametrize("kind", ["MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"])
-def test_an_api_is_refused_by_versions_that_do_not_serve_it(kind: str, api: str, since: str) -> None:
+def test_an_api_is_refused_by_versions_without_the_api(kind: str, api: str, since: str) -> None:
     found = BY_KIND[kind] | {"apiVersion": f"admissionregistration.k8s.io/{api}"}
     takes = [version for version in schemas.VERSIONS if not schemas.wrong(found, version)]
     assert takes == [version for version in schemas.VERSIONS if version >= since]

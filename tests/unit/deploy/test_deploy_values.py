@@ -42,7 +42,7 @@ def _followed(schema: Any) -> Any:
 def test_the_schema_names_every_value_and_no_other() -> None:
     limits = {(name, "resources", "limits", "cpu") for name in ("labeller", "driver")}
     delegate = ("platforms", "*", "delegate")
-    # Only nodes with another runtime have it; values.yaml shows it in a comment.
+    # Only nodes with another runtime have the value; values.yaml shows it in a comment.
     of_delegate = {delegate, *((*delegate, key) for key in ("namespaces", "default", "hostNetwork"))}
     without_default = {("platforms", "*", "overhead", "cpu"), *limits, *of_delegate}
     assert set(keys(VALUES)) == set(_written(VALUES)) | without_default

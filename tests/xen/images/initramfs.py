@@ -1,4 +1,4 @@
-"""cpio archives as the kernel unpacks them."""
+"""cpio archives in the kernel's format."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ MakeSpec = Callable[..., DomainSpec]
 
 @pytest.fixture(scope="session")
 def guest(tmp_path_factory: pytest.TempPathFactory) -> LibxlSettings:
-    """The test guest's kernel and initramfs, on tmpfs: libxl reads them at each create."""
+    """The test guest's kernel and initramfs, on tmpfs: libxl reads both at each create."""
     folder = tmp_path_factory.mktemp("guest")
     initramfs = Path(shutil.copy(machine.SHARE / "guest.cpio", folder / "guest.cpio"))
     return LibxlSettings(kernel=machine.small_kernel(), initramfs=initramfs)
@@ -40,13 +40,13 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> LibxlSettings:
 
 @pytest.fixture(scope="session")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked kernel is kept here for all tests."""
+    """Folder of the unpacked kernel, for all tests."""
     return tmp_path_factory.mktemp("kernels")
 
 
 @pytest.fixture
 def spec() -> MakeSpec:
-    """Makes a domain that runs ``test`` (see peer.c)."""
+    """Makes a domain with ``test`` (see peer.c)."""
 
     def make(test: str, mode: Mode = Mode.PV, interfaces: int = 0, memory: int = 96 * MIB) -> DomainSpec:
         uuid = uuid4()
@@ -128,7 +128,7 @@ def gone(context: Context, domid: int) -> bool:
 
 
 def grants(domain: int) -> int:
-    """Pages of the domain mapped by others, as Xen's key g lists them."""
+    """Pages of the domain in use by others, by Xen's key g."""
     subprocess.run(["xl", "dmesg", "--clear"], capture_output=True, check=True)
     subprocess.run(["xl", "debug-keys", "g"], check=True)
     lines = subprocess.run(["xl", "dmesg"], capture_output=True, text=True, check=True).stdout.splitlines()

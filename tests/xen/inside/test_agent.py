@@ -1,4 +1,4 @@
-"""The agent as process 1 of a Xen guest: its initramfs, vchan, its disk, containers on cgroup v2."""
+"""The agent as process 1 of a Xen guest: its initramfs, vchan, disk, containers on cgroup v2."""
 
 from __future__ import annotations
 
@@ -69,13 +69,17 @@ class Dialled:
 
 
 async def _exit_code(link: Link, name: str, exec_id: str = "") -> pb.ProcessExited:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            for process in (await link.call(LIST, PATIENCE)).processes.processes:
-                of = (process.process.container_id, process.process.exec_id)
-                if of == (name, exec_id) and process.state == pb.PROCESS_STATE_EXITED:
-                    return process.exited
-            await asyncio.sleep(0.2)
+    exited: list[pb.ProcessExited] = []
+
+    async def ended() -> bool:
+        for process in (await link.call(LIST, PATIENCE)).processes.processes:
+            of = (process.process.container_id, process.process.exec_id)
+            if of == (name, exec_id) and process.state == pb.PROCESS_STATE_EXITED:
+                exited.append(process.exited)
+        return bool(exited)
+
+    await until(ended, PATIENCE)
+    return exited[0]
 
 
 async def _start(link: Link, name: str, *args: str, memory: int = 0) -> Collector:

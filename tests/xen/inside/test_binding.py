@@ -70,7 +70,7 @@ def test_an_end_before_the_watch_is_told(context: Context, create: Create, ends:
     assert told.get(timeout=PATIENCE) == DomainEnd(second, 2, Shutdown.POWEROFF)
 
 
-def test_watching_what_is_gone(ends: Ends) -> None:
+def test_watching_a_missing_domain(ends: Ends) -> None:
     watcher, told = ends
     watcher.watch(NO_DOMAIN, 3)
     assert told.get(timeout=PATIENCE) == DomainEnd(NO_DOMAIN, 3, None)
@@ -157,7 +157,7 @@ def test_xenstore() -> None:
             store.write("/tool/" + "x" * 4000, b"")
 
 
-def test_xenstore_makes_nothing_again_that_is_gone() -> None:
+def test_xenstore_does_not_make_removed_nodes_again() -> None:
     with Xenstore() as store:
         store.write("/tool/xenpod-test", b"")
         store.write_below("/tool/xenpod-test", "a", b"1")
@@ -237,7 +237,7 @@ def test_vchan_never_blocks_and_keeps_a_zombie(context: Context, create: Create)
     sent = 0
     while count := client.write(bytes(4096)):
         sent += count
-    assert sent == 65536  # the ring is full, and nobody reads it
+    assert sent == 65536  # the ring is full, without a reader
     domain.destroy(context, domid)
     assert domain.info(context, domid).dying
     assert client.read_into(bytearray(10)) == 0, "a dead guest does not close its ring"
@@ -247,7 +247,7 @@ def test_vchan_never_blocks_and_keeps_a_zombie(context: Context, create: Create)
 
 
 async def test_children_keep_their_exit_codes(context: Context, boot: Boot, spec: MakeSpec) -> None:
-    """libxl runs scripts and reaps them; it must not reap our children."""
+    """libxl runs scripts and reaps them; our children must stay ours."""
     stop = asyncio.Event()
 
     async def children() -> list[tuple[int, int | None]]:

@@ -63,15 +63,14 @@ async def _offset(runtime: ZoneRuntime) -> int:
 
 
 async def _right(runtime: ZoneRuntime, seconds: float = NOW, bound_ns: int = BOUND_NS) -> None:
-    """The zone's clock becomes right within this time."""
-    seen = []
-    try:
-        async with asyncio.timeout(seconds):
-            while abs(offset := await _offset(runtime)) > bound_ns:
-                seen.append(offset)
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"ahead by {[offset / MS for offset in seen[-5:]]} ms") from None
+    """Deadline for a right clock of the zone."""
+    seen: list[int] = []
+
+    async def right() -> bool:
+        seen.append(await _offset(runtime))
+        return abs(seen[-1]) <= bound_ns
+
+    await until(right, seconds, lambda: f"ahead by {[offset / MS for offset in seen[-5:]]} ms")
 
 
 @contextmanager
@@ -166,7 +165,7 @@ async def _when_the_zones_is_set(protectd: Assembly, runtime: ZoneRuntime) -> No
 
 @pytest.mark.parametrize("mode", Mode)
 async def test_the_first_random_bytes_do_not_wait(kernels: Path, mode: Mode) -> None:
-    """If the CPU's random numbers are not trusted, the kernel has none of its own this early."""
+    """If the CPU's random numbers are not trusted, the kernel has no random numbers at this time."""
     async with _toolstack(kernels, "random.trust_cpu=off") as toolstack:
         seeded, bare = [
             DomainSpec(uuid := uuid4(), domain_name(name, uuid), 160 * MIB, 1, mode)

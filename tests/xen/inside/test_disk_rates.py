@@ -1,4 +1,4 @@
-"""Rates of disks against a guest that connects its disks anew, and against an honest guest."""
+"""Rates of disks against a guest with new connections of its disks, and against an honest guest."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ XVDB = "vbd-51728"
 """The guest's xenbus number: 202 << 8 | 16."""
 SYSFS: dict[str, object] = {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["rw"]}
 STATE = "device/vbd/51728/state"
-"""Its half of the connection, in the guest's own part of xenstore."""
+"""The guest's half of the connection, in the guest's own part of xenstore."""
 XS_WRITE = 11
 CONNECTED, CLOSED = 4, 6
 """enum xenbus_state, xen/include/public/io/xenbus.h."""
 
 
 def says(state: int) -> str:
-    """A command that has xenstore write the state of the disk, past the guest's driver."""
+    """A command with which xenstore writes the state of the disk, past the guest's driver."""
     body = f"{STATE}\0{state}".encode()
     message = struct.pack("=IIII", XS_WRITE, 0, 0, len(body)) + body
     octal = "".join(f"\\{byte:03o}" for byte in message)
@@ -46,9 +46,10 @@ CONNECT_ANEW = (
     f'until [ "$(cat /sys/bus/xen/devices/{XVDB}/state)" = Closed ]; do sleep 0.1; done && '
     f"{says(CONNECTED)}"
 )
-"""The driver keeps its rings when their backend closes: whoever says so has them served by new threads.
+"""The driver keeps its rings when their backend closes: a guest with the right state gets new threads for the
+rings.
 
-To unbind and bind the driver does not do: it waits for a backend that begins, and ours stays closed.
+Unbinding and binding the driver is not enough: the driver waits for a new backend, and ours stays closed.
 """
 
 
@@ -84,7 +85,7 @@ async def read(agent: Agent, name: str) -> None:
     assert await in_devices(agent, name, "xvda", "xvdb", copy) == 0
 
 
-async def test_a_guest_that_connects_its_disk_anew_is_held_and_ended(
+async def test_a_guest_with_a_reconnected_disk_is_held_and_ended(
     stage: Stage, images: tuple[Path, Path], disk: Path
 ) -> None:
     agent, info = await booted(stage, images, disk)
@@ -96,7 +97,7 @@ async def test_a_guest_that_connects_its_disk_anew_is_held_and_ended(
     mounts = [SYSFS, busybox.bind("/dev", "/zone", "bind", "rw")]
     await agent.begin("hostile", "xvda", "sh", "-c", CONNECT_ANEW, mounts=mounts, devices=True)
     assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.RECONNECTED)
-    # The guest is not destroyed yet, and its new threads already have the rates.
+    # The guest still lives, and its new threads already have the rates.
     new = threads(info, "xvdb") - first
     assert new and new <= held(stage, info)
     await stage.toolstack.destroy(info.id)

@@ -56,7 +56,7 @@ async def run(zones: Zones, zone_id: str, script: str) -> list[str]:
     return zones.lines(zone_id)
 
 
-async def test_room_beside_memory_is_what_preflight_said(zones: Zones) -> None:
+async def test_capacity_beside_memory_matches_preflight(zones: Zones) -> None:
     """As many zones as preflight says, all at work at once; the next zone is refused for this reason."""
     info = await zones.clients.host.Info(pb.InfoRequest(), timeout=PATIENCE)
     found = {notice.setting: notice for notice in info.preflight}

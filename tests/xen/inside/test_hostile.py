@@ -1,6 +1,6 @@
-"""A guest with a hostile agent, over real rings: its frames and its behaviour harm itself alone.
+"""A guest with a hostile agent, over real rings: frames and behaviour harm only the guest.
 
-The guest (``replay`` in peer.c) sends the frames that ``tests/hostile`` has the fake's agents send.
+The guest (``replay`` in peer.c) sends the frames of ``tests/hostile``, as agents of the fake do.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ BROKEN = (
     "unknown flags",
     "stream 0",
 )
-"""Attacks of tests/support/agent/hostile_zone.py whose first frame breaks a rule."""
+"""Attacks of tests/support/agent/hostile_zone.py with a forbidden first frame."""
 _EVENT = pb.Event(process_exited=pb.ProcessExited(process=pb.ProcessRef(container_id="none")))
 EVENTS = frames.encode(Frame(Type.EVENT, 0, _EVENT.SerializeToString())) * 256
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The guest's script for a connection: send this, then repeat the last part, or do ``then``."""
+    """The guest's script for a connection: send the bytes, then repeat the last part, or do ``then``."""
 
     first: bytes
     repeated: bytes = b""
@@ -90,7 +90,7 @@ def _attack(name: str) -> bytes:
 async def hostile(
     toolstack: LibxlToolstack, spec: MakeSpec, folder: Path, scripts: Sequence[Script]
 ) -> AsyncIterator[DomainId]:
-    """A guest that runs the scripts in order, a connection each, and then repeats the last script."""
+    """A guest that runs the scripts in order, one for each connection, and then repeats the last script."""
     disk = folder / "scripts.img"
     content = struct.pack("=I", len(scripts)) + b"".join(script.encode() for script in scripts)
     disk.write_bytes(content.ljust(-(-len(content) // 4096) * 4096, b"\0"))
@@ -102,7 +102,7 @@ async def hostile(
 
 
 class Honest:
-    """A guest that echoes its input, safe from other guests."""
+    """A guest with an echo service, safe from other guests."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -149,7 +149,7 @@ async def test_every_broken_rule_cuts_the_guest_off(
             try:
                 await link.open(PATIENCE)
             except ProtocolViolation:
-                pass  # it can be seen before the link is up
+                pass  # the domain is visible before the link is up
             await until(lambda owner=owner: owner.violations, PATIENCE)
             assert not link.connected, name
             await link.close()
@@ -182,19 +182,18 @@ async def test_a_file_server_ends_if_the_rings_are_larger_than_the_shared_direct
     command = [str(SHARE), "--namespace", "/proc/self/ns/mnt", "--dir", str(tmp_path), "--session", "greedy"]
     command += ["--vchan", str(domain), "--ring-order", str(rings.SHARING_ORDER)]
     subprocess.run(command, check=True, timeout=PATIENCE)
-    async with asyncio.timeout(PATIENCE):
-        while not (said := (tmp_path / "log").read_text()):  # noqa: ASYNC110 - a process of its own
-            await asyncio.sleep(0.1)
-    assert said.startswith("share: the zone broke the protocol: its rings are too large")
+    log = tmp_path / "log"
+    await until(log.read_text, PATIENCE)
+    assert log.read_text().startswith("share: the zone broke the protocol: its rings are too large")
     assert grants(domain) < rings.pages(rings.SHARING_ORDER)
     await toolstack.destroy(domain)
 
 
 @pytest.mark.parametrize("then", [STAY, HANG_UP, NOTIFY], ids=["half a frame", "reconnects", "notifies"])
-async def test_a_guest_that_breaks_no_rule_takes_nobody_s_turn(
+async def test_a_guest_within_the_rules_takes_no_other_turn(
     toolstack: LibxlToolstack, spec: MakeSpec, tmp_path: Path, honest: Honest, then: int
 ) -> None:
-    """It sends half a frame, hangs up whenever somebody connects, or notifies us without any bytes."""
+    """The guest sends half a frame, hangs up at each connect, or notifies us without any bytes."""
     in_flight, owner = InFlight(), Owner()
     half = HELLO + frames.encode(Frame(Type.EVENT, 0, bytes(64)))[:20]
     async with hostile(

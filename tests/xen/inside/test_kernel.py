@@ -26,7 +26,7 @@ from tests.xen.inside.test_agent import PATIENCE, Dialled, _finished, _start
 
 EARLY = ("xen-gntalloc", "xen-gntdev", "xen-evtchn", "xen-blkfront", "squashfs")
 LATE = ("erofs", "overlay")
-"""Containers need these modules; addons need the early modules."""
+"""Containers need the modules; addons need the early modules."""
 
 
 def _kernel(folder: Path) -> DomainKernel:

@@ -50,7 +50,7 @@ async def booted(stage: LibxlStage, image: Path) -> Agent:
 
 
 async def sees(agent: Agent, name: str, *kinds: str) -> None:
-    """Wait until exactly the functions of these classes are on the zone's bus."""
+    """Wait until exactly the functions of the given classes are on the zone's bus."""
     script = "cat /sys/bus/pci/devices/*/class 2>/dev/null; true"
     found: list[str] = []
     number = 0
@@ -106,7 +106,7 @@ async def test_a_pvh_zone_is_refused(stage: LibxlStage) -> None:
     await stage.toolstack.detach_pci(info.id, FUNCTION)
 
 
-async def test_functions_that_cannot_be_given_away(stage: LibxlStage) -> None:
+async def test_impossible_pci_functions_are_refused(stage: LibxlStage) -> None:
     """Bridges and functions without a reset, also with an IOMMU."""
     info = await stage.create(passthrough=True)
     for address in sorted(entry.name for entry in pci.FUNCTIONS.iterdir()):

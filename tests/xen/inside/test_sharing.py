@@ -101,7 +101,7 @@ async def test_a_server_ends_with_its_domain(stage: Stage, agent: Agent) -> None
     assert f" {agent.domain} " not in listed, "nobody has its pages"
 
 
-async def test_a_guest_that_leaves_ends_its_server(stage: Stage, agent: Agent) -> None:
+async def test_a_gone_guest_ends_its_server(stage: Stage, agent: Agent) -> None:
     """A guest leaves when told of another session; a hostile guest leaves at any time."""
     ends = stage.toolstack.share_ends()
     leaving = asyncio.ensure_future(agent.call(mount_shared=pb.MountShared(session="another")))

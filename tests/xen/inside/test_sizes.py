@@ -48,13 +48,13 @@ class OneZone:
         return list((await self._clients.zones.ResizeZone(asks, timeout=PATIENCE)).not_done)
 
     async def _stats(self) -> pb.ZoneStatsRow | None:
-        """None: the zone has not answered in time, as it may right after protectd's start."""
+        """None: the zone has not answered in time, as is possible right after protectd's start."""
         request = pb.ZoneStatsRequest(ids=["z1"])
         rows = (await self._clients.zones.ZoneStats(request, timeout=PATIENCE)).rows
         return rows[0] if rows else None
 
     async def is_settled(self, wanted: pb.ZoneResources) -> bool:
-        """Recorded, held by Xen and seen by the guest, as soon as it is connected."""
+        """The size is recorded, held by Xen and seen by the guest, right after the connect."""
         request = pb.GetZoneRequest(id="z1")
         zone = await self._clients.zones.GetZone(request, timeout=PATIENCE, wait_for_ready=True)
         if not zone.channel_connected:
@@ -108,7 +108,7 @@ def _back() -> pb.ZoneResources:
 
 
 async def test_memory_in_use_by_the_zone_fails_the_whole_resize(zone: OneZone) -> None:
-    """Its kernel alone needs more than that; the rest of the resize is not done either."""
+    """The kernel alone needs more memory; the rest of the resize is not done either."""
     asked = pb.ZoneResources(memory_bytes=64 * MIB, vcpus=1, weight=9)
     (not_done,) = await zone.resize(asked)
     assert not_done.startswith("memory: 64 MiB wanted, the zone can go down to ")
@@ -117,7 +117,7 @@ async def test_memory_in_use_by_the_zone_fails_the_whole_resize(zone: OneZone) -
 
 
 @pytest.mark.parametrize("step", steps("zone-resize"))
-async def test_killed_while_it_resizes(zone: OneZone, step: str) -> None:
+async def test_a_zone_can_be_resized_after_a_kill_during_a_resize(zone: OneZone, step: str) -> None:
     daemon = zone.protectd.daemon
     await daemon.stop()
     zone.protectd.configure(faults={"kill_at": step})

@@ -60,7 +60,7 @@ class Bench:
         return container
 
     async def exited(self, container: str) -> cri.ContainerStatus:
-        """Its status after its end."""
+        """The pod's status after its end."""
         status = cri.ContainerStatus()
 
         async def ended() -> bool:
@@ -72,7 +72,7 @@ class Bench:
         return status
 
     async def logged(self, pod: Pod, text: str) -> list[str]:
-        """The container's log lines, once they contain ``text``."""
+        """The container's log lines, as soon as they contain ``text``."""
 
         async def there() -> bool:
             return text in self.lines(pod)
@@ -108,12 +108,13 @@ def _interfaces() -> list[str]:
 async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
     folder = tmp_path_factory.mktemp("story")
     node = CriNode(folder)
-    # In emulation PV is twice as fast: all tests but one run in it. The other profile names no mode, and its
-    # mode here is the default, PVH.
+    # In emulation PV is twice as fast: all tests but one run in PV. The other profile names no mode, and the
+    # default mode of this host is PVH.
     profiles = {"default": {"memory": "128MiB", "mode": "pv"}, "auto": {"memory": "128MiB"}}
-    # For _crash: Debian's kernels do not take that key from the host otherwise.
+    # For _crash: otherwise Debian's kernels ignore the host's crash key.
     libxl = {"kernel_arguments": "quiet sysrq_always_enabled"}
-    # A PVH zone of emulated Xen may take more than the default's minute to boot when others use this machine.
+    # If other programs use this machine, a PVH zone of emulated Xen may need more than the default's minute
+    # to boot.
     timeouts = {"boot": f"{PATIENCE:.0f}s"}
     node.protectd.configure(toolstack="libxl", profiles=profiles, libxl=libxl, timeouts=timeouts)
     node.configure(handlers={"xenpod": {}, "auto": {"profile": "auto"}})
@@ -163,7 +164,7 @@ async def _ping(address: str) -> bool:
     return await process.wait() == 0
 
 
-async def test_pods_reach_each_other_and_one_that_crashes_ends_alone(bench: Bench) -> None:
+async def test_pods_reach_each_other_and_a_crashing_pod_ends_alone(bench: Bench) -> None:
     first, second = await asyncio.gather(bench.run_pod("first"), bench.run_pod("second"))
     address = await bench.address(second)
     container = await bench.started(first, "exec sleep 1000")
@@ -221,7 +222,7 @@ STEPS = ("zone-create.domain-created", "zone-connect.spliced", "workload-create.
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_protectd_killed_on_the_way(bench: Bench, step: str) -> None:
-    """Then the pod is whole, or nothing is left of it."""
+    """After a failed call the pod is whole, or nothing is left."""
     await _kill_at(bench, step)
     with pytest.raises(grpc.aio.AioRpcError):
         pod = await bench.run_pod("killed")

@@ -100,9 +100,7 @@ async def test_nonsense_epochs_only_make_the_caller_wait(
         await asyncio.wait_for(toolstack.open_channel(domid), 0.5)
 
 
-async def test_a_ring_that_nobody_reads_holds_up_only_its_writer(
-    toolstack: LibxlToolstack, spec: MakeSpec
-) -> None:
+async def test_an_unread_ring_delays_only_its_writer(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
     domid = await _booted(toolstack, spec, "stuck")
     transport = await _connect(toolstack, domid)
     writing = asyncio.create_task(transport.write(bytes(1 << 20)))
@@ -130,7 +128,7 @@ async def test_a_crash_ends_the_wait_for_the_channel(toolstack: LibxlToolstack, 
 
 
 async def _shared(toolstack: LibxlToolstack, spec: MakeSpec, label: str) -> bytes:
-    """Let a zone grant a page to another; returns the other zone's words on its mapping."""
+    """A zone grants a page to another zone; returns the other zone's output about its mapping."""
     giver, taker = [await toolstack.create(replace(spec(test), seclabel=label)) for test in ("grant", "map")]
     with Xenstore() as store:
         store.write(f"/local/domain/{giver}/data/peer", str(taker).encode())
@@ -153,7 +151,7 @@ async def _until_sentence(toolstack: LibxlToolstack, domid: DomainId, pattern: b
     return found[0]
 
 
-async def test_zones_that_collude_share_memory_unless_their_label_forbids_it(
+async def test_colluding_zones_share_memory_unless_their_label_forbids(
     toolstack: LibxlToolstack, spec: MakeSpec
 ) -> None:
     """See docs/operations/handlers.md: a Xen without a security module, like Debian's, and a Xen with FLASK
@@ -195,7 +193,7 @@ def _loops_of(image: Path) -> int:
     return found
 
 
-async def test_a_backend_of_a_domain_that_is_gone_is_removed(
+async def test_a_backend_of_a_gone_domain_is_removed(
     toolstack: LibxlToolstack, context: Context, spec: MakeSpec, tmp_path: Path
 ) -> None:
     """As after an attachment of a disk during the domain's end."""
@@ -305,7 +303,7 @@ async def test_a_cap_holds_while_cpus_are_idle(toolstack: LibxlToolstack, spec: 
 async def test_other_virtual_machines_are_left_alone(
     toolstack: LibxlToolstack, context: Context, boot: Boot, spec: MakeSpec
 ) -> None:
-    """Other machines are listed, and neither they nor their logs are touched."""
+    """The list has other machines, and neither they nor their logs change."""
     theirs = replace(spec("mute"), name=f"database-{uuid4().hex[:12]}")
     domid = DomainId(domain.create(context, domain_config(theirs, boot, "quiet")))
     log = LibxlSettings().console_dir / f"guest-{theirs.name}.log"

@@ -103,7 +103,7 @@ OPEN_BREAKS: list[tuple[str, Callable[[pb.ProcessCreated], bytes]]] = [
 @pytest.mark.parametrize("why,frame", OPEN_BREAKS, ids=[why for why, _ in OPEN_BREAKS])
 def test_breaking_a_rule(zone: Zone, why: str, frame: Callable[[pb.ProcessCreated], bytes]) -> None:
     client = zone.connect()
-    # A process that does not read: its stdin is never consumed beyond the pipe.
+    # A process without reads: its stdin is never consumed beyond the pipe.
     created = client.start("c1", "sleep", "100", stdin=True)
     with pytest.raises((Closed, BrokenPipeError, ConnectionResetError)):
         client.socket.sendall(frame(created))
@@ -139,7 +139,7 @@ def test_credit_does_not_go_back(zone: Zone, client: Client) -> None:
     alive(zone)
 
 
-def test_credit_for_what_this_connection_did_not_send(zone: Zone, client: Client) -> None:
+def test_credit_beyond_the_connections_bytes_is_a_violation(zone: Zone, client: Client) -> None:
     number = ten_digits(client)
     client.close()
     again = zone.connect()
@@ -179,7 +179,7 @@ def test_an_unknown_call(client: Client) -> None:
     assert client.replies[client.call_id].error.code == 12
 
 
-def test_bytes_one_by_one(zone: Zone) -> None:
+def test_single_bytes_are_read(zone: Zone) -> None:
     client = Client(zone.channel, hello=False)
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     hello = pb.Hello(version_min=1, version_max=1).SerializeToString()
@@ -222,5 +222,5 @@ def test_sixty_four_calls(client: Client) -> None:
 
 
 def test_hello_frame_limits() -> None:
-    """This file's raw() and the codec agree: the agent is tested."""
+    """raw() of this file and the codec agree: the tests are about the agent."""
     assert raw(Type.CALL, 5, b"abc") == frames.encode(Frame(Type.CALL, 5, b"abc"))

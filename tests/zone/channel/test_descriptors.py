@@ -30,7 +30,7 @@ def test_inherited_descriptor_does_not_reach_the_zone(root: Path, tmp_path: Path
     assert done.returncode == 0, done.stderr
     pid = int((directory / "pid").read_text().split()[0])
     try:
-        # stopped before the agent: its own three, the channel, its order to go on
+        # before the agent, a stopped process has: its own three, the channel, the order to continue
         opened = {int(name): os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
         assert len(opened) <= 6
         assert not [number for number, target in opened.items() if number > 0 and target == "/dev/null"]

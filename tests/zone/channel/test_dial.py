@@ -116,7 +116,7 @@ def test_giving_up_the_output_closes_the_connection(zone: Zone, client: Client) 
 
 
 def test_a_reset_ends_both_streams(zone: Zone, client: Client) -> None:
-    """Many times: which of the two reads the connection's error is a matter of moments."""
+    """Many times: the reader of the connection's error is a matter of moments."""
     with listen(zone.pid, 8080) as listener:
         for _ in range(300):
             dialed = dial(client, 8080)
@@ -129,7 +129,7 @@ def test_a_reset_ends_both_streams(zone: Zone, client: Client) -> None:
         gone(client)
 
 
-def test_a_server_that_does_not_read_holds_up_only_its_own_stream(zone: Zone, client: Client) -> None:
+def test_a_server_without_reads_delays_only_its_own_stream(zone: Zone, client: Client) -> None:
     with listen(zone.pid, 8080) as listener:
         slow, quick = dial(client, 8080), dial(client, 8080)
         with accept(listener) as deaf, accept(listener) as server:
@@ -141,7 +141,7 @@ def test_a_server_that_does_not_read_holds_up_only_its_own_stream(zone: Zone, cl
                     break
                 client.send(frames.data(slow.in_stream, sent, blob))
                 sent += len(blob)
-                listed(client)  # a round trip: credit that is due has come by then
+                listed(client)  # a round trip: outstanding credit has arrived
             else:
                 pytest.fail("credit without end")
             client.write(quick.in_stream, b"hello", fin=True)
@@ -196,7 +196,7 @@ def test_an_unanswered_dial_ends_with_its_channel(zone: Zone, client: Client) ->
         client.close()
         again = zone.connect()
         assert {into for into, _ in listed(again)} == known
-        # Waiting connections come when the kernel tries again, unless the agent has given them up by then.
+        # Waiting connections arrive at the kernel's next try, unless the agent has given up on them.
         listener.settimeout(15)
         with suppress(TimeoutError):
             for _ in range(6):

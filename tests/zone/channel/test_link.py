@@ -60,7 +60,7 @@ async def start(link: Link, name: str, *args: str, stdin: bool = False) -> pb.Pr
 
 
 def talk(zone: Zone) -> None:
-    """The only container, with much output, made by a host that is gone."""
+    """The only container, with much output; its host is gone."""
     client = zone.connect()
     client.delete("c1")
     client.call(create_container=creation("c1", "sh", "-c", TALK))
@@ -95,7 +95,7 @@ async def test_calls_and_their_faults(zone: Zone) -> None:
 async def test_a_log_is_whole_through_cuts_and_restarts(zone: Zone, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     breaks = 0
-    for number in range(20):  # a log, unless it is whole before enough breaks
+    for number in range(20):  # a log, unless the log is complete before enough breaks
         talk(zone)
         path = tmp_path / f"{number}.log"
         breaks += await _broken_off(zone, path, rng)
@@ -166,7 +166,9 @@ async def test_stdin_is_whole_through_cuts(zone: Zone) -> None:
 
 
 async def test_a_given_up_output_does_not_block_its_process(zone: Zone) -> None:
-    """Nobody registers the output after a restart: the agent is told to drop it with its earlier bytes."""
+    """After a restart no host registers the output: the agent is told to drop the output with its earlier
+    bytes.
+    """
     talk(zone)
     owner = Owner()
     sink = Collector()
@@ -198,7 +200,7 @@ async def test_a_given_up_output_does_not_block_its_process(zone: Zone) -> None:
 def test_sigkill_of_the_host(zone: Zone, tmp_path: Path) -> None:
     """The host is killed at random moments while the container writes; its log is whole in the end."""
     kills = 0
-    for number in range(20):  # a log, unless it is whole before enough kills of its host
+    for number in range(20):  # a log, unless the log is complete before enough kills of its host
         talk(zone)
         path = tmp_path / f"{number}.log"
         kills += _killed(zone, path)
@@ -209,7 +211,7 @@ def test_sigkill_of_the_host(zone: Zone, tmp_path: Path) -> None:
 
 
 def _killed(zone: Zone, path: Path) -> int:
-    """Go on until the log is complete: how often its host was killed."""
+    """Continue until the log is complete; returns the number of kills of its host."""
     journal = str(path.with_suffix(".journal"))
     command = [sys.executable, "-m", "tests.support.agent.link_host", str(zone.directory), str(path), journal]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"}
@@ -231,7 +233,7 @@ def _killed(zone: Zone, path: Path) -> int:
 
 
 async def test_figures(zone: Zone, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints the time of a call and the speed of a log; asserts nothing of them."""
+    """Prints the time of a call and the speed of a log; asserts no limits."""
     link = Link("z1", Dialled(zone), Owner())
     await link.open(60)
     times = []

@@ -74,7 +74,7 @@ def _request(source: random.Random) -> pb.Request:
     getattr(request, verb.name).SetInParent()
     _fill(getattr(request, verb.name), verb.message_type, source)
     if verb.name == "configure_network":
-        # A name that does not exist: the zone still needs its loopback.
+        # An unknown name: the zone still needs its loopback.
         request.configure_network.name = source.choice(["", "eth7", "/"])
     return request
 

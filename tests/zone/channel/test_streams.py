@@ -45,7 +45,7 @@ def test_resume_under_load(zone: Zone) -> None:
         finally:
             client.close()
         breaks += 1
-        # The last bytes may be unprocessed: then they are requested again.
+        # The last bytes may be unprocessed: the agent requests them again.
         stream.consumed = source.randrange(stream.consumed, len(stream.data) + 1)
         del stream.data[stream.consumed :]
         if stream.ended and stream.consumed < len(EXPECTED):
@@ -110,14 +110,14 @@ def test_stdin_goes_on_in_a_new_connection(zone: Zone) -> None:
     client.write(number, data[consumed:], fin=True)
     assert client.output(stream.number) == data
     client.until(lambda: client.credits[number][2], "end of stdin")
-    # The end is told to every later connection too, in case it was lost.
+    # Every later connection gets the end too, in case the message was lost.
     client.close()
     client = zone.connect()
     client.until(lambda: client.credits.get(number) == (len(data), len(data), True), "end of stdin, again")
 
 
-def test_stdin_that_the_agent_kept_is_sent_again(zone: Zone) -> None:
-    """What did not fit into the pipe was the lost connection's."""
+def test_kept_stdin_is_sent_again(zone: Zone) -> None:
+    """The bytes beyond the pipe's size belonged to the lost connection."""
     client = zone.connect()
     script = "until [ -e /tmp/go ]; do sleep 0.05; done; cat"
     created = client.start("c1", "sh", "-c", script, stdin=True)
@@ -138,7 +138,7 @@ def test_stdin_that_the_agent_kept_is_sent_again(zone: Zone) -> None:
 
 
 def test_back_pressure(zone: Zone, client: Client) -> None:
-    """Without credit the writer blocks; the agent's memory does not grow; others are served."""
+    """Without credit the writer blocks, the agent's memory does not grow, and other streams continue."""
     stuck = client.call(create_container=creation("c1", "yes")).created
     client.streams[stuck.stdout_stream] = Stream(stuck.stdout_stream, take=False)
     client.call(start_container=pb.StartContainer(id="c1"))
@@ -152,7 +152,7 @@ def test_back_pressure(zone: Zone, client: Client) -> None:
 
 
 def test_fair_turns(client: Client) -> None:
-    """Two endless writers and a quiet third: the third is heard, and so are calls."""
+    """Two endless writers and a quiet third: the agent serves the third writer, and calls too."""
     endless = []
     for name in ("c1", "c2"):
         number = client.start(name, "yes").stdout_stream
@@ -169,7 +169,7 @@ def test_turns(client: Client) -> None:
     """Of two streams with a full window each, neither gets far ahead of the other."""
     streams = []
     for name in ("c1", "c2"):
-        # At this message a window is sent, and as much is in the pipe.
+        # At this message a window is sent, and the pipe holds the same amount.
         script = f"head -c {2 * frames.WINDOW} /dev/zero; echo full >&2; sleep 100"
         created = client.call(create_container=creation(name, "sh", "-c", script)).created
         streams.append(Stream(created.stdout_stream, take=False))
@@ -203,10 +203,10 @@ def test_giving_up_an_output(client: Client) -> None:
 
 
 def test_output_after_an_exec_of_a_lost_connection(zone: Zone) -> None:
-    """A creation whose connection ends: the list tells its result, and its streams wait for credit."""
+    """A creation whose connection ends: the list has its result, and its streams wait for credit."""
     client = zone.connect()
     client.begin(create_container=creation("c1", "sh", "-c", "echo hi"))
-    # Answered first; this proves that the creation has begun.
+    # The answer proves that the creation has begun.
     client.call(get_facts=pb.GetFacts())
     client.close()
     client = zone.connect()
@@ -219,7 +219,7 @@ def test_output_after_an_exec_of_a_lost_connection(zone: Zone) -> None:
 
 
 def test_a_list_after_a_deletion_of_a_lost_connection(zone: Zone) -> None:
-    """The list waits for what the lost connection began, and then comes."""
+    """The list waits for work of the lost connection, and then arrives."""
     client = zone.connect()
     client.call(create_container=creation("c1", "true"))
     client.begin(delete_container=pb.DeleteContainer(id="c1"))

@@ -1,4 +1,4 @@
-"""The agent's work after crun's success: a later step may fail, a process may have ended by then.
+"""The agent's work after crun's success: a later step may fail, a process may have ended.
 
 A script in crun's place holds crun after its work: each case occurs in every run.
 """
@@ -45,7 +45,7 @@ class Gate:
         self.go = self.done.with_suffix(".go")
         for path in (self.go, self.done):
             os.mkfifo(path)
-        # Opened for both ways: nobody waits for the other side.
+        # Open for both directions: no side waits for the other.
         self.files = [os.open(path, os.O_RDWR | os.O_NONBLOCK) for path in (self.done, self.go)]
 
     def wait(self) -> None:
@@ -110,7 +110,7 @@ def gate(zone: Zone, command: str) -> Iterator[Gate]:
 
 
 def children_of(zone: Zone) -> dict[str, int]:
-    """The agent's children, by command line: their pids out here."""
+    """The agent's children, by command line: their pids on the host."""
     found = {}
     for pid in Path(f"/proc/{zone.pid}/task/{zone.pid}/children").read_text().split():
         with suppress(FileNotFoundError, ProcessLookupError):  # reaped just before
@@ -119,7 +119,7 @@ def children_of(zone: Zone) -> dict[str, int]:
 
 
 def children_are(zone: Zone, *expected: str) -> dict[str, int]:
-    """Wait until these are the agent's children: out here there is no event for that."""
+    """Wait until the agent has exactly these children: the host has no event for them."""
     found: dict[str, int] = {}
 
     def arrived() -> bool:
@@ -145,7 +145,7 @@ def held_exec(container: str, exec_id: str, *more: str) -> str:
 
 @contextmanager
 def terminal_taken(zone: Zone) -> Iterator[None]:
-    """The terminal that crun has sent is accepted by us, in the agent's place, and kept."""
+    """We accept and keep crun's terminal in the agent's place."""
     for listener in zone.sockets():
         if str(listener.getsockname()).startswith("/run/xenpod/console/"):
             with listener.accept()[0]:
@@ -170,7 +170,7 @@ def pid_lost(zone: Zone) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("spoilt", "code"), [(pid_lost, 13), (terminal_taken, 8)])
-def test_a_create_that_fails_after_crun_is_undone(
+def test_a_failed_create_after_crun_is_undone(
     zone: Zone, client: Client, spoilt: Callable[[Zone], AbstractContextManager[None]], code: int
 ) -> None:
     inside = Path(f"/proc/{zone.pid}/root")
@@ -192,7 +192,7 @@ def test_a_create_that_fails_after_crun_is_undone(
     assert client.exited("c1").exit_code == 4
 
 
-def test_an_exec_whose_terminal_cannot_be_taken_is_killed(zone: Zone, client: Client) -> None:
+def test_an_exec_with_an_unreachable_terminal_is_killed(zone: Zone, client: Client) -> None:
     client.start("c1", "sleep", "100")
     with gate(zone, "exec") as held:
         call = client.begin(exec_process=execution("c1", "e1", "sleep", "1000", tty=True))
@@ -211,7 +211,7 @@ def test_an_exec_whose_terminal_cannot_be_taken_is_killed(zone: Zone, client: Cl
     assert client.exited("c1", "e1").exit_code == 6
 
 
-def test_an_exec_that_ends_before_its_pid_is_known(zone: Zone, client: Client) -> None:
+def test_an_exec_ended_before_its_pid_is_known_is_reported(zone: Zone, client: Client) -> None:
     client.start("c1", "sleep", "100")
     with gate(zone, "exec") as held:
         call = client.begin(exec_process=execution("c1", "e1", "sh", "-c", "exit 5"))
@@ -236,7 +236,7 @@ def test_an_end_is_told_after_the_start(zone: Zone, client: Client) -> None:
     assert client.exited("c1").exit_code == 3
 
 
-def test_a_start_that_fails_can_be_tried_again(zone: Zone, client: Client) -> None:
+def test_a_failed_start_can_be_tried_again(zone: Zone, client: Client) -> None:
     client.call(create_container=creation("c1", "sh", "-c", "exit 3"))
     fails = Path(f"/proc/{zone.pid}/root/run/fail-start")
     fails.touch()
@@ -255,7 +255,7 @@ def refused(client: Client, code: int, **op: object) -> None:
     assert failed.value.code == code, failed.value
 
 
-def test_nothing_begins_in_a_container_that_is_being_deleted(zone: Zone, client: Client) -> None:
+def test_nothing_begins_in_a_container_under_deletion(zone: Zone, client: Client) -> None:
     client.start("c1", "sleep", "100")
     client.call(create_container=creation("c2", "sleep", "100"))
     update = pb.UpdateContainer(id="c2", resources_json=b'{"pids": {"limit": 100}}')
@@ -284,11 +284,11 @@ def test_a_name_is_taken_from_the_beginning_of_its_exec(zone: Zone, client: Clie
         call = client.begin(exec_process=execution("c1", "e1", "sleep", "50"))
         held.wait()
         refused(client, 6, exec_process=execution("c1", "e1", "true"))
-        # The process is not there for other callers yet.
+        # The process does not exist for other callers yet.
         assert set(client.listed()) == {("c1", "")}
         ref = pb.ProcessRef(container_id="c1", exec_id="e1")
         refused(client, 9, signal_process=pb.SignalProcess(process=ref, signal=signal.SIGTERM))
-        # Deleted as soon as its pid is known.
+        # The call deletes as soon as the pid is known.
         deletion = client.begin(delete_exec=pb.DeleteExec(process=ref))
         held.open()
         client.finish(call)
@@ -298,7 +298,7 @@ def test_a_name_is_taken_from_the_beginning_of_its_exec(zone: Zone, client: Clie
 
 @contextmanager
 def traced(pid: int) -> Iterator[None]:
-    """A process whose end is told to nobody but us, until the block ends."""
+    """A process whose end only we know, until the block ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.ptrace(PTRACE_SEIZE, pid, None, None) == 0, os.strerror(ctypes.get_errno())
     yield
@@ -328,7 +328,7 @@ def test_a_list_waits_for_a_removal_of_a_lost_connection(zone: Zone, exec_id: st
 
 
 @pytest.mark.slow
-def test_a_deletion_of_what_does_not_end_is_given_up(zone: Zone, client: Client) -> None:
+def test_a_deletion_of_an_endless_process_is_given_up(zone: Zone, client: Client) -> None:
     """And can be asked for again."""
     client.start("c1", "sleep", "100", shared_pids=True)
     with traced(children_are(zone, "sleep 100")["sleep 100"]):

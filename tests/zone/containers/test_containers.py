@@ -103,7 +103,7 @@ def test_an_idle_zone_holds_no_inotify(zone: Zone, client: Client, disk: Path) -
         client.call(get_facts=pb.GetFacts())
 
 
-def test_a_node_that_comes_before_its_disk_is_waited_on(zone: Zone, client: Client, disk: Path) -> None:
+def test_a_node_before_its_disk_is_awaited(zone: Zone, client: Client, disk: Path) -> None:
     """As the kernel does with an attached disk; nothing is behind the first number."""
     devices = Path(f"/proc/{zone.pid}/root/dev")
     os.mknod(devices / "xvdc", 0o600 | 0o060000, os.makedev(240, 0))
@@ -117,7 +117,7 @@ def test_a_node_that_comes_before_its_disk_is_waited_on(zone: Zone, client: Clie
     assert client.finish(call).created.pid > 1
 
 
-def test_a_creation_that_waits_can_be_deleted(client: Client) -> None:
+def test_a_waiting_creation_can_be_deleted(client: Client) -> None:
     call = client.begin(create_container=creation("c1", "true", disk="xvdq"))
     client.delete("c1")
     with pytest.raises(Failed, match="being deleted"):
@@ -126,14 +126,14 @@ def test_a_creation_that_waits_can_be_deleted(client: Client) -> None:
 
 
 @pytest.mark.slow
-def test_a_disk_that_does_not_come(client: Client) -> None:
+def test_a_missing_disk_fails_the_creation(client: Client) -> None:
     with pytest.raises(Failed, match="xvdz: it did not appear") as failed:
         client.call(create_container=creation("c1", "true", disk="xvdz"))
     assert failed.value.code == 4
 
 
 def test_container_with_an_invalid_command_mount_or_limit_is_refused(client: Client) -> None:
-    """No failure of the zone: FAILED_PRECONDITION, marked as an error that the start would meet."""
+    """No failure of the zone: FAILED_PRECONDITION, marked as an error of the start."""
     mount = {"destination": "/etc/resolv.conf/x", "type": "tmpfs", "source": "tmpfs"}
     nowhere = creation("c", "true")
     nowhere.config_json = nowhere.config_json.replace(b'"cwd": "/"', b'"cwd": "/etc/resolv.conf"')
@@ -151,7 +151,7 @@ def test_container_with_an_invalid_command_mount_or_limit_is_refused(client: Cli
 
 
 @pytest.mark.parametrize(("content", "words"), [(b"#!/no/such\n", b"No such file"), (b"x", b"format error")])
-def test_file_that_only_the_kernel_refuses_starts_and_exits_with_1(
+def test_file_refused_only_by_the_kernel_starts_and_exits_with_1(
     client: Client, content: bytes, words: bytes
 ) -> None:
     """The file may be run, as far as can be seen beforehand: its process ends by itself, and says why."""
@@ -248,7 +248,7 @@ def test_stdin_and_its_end(client: Client) -> None:
     assert client.credits[created.stdin_stream][0] == len(data)
 
 
-def test_stdin_that_nobody_reads(client: Client) -> None:
+def test_unread_stdin_does_not_delay_the_agent(client: Client) -> None:
     created = client.start("c1", "sh", "-c", "exec <&-; sleep 100", stdin=True)
     client.write(created.stdin_stream, b"x" * 1000)
     client.until(lambda: client.credits[created.stdin_stream][2], "the stream given up")
@@ -273,7 +273,7 @@ def test_writers_end_with_the_container(client: Client) -> None:
 
 
 def test_nothing_outlives_the_first_process(zone: Zone, client: Client, cgroups: list[Path]) -> None:
-    """Without its own pid namespace: also processes that have left its session and closed its streams."""
+    """Without its own pid namespace: also processes with another session and closed streams."""
     script = "(busybox setsid sleep 1000 <&- >&- 2>&- &); echo up; read -r go"
     created = client.start("c1", "sh", "-c", script, stdin=True, shared_pids=True)
     client.until(lambda: created.stdout_stream in client.streams, "output")
@@ -293,12 +293,12 @@ def test_a_running_container_is_deleted(client: Client) -> None:
     for call in calls:
         client.finish(call)
     assert client.listed() == {}
-    # Its streams are forgotten: credit for them is no violation.
+    # The streams are forgotten: credit for them is no violation.
     client.send(frames.credit(created.stdout_stream, 0, 65536))
     client.call(get_facts=pb.GetFacts())
 
 
-def test_deleting_what_is_not_there(client: Client) -> None:
+def test_deleting_a_missing_container_is_not_found(client: Client) -> None:
     client.delete("never-was")
     client.call(delete_exec=pb.DeleteExec(process=pb.ProcessRef(container_id="never", exec_id="was")))
 

@@ -28,7 +28,7 @@ def start(name: str) -> pb.StartContainer:
     return pb.StartContainer(id=name)
 
 
-def test_the_answer_comes_before_the_pid_which_the_start_tells(client: Client) -> None:
+def test_the_answer_comes_before_the_pid_and_the_start_has_the_pid(client: Client) -> None:
     created = client.call(create_container=early("c1", "sh", "-c", "echo out; echo err >&2; exit 3")).created
     assert created.stdout_stream and created.stderr_stream and created.pid == 0
     pid = client.call(start_container=start("c1")).pid
@@ -60,7 +60,7 @@ def test_calls_sent_at_once_are_held_and_done_in_their_order(client: Client) -> 
     assert client.exited("c1").exit_code == 128 + 9
 
 
-def test_a_signal_reaches_what_is_being_created(client: Client) -> None:
+def test_a_signal_reaches_an_unfinished_container(client: Client) -> None:
     creating = client.begin(create_container=early("c1", "sleep", "1000"))
     kill = pb.SignalProcess(process=pb.ProcessRef(container_id="c1"), signal=signal.SIGKILL)
     killing = client.begin(signal_process=kill)
@@ -71,7 +71,7 @@ def test_a_signal_reaches_what_is_being_created(client: Client) -> None:
         client.call(start_container=start("c1"))
 
 
-def test_command_that_cannot_be_run_is_refused_at_start(zone: Zone, client: Client) -> None:
+def test_an_impossible_command_is_refused_at_start(zone: Zone, client: Client) -> None:
     request = early("c1", "/no/such/program", stdin=True)
     created = client.call(create_container=request).created
     for _ in range(2):
@@ -85,7 +85,7 @@ def test_command_that_cannot_be_run_is_refused_at_start(zone: Zone, client: Clie
     _nothing_is_left(zone, client)
 
 
-def test_deleted_while_it_is_created(zone: Zone, client: Client) -> None:
+def test_a_container_can_be_deleted_during_its_creation(zone: Zone, client: Client) -> None:
     creating = client.begin(create_container=early("c1", "sleep", "1000"))
     deleting = client.begin(delete_container=pb.DeleteContainer(id="c1"))
     starting = client.begin(start_container=start("c1"))
@@ -96,7 +96,7 @@ def test_deleted_while_it_is_created(zone: Zone, client: Client) -> None:
     _nothing_is_left(zone, client)
 
 
-def test_a_new_connection_hears_of_it_once_it_is_whole(zone: Zone) -> None:
+def test_a_new_connection_learns_of_a_complete_container(zone: Zone) -> None:
     first = zone.connect()
     first.call(create_container=early("c1", "sleep", "1000"))
     first.close()
@@ -107,8 +107,8 @@ def test_a_new_connection_hears_of_it_once_it_is_whole(zone: Zone) -> None:
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_a_start_that_is_held_outlives_its_connection(zone: Zone, runs: bool) -> None:
-    """Its sender learns from the list of processes that it runs, or from the next start why not."""
+def test_a_held_start_outlives_its_connection(zone: Zone, runs: bool) -> None:
+    """The sender learns the result from the list of processes, or from the error of the next start."""
     first = zone.connect()
     creating = first.begin(create_container=early("c1", "sleep" if runs else "/no/such/program", "1000"))
     first.begin(start_container=start("c1"))
@@ -141,7 +141,7 @@ def _nothing_is_left(zone: Zone, client: Client) -> None:
 
 
 def test_disks_of_an_earlier_connection_are_not_waited_for(zone: Zone) -> None:
-    """The caller that would attach them has gone."""
+    """The caller that would attach the disks has gone."""
     first = zone.connect()
     first.begin(create_container=creation("c1", "true", disk="xvdz"))
     first.call(get_facts=pb.GetFacts())

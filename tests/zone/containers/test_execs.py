@@ -52,7 +52,7 @@ def test_an_exec_of_nothing(client: Client) -> None:
 
 
 def test_an_exec_leaves_a_writer(client: Client) -> None:
-    """Its streams end with the last writer; deleting the exec does not wait for the writer."""
+    """The streams end with the last writer; deleting the exec does not wait for the writer."""
     client.start("c1", "sleep", "100")
     created = client.execute("c1", "e1", "sh", "-c", "(sleep 0.3; echo late) & echo early")
     assert client.exited("c1", "e1").exit_code == 0

@@ -60,7 +60,7 @@ def test_invalid_size_is_refused(parts: Path, tmp_path: Path, size: int) -> None
 @needs_e2fsck
 @pytest.mark.root
 @pytest.mark.parametrize("limit", [128 * 1024, MIB, 100 * MIB, 128 * MIB, 300 * MIB])
-def test_files_can_take_what_was_said(parts: Path, tmp_path: Path, limit: int) -> None:
+def test_files_can_have_the_reported_size(parts: Path, tmp_path: Path, limit: int) -> None:
     file, place = tmp_path / "fs.img", tmp_path / "place"
     place.mkdir()
     made(parts, file, limit, "files")

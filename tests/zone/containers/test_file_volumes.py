@@ -73,7 +73,7 @@ def tree(zone: Zone) -> Path:
     return Path(f"/proc/{zone.pid}/root/run/xenpod/files")
 
 
-def test_the_agent_says_that_it_knows_them(client: Client) -> None:
+def test_the_agent_announces_file_volumes(client: Client) -> None:
     assert client.hello is not None and client.hello.file_volumes
 
 
@@ -126,7 +126,7 @@ def test_a_file_is_written_in_place(zone: Zone, client: Client) -> None:
         stream = client.streams.get(created.stdout_stream)
         return bytes(stream.data) if stream else b""
 
-    # Whoever still reads the file gets the rest of the next version.
+    # A reader of the old file gets the rest of the next version.
     client.until(lambda: shown() == b"one\nseen\n", "one")
     put(client, "v2", [regular("", "second\n")])
     client.write(created.stdin_stream, b"\n")
@@ -139,7 +139,7 @@ def test_a_file_is_written_in_place(zone: Zone, client: Client) -> None:
 
 
 def test_file_written_by_a_container_is_read_until_its_deletion(zone: Zone, client: Client) -> None:
-    """A container's own file can be read after its end, and goes with it."""
+    """A container's own file is readable after its end, and is deleted with the container."""
     put(client, "v1", [regular("", "", mode=0o666)], owner="c1")
     request = with_files("c1", "head -c 5000 /dev/zero > /v; echo last >> /v", owner="c1", options="rw")
     begun(client, request)
@@ -217,7 +217,7 @@ def test_file_volumes_beyond_their_room_are_refused(zone: Zone, client: Client) 
     assert os.listdir(tree(zone) / "_zone/w/root") == ["small"]
 
 
-def test_containers_that_name_what_is_not_there(client: Client) -> None:
+def test_containers_with_missing_volumes_are_refused(client: Client) -> None:
     for change in ({"volume": "missing"}, {"owner": "c9"}):
         request = with_files("c1", "true")
         for name, value in change.items():

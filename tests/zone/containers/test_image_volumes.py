@@ -56,7 +56,7 @@ def said(client: Client, request: pb.CreateContainer) -> str:
     return (client.output(created.stdout_stream) + client.output(created.stderr_stream)).decode()
 
 
-def test_an_image_and_parts_of_it(volumes: Zone, client: Client) -> None:
+def test_an_image_and_its_parts_are_mounted(volumes: Zone, client: Client) -> None:
     script = "cat /v1/data/file /v2/er /v3; ls /v1; /v1/data/echo runs"
     text = said(client, with_volumes("c1", script, v1="", v2="data/deep", v3="data/file"))
     assert text.startswith("a file\ndeeper\na file\n") and text.endswith("runs\n")
@@ -98,7 +98,7 @@ def test_links_stay_within_the_image(volumes: Zone, client: Client) -> None:
         ("\u00e9" * 300, "no such path"),
     ],
 )
-def test_sub_paths_that_lead_nowhere(volumes: Zone, client: Client, sub_path: str, cause: str) -> None:
+def test_missing_sub_paths_are_refused(volumes: Zone, client: Client, sub_path: str, cause: str) -> None:
     with pytest.raises(Failed, match=cause) as failed:
         client.call(create_container=with_volumes("c1", "true", v1="", v2=sub_path))
     assert failed.value.code == REFUSED and failed.value.message.isascii()
@@ -116,7 +116,7 @@ def test_each_disk_is_waited_for(zone: Zone, client: Client, volume_disk: Path) 
     assert client.finish(call).created.pid > 1
 
 
-def test_a_creation_that_waits_for_a_volume_can_be_deleted(zone: Zone, client: Client) -> None:
+def test_a_creation_waiting_for_a_volume_can_be_deleted(zone: Zone, client: Client) -> None:
     call = client.begin(create_container=with_volumes("c1", "true", v1=""))
     client.delete("c1")
     with pytest.raises(Failed, match="being deleted"):
@@ -137,7 +137,7 @@ def test_a_creation_that_waits_for_a_volume_can_be_deleted(zone: Zone, client: C
         {"sub_path": "x" * 4096},
     ],
 )
-def test_requests_that_make_no_sense(zone: Zone, client: Client, wrong: dict[str, object]) -> None:
+def test_invalid_requests_are_refused(zone: Zone, client: Client, wrong: dict[str, object]) -> None:
     request = creation("c1", "true")
     request.image_volumes.add(**{"name": "v", "filesystems": stack("xvda"), **wrong})
     with pytest.raises(Failed) as failed:
@@ -153,7 +153,7 @@ def test_too_many(zone: Zone, client: Client) -> None:
         client.call(create_container=request)
 
 
-def test_two_of_one_name(volumes: Zone, client: Client) -> None:
+def test_two_volumes_with_an_equal_name_are_refused(volumes: Zone, client: Client) -> None:
     request = with_volumes("c1", "true", v1="")
     request.image_volumes.add(name="v1", filesystems=stack("xvdv"))
     with pytest.raises(Failed, match="File exists"):

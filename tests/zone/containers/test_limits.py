@@ -1,4 +1,4 @@
-"""Requests that no agent should carry out: bounds on everything a request can name."""
+"""Requests that no agent should carry out: bounds on every field of a request."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_sixty_four_containers(client: Client) -> None:
     client.call(create_container=creation("more", "true"))
 
 
-def test_execs_that_fail_are_not_counted(zone: Zone, client: Client) -> None:
+def test_failed_execs_are_not_counted(zone: Zone, client: Client) -> None:
     """More failing execs than the limit allows at a time."""
     client.start("c1", "sleep", "100")
     # In the way of the file for crun.

@@ -1,4 +1,4 @@
-"""Memory volumes: shared by all containers that name them, of the requested size, until the zone ends."""
+"""Memory volumes: shared by all containers with their name, of the requested size, until the zone ends."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_memory_volume_has_the_requested_size(zone: Zone, client: Client) -> Non
     assert "No space" in text and "1048576\n" in text
 
 
-def test_parts_of_it(zone: Zone, client: Client) -> None:
+def test_parts_of_a_memory_volume_are_mounted(zone: Zone, client: Client) -> None:
     request = with_memory("c1", "echo deep > /v/f", sub_path="x//y/./z/", uid=9, gid=10, mode=0o2775)
     assert said(client, request) == ""
     assert (tree(zone) / "memory/cache/x/y/z/f").read_text() == "deep\n"
@@ -71,7 +71,7 @@ def test_parts_of_it(zone: Zone, client: Client) -> None:
 @pytest.mark.parametrize(
     ("sub_path", "code"), [("../x", INVALID), ("a/../../x", INVALID), ("link", REFUSED), ("link/x", 13)]
 )
-def test_no_way_out_of_it(zone: Zone, client: Client, sub_path: str, code: int) -> None:
+def test_no_path_leads_out_of_a_memory_volume(zone: Zone, client: Client, sub_path: str, code: int) -> None:
     """Traps left by a container lead nowhere."""
     said(client, with_memory("c1", "ln -s /run/xenpod/containers /v/link"))
     (tree(zone) / "memory/cache/link").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The scratch disk: writable layers and volumes are there, within limits, and their space comes back."""
+"""The scratch disk: writable layers and volumes are on the disk, within limits, and their space is freed."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_layer_with_a_limit(client: Client, scratch: Path, limit: int) -> None
     assert "No space" not in said(client, unlimited)
 
 
-def test_a_volume_with_a_limit_is_one_for_all(zone: Zone, client: Client, scratch: Path) -> None:
+def test_a_volume_with_a_limit_is_shared_by_all_containers(zone: Zone, client: Client, scratch: Path) -> None:
     fill = with_volume("c1", "dd if=/dev/zero of=/v/a bs=65536; wc -c < /v/a", size_bytes=8 * MIB)
     text = said(client, fill)
     assert "No space left" in text
@@ -152,7 +152,7 @@ def test_limits_without_a_scratch_disk_are_of_memory(client: Client) -> None:
 
 
 def test_statistics_of_a_shared_disk(client: Client, scratch: Path) -> None:
-    """Each container's own, counted again as it changes; a file with two names counts once."""
+    """Usage of each container, counted again after a change; a file with two names counts once."""
     write = "mkdir /d; touch /a; ln /a /b; dd if=/dev/zero of=/a bs=1M count=5; sleep 1000"
     for name, script in (("c1", write), ("c2", "sleep 1000")):
         client.call(create_container=creation(name, "sh", "-c", script))
@@ -207,7 +207,7 @@ def test_once_and_before_containers(client: Client, file: Path) -> None:
     assert failed.value.code == REFUSED
 
 
-def test_a_disk_that_is_too_small(zone: Zone, client: Client, tmp_path: Path) -> None:
+def test_a_too_small_disk_is_refused(zone: Zone, client: Client, tmp_path: Path) -> None:
     with writable_loop(tmp_path / "tiny.img", 64 * 1024) as device:
         zone.attach("xvdzy", device)
         with pytest.raises(Failed) as failed:

@@ -1,4 +1,4 @@
-"""Filters of system calls that the host has compiled: crun would have made the same."""
+"""Filters of system calls, compiled by the host, equal crun's filters."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_arguments_and_errors_are_as_crun_makes_them(zone: Zone, client: Client)
 
 
 def test_compiled_program_filters_in_place_of_the_profile(zone: Zone, client: Client) -> None:
-    """The program counts, not the profile beside it."""
+    """The program counts, not the profile beside the program."""
     allowed = {"defaultAction": "SCMP_ACT_ALLOW", "architectures": [], "syscalls": []}
     denied = {"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 16}
     program = compiled({**allowed, "syscalls": [denied]})

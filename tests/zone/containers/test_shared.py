@@ -24,7 +24,7 @@ def directory(tmp_path: Path) -> Path:
     return made
 
 
-def test_a_mount_that_is_handed_over(
+def test_a_passed_mount_is_used(
     directory: Path, root: Path, cgroups: list[Path], area: Area, tmp_path: Path
 ) -> None:
     (tmp_path / "source").mkdir()
@@ -54,7 +54,7 @@ def test_a_mount_that_is_handed_over(
         zone.destroy()
 
 
-def test_zone_without_a_shared_directory_refuses_to_mount_it(zone: Zone) -> None:
+def test_zone_without_a_shared_directory_refuses_the_mount(zone: Zone) -> None:
     assert not Path(f"/proc/{zone.pid}/root/run/xenpod/shared").exists()
     client = zone.connect()
     with pytest.raises(Failed, match="shares no directory") as refused:
@@ -72,8 +72,8 @@ def test_a_session_is_a_plain_word(zone: Zone, session: str) -> None:
     client.close()
 
 
-def test_a_server_that_cannot_be_reached(directory: Path, root: Path, cgroups: list[Path]) -> None:
-    """No Xen here. The call fails for all waiting callers, and the zone goes on."""
+def test_an_unreachable_server_fails_the_mount(directory: Path, root: Path, cgroups: list[Path]) -> None:
+    """No Xen on this host. The call fails for all waiting callers, and the zone continues."""
     zone = Zone(directory, root, cgroups, XENPOD_SHARED="vchan")
     try:
         zone.unpause()
@@ -103,7 +103,7 @@ def test_a_server_that_cannot_be_reached(directory: Path, root: Path, cgroups: l
 def test_unusable_shared_directory_ends_the_zone(
     directory: Path, root: Path, cgroups: list[Path], how: str, said: str
 ) -> None:
-    """A zone without its volumes is of no use: its start fails, and says why."""
+    """A zone without its volumes is of no use: the start fails with the reason."""
     zone = Zone(directory, root, cgroups, XENPOD_SHARED=how)
     zone.unpause()
     try:

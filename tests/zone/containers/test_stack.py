@@ -47,7 +47,7 @@ def pod(
     disk: Path,
     layers: list[Path],
 ) -> Iterator[tuple[Zone, Client, bool]]:
-    """A zone with all of the disks: without a user namespace, with it, and with it by changed owners."""
+    """A zone with all of the disks: without and with a user namespace, and with changed owners."""
     directory = tmp_path / "pod"
     directory.mkdir()
     environment: dict[str, Any] = {"XENPOD_IDS": "change"} if request.param == "changed" else {}
@@ -104,7 +104,7 @@ def test_a_root_of_several(pod: tuple[Zone, Client, bool]) -> None:
         "setuid": ("-rwsr-xr-x", "7"),
     }
     assert text.endswith("new\nwent\n")
-    # Nobody has written to the disks: a second container sees the same files.
+    # The disks have no writes: a second container sees the same files.
     again = creation("c2", "sh", "-c", f"cd /; {layered_image.LISTING}", user_namespace=userns)
     del again.rootfs[:]
     again.rootfs.extend(stack("xvda", *LAYERS))
@@ -115,7 +115,7 @@ def test_a_root_of_several(pod: tuple[Zone, Client, bool]) -> None:
 
 
 def test_a_volume_of_several(pod: tuple[Zone, Client, bool]) -> None:
-    """The whole overlay, and parts of it alone; all are read-only."""
+    """The whole overlay, and single parts; all are read-only."""
     zone, client, userns = pod
     script = (
         f"cd /v; {layered_image.LISTING} cd /; ls /merged; cat /tree/top; ls -lnd /merged/middle;"
@@ -176,7 +176,7 @@ def test_each_of_a_stack_is_waited_for(zone: Zone, client: Client, layers: list[
 
 
 def test_failed_mount_of_a_stack_leaves_none_mounted(zone: Zone, client: Client, layers: list[Path]) -> None:
-    """Whichever mount fails: the others come before it, or after."""
+    """Any mount may fail: the other mounts come before or after."""
     with_layers(zone, layers)
     for number in range(4):
         request = creation(f"c{number}", "true")
@@ -210,7 +210,7 @@ def test_failed_mount_of_a_stack_leaves_none_mounted(zone: Zone, client: Client,
         ([pb.Filesystem()], "not a disk's name"),
     ],
 )
-def test_stacks_that_make_no_sense(client: Client, wrong: list[pb.Filesystem], words: str) -> None:
+def test_invalid_stacks_are_refused(client: Client, wrong: list[pb.Filesystem], words: str) -> None:
     request = creation("c1", "true")
     del request.rootfs[:]
     request.rootfs.extend(wrong)

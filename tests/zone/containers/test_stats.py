@@ -1,4 +1,4 @@
-"""Statistics of containers and of the zone, and updates of what a container may use."""
+"""Statistics of containers and of the zone, and updates of limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def update(client: Client, resources: dict[str, Any], name: str = "c1") -> None:
 
 
 def busy(client: Client, name: str = "c1") -> None:
-    """A container that has burnt some CPU, holds 8 MiB of memory in a file, and says so."""
+    """A container that has burnt some CPU and holds 8 MiB of memory in a file, by its own output."""
     work = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; head -c 8388608 /dev/zero >/held"
     script = f"{work}; sleep 600 & echo ready; wait"
     created = client.start(name, "sh", "-c", script, memory=64 * MIB)
@@ -123,7 +123,7 @@ def test_more_containers_than_files_stay_open(zone: Zone, client: Client) -> Non
     assert len(list(Path(f"/proc/{zone.pid}/fd").iterdir())) < 72 + 8 + 4 * len(names)
 
 
-def test_the_zone_s_memory_is_what_its_group_may_have(client: Client, cgroups: list[Path]) -> None:
+def test_the_zone_s_memory_is_the_limit_of_its_group(client: Client, cgroups: list[Path]) -> None:
     limits = [group / name for group in cgroups for name in ("memory.max", "memory.limit_in_bytes")]
     [limit] = [path for path in limits if path.exists()]
     limit.write_text(str(256 << 20))
@@ -132,7 +132,7 @@ def test_the_zone_s_memory_is_what_its_group_may_have(client: Client, cgroups: l
     assert 0 < zone.memory_available_bytes <= 256 << 20
 
 
-def test_pressure_where_the_kernel_has_it(client: Client) -> None:
+def test_pressure_is_reported_if_the_kernel_has_pressure(client: Client) -> None:
     try:
         with open("/proc/pressure/cpu") as file:
             file.read()
@@ -179,7 +179,7 @@ def test_a_created_container_is_updated_too(client: Client) -> None:
         ("c1", b'{"cpu": {"cpus": "900-901"}}', 9),
     ],
 )
-def test_updates_that_fail(client: Client, name: str, resources: bytes, code: int) -> None:
+def test_a_failed_update_is_reported(client: Client, name: str, resources: bytes, code: int) -> None:
     busy(client)
     with pytest.raises(Failed) as raised:
         client.call(update_container=pb.UpdateContainer(id=name, resources_json=resources))
@@ -187,7 +187,7 @@ def test_updates_that_fail(client: Client, name: str, resources: bytes, code: in
     assert one(client).memory_limit_bytes == 64 * MIB
 
 
-def test_less_memory_than_it_holds_is_refused(client: Client) -> None:
+def test_a_limit_below_the_used_memory_is_refused(client: Client) -> None:
     script = "head -c 8388608 /dev/zero >/held; echo ready; sleep 600"
     created = client.start("c1", "sh", "-c", script, memory=64 * MIB)
     client.until(

@@ -127,7 +127,7 @@ def test_capabilities_of_a_file(in_pod: Client) -> None:
     assert [int(mask, 16) for mask in effective] == [0, 1 << 13]
 
 
-def test_root_of_the_pod_may_work_in_it(in_pod: Client) -> None:
+def test_root_of_the_pod_may_work_in_its_namespace(in_pod: Client) -> None:
     text = said(
         in_pod,
         script(
@@ -170,7 +170,7 @@ def test_execs(in_pod: Client) -> None:
     assert in_pod.output(created.stdout_stream).split() == [b"0", b"0", b"200000", b"65536", b"x"]
 
 
-def test_namespaces_of_the_pod_belong_to_it(pod: Zone, in_pod: Client) -> None:
+def test_namespaces_of_the_pod_belong_to_its_user_namespace(pod: Zone, in_pod: Client) -> None:
     """The pod's root reaches the zone's network and IPC, within its capabilities."""
     in_pod.call(
         configure_zone=pb.ConfigureZone(
@@ -211,7 +211,7 @@ def test_volumes_have_the_pod_s_owners_too(pod: Zone, in_pod: Client) -> None:
 
 
 def test_memory_of_the_pod_is_its_own(in_pod: Client) -> None:
-    """A volume in memory, and a part of it, belong to ids of the pod."""
+    """A volume in memory, and a part of the volume, belong to ids of the pod."""
     source = "/run/xenpod/containers/c1/volumes"
     mounts = [
         {"destination": f"/{name}", "type": "bind", "source": f"{source}/{name}", "options": ["rbind"]}
@@ -226,7 +226,7 @@ def test_memory_of_the_pod_is_its_own(in_pod: Client) -> None:
     assert seen["m/new"][1:] == ("0", "77")
 
 
-def test_ids_that_the_pod_does_not_have(pod: Zone, in_pod: Client) -> None:
+def test_ids_outside_the_pod_are_refused(pod: Zone, in_pod: Client) -> None:
     """The pod's last id is mapped; files of the next id belong to nobody in the pod."""
     request = script("c1", "true")
     for name, number in (("last", LENGTH - 1), ("next", LENGTH)):
@@ -266,10 +266,10 @@ def test_an_interface_comes_into_the_pod_s_network(outside: int, in_pod: Client)
         subprocess.run(["ip", "link", "del", host], capture_output=True, check=False)
 
 
-def test_a_disk_is_waited_for_where_the_kernel_tells_of_it(
+def test_a_disk_is_awaited_if_the_kernel_reports_disks(
     pod: Zone, in_pod: Client, outside: int, owned_disk: Path
 ) -> None:
-    """For a disk that becomes live after its node was made: only the first user namespace is told."""
+    """A disk becomes live after its node was made: only the first user namespace learns of the disk."""
     call = in_pod.begin(create_container=script("c1", "true", disk="xvdb"))
     in_pod.call(get_facts=pb.GetFacts())
     command = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{outside}", "cat", "/proc/net/netlink"]
@@ -293,7 +293,7 @@ def test_the_loopback_of_the_pod_can_be_dialled(pod: Zone, in_pod: Client) -> No
 
 
 @pytest.mark.parametrize("mapping", [(0, 0), (2**32 - 1, 1), (2**32 - 10, 10)])
-def test_mappings_that_make_no_sense(client: Client, mapping: tuple[int, int]) -> None:
+def test_invalid_mappings_are_refused(client: Client, mapping: tuple[int, int]) -> None:
     wrong = pb.IdMapping(host_id=mapping[0], length=mapping[1])
     with pytest.raises(Failed) as failed:
         client.call(configure_zone=pb.ConfigureZone(id_mapping=wrong))
@@ -311,7 +311,7 @@ def test_a_pod_keeps_its_mapping(in_pod: Client) -> None:
 def test_files_on_a_scratch_disk_belong_to_the_pods_users(
     pod: Zone, in_pod: Client, tmp_path: Path, limit: int
 ) -> None:
-    """Files belong to the pod's users there, too."""
+    """The files of a volume belong to the pod's users too."""
     with writable_loop(tmp_path / "scratch.img", 64 << 20) as device:
         pod.attach("xvdzy", device)
         in_pod.call(mount_scratch=pb.MountScratch(disk="xvdzy"))

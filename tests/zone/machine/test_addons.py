@@ -1,4 +1,4 @@
-"""The agent on a kernel out of an image: its early modules, the others on a disk of their own.
+"""The agent on a kernel from an image: its early modules, and the other modules on a disk.
 
 QEMU in software emulation, as in test_guest.py; tests/xen/inside/test_kernel.py has the same on Xen.
 """

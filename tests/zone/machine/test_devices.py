@@ -1,4 +1,4 @@
-"""FindDevice: the zone's own word that a disk has come, its properties there, and that it has gone."""
+"""FindDevice: the zone's confirmation of a new disk, its properties in the zone, and its removal."""
 
 from __future__ import annotations
 

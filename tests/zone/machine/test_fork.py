@@ -1,4 +1,4 @@
-"""The agent's own work in a copy of itself: nobody else waits for its end."""
+"""Work of the agent in a copy of itself: no other call waits for the end."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _DRIVE = "if=virtio,format=raw,readonly=on"
 
 
 def installed_kernel() -> Path:
-    """Debian's cloud kernel, which boots faster than the other kernel."""
+    """Debian's cloud kernel with its faster boot."""
     kernels = sorted(Path("/boot").glob("vmlinuz-*-cloud-amd64"))
     if not kernels or shutil.which(QEMU) is None:
         pytest.skip("needs qemu-system-x86 and linux-image-cloud-amd64")
@@ -35,7 +35,7 @@ def installed_kernel() -> Path:
 
 
 def serial_root(parts: Path, folder: Path) -> Path:
-    """The zone's tree, with what makes a channel of a serial port."""
+    """The zone's tree, with a program that makes a channel of a serial port."""
     root = folder / "root"
     shutil.copytree(parts / "root", root, symlinks=True)
     shutil.copy(parts / "serialinit", root / "serialinit")
@@ -104,7 +104,7 @@ def test_the_boot_begins_with_the_kernel(guest: Guest) -> None:
     kernel, *rest = guest.client.hello.steps
     assert kernel.step == pb.STEP_KERNEL and kernel.duration_us > 0
     assert [one.step for one in rest] == [pb.STEP_MOUNTS, pb.STEP_MODULES, pb.STEP_CGROUPS, pb.STEP_DEVICES]
-    # Its clock began with the kernel: all steps are within the guest's uptime.
+    # The clock began with the kernel: all steps are within the guest's uptime.
     facts = guest.client.call(get_facts=pb.GetFacts()).facts
     assert kernel.ago_us * 1000 <= facts.uptime_ns
 
@@ -134,7 +134,7 @@ def test_out_of_memory(guest: Guest) -> None:
 
 
 def test_a_zone_out_of_memory(guest: Guest) -> None:
-    """The container has no limit: it was the zone's memory that ran out."""
+    """The container has no limit: the zone had no free memory."""
     client = guest.client
     hungry = "dd if=/dev/zero of=/dev/null bs=100M count=3"
     client.start("c4", "sh", "-c", f"{hungry} & {hungry} & {hungry} & wait", disk="vda")
@@ -144,7 +144,7 @@ def test_a_zone_out_of_memory(guest: Guest) -> None:
 
 
 def _ahead(client: Client) -> tuple[float, float]:
-    """Seconds by which the guest's clock differs from our steady clock, and the error of that."""
+    """Seconds between the guest's clock and our steady clock, and the error of the figure."""
     before = time.monotonic()
     reading = client.call(sync_clock=pb.SyncClock()).clock.realtime_ns
     half = (time.monotonic() - before) / 2

@@ -24,7 +24,7 @@ def ip(*arguments: str) -> None:
 
 @pytest.fixture
 def veth(zone: Zone) -> Iterator[tuple[str, str]]:
-    """Names of the host's end and of the end that is to become eth0."""
+    """Names of the host's end and of the future eth0."""
     tag = uuid.uuid4().hex[:8]
     host, guest = f"xt{tag}h", f"xt{tag}g"
     ip("link", "add", host, "type", "veth", "peer", "name", guest)
@@ -56,7 +56,7 @@ def seen(client: Client, *command: str) -> str:
     return client.output(created.stdout_stream).decode()
 
 
-def test_an_interface_that_comes_later(zone: Zone, client: Client, veth: tuple[str, str]) -> None:
+def test_a_late_interface_is_awaited(zone: Zone, client: Client, veth: tuple[str, str]) -> None:
     call = client.begin(configure_network=request())
     client.call(get_facts=pb.GetFacts())
     assert call not in client.replies
@@ -76,7 +76,7 @@ def test_an_interface_that_comes_later(zone: Zone, client: Client, veth: tuple[s
     assert interface.name == "eth0"
 
 
-def test_calls_that_wait_are_bounded(zone: Zone, client: Client, veth: tuple[str, str]) -> None:
+def test_waiting_calls_are_bounded(zone: Zone, client: Client, veth: tuple[str, str]) -> None:
     """Calls of an earlier connection count until their end."""
     for _ in range(63):
         client.begin(configure_network=request())
@@ -124,7 +124,7 @@ def test_nonsense(client: Client, changes: dict[str, object]) -> None:
     assert failed.value.code == 3
 
 
-def test_a_route_that_the_kernel_refuses(zone: Zone, client: Client, veth: tuple[str, str]) -> None:
+def test_a_route_refused_by_the_kernel_is_an_error(zone: Zone, client: Client, veth: tuple[str, str]) -> None:
     ip("link", "set", veth[1], "netns", str(zone.pid), "name", "eth0")
     with pytest.raises(Failed, match="add route: 0.0.0.0/0"):
         client.call(
@@ -133,7 +133,7 @@ def test_a_route_that_the_kernel_refuses(zone: Zone, client: Client, veth: tuple
 
 
 @pytest.mark.slow
-def test_an_interface_that_does_not_come(client: Client) -> None:
+def test_a_missing_interface_times_out(client: Client) -> None:
     with pytest.raises(Failed, match="eth0: it did not appear") as failed:
         client.call(configure_network=request())
     assert failed.value.code == 4

@@ -32,7 +32,7 @@ def follow(steps: list[pb.StepTime]) -> bool:
 
 
 def called(client: Client, **op: object) -> tuple[list[pb.StepTime], int]:
-    """The steps of a call, and how long it took, in us."""
+    """The steps of a call, and its duration in us."""
     begun = time.monotonic_ns()
     reply = client.call(**op)
     return list(reply.steps), (time.monotonic_ns() - begun) // 1000
@@ -53,7 +53,7 @@ def test_a_boot_is_told_in_each_greeting(zone: Zone) -> None:
 
 
 def test_a_kernel_of_its_own_is_the_first_step(tmp_path: Path, root: Path, cgroups: list[Path]) -> None:
-    """A fake zone has no kernel of its own; XENPOD_CLOCK tells the agent otherwise."""
+    """A fake zone has no kernel of its own; XENPOD_CLOCK claims otherwise to the agent."""
     zone = Zone(tmp_path, root, cgroups, XENPOD_CLOCK="own")
     try:
         zone.unpause()
@@ -87,7 +87,7 @@ def test_a_container_answered_when_made(client: Client) -> None:
     assert names(started) == [pb.STEP_CRUN_START]
 
 
-def test_an_exec_has_one_and_questions_have_none(client: Client) -> None:
+def test_an_exec_has_a_report_and_questions_have_none(client: Client) -> None:
     client.start("c1", "sleep", "1000")
     request = pb.ExecProcess(
         process=pb.ProcessRef(container_id="c1", exec_id="e1"),

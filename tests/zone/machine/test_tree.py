@@ -1,4 +1,4 @@
-"""The zone's root tree: crun's libraries there, and its way to a zone's root."""
+"""The zone's root tree: crun's libraries, and the way to a zone's root."""
 
 from __future__ import annotations
 
@@ -40,12 +40,14 @@ def test_libsystemd_stub_refuses_sd_notify(root: Path) -> None:
     assert path.stat().st_size < 16384
     needed = subprocess.run(["readelf", "-d", str(path)], capture_output=True, text=True, check=True).stdout
     assert "NEEDED" not in needed
-    # crun needs each of its functions, and the loader has just found crun whole.
+    # crun needs each of its functions, and the loader has just found all of them.
     assert ctypes.CDLL(str(path)).sd_notify(0, None) == -errno.ENOSYS
 
 
 @pytest.mark.root
 def test_mounts_of_the_host_may_be_shared(tmp_path: Path, parts: Path) -> None:
-    """As systemd makes all of them: pivot_root(2) takes no shared one, and the tree's is a copy of such."""
+    """systemd shares all mounts: pivot_root(2) refuses a shared mount, and the tree's mount is a copy of a
+    shared mount.
+    """
     shared = ("unshare", "--mount", "--propagation", "shared")
     Zone(tmp_path, parts / "root", [], through=shared).destroy()

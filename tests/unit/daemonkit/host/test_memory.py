@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from daemonkit.host import memory
+from tests.support.waiting import until
 
 MIB = 1 << 20
 
@@ -43,8 +44,7 @@ class Malloc:
     async def next_trim(self) -> None:
         """Wait for another trim."""
         before = self.trims
-        while self.trims == before:  # noqa: ASYNC110 - a trim has no event
-            await asyncio.sleep(0)
+        await until(lambda: self.trims != before)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def malloc(monkeypatch: pytest.MonkeyPatch) -> Malloc:
     return made
 
 
-async def test_memory_in_use_during_one_trim_is_given_back_by_a_later_one(malloc: Malloc) -> None:
+async def test_memory_in_use_during_a_trim_is_given_back_by_a_later_trim(malloc: Malloc) -> None:
     keeping = asyncio.create_task(memory.keep_small())
     await asyncio.sleep(0)
     malloc.size, malloc.in_use = 150 * MIB, True
@@ -78,7 +78,7 @@ async def test_memory_held_by_cyclic_garbage_is_given_back(malloc: Malloc) -> No
     keeping.cancel()
 
 
-async def test_a_process_that_has_not_grown_is_not_trimmed(malloc: Malloc) -> None:
+async def test_a_process_without_growth_is_not_trimmed(malloc: Malloc) -> None:
     keeping = asyncio.create_task(memory.keep_small())
     malloc.size = 104 * MIB
     await asyncio.sleep(0.05)

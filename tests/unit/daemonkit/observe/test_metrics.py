@@ -92,7 +92,7 @@ async def test_other_requests_are_refused(request_bytes: bytes, status: bytes) -
         assert head.split()[1] == status
 
 
-async def test_openmetrics_is_spoken_where_it_is_asked_for() -> None:
+async def test_openmetrics_is_served_on_request() -> None:
     async with serving_metrics(ANY_PORT, "test") as port:
         accept = b"Accept: application/openmetrics-text;version=1.0.0\r\n"
         head, body = await http(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + accept + b"\r\n")

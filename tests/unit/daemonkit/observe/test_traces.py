@@ -21,7 +21,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
 
-async def test_the_end_does_not_wait_for_a_collector_that_hangs(
+async def test_the_end_does_not_wait_for_a_hanging_collector(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(traces, "_LAST", 0.2)
@@ -54,7 +54,7 @@ async def test_steps_of_no_call_are_sent_too() -> None:
         assert numbers == [str(number) for number in range(1000)]
 
 
-async def test_a_call_and_its_service_are_one_trace_with_the_calls_status(tmp_path: Path) -> None:
+async def test_a_call_and_its_service_share_a_trace_with_the_calls_status(tmp_path: Path) -> None:
     async with (
         collecting() as collector,
         serve_unix(tmp_path / "s", some_zones.add, name="p", grace=0.1),

@@ -1,4 +1,4 @@
-"""A zone's own times in traces: within the host's measurement, whatever the zone says."""
+"""A zone's own times in traces: within the host's measurement, for any claims of the zone."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_unknown_steps_and_too_many_are_left_out(collector: Collector) -> 
     assert names == ["guest.devices"] * (guest_steps.MOST - 1) * 2
 
 
-async def test_an_agent_that_tells_nothing_and_traces_that_are_off(collector: Collector) -> None:
+async def test_silent_agents_and_disabled_traces_add_no_spans(collector: Collector) -> None:
     assert {one.name for one in await spans(collector, SimAgent())} == {"zone.boot", "agent.get_facts"}
     agent = SimAgent()
     agent.steps = list(HOSTILE.values())

@@ -28,7 +28,7 @@ class Reader:
         self.stream.credit(Credit(len(self.read), len(self.read) + WINDOW))
 
 
-async def test_a_write_that_waits_keeps_its_turn() -> None:
+async def test_a_waiting_write_keeps_its_turn() -> None:
     """A second write comes just when the first could go on."""
     reader = Reader()
     reader.allow()
@@ -45,7 +45,7 @@ async def test_a_write_that_waits_keeps_its_turn() -> None:
     assert reader.read == b"a" * (2 * WINDOW) + b"b" * 10
 
 
-async def test_an_end_waits_for_the_writes_before_it() -> None:
+async def test_an_end_waits_for_earlier_writes() -> None:
     reader = Reader()
     reader.allow()
     writing = asyncio.create_task(reader.stream.write(b"a" * (2 * WINDOW)))

@@ -53,7 +53,7 @@ async def test_close_while_connected_runs() -> None:
     await agent.stop()
 
 
-async def test_a_set_up_that_is_cancelled_from_inside_is_tried_again() -> None:
+async def test_a_set_up_cancelled_from_inside_is_repeated() -> None:
     agent, owner = SimAgent(), Owner()
     link = Link("z1", agent.dial, owner)
 
@@ -70,7 +70,7 @@ async def test_a_set_up_that_is_cancelled_from_inside_is_tried_again() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_close_at_any_moment_while_connections_break(seed: int) -> None:
-    """Closing must never be forgotten, whatever else fails at the same moment."""
+    """Closing must never be forgotten, beside any other failure at the same moment."""
     rng = random.Random(seed)
     agent, owner = SimAgent(chunk=lambda: rng.choice([1, 5, 100_000])), Owner()
     link = Link("z1", agent.dial, owner)
@@ -111,7 +111,7 @@ async def test_a_call_cancelled_after_any_step(steps: int) -> None:
     for process in listed:
         agent.write(process.created.stdout_stream, b"x" * 100)
         if call.cancelled():
-            # Nobody was told of the streams, and nobody will ask for them.
+            # No caller knows of the streams, and no caller will ask for them.
             made = (process.created.stdout_stream, process.created.stderr_stream)
             await until(lambda made=made: all(agent.outputs[number].given_up for number in made))
             continue
@@ -123,7 +123,7 @@ async def test_a_call_cancelled_after_any_step(steps: int) -> None:
     await agent.stop()
 
 
-async def test_dropping_a_stream_whose_sink_is_busy() -> None:
+async def test_a_stream_with_a_busy_sink_can_be_dropped() -> None:
     agent, owner = SimAgent(), Owner()
     link = Link("z1", agent.dial, owner)
     await link.open(5)
@@ -143,7 +143,7 @@ async def test_dropping_a_stream_whose_sink_is_busy() -> None:
     await agent.stop()
 
 
-async def test_an_answer_that_comes_too_late_leaves_no_stream() -> None:
+async def test_a_late_answer_leaves_no_stream() -> None:
     agent, owner = SimAgent(), Owner()
     link = Link("z1", agent.dial, owner)
     await link.open(5)

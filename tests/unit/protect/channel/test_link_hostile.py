@@ -1,4 +1,4 @@
-"""A hostile agent is cut off and reported once; it gains nothing else."""
+"""A hostile agent is cut off and reported once; the agent gains nothing else."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ async def test_nobody_reads_and_memory_stays_bounded() -> None:
     await agent.stop()
 
 
-async def test_an_agent_that_does_not_read_makes_calls_late_not_stuck() -> None:
+async def test_an_agent_without_reads_makes_calls_late_not_stuck() -> None:
     agent, owner = SimAgent(), Owner()
     link = Link("z1", agent.dial, owner)
     await link.open(5)
@@ -252,7 +252,7 @@ async def test_an_agent_that_does_not_read_makes_calls_late_not_stuck() -> None:
     await agent.stop()
 
 
-async def test_an_agent_that_hangs_up_at_once_is_not_tried_in_a_tight_loop() -> None:
+async def test_an_agent_with_early_hang_ups_is_not_tried_in_a_tight_loop() -> None:
     agent, owner = SimAgent(), Owner()
     link = Link("z1", agent.dial, owner)
 
@@ -267,7 +267,7 @@ async def test_an_agent_that_hangs_up_at_once_is_not_tried_in_a_tight_loop() -> 
     await agent.stop()
 
 
-async def test_a_sink_that_fails_gives_up_its_stream_only() -> None:
+async def test_a_failing_sink_gives_up_its_stream_only() -> None:
     class Failing(Collector):
         async def write(self, data: bytes) -> int:
             raise BrokenPipeError("nobody reads")

@@ -67,7 +67,7 @@ static void echo(struct libxenvchan *channel)
 	}
 }
 
-/* Offers an epoch's rings of so many bytes to whoever connects. */
+/* Offers an epoch's rings of the given sizes to the next client. */
 static struct libxenvchan *offer_rings(struct xs_handle *store, int epoch, size_t size)
 {
 	char path[64], number[16];
@@ -109,11 +109,11 @@ static void serve(int take)
 	}
 }
 
-/* What a hostile agent does with one connection; the disk has their number, then one after the other. */
+/* A hostile agent's behaviour for a connection; the disk has the number of scripts, then the scripts. */
 struct script {
-	uint32_t length; /* of the bytes that follow this, sent first */
-	uint32_t repeated; /* so many of them, the last ones, are sent again and again */
-	uint32_t then; /* without such: 0 stay, 1 hang up, 2 notify the other side again and again */
+	uint32_t length; /* bytes after this header, sent first */
+	uint32_t repeated; /* number of last bytes that are sent again and again */
+	uint32_t then; /* without repeated bytes: 0 stay, 1 hang up, 2 notify the other side again and again */
 } __attribute__((packed));
 
 static void discard(struct libxenvchan *channel)
@@ -163,7 +163,7 @@ static void replay(void)
 	for (int epoch = 1;; epoch++) {
 		const unsigned char *at = disk + sizeof(count);
 
-		/* The last one serves for all that follow. */
+		/* The last script serves for all later connections. */
 		for (uint32_t n = 1; n < count && n < (uint32_t)epoch; n++)
 			at += sizeof(struct script) + ((const struct script *)at)->length;
 		struct libxenvchan *channel = offer(store, epoch);
@@ -175,7 +175,7 @@ static void replay(void)
 	}
 }
 
-/* Each epoch once its client has gone, as an agent does. */
+/* Each epoch after the end of its client, like an agent. */
 static void be_greedy(void)
 {
 	struct xs_handle *store = xs_open(0);

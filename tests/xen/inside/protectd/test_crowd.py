@@ -1,4 +1,4 @@
-"""Twenty zones that are made, run and destroyed at the same time."""
+"""Twenty zones are made, run and destroyed at the same time."""
 
 from __future__ import annotations
 

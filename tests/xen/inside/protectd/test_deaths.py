@@ -36,7 +36,7 @@ PATIENCE = 300.0
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def zones(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Zones]:
-    """A protectd whose zones take the crash key from the host."""
+    """A protectd whose zones accept the crash key of the host."""
     folder = tmp_path_factory.mktemp("deaths")
     image = busybox.build(folder / "busybox.squashfs", folder / "scratch")
     with pytest.MonkeyPatch.context() as patch:
@@ -60,12 +60,15 @@ def serving(
 
 
 async def _dead(zones: Zones, zone_id: str) -> pb.Zone:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            zone = await zones.clients.zones.GetZone(pb.GetZoneRequest(id=zone_id), timeout=PATIENCE)
-            if zone.state == pb.ZONE_STATE_DEAD:
-                return zone
-            await asyncio.sleep(0.1)
+    zone = pb.Zone()
+
+    async def dead() -> bool:
+        nonlocal zone
+        zone = await zones.clients.zones.GetZone(pb.GetZoneRequest(id=zone_id), timeout=PATIENCE)
+        return zone.state == pb.ZONE_STATE_DEAD
+
+    await until(dead, PATIENCE)
+    return zone
 
 
 async def _run(zones: Zones, zone_id: str, *args: str, memory: int = 0) -> None:
@@ -137,8 +140,8 @@ async def test_memory_of_a_container_and_of_its_zone(zones: Zones) -> None:
     await zones.destroy_zone("z1")
 
 
-async def test_a_boot_that_never_ends(tmp_path: Path, zones: Zones) -> None:
-    """Its kernel finds no agent, and stays in the resulting panic."""
+async def test_an_endless_boot_times_out(tmp_path: Path, zones: Zones) -> None:
+    """The kernel finds no agent, and stays in the panic."""
     async with serving(tmp_path, zones.image, "rdinit=/none panic=1000000", boot=60) as other:
         async with failing(grpc.StatusCode.DEADLINE_EXCEEDED) as said:
             await other.create_zone("z2")
@@ -146,8 +149,8 @@ async def test_a_boot_that_never_ends(tmp_path: Path, zones: Zones) -> None:
     assert "Kernel panic - not syncing: VFS: Unable to mount root fs" in said[0]
 
 
-async def test_a_zone_whose_agent_cannot_be_reached(tmp_path: Path, zones: Zones) -> None:
-    """The way to its channel is gone from xenstore, as after a restart of xenstored."""
+async def test_an_unreachable_agent_ends_its_zone(tmp_path: Path, zones: Zones) -> None:
+    """The channel's place in xenstore is gone, as after a restart of xenstored."""
     async with serving(tmp_path, zones.image, boot=PATIENCE, silence=5) as other:
         zone = await other.create_zone("z2")
         await _run(other, "z2", "/bin/sleep", "1000")
@@ -156,7 +159,7 @@ async def test_a_zone_whose_agent_cannot_be_reached(tmp_path: Path, zones: Zones
             data = f"/local/domain/{zone.domain_id}/data"
 
             async def is_offered() -> bool:
-                """Once its agent has written its place for the next daemon, it writes no more."""
+                """After the place for the next daemon, the agent writes no more."""
                 used, offered = (int(store.read(f"{data}/agent-{name}") or 0) for name in ("used", "epoch"))
                 return offered > used
 
@@ -169,7 +172,7 @@ async def test_a_zone_whose_agent_cannot_be_reached(tmp_path: Path, zones: Zones
         assert (await _dead(other, "z2")).death_kind == "ChannelLost"
 
 
-async def test_memory_that_the_host_is_short_of(zones: Zones) -> None:
+async def test_a_shortage_of_memory_is_reported(zones: Zones) -> None:
     """The refusal has both figures, and names the holders of the memory."""
     memory = (await zones.clients.host.Info(pb.InfoRequest(), timeout=PATIENCE)).memory
     async with failing(grpc.StatusCode.RESOURCE_EXHAUSTED) as said:
@@ -198,7 +201,7 @@ async def _end(toolstack: LibxlToolstack, memory: int, **environment: str) -> De
         await toolstack.destroy(domain)
 
 
-async def test_an_agent_that_ends_while_it_boots(tmp_path: Path) -> None:
+async def test_the_end_of_the_agent_during_the_boot_is_reported(tmp_path: Path) -> None:
     settings = LibxlSettings(kernel=machine.zone_kernel())
     toolstack = LibxlToolstack(tmp_path, BUILD, settings)
     await toolstack.start()

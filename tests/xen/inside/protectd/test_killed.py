@@ -1,4 +1,4 @@
-"""SIGKILL of protectd at each step on libxl: then the zone is complete, or no trace of it is left in dom0."""
+"""SIGKILL of protectd at each step on libxl: the zone is complete, or dom0 has no trace of the zone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_create_zone(zones: Zones, step: str) -> None:
 
 @pytest.mark.parametrize("seconds", [0.05, 0.2, 0.4, 0.8, 1.6])
 async def test_create_zone_at_any_moment(zones: Zones, seconds: float) -> None:
-    """Also inside a call of libxl's, which leaves a domain half made."""
+    """Also inside a call of libxl, with a half-made domain as result."""
     making = asyncio.ensure_future(create(zones, "z1", interfaces=1))
     await asyncio.sleep(seconds)
     zones.protectd.daemon.kill()

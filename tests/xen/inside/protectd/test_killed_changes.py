@@ -1,11 +1,10 @@
-"""SIGKILL of protectd while a running zone changes: its size, and its devices.
+"""SIGKILL of protectd during changes of a running zone: its size, and its devices.
 
-All tests share a zone: the next test begins with the state that a test leaves.
+All tests share a zone: a test begins with the state after the previous test.
 """
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.support.images import busybox
 from tests.support.protect.block_device import block_device, is_free, written
 from tests.support.protect.crashes import armed, killed, steps
 from tests.support.protect.zones import Zones, stack
+from tests.support.waiting import until
 from tests.xen.inside.protectd.zones import PATIENCE, create, destroy, nothing_left, on_xen, settled
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -77,13 +77,13 @@ async def test_a_resize(zones: Zones, step: str) -> None:
     await settled(zones, "z1")
     expected = numbers(MORE if step == "zone-resize.done" else BEGIN)
     found: tuple[Shown, int] | None = None
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while found != (expected, expected[1]):
-                found = await shown(zones)
-                await asyncio.sleep(0.5)
-    except TimeoutError:
-        raise AssertionError(f"{found}, not {expected}") from None
+
+    async def as_expected() -> bool:
+        nonlocal found
+        found = await shown(zones)
+        return found == (expected, expected[1])
+
+    await until(as_expected, PATIENCE, lambda: f"{found}, not {expected}")
     assert (await zones.get()).state == pb.WORKLOAD_STATE_RUNNING
     await resize(zones, LESS)
     await resize(zones, BEGIN)
@@ -95,11 +95,13 @@ async def held(zones: Zones) -> dict[str, bool]:
 
 
 async def has(zones: Zones, *names: str) -> None:
-    """Wait until the zone has exactly these devices."""
+    """Wait until the zone has exactly the given devices."""
     await settled(zones, "z1")
-    async with asyncio.timeout(PATIENCE):
-        while await held(zones) != dict.fromkeys(names, True):  # noqa: ASYNC110 - the list tells no changes
-            await asyncio.sleep(0.5)
+
+    async def exactly() -> bool:
+        return await held(zones) == dict.fromkeys(names, True)
+
+    await until(exactly, PATIENCE)
 
 
 async def attach(zones: Zones) -> None:
@@ -144,9 +146,11 @@ async def test_a_workload_with_a_disk_and_a_device(zones: Zones, device: Path, s
         assert "w2" in await _workloads(zones)
         await zones.delete("w2")
         await has(zones)
-    async with asyncio.timeout(PATIENCE):
-        while "w2" in await _workloads(zones):  # noqa: ASYNC110 - undone in the background
-            await asyncio.sleep(0.5)
+
+    async def undone() -> bool:
+        return "w2" not in await _workloads(zones)
+
+    await until(undone, PATIENCE)
     await _workload(zones, device)
     await zones.start("w2")
     script = "echo there | dd of=/dev/data bs=512 conv=notrunc,fsync 2>/dev/null"

@@ -1,11 +1,10 @@
 """Losses that zones survive on libxl: a lost database, a restarted xenconsoled, a restarted xenstored.
 
-The tests run in this order, and the last test leaves an unusable dom0.
+The tests run in the order of the file, and the last test leaves an unusable dom0.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -58,13 +57,15 @@ async def strangers(zones: Zones) -> list[pb.Stranger]:
 
 async def says(zones: Zones, word: str) -> None:
     """Wait for a notice of the host."""
-    async with asyncio.timeout(PATIENCE):
-        while word not in await _notices(zones):  # noqa: ASYNC110 - asked of the daemon
-            await asyncio.sleep(0.5)
+
+    async def noticed() -> bool:
+        return word in await _notices(zones)
+
+    await until(noticed, PATIENCE)
 
 
 async def _notices(zones: Zones) -> str:
-    """The host's notices, or its error: without xenstored not every question has an answer."""
+    """The host's notices, or the error: without xenstored some questions have no answer."""
     try:
         answer = await zones.clients.host.Info(pb.InfoRequest(), timeout=PATIENCE, wait_for_ready=True)
     except grpc.aio.AioRpcError as error:
@@ -89,8 +90,8 @@ async def _ended(pid: int) -> None:
     await until(lambda: not os.path.exists(f"/proc/{pid}"), PATIENCE)
 
 
-async def test_records_that_are_lost(zones: Zones) -> None:
-    """By their marks domains are told from other virtual machines, adopted and removed."""
+async def test_lost_records_are_adopted_by_marks(zones: Zones) -> None:
+    """Marks distinguish domains of zones from other virtual machines; the domains are adopted and removed."""
     for zone_id in ("adopted", "removed"):
         await create(zones, zone_id, interfaces=1)
     await zones.protectd.daemon.crash()
@@ -113,7 +114,7 @@ async def test_records_that_are_lost(zones: Zones) -> None:
 
 
 async def test_xenconsoled_is_restarted(zones: Zones) -> None:
-    """A zone's later output is in its console as before, and so is its output from then."""
+    """The console has a zone's output from before and after the restart."""
     zone = await create(zones, "z1")
     log = next(Path("/var/log/xen/console").glob("guest-web.*.log"))
     before = log.read_bytes()
@@ -130,7 +131,7 @@ async def test_xenconsoled_is_restarted(zones: Zones) -> None:
 
 
 async def test_zones_end_in_order_with_their_host(zones: Zones) -> None:
-    """A workload that ends on request keeps its exit code; no domain is left, and records stay."""
+    """A workload with a requested end keeps its exit code; no domain is left, and records stay."""
     await create(zones, "z1")
     await zones.run("/bin/sh", "-c", "trap 'exit 3' TERM; echo up; while :; do sleep 0.2; done")
     await until(lambda: zones.log().exists() and zones.lines() == ["stdout F up"], PATIENCE)
@@ -169,12 +170,14 @@ async def test_xenstored_is_restarted(zones: Zones) -> None:
     await settled(zones, "z1", "z2")
     assert (await zones.exec("/bin/echo", "still here"))[0] == b"still here\n"
     await _marked(numbers["z1"])
-    # Nobody is told of this end: the new xenstored knows the domain no more.
+    # No watcher learns of this end: the new xenstored does not know the domain.
     run("xl", "destroy", str(numbers["z2"]))
-    async with asyncio.timeout(PATIENCE):
-        while (await listed(zones))["z2"].state != pb.ZONE_STATE_DEAD:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.5)
-    # A restarted protectd finds its domain without any node, and does not take the loss for its end.
+
+    async def dead() -> bool:
+        return (await listed(zones))["z2"].state == pb.ZONE_STATE_DEAD
+
+    await until(dead, PATIENCE)
+    # A restarted protectd finds its domain without any node, and does not take the loss for an end.
     await zones.protectd.daemon.stop()
     with Xenstore() as xenstore:
         xenstore.remove(f"/local/domain/{numbers['z1']}")
@@ -188,11 +191,12 @@ async def test_xenstored_is_restarted(zones: Zones) -> None:
 
 
 async def _marked(domid: int) -> None:
-    """Wait for the patrol to give the domain its mark again."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            with Xenstore() as store:
-                if b"z1" in (store.read(f"/local/domain/{domid}/xenpod") or b""):
-                    assert (store.read(f"/local/domain/{domid}/name") or b"").startswith(b"web.")
-                    return
-            await asyncio.sleep(0.5)
+    """Wait until the patrol has repeated the domain's mark."""
+
+    def marked() -> bool:
+        with Xenstore() as store:
+            return b"z1" in (store.read(f"/local/domain/{domid}/xenpod") or b"")
+
+    await until(marked, PATIENCE)
+    with Xenstore() as store:
+        assert (store.read(f"/local/domain/{domid}/name") or b"").startswith(b"web.")

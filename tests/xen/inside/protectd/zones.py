@@ -1,4 +1,4 @@
-"""A protectd on libxl with its clients, and its zones' traces in dom0."""
+"""A protectd on libxl with its clients, and the traces of zones in dom0."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import grpc.aio
 from tests.support.protect import leftovers
 from tests.support.protect.daemons import Protectd
 from tests.support.protect.zones import Zones
+from tests.support.waiting import until
 from xenbind import domain
 from xenbind.context import Context
 from xenbind.xenstore import Xenstore
@@ -48,13 +49,13 @@ async def on_xen(
 
 
 def domains() -> dict[int, bool]:
-    """Whether it is dying, by the number of each domain but dom0."""
+    """Each domain except dom0, by number; True if the domain is dying."""
     with Context() as context:
         return {info.domid: info.dying for info in domain.domains(context) if info.domid}
 
 
 def of_zones(zones: Zones) -> list[str]:
-    """All that dom0 has for zones: domains, nodes of xenstore, disks, interfaces, mounts, files."""
+    """All objects of zones in dom0: domains, nodes of xenstore, disks, interfaces, mounts, files."""
     found = [f"domain {domid}{' dying' * dying}" for domid, dying in domains().items()]
     with Xenstore() as store:
         for place in ("/local/domain", "/libxl", "/vm"):
@@ -72,13 +73,15 @@ def _is_guests(name: str) -> bool:
 
 
 async def nothing_left(zones: Zones) -> None:
-    """Wait until nothing is left of any zone: the kernel frees devices in its own time."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while await asyncio.to_thread(of_zones, zones):  # noqa: ASYNC110 - nothing tells
-                await asyncio.sleep(0.5)
-    except TimeoutError:
-        raise AssertionError(f"left behind: {of_zones(zones)}\n{zones.protectd.daemon.tail()}") from None
+    """Wait until no zone has an object: the kernel frees devices in its own time."""
+
+    async def gone() -> bool:
+        return not await asyncio.to_thread(of_zones, zones)
+
+    def left() -> str:
+        return f"left behind: {of_zones(zones)}\n{zones.protectd.daemon.tail()}"
+
+    await until(gone, PATIENCE, left)
 
 
 async def listed(zones: Zones) -> dict[str, pb.Zone]:
@@ -87,13 +90,13 @@ async def listed(zones: Zones) -> dict[str, pb.Zone]:
 
 
 async def settled(zones: Zones, *ids: str) -> None:
-    """Wait until exactly these zones exist, all connected."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            found = await listed(zones)
-            if found.keys() == set(ids) and all(zone.channel_connected for zone in found.values()):
-                return
-            await asyncio.sleep(0.5)
+    """Wait until exactly the given zones exist, all connected."""
+
+    async def connected() -> bool:
+        found = await listed(zones)
+        return found.keys() == set(ids) and all(zone.channel_connected for zone in found.values())
+
+    await until(connected, PATIENCE)
 
 
 async def create(zones: Zones, zone_id: str, **more: object) -> pb.Zone:
