@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from protect.state.registry import Registry
 from protect.state.runtime import WorkloadRuntime
 from protect.workloads.terminal import Command, feed
 
+_LEAST_DRAIN_SECONDS = 1.0
+"""For the output of a process that ends just before its timeout."""
 Output = tuple[str, bytes] | int
 """("stdout"|"stderr", data), and at the end the exit code."""
 
@@ -65,8 +68,13 @@ class Execs:
         return run
 
     async def _limit(self, runtime: WorkloadRuntime, run: ExecRun, timeout: float) -> None:
-        """Bound the exec by its timeout, and the end of the output by the drain time."""
-        zone = runtime.zone
+        """Bound the exec by its timeout, and the end of the output by timeout and drain time.
+
+        A child of the process may hold the output open.  The exec has succeeded all the same, and its caller
+        does not wait beyond the timeout for the rest of the output.
+        """
+        zone, now = runtime.zone, asyncio.get_running_loop().time
+        deadline = now() + (timeout or math.inf)
         try:
             async with asyncio.timeout(timeout or None):
                 async with zone.end.bounding("use", f"zone {zone.id}"):
@@ -76,7 +84,8 @@ class Execs:
         except Fault as fault:
             run.fail(fault)
         else:
-            await asyncio.sleep(self.timeouts.drain)
+            left = max(deadline - now(), _LEAST_DRAIN_SECONDS)
+            await asyncio.sleep(min(left, self.timeouts.drain))
             run.give_up_output()
 
 

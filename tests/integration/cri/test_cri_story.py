@@ -138,6 +138,16 @@ async def test_exec_beyond_its_timeout_is_killed(stage: Stage, pod: Pod) -> None
     assert await stage.output(container, gone) == "gone"
 
 
+@pytest.mark.parametrize("seconds", [1, 3, 20, 0])
+async def test_an_exec_that_leaves_a_child_has_succeeded(stage: Stage, pod: Pod, seconds: int) -> None:
+    """The child holds the output open, whatever the timeout."""
+    container = await stage.started(pod, "exec sleep 1000")
+    command = ["sh", "-c", "sleep 1000 & echo started"]
+    request = cri.ExecSyncRequest(container_id=container, cmd=command, timeout=seconds)
+    reply = await stage.client.runtime.ExecSync(request)
+    assert (reply.exit_code, reply.stdout, reply.stderr) == (0, b"started\n", b"")
+
+
 async def test_out_of_memory_is_told_apart(stage: Stage, pod: Pod) -> None:
     limit = cri.LinuxContainerConfig(resources=cri.LinuxContainerResources(memory_limit_in_bytes=8 << 20))
     container = await stage.started(pod, "exec tail /dev/zero", linux=limit)
