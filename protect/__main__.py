@@ -33,8 +33,8 @@ from protect.state.registry import Registry
 from protect.state.store import LOG_LIMIT, SqliteStore
 from protect.stdio.log import WorkloadLog
 from protect.volumes.block import HostBlockDevices
-from protect.volumes.files import HostFileVolumes
-from protect.volumes.host import HostVolumes
+from protect.volumes.host_files import HostFileVolumes
+from protect.volumes.host_volumes import HostVolumes
 from protect.volumes.scratch import ScratchFiles
 from protect.workloads import sharing
 from protect.zones.capacity import preflight

@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 
 from daemonkit.faults import Fault
-from protectctl.errors import CheckFailed, CommandEnded, CommandFailed
+from protectctl.command_errors import CheckFailed, CommandEnded, CommandFailed
 from protectctl.nouns import command
 from protectctl.output import plain
 from protectctl.usage.arguments import parser as parser

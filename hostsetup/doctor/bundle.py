@@ -22,9 +22,9 @@ from ruamel.yaml.error import YAMLError
 
 from daemonkit.faults import Fault
 from hostsetup.doctor import keys
+from hostsetup.doctor.doctor_settings import DoctorSettings
 from hostsetup.doctor.keep import GONE, Rule, kept
 from hostsetup.doctor.machine import CheckedMachine
-from hostsetup.doctor.settings import DoctorSettings
 
 LIMIT = 1 << 20
 """Maximum bytes of a member; a longer text keeps its end, with the newest lines."""

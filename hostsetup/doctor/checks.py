@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hostsetup.doctor import host, hypervisor, kubelet, networks
+from hostsetup.doctor import host_checks, hypervisor, kubelet, networks
+from hostsetup.doctor.doctor_settings import DoctorSettings
 from hostsetup.doctor.machine import Check, CheckedMachine, CheckResult, CheckVerdict
-from hostsetup.doctor.settings import DoctorSettings
 from protect.config import ProtectdConfig, ToolstackKind
-from protect.host.devices import is_pci
-from protect.model.capacity.host import HostNotice, HostWants
+from protect.host.named_devices import is_pci
+from protect.model.capacity.host_resources import HostNotice, HostWants
 from protect.toolstack.libxl.capacity import preflight
 from protect.toolstack.libxl.capacity.preflight import HostFacts
 
@@ -21,15 +21,15 @@ OF_TOOLSTACK: dict[ToolstackKind, Checks] = {
 }
 """The known toolstacks, as in ``protect.__main__.build_toolstack``."""
 OF_HOST: Checks = (
-    host.configuration,
-    host.permissions,
-    host.control_groups,
-    host.disk,
-    host.clock,
-    host.forwarding,
-    host.tools,
+    host_checks.configuration,
+    host_checks.permissions,
+    host_checks.control_groups,
+    host_checks.disk,
+    host_checks.clock,
+    host_checks.forwarding,
+    host_checks.tools,
     networks.networks,
-    host.sockets,
+    host_checks.sockets,
     kubelet.kubelet,
 )
 

@@ -15,7 +15,7 @@ from daemonkit.faults import Invalid, Refused
 from hostsetup.setup.change import FileChange, Plan, variable, with_variable
 from hostsetup.setup.host import MIB, Host, MachineSize
 from protect.config import ProtectdConfig
-from protect.model.capacity.host import HostWants
+from protect.model.capacity.host_resources import HostWants
 from protect.toolstack.libxl.capacity.preflight import maptrack
 
 GRUB = "/etc/default/grub.d/xenpod.cfg"

@@ -19,7 +19,7 @@ from protect.server import device_requests
 from protect.state.ledger import Ledger
 from protect.state.registry import Registry
 from protect.zones.capacity.host_memory import MemorySampler, reservation_promise
-from protect.zones.capacity.reservations import PODS_LIMIT, ReservationBook
+from protect.zones.capacity.reservation_book import PODS_LIMIT, ReservationBook
 from xenpod_proto.protect.v1 import reservations_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2_grpc
 

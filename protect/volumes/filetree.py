@@ -17,7 +17,7 @@ import posixpath
 import stat
 from collections.abc import Iterator, Sequence
 
-from protect.model.files import (
+from protect.model.copied_files import (
     FileChunk,
     FileEntry,
     FileId,

@@ -22,7 +22,7 @@ _DATA = b"..data"
 
 
 class HostWatch:
-    """``protect.model.files.FileWatch``."""
+    """``protect.model.copied_files.FileWatch``."""
 
     def __init__(self, watches: FileWatches, number: int, changed: Callable[[], None]) -> None:
         self._watches = watches

@@ -18,8 +18,8 @@ from daemonkit.tasks import Background, complete_all, gather
 from protect.config import Timeouts, ZoneLimits
 from protect.model.checks import printable
 from protect.model.container import ContainerSpec, MemoryVolume, WorkloadSpec
+from protect.model.copied_files import FileId, FileVolume
 from protect.model.errors import CannotStart
-from protect.model.files import FileId, FileVolume
 from protect.model.ports import ZoneVolumes
 from protect.model.process import CreatedProcess, Streams
 from protect.model.toolstack import DiskSpec, Toolstack
@@ -36,7 +36,7 @@ from protect.workloads.delete import WorkloadRemoval, delete_container
 from protect.workloads.devices.attach import DeviceAttachment
 from protect.workloads.devices.find import DeviceSearch
 from protect.workloads.devices.give import give
-from protect.workloads.files import FileCopies, TakenFiles
+from protect.workloads.file_copies import FileCopies, TakenFiles
 from protect.workloads.start import start_error
 
 log = logging.getLogger(__name__)

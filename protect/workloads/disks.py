@@ -13,9 +13,9 @@ from pathlib import Path
 
 from daemonkit.faults import Exhausted, Invalid
 from protect.config import ZoneLimits
-from protect.model.capacity.host import DiskLimit
+from protect.model.capacity.host_resources import DiskLimit
 from protect.model.container import DiskFilesystem, DiskVolume, ImageVolume, Stack
-from protect.model.files import FileId
+from protect.model.copied_files import FileId
 from protect.model.toolstack import DiskSpec, Toolstack
 from protect.model.workload import WorkloadDisk, WorkloadState
 from protect.state import disk_names

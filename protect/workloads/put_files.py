@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exists
-from protect.model.files import FileChunk, FileKind, FilePart, FileTree
+from protect.model.copied_files import FileChunk, FileKind, FilePart, FileTree
 from protect.model.ports import HostFiles
-from protect.state.files import FileCopy
 from protect.state.runtime import ZoneRuntime
+from protect.state.zone_files import FileCopy
 
 PART = 256 << 10
 """Bytes of contents in one part; a frame of the channel has four times the room."""

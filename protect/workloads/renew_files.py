@@ -15,11 +15,11 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
 from protect.config import Timeouts
-from protect.model.files import FilesChanged, FoundFiles, WantedFiles
+from protect.model.copied_files import FilesChanged, FoundFiles, WantedFiles
 from protect.model.ports import HostFiles
 from protect.state.daemon_lifetime import DaemonLifetime
-from protect.state.files import FileCopy, Key
 from protect.state.runtime import ZoneRuntime
+from protect.state.zone_files import FileCopy, Key
 from protect.workloads import put_files
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from daemonkit.faults import Invalid
-from protect.agent.client import AgentClient
+from protect.agent.agent_client import AgentClient
 from protect.model.ports import Input
 from protect.model.process import ProcessName
 

@@ -22,7 +22,7 @@ from protect.config import (
     ZoneLimits,
 )
 from protect.model import checks
-from protect.model.capacity.host import HostMemory
+from protect.model.capacity.host_resources import HostMemory
 from protect.model.capacity.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
 from protect.model.capacity.reservation import Reservation
 from protect.model.domain.shares import CpuShares, DiskRates

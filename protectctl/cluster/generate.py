@@ -18,7 +18,7 @@ from daemonkit.faults import Fault
 from daemonkit.rpc.client import channel
 from protectctl import show
 from protectctl.cluster import manifests
-from protectctl.errors import Command, CommandFailed
+from protectctl.command_errors import Command, CommandFailed
 from protectctl.usage.verbs import CRI_SOCKET, named
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from daemonkit.rpc.client import channel
 from protectctl import daemons, find, selector, show
-from protectctl.errors import Command, CommandFailed
+from protectctl.command_errors import Command, CommandFailed
 from protectctl.output import structured
 from protectctl.selector import add_selector
 from protectctl.usage.verbs import ZONE, add_protectd_verb, verbs_of

@@ -15,7 +15,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from protectctl import daemons, show
-from protectctl.errors import CheckFailed, Command, CommandFailed
+from protectctl.command_errors import CheckFailed, Command, CommandFailed
 from protectctl.output import as_dict, plain, structured
 from protectctl.usage.verbs import asks_cri, asks_protectd, named
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -23,9 +23,9 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2 as reservations
 
 if TYPE_CHECKING:
+    from hostsetup.doctor.doctor_settings import DoctorSettings
     from hostsetup.doctor.machine import CheckedMachine, CheckResult
-    from hostsetup.doctor.settings import DoctorSettings
-    from protect.model.capacity.host import HostNotice
+    from protect.model.capacity.host_resources import HostNotice
 
 _TIMEOUT = 10.0
 _CONSOLE_LINES = 500
@@ -68,7 +68,7 @@ async def _settings(options: argparse.Namespace, machine: CheckedMachine) -> Doc
     from daemonkit import config
     from daemonkit.faults import Fault
     from hostsetup.doctor import checks
-    from hostsetup.doctor.settings import CriFolders, DoctorSettings
+    from hostsetup.doctor.doctor_settings import CriFolders, DoctorSettings
     from protect.config import ProtectdConfig
 
     found = DoctorSettings(
@@ -92,7 +92,7 @@ async def _settings(options: argparse.Namespace, machine: CheckedMachine) -> Doc
 
 async def _notices(options: argparse.Namespace) -> Sequence[HostNotice] | None:
     """protectd's own preflight; None: protectd does not answer."""
-    from protect.model.capacity.host import HostNotice
+    from protect.model.capacity.host_resources import HostNotice
 
     try:
         async with daemons.host(options) as service:

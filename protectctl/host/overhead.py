@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protectctl import daemons, show
+from protectctl.command_errors import CommandFailed
 from protectctl.daemons import TIMEOUT
-from protectctl.errors import CommandFailed
 from protectctl.output import structured
 from protectctl.usage.values import memory, positive, seconds
 from xenpod_proto.protect.v1 import protect_pb2 as pb

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from protectctl import daemons, find, selector, show
-from protectctl.errors import Command, CommandFailed
+from protectctl.command_errors import Command, CommandFailed
 from protectctl.output import structured
 from protectctl.usage.verbs import ID, add_protectd_verb, verbs_of
 from xenpod_proto.protect.v1 import reservations_pb2 as pb

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from daemonkit.rpc.client import channel
 from protectctl import show
-from protectctl.errors import CheckFailed, CommandFailed
+from protectctl.command_errors import CheckFailed, CommandFailed
 from protectctl.image import export
 from protectctl.image import show as show_images
 from xenpod_proto.images.v1 import images_pb2 as pb

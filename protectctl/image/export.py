@@ -13,7 +13,7 @@ from collections.abc import AsyncIterable, Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from protectctl.errors import CommandFailed
+from protectctl.command_errors import CommandFailed
 from protectctl.show import note
 from xenpod_proto.images.v1 import images_pb2 as pb
 

@@ -6,7 +6,7 @@ import getpass
 import sys
 import warnings
 
-from protectctl.errors import CommandFailed
+from protectctl.command_errors import CommandFailed
 
 _MOST = 1 << 16
 

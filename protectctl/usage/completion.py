@@ -13,7 +13,7 @@ import grpc.aio
 from argcomplete.completers import BaseCompleter
 
 from daemonkit.rpc.client import channel
-from protectctl.errors import Command
+from protectctl.command_errors import Command
 from protectctl.usage.verbs import named
 from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
 from xenpod_proto.protect.v1 import protect_pb2 as pb

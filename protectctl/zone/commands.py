@@ -17,8 +17,8 @@ from xenpod_proto.protect.v1 import protect_pb2_grpc
 async def zone_list(options: argparse.Namespace) -> None:
     async with daemons.zones(options) as zones:
         if options.strangers:
-            strangers = await zones.ListStrangers(pb.ListStrangersRequest(), timeout=TIMEOUT)
-            return show.strangers(strangers, options.output)
+            orphans = await zones.ListStrangers(pb.ListStrangersRequest(), timeout=TIMEOUT)
+            return show.orphans(orphans, options.output)
         listed = options.selector.select(selector.ZONE, await daemons.zone_list(zones))
     show.zones(pb.ListZonesResponse(zones=listed), options.output)
 

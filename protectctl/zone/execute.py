@@ -16,7 +16,7 @@ import tty
 from collections.abc import AsyncIterator, Iterator
 
 from protectctl import daemons, find
-from protectctl.errors import CommandEnded, CommandFailed
+from protectctl.command_errors import CommandEnded, CommandFailed
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -18,8 +18,8 @@ from pathlib import Path
 from daemonkit.host import inotify
 from daemonkit.tasks import race
 from protectctl import daemons, find
+from protectctl.command_errors import CommandFailed
 from protectctl.daemons import TIMEOUT
-from protectctl.errors import CommandFailed
 from protectctl.output import plain
 from protectctl.usage.values import count
 from protectctl.zone.logfile import LogLine, LogReader

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from protectctl import daemons, find, show
+from protectctl.command_errors import CommandFailed
 from protectctl.daemons import TIMEOUT
-from protectctl.errors import CommandFailed
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -15,7 +15,7 @@ from xenpod_proto.protect.v1 import protect_pb2_grpc
 async def zone_adopt(options: argparse.Namespace) -> None:
     """Adopt zones whose records are lost."""
     async with daemons.zones(options) as zones:
-        for uuid in await _strangers(zones, options.uuids):
+        for uuid in await _orphans(zones, options.uuids):
             zone = await zones.AdoptZone(pb.AdoptZoneRequest(uuid=uuid), timeout=TIMEOUT)
             show.note(f"{uuid} is zone {zone.id} again; its containers end, since their records are lost")
 
@@ -23,15 +23,15 @@ async def zone_adopt(options: argparse.Namespace) -> None:
 async def zone_remove(options: argparse.Namespace) -> None:
     """Remove zones whose records are lost."""
     async with daemons.zones(options) as zones:
-        for uuid in await _strangers(zones, options.uuids):
+        for uuid in await _orphans(zones, options.uuids):
             await zones.RemoveStranger(pb.RemoveStrangerRequest(uuid=uuid), timeout=TIMEOUT)
 
 
-async def _strangers(zones: protect_pb2_grpc.ZonesAsyncStub, wanted: Sequence[str]) -> list[str]:
-    """The whole uuids of the wanted strangers; all are looked up before any action."""
+async def _orphans(zones: protect_pb2_grpc.ZonesAsyncStub, wanted: Sequence[str]) -> list[str]:
+    """The whole uuids of the wanted orphans; all are looked up before any action."""
     listed = (await zones.ListStrangers(pb.ListStrangersRequest(), timeout=TIMEOUT)).strangers
-    known = [stranger.uuid for stranger in listed]
-    names = {stranger.uuid: stranger.name for stranger in listed}
+    known = [orphan.uuid for orphan in listed]
+    names = {orphan.uuid: orphan.name for orphan in listed}
     return [find.one_of(known, text, "stranger", names) for text in wanted]
 
 

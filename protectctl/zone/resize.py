@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from protectctl import daemons, show
-from protectctl.errors import CommandFailed
+from protectctl.command_errors import CommandFailed
 from protectctl.usage.values import memory, positive
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

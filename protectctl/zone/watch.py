@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 
 from protectctl import daemons, show
-from protectctl.errors import Command
+from protectctl.command_errors import Command
 from protectctl.usage.verbs import asks_protectd, named
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping
 
 from protectctl import daemons, find, selector, show
+from protectctl.command_errors import Command
 from protectctl.daemons import TIMEOUT
-from protectctl.errors import Command
 from protectctl.usage.verbs import ID, add_protectd_verb, verbs_of
 from protectctl.zone import execute
 from xenpod_proto.protect.v1 import protect_pb2 as pb

@@ -23,7 +23,7 @@ from protect.model.toolstack import DomainSpec
 from protect.toolstack.fake.hierarchies import Hierarchy, read, write
 from protect.toolstack.fake.resizing import limits
 from protect.toolstack.fake.resizing.limits import CgroupLimits
-from protect.toolstack.process import PidfdProcess
+from protect.toolstack.pidfd_process import PidfdProcess
 
 _REMOVAL_SECONDS = 10.0
 """Seconds within which killed processes must be gone."""

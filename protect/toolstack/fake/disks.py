@@ -30,11 +30,11 @@ from protect.model.domain.shares import DiskRates
 from protect.model.errors import DomainGone, ToolstackError
 from protect.model.toolstack import DiskSpec, DomainId
 from protect.toolstack.completion import Completing, completed
-from protect.toolstack.disks import VDEV, check_name, open_disk
 from protect.toolstack.fake import devnodes
 from protect.toolstack.fake.cgroups import Cgroups
 from protect.toolstack.fake.domain import Domain, write_atomically
-from protect.toolstack.fake.settings import FakeSettings
+from protect.toolstack.fake.fake_settings import FakeSettings
+from protect.toolstack.open_disk import VDEV, check_name, open_disk
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from daemonkit.host.children import settle
 from protect.model.errors import ToolstackError
-from protect.toolstack.process import PidfdProcess
+from protect.toolstack.pidfd_process import PidfdProcess
 
 _STDERR_LIMIT = 4096
 

@@ -28,7 +28,7 @@ from protect.model.errors import ToolstackError
 from protect.model.toolstack import ShareEnd
 from protect.toolstack.deaths import Listeners
 from protect.toolstack.libxl.capacity.rings import SHARING_ORDER
-from protect.toolstack.process import PidfdProcess
+from protect.toolstack.pidfd_process import PidfdProcess
 
 log = logging.getLogger(__name__)
 

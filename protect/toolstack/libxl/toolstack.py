@@ -36,8 +36,8 @@ from protect.toolstack.libxl.config import domain_config, first_vcpus
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.devices.disks import Disks, backend_rates
 from protect.toolstack.libxl.devices.pci import PciFunctions, PciVerbs
+from protect.toolstack.libxl.guest_logs import GuestLogs
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
-from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.resizing.scheduling import Scheduling
 from protect.toolstack.libxl.resizing.sizes import DomainSizes, LibxlResizing
 from protect.toolstack.libxl.settings import LibxlSettings

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from daemonkit.faults import Denied, Missing
 from protect.config import NamedDevice, Timeouts
-from protect.host.devices import is_pci
+from protect.host.named_devices import is_pci
 from protect.model.volume import DeviceKind, DeviceRequest, HostDevices, ZoneDevice
 from protect.model.zone import ZoneSpec
 from protect.state.runtime import ZoneRuntime

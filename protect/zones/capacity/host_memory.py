@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 
 from daemonkit.faults import Fault
-from protect.model.capacity.host import HostMemory, Mode
+from protect.model.capacity.host_resources import HostMemory, Mode
 from protect.model.toolstack import Toolstack
 from protect.model.zone import ZoneSpec
 from protect.state.ledger import Ledger, MemorySample

@@ -6,8 +6,8 @@ import logging
 
 from daemonkit.faults import Fault
 from protect.config import ProtectdConfig
-from protect.host.devices import is_pci
-from protect.model.capacity.host import HostWants
+from protect.host.named_devices import is_pci
+from protect.model.capacity.host_resources import HostWants
 from protect.model.toolstack import Toolstack
 from protect.state.registry import Registry
 

@@ -20,7 +20,7 @@ from protect.state.runtime import ZoneRuntime
 from protect.workloads.devices.attach import DeviceAttachment
 from protect.workloads.exits import release_ended_volumes
 from protect.zones import connect, disk_rates
-from protect.zones.events import ZoneLinks
+from protect.zones.link_events import ZoneLinks
 from protect.zones.recovery.load_records import RecordedZone
 from protect.zones.size import sizing
 from protect.zones.size.sizing import Sizing

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from daemonkit.faults import Fault, Refused, TooLate, Unreachable
-from protect.agent import client as clients
+from protect.agent import agent_client as clients
 from protect.agent import queries, replies
-from protect.agent.client import AgentClient
+from protect.agent.agent_client import AgentClient
 from protect.assembly import Assembly
 from protect.channel.frames import Frame
 from protect.model.container import ContainerSpec

@@ -27,7 +27,7 @@ from protect.model.errors import ToolstackError
 from protect.model.process import ProcessExited, ProcessName
 from protect.model.workload import Reason, WorkloadState
 from protect.workloads import attach, control, create, delete, disks, start
-from protect.workloads.files import TakenFiles
+from protect.workloads.file_copies import TakenFiles
 from protect.workloads.terminal import Command, Resize, Stdin, StdinEnd
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack

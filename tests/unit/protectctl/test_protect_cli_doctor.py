@@ -16,7 +16,7 @@ import pytest
 from hostsetup.doctor import bundle, checks, hypervisor
 from hostsetup.doctor.machine import CheckVerdict
 from protect.config import ToolstackKind
-from protect.model.capacity.host import HostNotice, HostWants
+from protect.model.capacity.host_resources import HostNotice, HostWants
 from protect.toolstack.libxl.capacity import preflight
 from tests.support.protect.throw_away import KUBELET, ThrowAway, healthy_host
 

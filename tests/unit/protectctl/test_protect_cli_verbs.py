@@ -20,7 +20,7 @@ from protect.model.statistics import ZoneStats
 from protect.zones import stats
 from protectctl import find
 from protectctl.__main__ import main
-from protectctl.errors import CommandFailed
+from protectctl.command_errors import CommandFailed
 from protectctl.host import overhead
 from protectctl.host.overhead import HostUse, measured
 from protectctl.nouns import NOUNS

@@ -23,7 +23,7 @@ from tests.support.waiting import until
 from tests.xen import machine
 from xenbind import domain, errors
 from xenbind.context import Context
-from xenbind.events import DeathWatcher, DomainEnd
+from xenbind.domain_ends import DeathWatcher, DomainEnd
 
 MIB = 1 << 20
 

@@ -17,7 +17,7 @@ from tests.xen.inside.conftest import MakeSpec, gone
 from xenbind import disk, domain, errors, nic, physinfo, vchan
 from xenbind.context import Context
 from xenbind.domain import Shutdown
-from xenbind.events import DeathWatcher, DomainEnd
+from xenbind.domain_ends import DeathWatcher, DomainEnd
 from xenbind.xenstore import Xenstore
 
 Create = Callable[..., int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from protect.model.capacity.host import (
+from protect.model.capacity.host_resources import (
     Capabilities,
     DiskLimit,
     HostMemory,

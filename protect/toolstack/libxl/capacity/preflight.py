@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from protect.model.capacity.host import HostNotice, HostWants, ZoneCapacity
+from protect.model.capacity.host_resources import HostNotice, HostWants, ZoneCapacity
 from protect.toolstack.libxl.capacity import rings
 from protect.toolstack.libxl.capacity.blkfront import nodes_for
 

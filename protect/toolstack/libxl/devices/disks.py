@@ -25,11 +25,11 @@ from protect.host.loops import Loop
 from protect.model.capacity.modes import refuse_impossible_rates
 from protect.model.domain.shares import DiskRates
 from protect.model.toolstack import DiskSpec
-from protect.toolstack.disks import check_name, open_disk
 from protect.toolstack.libxl.config import NO_SCRIPT
 from protect.toolstack.libxl.deaths import Known
 from protect.toolstack.libxl.workers import Workers
 from protect.toolstack.libxl.xenstore.store import AsyncStore
+from protect.toolstack.open_disk import check_name, open_disk
 from xenbind import disk as vbd
 from xenbind import errors
 

@@ -22,8 +22,8 @@ from protect.model.toolstack import DomainSpec, Mode
 from protect.toolstack.console import read_tail
 from protect.toolstack.libxl import boot
 from protect.toolstack.libxl.config import NO_SCRIPT, domain_config, map_bytes
+from protect.toolstack.libxl.guest_logs import GuestLogs
 from protect.toolstack.libxl.kernel import kernel_version, unpack, unpacked_kernel
-from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.settings import LibxlSettings
 
 ELF = b"\x7fELF" + bytes(range(256)) * 64

@@ -14,7 +14,7 @@ import pytest
 
 from daemonkit.faults import Refused, TooLate
 from protect.assembly import Assembly
-from protect.model.files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
+from protect.model.copied_files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
 from protect.model.workload import Workload
 from protect.state import records
 from protect.volumes import filetree

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from protect.model.files import FileChunk, FileKind, FilesChanged, FileTree, FileVolume
+from protect.model.copied_files import FileChunk, FileKind, FilesChanged, FileTree, FileVolume
 from protect.volumes import filetree
 from protect.volumes.filetree import BYTES, ENTRIES, NotCopied, read, scan
 from protect.workloads.put_files import PART, divided

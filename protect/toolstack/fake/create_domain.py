@@ -17,12 +17,12 @@ from protect.model.errors import ToolstackError
 from protect.model.toolstack import DomainId, DomainSpec
 from protect.toolstack.fake import faultplan, interfaces
 from protect.toolstack.fake.domain import Domain, read_pid, write_spec
+from protect.toolstack.fake.fake_settings import FakeSettings
 from protect.toolstack.fake.faultplan import InjectedFault
 from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.launcher import Launch, launch
 from protect.toolstack.fake.resizing.limits import CgroupLimits
-from protect.toolstack.fake.settings import FakeSettings
-from protect.toolstack.process import PidfdProcess
+from protect.toolstack.pidfd_process import PidfdProcess
 
 log = logging.getLogger(__name__)
 

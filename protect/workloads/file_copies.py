@@ -13,11 +13,11 @@ from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
 from protect.config import Timeouts
 from protect.model.container import CopiedVolume, WorkloadSpec
-from protect.model.files import FilesChanged, FileVolume, FoundFiles, WantedFiles
+from protect.model.copied_files import FilesChanged, FileVolume, FoundFiles, WantedFiles
 from protect.model.ports import HostFiles
 from protect.model.volume import Volume
-from protect.state.files import FileCopy, Key, key_of
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
+from protect.state.zone_files import FileCopy, Key, key_of
 from protect.workloads import put_files
 from protect.workloads.renew_files import FileRenewal
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from daemonkit import config
 from daemonkit.faults import Fault
+from hostsetup.doctor.doctor_settings import CriFolders, DoctorSettings
 from hostsetup.doctor.machine import Check, CheckedMachine, failed, ok, unknown, warning
-from hostsetup.doctor.settings import CriFolders, DoctorSettings
 from protect.config import ProtectdConfig
 
 _CONTROLLERS = ("cpu", "io", "memory", "pids")

@@ -16,7 +16,7 @@ from daemonkit.tasks import complete, race
 from protect.agent import replies, requests
 from protect.agent.link import AgentLink
 from protect.model.container import ContainerSpec
-from protect.model.files import FilePart
+from protect.model.copied_files import FilePart
 from protect.model.lifetime import End
 from protect.model.ports import Input, Sink
 from protect.model.process import (
