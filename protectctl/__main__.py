@@ -61,7 +61,7 @@ def _password(username: str) -> str:
     """Read a user's password, blocking; "" without a user name."""
     from protectctl.image import passwords
 
-    return passwords.read(f"Password of {username}: ") if username else ""
+    return passwords.read_password(f"Password of {username}: ") if username else ""
 
 
 def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:

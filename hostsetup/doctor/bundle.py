@@ -148,7 +148,7 @@ def collect(machine: CheckedMachine, settings: DoctorSettings) -> Iterator[tuple
             yield name, shown(text, language, rule)
 
 
-def write(path: Path, parts: Iterator[tuple[str, bytes | str]]) -> list[str]:
+def write_bundle(path: Path, parts: Iterator[tuple[str, bytes | str]]) -> list[str]:
     """Write the archive, readable by its owner alone; returns the missing parts with reasons.
 
     OSError, also if the file exists.

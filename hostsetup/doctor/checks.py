@@ -34,7 +34,7 @@ OF_HOST: Checks = (
 )
 
 
-def run(machine: CheckedMachine, settings: DoctorSettings) -> list[CheckResult]:
+def run_checks(machine: CheckedMachine, settings: DoctorSettings) -> list[CheckResult]:
     """Run all checks.  Blocks: reads files, asks a socket, runs a few programs."""
     checks = (*OF_TOOLSTACK[settings.protectd.toolstack], *OF_HOST)
     return [result for check in checks for result in check(machine, settings)]
@@ -70,4 +70,4 @@ def notices_by_xl(machine: CheckedMachine, config: ProtectdConfig) -> Sequence[H
         disks_per_zone=config.limits.disks_per_zone,
         pci=any(is_pci(device.place) for device in config.host.devices.values()),
     )
-    return preflight.check(facts, wants)
+    return preflight.check_settings(facts, wants)

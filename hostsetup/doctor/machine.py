@@ -65,7 +65,7 @@ class CheckedMachine:
     root: Path = Path("/")
     release: str = os.uname().release
     """Release of the running kernel."""
-    run: Callable[[Sequence[str]], bytes] = programs.run
+    run: Callable[[Sequence[str]], bytes] = programs.run_program
     room: Callable[[Path], tuple[int, int]] = _room
     """Total and free bytes of a file system."""
     owner: int = 0

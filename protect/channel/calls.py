@@ -154,7 +154,7 @@ class CallTable:
         call = self._open.get(frame.stream)
         if call is None:
             raise violation(f"REPLY to call {frame.stream}, which is not open")
-        reply_rules.check(call.operation, frame.payload)
+        reply_rules.check_reply(call.operation, frame.payload)
         try:
             untrusted = channel_pb2.Reply.FromString(frame.payload)
         except DecodeError as error:

@@ -19,7 +19,7 @@ _NAMES: Mapping[int, str] = {
 }
 
 
-def read(untrusted: Sequence[channel_pb2.StepTime]) -> ReportedSteps:
+def read_steps(untrusted: Sequence[channel_pb2.StepTime]) -> ReportedSteps:
     """The known steps of a message that has just come."""
     return ReportedSteps(
         time.time_ns(),
@@ -38,4 +38,4 @@ def read(untrusted: Sequence[channel_pb2.StepTime]) -> ReportedSteps:
 def show(untrusted: Sequence[channel_pb2.StepTime]) -> None:
     """Add the steps of a reply that has just come to the current span."""
     if untrusted and traces.on():
-        reported.show(read(untrusted))
+        reported.show(read_steps(untrusted))

@@ -51,7 +51,7 @@ def agent_hello(frame: Frame) -> AgentHello:
         hypervisor_type=printable(untrusted.hypervisor_type, LONGEST_TEXT),
         file_volumes=untrusted.file_volumes,
         resizes=untrusted.resizes,
-        steps=guest_steps.read(untrusted.steps),
+        steps=guest_steps.read_steps(untrusted.steps),
     )
 
 

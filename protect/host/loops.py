@@ -114,7 +114,7 @@ def _take_device(path: Path, readonly: bool) -> Loop:
         claimed.close()  # the device has its own reference, including the claim
 
 
-def keep(loop: Loop, *, kept: bool) -> None:
+def keep_loop(loop: Loop, *, kept: bool) -> None:
     """Let a loop device outlive its open descriptors, or no longer.  A vanished device is no error."""
     try:
         values = list(_INFO.unpack(fcntl.ioctl(loop.fd, _GET_STATUS, bytes(_INFO.size))))

@@ -13,7 +13,7 @@ _TIMEOUT = 20.0
 _LIMIT = 4 << 20
 
 
-def run(command: Sequence[str], *, timeout: float = _TIMEOUT, limit: int = _LIMIT) -> bytes:
+def run_program(command: Sequence[str], *, timeout: float = _TIMEOUT, limit: int = _LIMIT) -> bytes:
     """The program's output, both streams together, at most ``limit`` bytes.  Blocks.
 
     Missing: not installed; TooLate: it did not end in time; Broken: it failed, with its last line.

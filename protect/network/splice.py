@@ -72,7 +72,7 @@ def _splice(host_interface: str, netns: str, interface: str, spoof_check: bool) 
     with opened(netns) as target:
         enter(target, netns)
         with Netlink() as there:
-            pods = links.find(interface)
+            pods = links.find_interface(interface)
             if pods is None:
                 raise Missing("read interface", interface, "no such interface in the network namespace")
             guest = read_guest_network(there, pods)

@@ -49,7 +49,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
         config = self.config
         lacking = await self._unknown_labels(request.seclabels)
         await self.sampler.refresh()
-        await preflight.check(self.registry, self.toolstack, config)
+        await preflight.check_host(self.registry, self.toolstack, config)
         capacity = self.toolstack.capacity(config.limits.disks_per_zone)
         physical = await self.toolstack.physical_info()
         orphans = unknown(self.registry, await self.toolstack.list())

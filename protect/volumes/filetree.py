@@ -215,7 +215,7 @@ class _Walk:
         return digest.hexdigest()[:32]
 
 
-def read(tree: FileTree, chunks: Sequence[FileChunk]) -> list[bytes]:
+def read_chunks(tree: FileTree, chunks: Sequence[FileChunk]) -> list[bytes]:
     """The contents of chunks.  FilesChanged: a file differs from the scan; OSError."""
     return [_read(tree, chunk) if chunk.entry.kind is FileKind.REGULAR else b"" for chunk in chunks]
 

@@ -83,7 +83,7 @@ class HostFileVolumes:
 
     async def read(self, zone_id: str, tree: FileTree, chunks: Sequence[FileChunk]) -> list[bytes]:
         try:
-            return await complete(asyncio.to_thread(filetree.read, tree, tuple(chunks)))
+            return await complete(asyncio.to_thread(filetree.read_chunks, tree, tuple(chunks)))
         except OSError as error:
             raise Broken(OPERATION, f"zone {zone_id}", str(error)) from error
 

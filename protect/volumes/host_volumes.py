@@ -23,7 +23,7 @@ from protect.model.volume import Volume, VolumeSource, close_all
 from protect.model.zone import ZoneIdMapping
 from protect.volumes.area import Area
 from protect.volumes.following import Following
-from protect.volumes.source import OPERATION, take
+from protect.volumes.source import OPERATION, take_mounts
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class HostVolumes:
             with ExitStack() as stack:
                 users = await complete(asyncio.to_thread(_users, volumes, ids, stack))
                 for volume in volumes:
-                    await take(volume, lookup, users, taken)
+                    await take_mounts(volume, lookup, users, taken)
 
     async def attach(self, zone_id: str, workload_id: str, sources: Sequence[VolumeSource]) -> None:
         if sources:

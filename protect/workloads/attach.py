@@ -19,7 +19,7 @@ from protect.workloads.exec import Output
 from protect.workloads.terminal import Command, feed
 
 
-async def attach(
+async def attach_workload(
     registry: Registry,
     memory: OutputMemory,
     lifetime: DaemonLifetime,

@@ -68,7 +68,7 @@ class WorkloadCreation:
         """
         zone = self.registry.zone("create workload", spec.zone_id)
         await zone.agent.ready()
-        files = disks.find("create workload", spec.id, spec.stacks)
+        files = disks.find_image_files("create workload", spec.id, spec.stacks)
         # Before the record: a silent file system delays only this call.
         ids = zone.zone.spec.id_mapping
         taken = await self.copies.take(zone, spec)

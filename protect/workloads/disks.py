@@ -22,7 +22,7 @@ from protect.state import disk_names
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 
 
-def find(operation: str, workload_id: str, stacks: Iterable[Stack]) -> dict[Path, FileId]:
+def find_image_files(operation: str, workload_id: str, stacks: Iterable[Stack]) -> dict[Path, FileId]:
     """Find the file behind each path, in the stacks' order.
 
     Invalid: a file does not exist, or is in a stack twice under any names (overlayfs takes no layer twice).

@@ -116,7 +116,7 @@ class FileCopies:
             assert found.tree is not None
             if copy.version in ("", found.tree.version):
                 with suppress(FilesChanged):
-                    await put_files.put(self.files, zone, copy, found.tree)
+                    await put_files.put_version(self.files, zone, copy, found.tree)
                     return
             # The found tree may be older than the zone's copy.
             await self.renewal.renew(zone, copy)

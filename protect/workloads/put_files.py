@@ -20,7 +20,7 @@ _OWN_SPACE = 1 << 20
 """Bytes that a workload may add to a file of its own; nobody else changes the file."""
 
 
-async def put(files: HostFiles, zone: ZoneRuntime, copy: FileCopy, tree: FileTree) -> None:
+async def put_version(files: HostFiles, zone: ZoneRuntime, copy: FileCopy, tree: FileTree) -> None:
     """Put the version into the zone's copy.  FilesChanged: the tree changed after the search."""
     if copy.version == tree.version:
         return

@@ -100,7 +100,7 @@ class FileRenewal:
                 if found.tree is None:
                     log.warning("files stay as they were: %s", found.reason, extra=fields(path=_path(copy)))
                     return
-                await put_files.put(self.files, zone, copy, found.tree)
+                await put_files.put_version(self.files, zone, copy, found.tree)
             except FilesChanged:
                 continue
             finally:

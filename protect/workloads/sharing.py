@@ -40,7 +40,9 @@ async def reach(toolstack: Toolstack, runtime: WorkloadRuntime) -> None:
     checkpoint("sharing.mounted")
 
 
-async def watch(registry: Registry, toolstack: Toolstack, volumes: ZoneVolumes, tasks: Background) -> None:
+async def watch_servers(
+    registry: Registry, toolstack: Toolstack, volumes: ZoneVolumes, tasks: Background
+) -> None:
     """React to ends of servers for as long as the daemon runs."""
     async for end in toolstack.share_ends():
         runtime = next((r for r in registry.zones.values() if r.zone.uuid == end.uuid), None)

@@ -257,9 +257,9 @@ class ZoneAdmission:
 
         Exists, Exhausted.  Missing, Denied: a device.  Refused: the kernel, or protectd accepts no zones.
         """
-        find.check(self.named_devices, spec)
+        find.check_devices(self.named_devices, spec)
         if spec.kernel:
-            await asyncio.to_thread(kernel.check, spec.id, spec.kernel)
+            await asyncio.to_thread(kernel.check_kernel, spec.id, spec.kernel)
         with step("zone.admit", zone=spec.id):
             promise = host_memory.zone_promise(self.toolstack, spec)
             memory = await self.sampler.refresh()

@@ -55,7 +55,7 @@ async def doctor(options: argparse.Namespace) -> None:
 
     machine = CheckedMachine()
     settings = await _settings(options, machine)
-    results = await asyncio.to_thread(checks.run, machine, settings)
+    results = await asyncio.to_thread(checks.run_checks, machine, settings)
     if options.bundle:
         await _write_bundle(options, machine, settings, results)
     _show(options, results)
@@ -133,7 +133,7 @@ async def _write_bundle(
 
     def write() -> list[str]:
         parts = [("doctor.json", found), *state, *bundle.collect(machine, settings)]
-        return bundle.write(options.bundle, iter(parts))
+        return bundle.write_bundle(options.bundle, iter(parts))
 
     try:
         missing = await asyncio.to_thread(write)

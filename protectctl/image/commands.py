@@ -61,7 +61,7 @@ async def image_import(options: argparse.Namespace) -> None:
 async def image_export(options: argparse.Namespace) -> None:
     async with _images(options) as images:
         request = pb.ExportRequest(images=options.images)
-        await export.write(images.Export(request), options.path, options.directory)
+        await export.write_export(images.Export(request), options.path, options.directory)
 
 
 async def image_tag(options: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from protectctl.command_errors import CommandFailed
 _MOST = 1 << 16
 
 
-def read(prompt: str) -> str:
+def read_password(prompt: str) -> str:
     """Read a password of one line.  CommandFailed: no input, or the terminal would echo the password."""
     if not sys.stdin.isatty():
         return sys.stdin.readline(_MOST).rstrip("\r\n")

@@ -32,7 +32,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--pod", default="", metavar="UID", help=text)
 
 
-async def create(options: argparse.Namespace) -> None:
+async def create_zone(options: argparse.Namespace) -> None:
     """Create a zone without network; shows its id after the boot."""
     request = pb.CreateZoneRequest(
         id=options.id or secrets.token_hex(6),

@@ -86,7 +86,7 @@ COMMANDS: Mapping[str, Command] = {
     "zone inspect": commands.zone_inspect,
     "zone top": top.top,
     "zone events": show_events.events,
-    "zone create": create.create,
+    "zone create": create.create_zone,
     "zone resize": resize.resize,
     "zone destroy": commands.zone_destroy,
     "zone pause": commands.zone_pause,

@@ -15,11 +15,11 @@ def add_arguments(noun: argparse.ArgumentParser) -> None:
     asks_protectd(named(noun, "watch"))
 
 
-async def watch(options: argparse.Namespace) -> None:
+async def watch_zones(options: argparse.Namespace) -> None:
     """Show events until interrupted, or until protectd ends."""
     async with daemons.host(options) as service:
         async for event in service.Watch(pb.WatchRequest()):
             show.event(event, options.output)
 
 
-COMMANDS: Mapping[str, Command] = {"watch": watch}
+COMMANDS: Mapping[str, Command] = {"watch": watch_zones}

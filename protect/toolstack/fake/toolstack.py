@@ -105,11 +105,11 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
         domain = create_domain.find_processes(self._home, spec) if quiet else None
         if domain is None:
             log.warning("domain %s was never finished: removing what there is of it", spec.name)
-            await create_domain.remove(self._home, spec)
+            await create_domain.remove_domain(self._home, spec)
             return
         if domain.process is None:
             domain.reason = domain.end_reason()
-        await asyncio.to_thread(disks.adopt, domain)
+        await asyncio.to_thread(disks.adopt_disks, domain)
         self._enter(domain)
 
     # -- domains
@@ -136,7 +136,7 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
             create_domain.admit(self._settings, spec, self._specs(), free)
             self._creating[spec.uuid] = spec
             try:
-                domain = await create_domain.create(self._home, self._settings, spec, fault)
+                domain = await create_domain.create_domain(self._home, self._settings, spec, fault)
             finally:
                 del self._creating[spec.uuid]
             self._enter(domain)
@@ -185,7 +185,7 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
                 faultplan.after(fault, "destroy domain", name)
                 await asyncio.to_thread(disks.let_go, found)
                 found.release()
-                await create_domain.remove(self._home, found.spec)
+                await create_domain.remove_domain(self._home, found.spec)
                 del self._domains[found.spec.uuid]
 
     async def list(self) -> list[DomainInfo]:
@@ -206,7 +206,7 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
         found = self._living("attach disk", domain)
         async with self._changing(found, "attach_disk", f"attach disk {disk.vdev}"):
-            await disks.attach(found, disk)
+            await disks.attach_disk(found, disk)
 
     @completed
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:

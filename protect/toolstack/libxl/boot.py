@@ -58,7 +58,7 @@ class Boot:
         )
 
 
-def find(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
+def find_boot(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
     """Locate the files and unpack the kernel.  Missing and Invalid carry a hint."""
     source = settings.kernel or _newest(guest_dir)
     initramfs = settings.initramfs or guest_dir / f"initramfs-{kernel_version(source)}.cpio"

@@ -40,7 +40,7 @@ class DeviceSearch:
         ]
 
 
-def check(named_devices: Mapping[str, NamedDevice], spec: ZoneSpec) -> None:
+def check_devices(named_devices: Mapping[str, NamedDevice], spec: ZoneSpec) -> None:
     """Check the devices of a zone before its launch.  Missing, Denied."""
     for name in spec.device_names:
         _allowed(named_devices, spec, name)

@@ -23,7 +23,7 @@ def wants(config: ProtectdConfig) -> HostWants:
     )
 
 
-async def check(registry: Registry, toolstack: Toolstack, config: ProtectdConfig) -> None:
+async def check_host(registry: Registry, toolstack: Toolstack, config: ProtectdConfig) -> None:
     """Check the host's settings, and publish new and withdrawn notices; a failure is logged."""
     try:
         found = await toolstack.preflight(wants(config))

@@ -89,7 +89,7 @@ class ZoneAdoption:
             return
         async with recorded.runtime.lock:
             try:
-                await connect.finish(
+                await connect.finish_connect(
                     self.registry, self.toolstack, self.splice, recorded.runtime, recorded.intent
                 )
             except Fault as fault:

@@ -89,7 +89,7 @@ class ThrowAway:
     settings: DoctorSettings
 
     def results(self) -> dict[str, CheckResult]:
-        return {result.check: result for result in checks.run(self.machine, self.settings)}
+        return {result.check: result for result in checks.run_checks(self.machine, self.settings)}
 
     @property
     def machine(self) -> CheckedMachine:

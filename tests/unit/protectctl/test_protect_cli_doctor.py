@@ -119,18 +119,20 @@ def test_a_file_of_another_user(host: ThrowAway) -> None:
 
 def test_a_socket_of_everybody(host: ThrowAway) -> None:
     (host.root / "run/protect/protect.sock").chmod(0o666)
-    (found,) = [one for one in checks.run(host.machine, host.settings) if one.verdict is CheckVerdict.FAILED]
+    (found,) = [
+        one for one in checks.run_checks(host.machine, host.settings) if one.verdict is CheckVerdict.FAILED
+    ]
     assert "mode 666" in found.says
     if os.getuid() == 0:
         host.apply(found.fix)
-        assert checks.is_healthy(checks.run(host.machine, host.settings))
+        assert checks.is_healthy(checks.run_checks(host.machine, host.settings))
 
 
 def test_the_fake_needs_no_xen(host: ThrowAway) -> None:
     shutil.rmtree(host.root / "sys/hypervisor")
-    assert not checks.is_healthy(checks.run(host.machine, host.settings))
+    assert not checks.is_healthy(checks.run_checks(host.machine, host.settings))
     fake = replace(host.settings.protectd, toolstack=ToolstackKind.FAKE)
-    assert checks.is_healthy(checks.run(host.machine, replace(host.settings, protectd=fake)))
+    assert checks.is_healthy(checks.run_checks(host.machine, replace(host.settings, protectd=fake)))
 
 
 WANTS = HostWants(zones=512, disks_per_zone=80)
@@ -215,7 +217,7 @@ def test_a_bundle_is_redacted_bounded_and_its_owner_s(host: ThrowAway, tmp_path:
         ("consoles/z1", b"x" * 40 + b"\nline\n" * bundle.LIMIT),
         *bundle.collect(host.machine, host.settings),
     ]
-    missing = bundle.write(path, iter(parts))
+    missing = bundle.write_bundle(path, iter(parts))
     assert any(line.startswith("xen/console: ") for line in missing), "what is not there is named"
     assert path.stat().st_mode & 0o777 == 0o600
     with tarfile.open(path) as tar:
@@ -228,7 +230,7 @@ def test_a_bundle_is_redacted_bounded_and_its_owner_s(host: ThrowAway, tmp_path:
     assert len(texts["consoles/z1"]) <= bundle.LIMIT + 100
     assert {"files/etc/xenpod/cri.toml", "files/var/lib/kubelet/config.yaml", "missing"} <= texts.keys()
     with pytest.raises(FileExistsError):
-        bundle.write(path, iter(parts))
+        bundle.write_bundle(path, iter(parts))
 
 
 def test_a_notice_without_a_command_says_where(host: ThrowAway) -> None:

@@ -54,7 +54,7 @@ class XenHost:
             volumes=self._boot.volumes,
             launcher=self._sharing.launcher,
         )
-        return await asyncio.to_thread(preflight.check, facts, wants)
+        return await asyncio.to_thread(preflight.check_settings, facts, wants)
 
     def capacity(self, disks_per_zone: int) -> ZoneCapacity:
         return preflight.maptrack_capacity(self._xen, disks_per_zone)

@@ -61,7 +61,7 @@ def settings(command_line: str) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in command_line.split())}
 
 
-def check(facts: HostFacts, wants: HostWants) -> tuple[HostNotice, ...]:
+def check_settings(facts: HostFacts, wants: HostWants) -> tuple[HostNotice, ...]:
     """Notices for all wrong settings.  Blocks (reads /proc and /etc): call it in a thread."""
     return tuple(
         notice

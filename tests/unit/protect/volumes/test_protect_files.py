@@ -48,7 +48,7 @@ class DiskFiles:
             os.close(place)
 
     async def read(self, zone_id: str, tree: FileTree, chunks: Sequence[FileChunk]) -> list[bytes]:
-        return filetree.read(tree, chunks)
+        return filetree.read_chunks(tree, chunks)
 
     async def give_back(self, zone_id: str, volume: FileVolume, content: bytes, timeout: float) -> None:
         self.returned.append((volume.host_path, content))

@@ -11,7 +11,7 @@ import pytest
 
 from protect.model.copied_files import FileChunk, FileKind, FilesChanged, FileTree, FileVolume
 from protect.volumes import filetree
-from protect.volumes.filetree import BYTES, ENTRIES, NotCopied, read, scan
+from protect.volumes.filetree import BYTES, ENTRIES, NotCopied, read_chunks, scan
 from protect.workloads.put_files import PART, divided
 from tests.support.cri.kubelet_files import AtomicFiles
 from tests.support.session.open_files import descriptors, opened_since
@@ -32,7 +32,7 @@ def contents(tree: FileTree) -> dict[str, bytes]:
     return {
         entry.path: content
         for entry, content in zip(
-            files, read(tree, [FileChunk(entry, 0, entry.size) for entry in files]), strict=True
+            files, read_chunks(tree, [FileChunk(entry, 0, entry.size) for entry in files]), strict=True
         )
     }
 
@@ -196,11 +196,11 @@ def test_a_file_that_grows_or_is_something_else_by_now(tmp_path: Path) -> None:
     path.write_text("before")
     tree = taken(tmp_path, keep_current=False)
     chunk = FileChunk(next(entry for entry in tree.entries if entry.path == "file"), 0, 6)
-    assert read(tree, [chunk]) == [b"before"]
+    assert read_chunks(tree, [chunk]) == [b"before"]
     with path.open("a") as file:
         file.write("more")
     with pytest.raises(FilesChanged):
-        read(tree, [chunk])
+        read_chunks(tree, [chunk])
     makers: tuple[Callable[[], None], ...] = (
         path.mkdir,
         lambda: os.mkfifo(path),
@@ -210,10 +210,10 @@ def test_a_file_that_grows_or_is_something_else_by_now(tmp_path: Path) -> None:
         path.rmdir() if path.is_dir() else path.unlink()
         make()
         with pytest.raises(FilesChanged):
-            read(tree, [chunk])
+            read_chunks(tree, [chunk])
     path.unlink()
     with pytest.raises(FilesChanged):
-        read(tree, [chunk])
+        read_chunks(tree, [chunk])
 
 
 def test_parts_are_small_and_whole(files: AtomicFiles) -> None:
