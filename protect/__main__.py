@@ -30,7 +30,7 @@ from protect.network.splice import splice
 from protect.server.host import mode_notices, rate_notices
 from protect.state.ledger import Ledger
 from protect.state.registry import Registry
-from protect.state.store import LOG_LIMIT, SqliteStore
+from protect.state.store import LOG_LIMIT_BYTES, SqliteStore
 from protect.stdio.log import WorkloadLog
 from protect.volumes.block import HostBlockDevices
 from protect.volumes.host_files import HostFileVolumes
@@ -42,7 +42,7 @@ from protect.zones.capacity import preflight
 log = logging.getLogger(__name__)
 
 _DEFAULT_CONFIG = Path("/etc/protect/protectd.toml")
-_WAL_PERIOD = 30.0
+_WAL_PERIOD_SECONDS = 30.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -192,8 +192,8 @@ async def _wait(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:
 
 async def _checkpoint_store(store: SqliteStore) -> None:
     while True:
-        await asyncio.sleep(_WAL_PERIOD)
-        if store.wal_bytes() > LOG_LIMIT:
+        await asyncio.sleep(_WAL_PERIOD_SECONDS)
+        if store.wal_bytes() > LOG_LIMIT_BYTES:
             await asyncio.to_thread(store.checkpoint)
 
 

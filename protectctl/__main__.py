@@ -25,7 +25,7 @@ from protectctl.output import plain
 from protectctl.usage.arguments import parser as parser
 
 _INTERRUPTED = 130
-_PROBE = 5.0
+_PROBE_SECONDS = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,7 +78,7 @@ def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
 def _is_served(path: Path) -> bool:
     """Whether a process accepts connections on the socket."""
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(_PROBE)
+        probe.settimeout(_PROBE_SECONDS)
         try:
             probe.connect(str(path))
         except OSError:

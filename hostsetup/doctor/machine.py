@@ -12,7 +12,7 @@ from pathlib import Path
 from daemonkit.faults import Fault
 from protect.host import programs
 
-_TEXT_LIMIT = 1 << 20
+_TEXT_BYTES = 1 << 20
 
 
 class CheckVerdict(Enum):
@@ -79,7 +79,7 @@ class CheckedMachine:
         """The first 1 MiB of a file; "" if the file is missing or unreadable."""
         try:
             with self.path(absolute).open("rb") as file:
-                return file.read(_TEXT_LIMIT).decode(errors="replace")
+                return file.read(_TEXT_BYTES).decode(errors="replace")
         except OSError:
             return ""
 

@@ -9,7 +9,7 @@ from daemonkit.observe import reported, traces
 from daemonkit.observe.reported import ReportedStep, ReportedSteps
 from xenpod_proto.channel.v1 import channel_pb2
 
-MOST = 8
+MOST_STEPS = 8
 """Maximum number of steps in a message."""
 LONGEST_US = 3600 * 10**6
 """Longer than any wait."""
@@ -29,7 +29,7 @@ def read_steps(untrusted: Sequence[channel_pb2.StepTime]) -> ReportedSteps:
                 min(one.ago_us, LONGEST_US) * 1000,
                 min(one.duration_us, LONGEST_US) * 1000,
             )
-            for one in untrusted[:MOST]
+            for one in untrusted[:MOST_STEPS]
             if one.step in _NAMES
         ),
     )

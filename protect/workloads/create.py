@@ -42,7 +42,7 @@ from protect.workloads.start import start_error
 log = logging.getLogger(__name__)
 
 INTENT = Intent("workload.create")
-_COMMAND = 200
+_COMMAND_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class WorkloadCreation:
 
 def _command(oci_config: bytes) -> str:
     try:
-        return printable(str(json.loads(oci_config)["process"]["args"][0]), _COMMAND)
+        return printable(str(json.loads(oci_config)["process"]["args"][0]), _COMMAND_CHARACTERS)
     except (ValueError, LookupError, TypeError, RecursionError):
         return ""
 

@@ -23,10 +23,10 @@ from protect.workloads.renew_files import FileRenewal
 
 log = logging.getLogger(__name__)
 
-COPIES = 256
+MOST_COPIES = 256
 """Most copies of one zone."""
 _SHARE = 16
-_MOST = 16 << 20
+_MOST_BYTES = 16 << 20
 """Most bytes for copies; also at most a sixteenth of the zone's memory."""
 
 
@@ -153,11 +153,11 @@ def _not_here(zone: ZoneRuntime, taken: TakenFiles, key: Key, volume: FileVolume
     known = zone.files.copies.get(key)
     if known and known.volume.host_path != volume.host_path:
         return f"the zone has a volume {key[1]!r} of another path"
-    if len(zone.files.copies) + len(taken.copies) >= COPIES:
-        return f"the zone has {COPIES} copies"
+    if len(zone.files.copies) + len(taken.copies) >= MOST_COPIES:
+        return f"the zone has {MOST_COPIES} copies"
     size = found.tree.size_bytes if found.tree else 0
     coming = sum(each.tree.size_bytes for _, each in taken.copies if each.tree)
-    most = min(_MOST, zone.zone.spec.memory_bytes // _SHARE)
+    most = min(_MOST_BYTES, zone.zone.spec.memory_bytes // _SHARE)
     if zone.files.size_bytes(key) + coming + size > most:
         return f"the zone's copies would take more than {most} bytes"
     return ""

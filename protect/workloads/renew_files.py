@@ -24,9 +24,9 @@ from protect.workloads import put_files
 
 log = logging.getLogger(__name__)
 
-_GATHER = 0.1
+_GATHER_SECONDS = 0.1
 """Seconds to wait for more changes: a version of a volume consists of several."""
-_LONGEST = 60.0
+_LONGEST_DELAY_SECONDS = 60.0
 _TRIES = 5
 
 
@@ -50,9 +50,9 @@ class FileRenewal:
             )
 
     async def _renew_all(self, zone: ZoneRuntime) -> None:
-        retry = Backoff(_GATHER, _LONGEST)
+        retry = Backoff(_GATHER_SECONDS, _LONGEST_DELAY_SECONDS)
         retry.delay()  # the first delay is 0
-        delay = _GATHER
+        delay = _GATHER_SECONDS
         while zone.files.changed and not zone.end:
             failed = False
             try:
@@ -70,7 +70,7 @@ class FileRenewal:
             else:
                 retry.reset()
                 retry.delay()
-                delay = _GATHER
+                delay = _GATHER_SECONDS
 
     async def _renewed(self, zone: ZoneRuntime, key: Key) -> bool:
         """Renew a copy; False: try again later."""

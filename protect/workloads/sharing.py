@@ -19,7 +19,7 @@ from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 
 log = logging.getLogger(__name__)
 
-_PAUSE = 1.0
+_PAUSE_SECONDS = 1.0
 """Seconds between tries to reach a zone."""
 
 
@@ -85,7 +85,7 @@ async def kill(workload: WorkloadRuntime) -> None:
             await workload.zone.agent.signal_process(ProcessName(workload.id), SIGKILL, every=True)
             return
         except Unreachable:
-            await asyncio.sleep(_PAUSE)  # the zone's adoption is under way
+            await asyncio.sleep(_PAUSE_SECONDS)  # the zone's adoption is under way
         except Fault as fault:
             log.warning("it goes on without its volumes: %s", fault, extra=fields(workload=workload.id))
             return

@@ -23,7 +23,7 @@ from protectctl.usage.verbs import CRI_SOCKET, named
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc
 
-_TIMEOUT = 60.0
+_TIMEOUT_SECONDS = 60.0
 _APPLIED = (".json", ".yaml", ".yml")
 """What ``kubectl apply --filename DIR`` takes."""
 _DEFAULTS = GenerateOptions()
@@ -177,7 +177,7 @@ async def _platforms(options: argparse.Namespace) -> Sequence[NodePlatform]:
         return [platforms.of_config(options.config)]
     async with channel(options.cri_socket) as link:
         runtime = runtime_pb2_grpc.RuntimeServiceStub(link)
-        answer = await runtime.Status(cri.StatusRequest(verbose=True), timeout=_TIMEOUT)
+        answer = await runtime.Status(cri.StatusRequest(verbose=True), timeout=_TIMEOUT_SECONDS)
     found_one, unusable = platforms.of_status(answer.info)
     for name, cause in unusable.items():
         show.note(f"handler {name} is left out: {cause}")

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from hostsetup.doctor.machine import CheckedMachine, CheckResult
     from protect.model.capacity.host_resources import HostNotice
 
-_TIMEOUT = 10.0
+_TIMEOUT_SECONDS = 10.0
 _CONSOLE_LINES = 500
-_CONSOLES = 256
+_MOST_CONSOLES = 256
 _MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "unknown": "unknown"}
 
 
@@ -96,7 +96,7 @@ async def _notices(options: argparse.Namespace) -> Sequence[HostNotice] | None:
 
     try:
         async with daemons.host(options) as service:
-            info = await service.Info(pb.InfoRequest(), timeout=_TIMEOUT)
+            info = await service.Info(pb.InfoRequest(), timeout=_TIMEOUT_SECONDS)
     except grpc.aio.AioRpcError:
         return None  # another check reports the missing answer
     return [HostNotice(one.setting, one.place, one.value, one.wanted, one.effect) for one in info.preflight]
@@ -153,25 +153,29 @@ async def _state(options: argparse.Namespace) -> AsyncIterator[tuple[str, bytes 
         daemons.reservations(options) as reserving,
         daemons.runtime(options) as runtime,
     ):
-        yield await _part("host", host.Info(pb.InfoRequest(), timeout=_TIMEOUT))
-        yield await _part("zones", zones.ListZones(pb.ListZonesRequest(), timeout=_TIMEOUT))
-        yield await _part("strangers", zones.ListStrangers(pb.ListStrangersRequest(), timeout=_TIMEOUT))
-        yield await _part("statistics", zones.ZoneStats(pb.ZoneStatsRequest(), timeout=_TIMEOUT))
-        yield await _part("workloads", workloads.ListWorkloads(pb.ListWorkloadsRequest(), timeout=_TIMEOUT))
-        listing = reserving.ListReservations(reservations.ListReservationsRequest(), timeout=_TIMEOUT)
+        yield await _part("host", host.Info(pb.InfoRequest(), timeout=_TIMEOUT_SECONDS))
+        yield await _part("zones", zones.ListZones(pb.ListZonesRequest(), timeout=_TIMEOUT_SECONDS))
+        yield await _part(
+            "strangers", zones.ListStrangers(pb.ListStrangersRequest(), timeout=_TIMEOUT_SECONDS)
+        )
+        yield await _part("statistics", zones.ZoneStats(pb.ZoneStatsRequest(), timeout=_TIMEOUT_SECONDS))
+        yield await _part(
+            "workloads", workloads.ListWorkloads(pb.ListWorkloadsRequest(), timeout=_TIMEOUT_SECONDS)
+        )
+        listing = reserving.ListReservations(reservations.ListReservationsRequest(), timeout=_TIMEOUT_SECONDS)
         yield await _part("reservations", listing)
-        status = runtime.Status(cri.StatusRequest(verbose=True), timeout=_TIMEOUT)
+        status = runtime.Status(cri.StatusRequest(verbose=True), timeout=_TIMEOUT_SECONDS)
         yield await _part("cri-status", status, bundle.of_status)
-        metrics = runtime.ListPodSandboxMetrics(cri.ListPodSandboxMetricsRequest(), timeout=_TIMEOUT)
+        metrics = runtime.ListPodSandboxMetrics(cri.ListPodSandboxMetricsRequest(), timeout=_TIMEOUT_SECONDS)
         yield await _part("metrics", metrics)
         try:
             listed = await daemons.zone_list(zones)
         except grpc.aio.AioRpcError:
             return  # already reported for "zones"
-        for zone in listed[:_CONSOLES]:
+        for zone in listed[:_MOST_CONSOLES]:
             request = pb.ZoneConsoleRequest(id=zone.id, lines=_CONSOLE_LINES)
             try:
-                pieces = [piece.data async for piece in zones.ZoneConsole(request, timeout=_TIMEOUT)]
+                pieces = [piece.data async for piece in zones.ZoneConsole(request, timeout=_TIMEOUT_SECONDS)]
                 yield f"consoles/{zone.id}", b"".join(pieces)
             except grpc.aio.AioRpcError as error:
                 yield f"consoles/{zone.id}", str(error.details())

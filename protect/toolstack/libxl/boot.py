@@ -25,7 +25,7 @@ _PARTS = (
 )
 _BOOT = Path("/boot")
 _CMDLINE_LIMIT = 1023  # MAX_GUEST_CMDLINE of xen.h, with its NUL
-_SLACK = 32 << 20  # with half as much Debian's kernels sometimes fail to boot
+_SLACK_BYTES = 32 << 20  # with half as much Debian's kernels sometimes fail to boot
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _VALUE = re.compile(r"[A-Za-z0-9_./:=-]{0,255}")
 
@@ -77,7 +77,7 @@ def _contains(file: Path, text: bytes) -> bool:
 
 def needs(kernel: Path, initramfs: Path) -> int:
     """Bytes needed to boot: both files are loaded, and the unpacked initramfs needs its size once more."""
-    return kernel.stat().st_size + 2 * initramfs.stat().st_size + _SLACK
+    return kernel.stat().st_size + 2 * initramfs.stat().st_size + _SLACK_BYTES
 
 
 def _newest(guest_dir: Path) -> Path:

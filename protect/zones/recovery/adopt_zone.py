@@ -29,7 +29,7 @@ from protect.zones.upkeep.silence import SilenceWatch
 
 log = logging.getLogger(__name__)
 
-_PAUSE = 1.0
+_PAUSE_SECONDS = 1.0
 """Seconds between tries to reach a silent zone (each try takes the whole boot time)."""
 
 
@@ -75,7 +75,7 @@ class ZoneAdoption:
                     raise
                 log.warning("zone is silent: %s", fault, extra=fields(zone=runtime.id))
                 await _close_outputs(runtime)
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_PAUSE_SECONDS)
         if resized:
             await self.sizing.start_cpus(runtime)
         await release_ended_volumes(self.volumes, runtime)

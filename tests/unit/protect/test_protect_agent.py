@@ -131,7 +131,7 @@ async def test_a_dialed_connection_is_known_until_it_is_hung_up(client: AgentCli
 
 
 async def test_nobody_calls_before_the_agent_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "_ADOPTION", 0.01)
+    monkeypatch.setattr(clients, "_ADOPTION_SECONDS", 0.01)
     client = AgentClient("z1", End(), 1.0, set)
     with pytest.raises(Unreachable, match="has not answered yet"):
         await client.facts("")

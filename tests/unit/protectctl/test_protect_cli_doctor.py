@@ -214,7 +214,7 @@ def test_a_bundle_is_redacted_bounded_and_its_owner_s(host: ThrowAway, tmp_path:
     path = tmp_path / "b.tar.gz"
     parts = [
         ("logs/x", TEXT.replace("x-own", "token").encode()),
-        ("consoles/z1", b"x" * 40 + b"\nline\n" * bundle.LIMIT),
+        ("consoles/z1", b"x" * 40 + b"\nline\n" * bundle.LIMIT_BYTES),
         *bundle.collect(host.machine, host.settings),
     ]
     missing = bundle.write_bundle(path, iter(parts))
@@ -227,7 +227,7 @@ def test_a_bundle_is_redacted_bounded_and_its_owner_s(host: ThrowAway, tmp_path:
     assert not [secret for secret in SECRETS if secret in whole]
     assert "certs.d/r.example/hosts.toml: it cannot be read as TOML" in texts["missing"]
     assert '"/var/lib/protect"' in texts["logs/x"] and '[host."https://s.example"]' in texts["logs/x"]
-    assert len(texts["consoles/z1"]) <= bundle.LIMIT + 100
+    assert len(texts["consoles/z1"]) <= bundle.LIMIT_BYTES + 100
     assert {"files/etc/xenpod/cri.toml", "files/var/lib/kubelet/config.yaml", "missing"} <= texts.keys()
     with pytest.raises(FileExistsError):
         bundle.write_bundle(path, iter(parts))

@@ -11,8 +11,8 @@ import pytest
 
 from protect.model.copied_files import FileChunk, FileKind, FilesChanged, FileTree, FileVolume
 from protect.volumes import filetree
-from protect.volumes.filetree import BYTES, ENTRIES, NotCopied, read_chunks, scan
-from protect.workloads.put_files import PART, divided
+from protect.volumes.filetree import MOST_BYTES, MOST_ENTRIES, NotCopied, read_chunks, scan
+from protect.workloads.put_files import PART_BYTES, divided
 from tests.support.cri.kubelet_files import AtomicFiles
 from tests.support.session.open_files import descriptors, opened_since
 
@@ -130,12 +130,12 @@ def a_name(path: Path) -> None:
 
 
 def many(path: Path) -> None:
-    for number in range(ENTRIES + 1):
+    for number in range(MOST_ENTRIES + 1):
         (path / "..data" / str(number)).touch()
 
 
 def many_links(path: Path) -> None:
-    for number in range(ENTRIES + 1):
+    for number in range(MOST_ENTRIES + 1):
         (path / str(number)).symlink_to(f"..data/{number}")
 
 
@@ -146,7 +146,7 @@ def long_names(path: Path) -> None:
 
 def large(path: Path) -> None:
     with (path / "..data" / "large").open("wb") as file:
-        file.truncate(BYTES)
+        file.truncate(MOST_BYTES)
 
 
 def deep(path: Path) -> None:
@@ -217,11 +217,11 @@ def test_a_file_that_grows_or_is_something_else_by_now(tmp_path: Path) -> None:
 
 
 def test_parts_are_small_and_whole(files: AtomicFiles) -> None:
-    sizes = {"a": 3 * PART + 1, "b": 0, "c": PART, "d": 1}
+    sizes = {"a": 3 * PART_BYTES + 1, "b": 0, "c": PART_BYTES, "d": 1}
     files.write({name: b"x" * size for name, size in sizes.items()})
     tree = taken(files.path)
     parts = list(divided(tree))
-    assert all(sum(chunk.count for chunk in part) <= PART for part in parts)
+    assert all(sum(chunk.count for chunk in part) <= PART_BYTES for part in parts)
     chunks = [chunk for part in parts for chunk in part]
     for name, size in sizes.items():
         own = [chunk for chunk in chunks if chunk.entry.path.endswith(f"/{name}")]
