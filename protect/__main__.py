@@ -30,11 +30,11 @@ from protect.network.splice import splice
 from protect.server.host import mode_notices, rate_notices
 from protect.state.ledger import Ledger
 from protect.state.registry import Registry
-from protect.state.store import LOG_LIMIT, SqliteStore
+from protect.state.store import LOG_LIMIT_BYTES, SqliteStore
 from protect.stdio.log import WorkloadLog
 from protect.volumes.block import HostBlockDevices
-from protect.volumes.files import HostFileVolumes
-from protect.volumes.host import HostVolumes
+from protect.volumes.host_files import HostFileVolumes
+from protect.volumes.host_volumes import HostVolumes
 from protect.volumes.scratch import ScratchFiles
 from protect.workloads import sharing
 from protect.zones.capacity import preflight
@@ -42,13 +42,15 @@ from protect.zones.capacity import preflight
 log = logging.getLogger(__name__)
 
 _DEFAULT_CONFIG = Path("/etc/protect/protectd.toml")
-_WAL_PERIOD = 30.0
+_WAL_PERIOD_SECONDS = 30.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script."""
     description = "Keeps zones: one Xen virtual machine each."
-    return daemon.main("protectd", description, ProtectdConfig, _DEFAULT_CONFIG, serve, arguments, _imports)
+    return daemon.main(
+        "protectd", description, ProtectdConfig, _DEFAULT_CONFIG, serve_zones, arguments, _imports
+    )
 
 
 def _imports(config: ProtectdConfig) -> None:
@@ -57,7 +59,7 @@ def _imports(config: ProtectdConfig) -> None:
         import protect.toolstack.libxl.toolstack  # noqa: F401
 
 
-async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
+async def serve_zones(config: ProtectdConfig, stop: asyncio.Event) -> None:
     """Adopt the existing zones and serve.  Zones go on running afterwards."""
     config.check_host()
     async with AsyncExitStack() as stack:
@@ -72,7 +74,7 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         await check_toolstack(config, toolstack)
         protectd = assemble(config, store, toolstack, in_flight)
         stack.push_async_callback(protectd.close)
-        await preflight.check(protectd.registry, toolstack, config)
+        await preflight.check_host(protectd.registry, toolstack, config)
         recorded = await protectd.loader.load()
         # After the load: an earlier report of an end would find no zone.
         watching = asyncio.ensure_future(protectd.deaths.watch())
@@ -103,7 +105,9 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
 def _upkeep(protectd: Assembly, store: SqliteStore) -> list[Coroutine[Any, Any, None]]:
     """Work for as long as the daemon runs."""
     return [
-        sharing.watch(protectd.registry, protectd.toolstack, protectd.ports.volumes, protectd.lifetime.tasks),
+        sharing.watch_servers(
+            protectd.registry, protectd.toolstack, protectd.ports.volumes, protectd.lifetime.tasks
+        ),
         protectd.periodic.run(),
         protectd.follower.run(),
         protectd.clocks.keep(),
@@ -188,8 +192,8 @@ async def _wait(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:
 
 async def _checkpoint_store(store: SqliteStore) -> None:
     while True:
-        await asyncio.sleep(_WAL_PERIOD)
-        if store.wal_bytes() > LOG_LIMIT:
+        await asyncio.sleep(_WAL_PERIOD_SECONDS)
+        if store.wal_bytes() > LOG_LIMIT_BYTES:
             await asyncio.to_thread(store.checkpoint)
 
 

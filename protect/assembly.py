@@ -35,22 +35,22 @@ from protect.workloads.devices.find import DeviceSearch
 from protect.workloads.devices.zone import ZoneDevices
 from protect.workloads.exec import Execs
 from protect.workloads.exits import WorkloadExits
-from protect.workloads.files import FileCopies
+from protect.workloads.file_copies import FileCopies
 from protect.workloads.renew_files import FileRenewal
 from protect.zones.admission import ZoneAdmission
 from protect.zones.capacity.host_memory import MemorySampler
-from protect.zones.capacity.reservations import ReservationBook
+from protect.zones.capacity.reservation_book import ReservationBook
 from protect.zones.deaths import ZoneDeaths
 from protect.zones.destroy import ZoneRemoval
-from protect.zones.events import ReportReactions, ZoneLinks
 from protect.zones.launch import ZoneLaunch
+from protect.zones.link_events import ReportReactions, ZoneLinks
 from protect.zones.reconcile import Reconcile, ZoneCleanup
 from protect.zones.recovery.adopt_zone import ZoneAdoption
 from protect.zones.recovery.load_records import RecordLoader
+from protect.zones.recovery.orphans import Orphans
 from protect.zones.recovery.periodic import PeriodicReconcile
 from protect.zones.recovery.resync import Resync
 from protect.zones.recovery.shutdown import ZoneShutdown
-from protect.zones.recovery.strangers import Strangers
 from protect.zones.size.follow import MemoryFollower
 from protect.zones.size.sizing import Sizing
 from protect.zones.upkeep.clock import ZoneClocks
@@ -298,7 +298,7 @@ class Assembly:
             lifetime=self.lifetime,
             exits=self.exits,
             deaths=self.deaths,
-            strangers=self.strangers,
+            orphans=self.orphans,
             resync=self.resync,
             silence=self.silence,
             clocks=self.clocks,
@@ -335,7 +335,7 @@ class Assembly:
             toolstack=self.toolstack,
             lifetime=self.lifetime,
             removal=self.removal,
-            strangers=self.strangers,
+            orphans=self.orphans,
             cleanup=cleanup,
             zone_adoption=self.zone_adoption,
         )
@@ -365,8 +365,8 @@ class Assembly:
         )
 
     @cached_property
-    def strangers(self) -> Strangers:
-        return Strangers(
+    def orphans(self) -> Orphans:
+        return Orphans(
             registry=self.registry,
             ledger=self.ledger,
             toolstack=self.toolstack,
@@ -427,7 +427,7 @@ class Assembly:
             launcher=self.launcher,
             removal=self.removal,
             reconcile=self.reconcile,
-            strangers=self.strangers,
+            orphans=self.orphans,
             shutdown=self.shutdown,
             sizing=self.sizing,
         )

@@ -24,11 +24,11 @@ from daemonkit.config import (
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
 from daemonkit.observe.settings import AuditConfig, MetricsConfig, TracesConfig
-from protect.host.devices import is_place
+from protect.host.named_devices import is_place
 from protect.model.capacity.modes import WantedMode
 from protect.model.domain.shares import MOST_DISK_RATE, DiskRates
+from protect.toolstack.fake.fake_settings import FakeSettings
 from protect.toolstack.fake.faultplan import FaultPlan
-from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.libxl.settings import LibxlSettings
 from xenpod_proto.channel.v1 import channel_pb2 as channel
 

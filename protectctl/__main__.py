@@ -19,13 +19,13 @@ import grpc
 import grpc.aio
 
 from daemonkit.faults import Fault
-from protectctl.errors import CheckFailed, CommandEnded, CommandFailed
+from protectctl.command_errors import CheckFailed, CommandEnded, CommandFailed
 from protectctl.nouns import command
 from protectctl.output import plain
 from protectctl.usage.arguments import parser as parser
 
 _INTERRUPTED = 130
-_PROBE = 5.0
+_PROBE_SECONDS = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +61,7 @@ def _password(username: str) -> str:
     """Read a user's password, blocking; "" without a user name."""
     from protectctl.image import passwords
 
-    return passwords.read(f"Password of {username}: ") if username else ""
+    return passwords.read_password(f"Password of {username}: ") if username else ""
 
 
 def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
@@ -78,7 +78,7 @@ def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
 def _is_served(path: Path) -> bool:
     """Whether a process accepts connections on the socket."""
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(_PROBE)
+        probe.settimeout(_PROBE_SECONDS)
         try:
             probe.connect(str(path))
         except OSError:

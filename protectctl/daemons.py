@@ -16,7 +16,7 @@ from xenpod_proto.cri.v1 import runtime_pb2_grpc
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc, reservations_pb2_grpc
 
-TIMEOUT = 60.0
+TIMEOUT_SECONDS = 60.0
 """Timeout of a call in seconds."""
 
 Stub = TypeVar("Stub")
@@ -47,7 +47,7 @@ async def runtime(options: argparse.Namespace) -> AsyncIterator[runtime_pb2_grpc
 
 
 async def zone_list(service: protect_pb2_grpc.ZonesAsyncStub) -> Sequence[pb.Zone]:
-    return (await service.ListZones(pb.ListZonesRequest(), timeout=TIMEOUT)).zones
+    return (await service.ListZones(pb.ListZonesRequest(), timeout=TIMEOUT_SECONDS)).zones
 
 
 async def zone_id(service: protect_pb2_grpc.ZonesAsyncStub, text: str) -> str:
@@ -64,4 +64,4 @@ async def workload_list(
     service: protect_pb2_grpc.WorkloadsAsyncStub, zone_id: str = ""
 ) -> Sequence[pb.Workload]:
     request = pb.ListWorkloadsRequest(zone_id=zone_id)
-    return (await service.ListWorkloads(request, timeout=TIMEOUT)).workloads
+    return (await service.ListWorkloads(request, timeout=TIMEOUT_SECONDS)).workloads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from protectctl.errors import CommandFailed
+from protectctl.command_errors import CommandFailed
 from protectctl.output import plain
 
 SHORT = 12

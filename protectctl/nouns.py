@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from protectctl.errors import Command
+from protectctl.command_errors import Command
 
 
 class NounModule(Protocol):

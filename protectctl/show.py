@@ -33,7 +33,7 @@ def zones(answer: pb.ListZonesResponse, output: str) -> None:
     table(("ZONE", "NAME", "STATE", "MEMORY", "VCPUS", "PROFILE", "DOMAIN", "AGE"), rows)
 
 
-def strangers(answer: pb.ListStrangersResponse, output: str) -> None:
+def orphans(answer: pb.ListStrangersResponse, output: str) -> None:
     if structured(output, answer, names=(one.uuid for one in answer.strangers)):
         return
     rows = [

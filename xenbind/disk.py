@@ -22,7 +22,7 @@ class BlockDevice:
     script: str
 
 
-def add(context: Context, domid: int, disk: BlockDevice) -> str:
+def attach_disk(context: Context, domid: int, disk: BlockDevice) -> str:
     """Attach a disk; returns the backend's path in xenstore.  DeviceExists if the domain has the vdev."""
     json_text = json.dumps(
         {
@@ -47,7 +47,7 @@ def backend(context: Context, domid: int, vdev: str) -> str:
         return _backend(context, domid, disk, f"{vdev} of domain {domid}")
 
 
-def remove(context: Context, domid: int, vdev: str, *, force: bool = False) -> None:
+def detach_disk(context: Context, domid: int, vdev: str, *, force: bool = False) -> None:
     """Detach a disk.  Without ``force`` the guest has to agree (TimedOut after 10 s)."""
     function = "libxl_device_disk_destroy" if force else "libxl_device_disk_remove"
     with _found(context, domid, vdev) as disk:

@@ -55,7 +55,7 @@ class Info:
     vcpus_online: int = 0
 
 
-def create(context: Context, config: Mapping[str, object]) -> int:
+def create_domain(context: Context, config: Mapping[str, object]) -> int:
     """Create a domain, paused; returns its number.  ``config`` is libxl's JSON (libxl_domain_config).
 
     After a failure, a partly made domain is destroyed.

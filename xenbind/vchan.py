@@ -1,7 +1,8 @@
 """libxenvchan as a client: a byte stream over pages that the guest grants.
 
-The content of the rings is the guest's; nothing here ever blocks on the guest.  The vchan does not report the
-guest's end: :mod:`xenbind.events` does. Until ``close`` the guest's pages stay, and the domain as a zombie.
+The content of the rings is the guest's; nothing here ever blocks on the guest.  The vchan does not report
+the guest's end: :mod:`xenbind.domain_ends` does.  Until ``close`` the guest's pages stay, and the domain
+stays as a zombie.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 #include "fakedom.h"
 
-enum { LOG_MAX = 256 * 1024, LOG_KEPT = LOG_MAX / 2, CHUNK = 4096 };
+enum { LOG_MAX = 256 * 1024 /* bytes */, LOG_TAIL = LOG_MAX / 2, CHUNK = 4096 };
 
 static char chunk[CHUNK];
 
@@ -17,7 +17,7 @@ int console_open(int directory)
 static void drop_older(int log)
 {
 	off_t end = lseek(log, 0, SEEK_END);
-	off_t from = end - LOG_KEPT;
+	off_t from = end - LOG_TAIL;
 	off_t to = 0;
 	ssize_t n;
 	int flags = fcntl(log, F_GETFL);

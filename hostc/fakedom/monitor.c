@@ -17,7 +17,7 @@
 #include "fakedom.h"
 #include "common/publish.h"
 
-/* Kept descriptors are moved above this number, out of the way of the fixed numbers. */
+/* Inherited descriptors are moved above this number, out of the way of the fixed numbers. */
 enum { HIGH_FD = 100 };
 
 struct zone {
@@ -181,14 +181,14 @@ static int leave_caller(int *report)
 {
 	int nothing = open("/dev/null", O_RDWR);
 
-	int kept = fcntl(*report, F_DUPFD_CLOEXEC, HIGH_FD);
+	int report_fd = fcntl(*report, F_DUPFD_CLOEXEC, HIGH_FD);
 
-	if (nothing < 0 || kept < 0 || setsid() < 0)
+	if (nothing < 0 || report_fd < 0 || setsid() < 0)
 		return -1;
-	*report = kept;
+	*report = report_fd;
 	if (dup2(nothing, 0) < 0 || dup2(nothing, 1) < 0 || dup2(nothing, 2) < 0)
 		return -1;
-	if (syscall(SYS_close_range, 3, kept - 1, 0) < 0 || syscall(SYS_close_range, kept + 1, ~0U, 0) < 0)
+	if (syscall(SYS_close_range, 3, report_fd - 1, 0) < 0 || syscall(SYS_close_range, report_fd + 1, ~0U, 0) < 0)
 		return -1;
 	for (int number = 1; number < 32; number++)
 		signal(number, SIG_DFL);

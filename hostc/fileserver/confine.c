@@ -97,15 +97,15 @@ static int drop_capabilities(struct reason *reason)
 				  SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
 	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
 	struct __user_cap_data_struct data[2] = { 0 };
-	const uint32_t kept = 1u << CAP_CHOWN | 1u << CAP_DAC_OVERRIDE | 1u << CAP_FOWNER | 1u << CAP_FSETID |
-			      1u << CAP_SETGID | 1u << CAP_SETUID;
+	const uint32_t capabilities = 1u << CAP_CHOWN | 1u << CAP_DAC_OVERRIDE | 1u << CAP_FOWNER | 1u << CAP_FSETID |
+				      1u << CAP_SETGID | 1u << CAP_SETUID;
 
 	if (setgroups(0, NULL) < 0 || prctl(PR_SET_SECUREBITS, bits, 0, 0, 0) < 0)
 		return reason_errno(reason, "set", "secure bits");
 	for (unsigned long one = 0; prctl(PR_CAPBSET_READ, one, 0, 0, 0) >= 0; one++)
-		if ((one >= 32 || !(kept >> one & 1)) && prctl(PR_CAPBSET_DROP, one, 0, 0, 0) < 0)
+		if ((one >= 32 || !(capabilities >> one & 1)) && prctl(PR_CAPBSET_DROP, one, 0, 0, 0) < 0)
 			return reason_errno(reason, "drop", "capability");
-	data[0].effective = data[0].permitted = kept;
+	data[0].effective = data[0].permitted = capabilities;
 	if (syscall(SYS_capset, &header, data) < 0)
 		return reason_errno(reason, "set", "capabilities");
 	return 0;

@@ -251,7 +251,7 @@ static int send_answer(struct answer answer, int descriptor)
 	return sendmsg(0, &message, MSG_NOSIGNAL) == (ssize_t)sizeof(answer) ? 0 : -1;
 }
 
-/* The file that was read is not kept. */
+/* The descriptor of a file that was read is closed. */
 static int answer_once(struct place *place, char *request)
 {
 	int found = serve(place, request);

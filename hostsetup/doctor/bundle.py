@@ -22,14 +22,14 @@ from ruamel.yaml.error import YAMLError
 
 from daemonkit.faults import Fault
 from hostsetup.doctor import keys
+from hostsetup.doctor.doctor_settings import DoctorSettings
 from hostsetup.doctor.keep import GONE, Rule, kept
 from hostsetup.doctor.machine import CheckedMachine
-from hostsetup.doctor.settings import DoctorSettings
 
-LIMIT = 1 << 20
+LIMIT_BYTES = 1 << 20
 """Maximum bytes of a member; a longer text keeps its end, with the newest lines."""
-_MEMBERS = 600
-_FILES = 64
+_MOST_MEMBERS = 600
+_MOST_FILES = 64
 _WORDS = (
     r"pass(?:word|wd|phrase)?|token|secret|auth|api[_-]?key|private[_-]?key|credentials?|cookie|psk|key-data"
 )
@@ -122,7 +122,7 @@ def _files(machine: CheckedMachine, settings: DoctorSettings) -> Iterator[tuple[
         (Path("/etc/xenpod/certs.d"), "*/hosts.toml", _TOML, keys.REGISTRY),
         (Path("/var/lib/cni/results"), "*", _JSON, keys.RESULT),
     ):
-        for file in sorted(machine.path(folder).glob(pattern))[:_FILES]:
+        for file in sorted(machine.path(folder).glob(pattern))[:_MOST_FILES]:
             if file.is_file():
                 # A network add-on keeps its kubeconfig beside its configuration.
                 known = rule is not keys.CNI or file.suffix in _CNI_FILES
@@ -148,7 +148,7 @@ def collect(machine: CheckedMachine, settings: DoctorSettings) -> Iterator[tuple
             yield name, shown(text, language, rule)
 
 
-def write(path: Path, parts: Iterator[tuple[str, bytes | str]]) -> list[str]:
+def write_bundle(path: Path, parts: Iterator[tuple[str, bytes | str]]) -> list[str]:
     """Write the archive, readable by its owner alone; returns the missing parts with reasons.
 
     OSError, also if the file exists.
@@ -157,8 +157,8 @@ def write(path: Path, parts: Iterator[tuple[str, bytes | str]]) -> list[str]:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
         for count, (name, content) in enumerate(parts):
-            if count >= _MEMBERS:
-                missing.append(f"everything from {name} on: {_MEMBERS} parts are enough")
+            if count >= _MOST_MEMBERS:
+                missing.append(f"everything from {name} on: {_MOST_MEMBERS} parts are enough")
                 break
             if isinstance(content, str):
                 missing.append(f"{name}: {content}")
@@ -169,11 +169,11 @@ def write(path: Path, parts: Iterator[tuple[str, bytes | str]]) -> list[str]:
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    kept = content[-LIMIT:]
+    kept = content[-LIMIT_BYTES:]
     text = redact(kept.decode(errors="replace"))
-    if len(content) > LIMIT:
+    if len(content) > LIMIT_BYTES:
         # The cut may split a line whose beginning marks the rest as a secret.
-        text = f"[the first {len(content) - LIMIT} bytes are left out]\n" + text.partition("\n")[2]
+        text = f"[the first {len(content) - LIMIT_BYTES} bytes are left out]\n" + text.partition("\n")[2]
     data = text.encode()
     member = tarfile.TarInfo(f"xenpod-doctor/{name.lstrip('/')}")
     member.size, member.mtime, member.mode = len(data), int(time.time()), 0o600

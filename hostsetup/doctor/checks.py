@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hostsetup.doctor import host, hypervisor, kubelet, networks
+from hostsetup.doctor import host_checks, hypervisor, kubelet, networks
+from hostsetup.doctor.doctor_settings import DoctorSettings
 from hostsetup.doctor.machine import Check, CheckedMachine, CheckResult, CheckVerdict
-from hostsetup.doctor.settings import DoctorSettings
 from protect.config import ProtectdConfig, ToolstackKind
-from protect.host.devices import is_pci
-from protect.model.capacity.host import HostNotice, HostWants
+from protect.host.named_devices import is_pci
+from protect.model.capacity.host_resources import HostNotice, HostWants
 from protect.toolstack.libxl.capacity import preflight
 from protect.toolstack.libxl.capacity.preflight import HostFacts
 
@@ -21,20 +21,20 @@ OF_TOOLSTACK: dict[ToolstackKind, Checks] = {
 }
 """The known toolstacks, as in ``protect.__main__.build_toolstack``."""
 OF_HOST: Checks = (
-    host.configuration,
-    host.permissions,
-    host.control_groups,
-    host.disk,
-    host.clock,
-    host.forwarding,
-    host.tools,
+    host_checks.configuration,
+    host_checks.permissions,
+    host_checks.control_groups,
+    host_checks.disk,
+    host_checks.clock,
+    host_checks.forwarding,
+    host_checks.tools,
     networks.networks,
-    host.sockets,
+    host_checks.sockets,
     kubelet.kubelet,
 )
 
 
-def run(machine: CheckedMachine, settings: DoctorSettings) -> list[CheckResult]:
+def run_checks(machine: CheckedMachine, settings: DoctorSettings) -> list[CheckResult]:
     """Run all checks.  Blocks: reads files, asks a socket, runs a few programs."""
     checks = (*OF_TOOLSTACK[settings.protectd.toolstack], *OF_HOST)
     return [result for check in checks for result in check(machine, settings)]
@@ -70,4 +70,4 @@ def notices_by_xl(machine: CheckedMachine, config: ProtectdConfig) -> Sequence[H
         disks_per_zone=config.limits.disks_per_zone,
         pci=any(is_pci(device.place) for device in config.host.devices.values()),
     )
-    return preflight.check(facts, wants)
+    return preflight.check_settings(facts, wants)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
+from hostsetup.doctor.doctor_settings import DoctorSettings
 from hostsetup.doctor.machine import Check, CheckedMachine, failed, ok, unknown, warning
-from hostsetup.doctor.settings import DoctorSettings
-from protect.model.capacity.host import HostNotice
+from protect.model.capacity.host_resources import HostNotice
 
 _MODULES = ("xen_gntdev", "xen_evtchn", "xen_blkback", "xen_netback")
 _OLDEST = (4, 17)

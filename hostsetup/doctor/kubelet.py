@@ -14,8 +14,8 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from hostsetup.doctor.doctor_settings import DoctorSettings
 from hostsetup.doctor.machine import Check, CheckedMachine, CheckResult, failed, ok, warning
-from hostsetup.doctor.settings import DoctorSettings
 
 _GATE = "PodAndContainerStatsFromCRI"
 _DROP_IN = "99-xenpod-doctor.conf"

@@ -12,7 +12,7 @@ from pathlib import Path
 from daemonkit.faults import Fault
 from protect.host import programs
 
-_TEXT_LIMIT = 1 << 20
+_TEXT_BYTES = 1 << 20
 
 
 class CheckVerdict(Enum):
@@ -65,7 +65,7 @@ class CheckedMachine:
     root: Path = Path("/")
     release: str = os.uname().release
     """Release of the running kernel."""
-    run: Callable[[Sequence[str]], bytes] = programs.run
+    run: Callable[[Sequence[str]], bytes] = programs.run_program
     room: Callable[[Path], tuple[int, int]] = _room
     """Total and free bytes of a file system."""
     owner: int = 0
@@ -79,7 +79,7 @@ class CheckedMachine:
         """The first 1 MiB of a file; "" if the file is missing or unreadable."""
         try:
             with self.path(absolute).open("rb") as file:
-                return file.read(_TEXT_LIMIT).decode(errors="replace")
+                return file.read(_TEXT_BYTES).decode(errors="replace")
         except OSError:
             return ""
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hostsetup.doctor.doctor_settings import DoctorSettings
 from hostsetup.doctor.machine import Check, CheckedMachine, failed, ok
-from hostsetup.doctor.settings import DoctorSettings
 
 _SUFFIXES = (".conf", ".conflist", ".json")
 _EXAMPLE = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from daemonkit.faults import Refused
 
 MIB = 1 << 20
-_TIMEOUT = 600.0
+_TIMEOUT_SECONDS = 600.0
 """update-grub searches every disk for other systems."""
 
 
@@ -73,7 +73,7 @@ class Host:
     def run(self, *command: str) -> None:
         """Run a program of the running host; Refused: the program failed."""
         assert self.live
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
         if done.returncode:
             raise Refused("run", " ".join(command), f"status {done.returncode}: {done.stderr.strip()[-500:]}")
 
@@ -81,7 +81,7 @@ class Host:
         """Return the machine's resources, under Xen from Xen: dom0 sees only its own part."""
         if self.live and (self.read("/sys/hypervisor/type") or "").strip() == "xen":
             told = subprocess.run(
-                ["xl", "info"], capture_output=True, text=True, timeout=_TIMEOUT, check=False
+                ["xl", "info"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
             )
             found = dict(re.findall(r"^(total_memory|nr_cpus)\s*: (\d+)$", told.stdout, re.MULTILINE))
             if len(found) == 2:
@@ -100,4 +100,4 @@ class Host:
     def _systemctl(self, *words: str) -> subprocess.CompletedProcess[str]:
         where = () if self.live else (f"--root={self.root}",)
         command = ["systemctl", *where, *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)

@@ -15,7 +15,7 @@ from daemonkit.faults import Invalid, Refused
 from hostsetup.setup.change import FileChange, Plan, variable, with_variable
 from hostsetup.setup.host import MIB, Host, MachineSize
 from protect.config import ProtectdConfig
-from protect.model.capacity.host import HostWants
+from protect.model.capacity.host_resources import HostWants
 from protect.toolstack.libxl.capacity.preflight import maptrack
 
 GRUB = "/etc/default/grub.d/xenpod.cfg"
@@ -28,7 +28,7 @@ KUBELET = "/etc/kubernetes/kubelet.conf.d/10-xenpod.conf"
 UNITS = ("protectd.service", "xenpod-cri.service", "xenpod-zones.service")
 
 _PROTECTD = "/etc/protect/protectd.toml"
-_LEAST = 1024 * MIB
+_LEAST_MEMORY_BYTES = 1024 * MIB
 _SHARE_OF_CPUS, _LEAST_CPUS = 4, 2
 _ENDPOINT = "unix:///run/xenpod/cri.sock"
 # Places of the drop-in: beside an installed environment, or in a checkout.
@@ -105,9 +105,10 @@ def dom0_memory(machine: MachineSize, text: str) -> int:
         raise Invalid(
             "set dom0's memory", text, f'not a size or a percentage such as "35%": {error}'
         ) from error
-    wanted = max(wanted, _LEAST) if text.endswith("%") else wanted
-    if not _LEAST <= wanted <= machine.memory - _LEAST:
-        has = f"the machine has {machine.memory // MIB} MiB, and dom0 and zones need {_LEAST // MIB} MiB each"
+    wanted = max(wanted, _LEAST_MEMORY_BYTES) if text.endswith("%") else wanted
+    if not _LEAST_MEMORY_BYTES <= wanted <= machine.memory - _LEAST_MEMORY_BYTES:
+        least = _LEAST_MEMORY_BYTES // MIB
+        has = f"the machine has {machine.memory // MIB} MiB, and dom0 and zones need {least} MiB each"
         raise Invalid("set dom0's memory", text, has)
     return int(wanted) // MIB * MIB
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from protect.agent import replies, requests
-from protect.agent.client import AgentClient
+from protect.agent.agent_client import AgentClient
 from protect.model.statistics import StatsKind, ZoneStats
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 

@@ -28,11 +28,11 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-_TEXT = 256
+_TEXT_CHARACTERS = 256
 _PROCESS_LIMIT = 4096
-_INTERFACES = 32
+_MOST_INTERFACES = 32
 _MAJORS, _MINORS = (1 << 12) - 1, (1 << 20) - 1
-_SKEW = 60 * 10**9
+_SKEW_NS = 60 * 10**9
 _STATES: Mapping[int, ProcessState] = {
     pb.PROCESS_STATE_CREATED: ProcessState.CREATED,
     pb.PROCESS_STATE_RUNNING: ProcessState.RUNNING,
@@ -107,15 +107,15 @@ def guest_size(untrusted: pb.Reply) -> GuestSize:
 
 def facts(untrusted: pb.Facts, agent_version: str) -> ZoneFacts:
     return ZoneFacts(
-        kernel_release=printable(untrusted.kernel_release, _TEXT),
-        kernel_version=printable(untrusted.kernel_version, _TEXT),
-        hostname=printable(untrusted.hostname, _TEXT),
-        hypervisor_type=printable(untrusted.hypervisor_type, _TEXT),
-        pid1=printable(untrusted.pid1, _TEXT),
+        kernel_release=printable(untrusted.kernel_release, _TEXT_CHARACTERS),
+        kernel_version=printable(untrusted.kernel_version, _TEXT_CHARACTERS),
+        hostname=printable(untrusted.hostname, _TEXT_CHARACTERS),
+        hypervisor_type=printable(untrusted.hypervisor_type, _TEXT_CHARACTERS),
+        pid1=printable(untrusted.pid1, _TEXT_CHARACTERS),
         uptime_ns=untrusted.uptime_ns,
         cpus=untrusted.cpus,
-        cgroup=printable(untrusted.cgroup, _TEXT),
-        agent_version=printable(agent_version, _TEXT),
+        cgroup=printable(untrusted.cgroup, _TEXT_CHARACTERS),
+        agent_version=printable(agent_version, _TEXT_CHARACTERS),
     )
 
 
@@ -125,7 +125,7 @@ def stats(untrusted: pb.Stats, known: Callable[[str], bool]) -> ZoneStats:
     for row in untrusted.containers:
         if row.id not in rows and known(row.id):
             rows[row.id] = _near(WorkloadStats._make((*_WORKLOAD(row), *_pressures(row))))
-    named = [one for one in untrusted.zone.interfaces[:_INTERFACES] if _is_name(one.name)]
+    named = [one for one in untrusted.zone.interfaces[:_MOST_INTERFACES] if _is_name(one.name)]
     interfaces = tuple(InterfaceStats(*_INTERFACE(one)) for one in named)
     zone = _near(ZoneFigures._make((*_ZONE(untrusted.zone), *_pressures(untrusted.zone), interfaces)))
     return ZoneStats(zone, tuple(rows.values()))
@@ -139,7 +139,7 @@ _AVERAGES = attrgetter(*(name for name in Pressure._fields if "avg" in name))
 def _near(figures: T) -> T:
     """The figures, with the host's time in place of an impossible time."""
     now = time.time_ns()
-    return figures._replace(timestamp_ns=now) if abs(figures.timestamp_ns - now) > _SKEW else figures
+    return figures._replace(timestamp_ns=now) if abs(figures.timestamp_ns - now) > _SKEW_NS else figures
 
 
 def _pressures(untrusted: pb.ContainerStats | pb.ZoneStats) -> tuple[Pressure | None, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from protect.model.container import ContainerSpec, DiskFilesystem, MemoryVolume
-from protect.model.files import FileChunk, FileKind, FilePart
+from protect.model.copied_files import FileChunk, FileKind, FilePart
 from protect.model.process import ProcessName
 from protect.model.statistics import StatsKind
 from protect.model.zone import SCRATCH_VDEV, GuestNetwork, ZoneSpec

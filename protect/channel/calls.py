@@ -19,7 +19,7 @@ MAX_QUERIES = 4
 """One query for each kind of statistics, and one for the clock."""
 MOST_OPEN = 64 - MAX_QUERIES
 """Maximum of other open calls; the agent accepts 64 calls of all kinds."""
-LONGEST_MESSAGE = 4096
+MESSAGE_CHARACTERS = 4096
 
 RESULTS: Mapping[str, str] = {
     "create_container": "created",
@@ -55,7 +55,7 @@ def fault_of(operation: str, zone_id: str, untrusted_error: channel_pb2.Error) -
     kind = KINDS.get(untrusted_error.code, faults.Broken)
     if operation in ("create_container", "start_container") and untrusted_error.cannot_start:
         kind = CannotStart
-    cause = printable(untrusted_error.message, LONGEST_MESSAGE) or "the agent gave no cause"
+    cause = printable(untrusted_error.message, MESSAGE_CHARACTERS) or "the agent gave no cause"
     return kind(operation.replace("_", " "), f"in zone {zone_id}", cause)
 
 
@@ -154,7 +154,7 @@ class CallTable:
         call = self._open.get(frame.stream)
         if call is None:
             raise violation(f"REPLY to call {frame.stream}, which is not open")
-        reply_rules.check(call.operation, frame.payload)
+        reply_rules.check_reply(call.operation, frame.payload)
         try:
             untrusted = channel_pb2.Reply.FromString(frame.payload)
         except DecodeError as error:

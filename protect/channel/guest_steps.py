@@ -9,7 +9,7 @@ from daemonkit.observe import reported, traces
 from daemonkit.observe.reported import ReportedStep, ReportedSteps
 from xenpod_proto.channel.v1 import channel_pb2
 
-MOST = 8
+MOST_STEPS = 8
 """Maximum number of steps in a message."""
 LONGEST_US = 3600 * 10**6
 """Longer than any wait."""
@@ -19,7 +19,7 @@ _NAMES: Mapping[int, str] = {
 }
 
 
-def read(untrusted: Sequence[channel_pb2.StepTime]) -> ReportedSteps:
+def read_steps(untrusted: Sequence[channel_pb2.StepTime]) -> ReportedSteps:
     """The known steps of a message that has just come."""
     return ReportedSteps(
         time.time_ns(),
@@ -29,7 +29,7 @@ def read(untrusted: Sequence[channel_pb2.StepTime]) -> ReportedSteps:
                 min(one.ago_us, LONGEST_US) * 1000,
                 min(one.duration_us, LONGEST_US) * 1000,
             )
-            for one in untrusted[:MOST]
+            for one in untrusted[:MOST_STEPS]
             if one.step in _NAMES
         ),
     )
@@ -38,4 +38,4 @@ def read(untrusted: Sequence[channel_pb2.StepTime]) -> ReportedSteps:
 def show(untrusted: Sequence[channel_pb2.StepTime]) -> None:
     """Add the steps of a reply that has just come to the current span."""
     if untrusted and traces.on():
-        reported.show_steps(read(untrusted))
+        reported.show_steps(read_steps(untrusted))

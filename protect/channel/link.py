@@ -29,7 +29,7 @@ from xenpod_proto.channel.v1 import channel_pb2
 
 log = logging.getLogger(__name__)
 
-STEADY = 10.0
+STEADY_SECONDS = 10.0
 """Seconds after which a connection counts as good: its successor is then tried at once."""
 
 _connecting: ContextVar[bool] = ContextVar("connecting", default=False)
@@ -229,7 +229,7 @@ class Link:
             self._streams.disconnected()
             self._events.disconnected()
             connection.calls.fail(_as_fault(end, self._zone_id))
-            if asyncio.get_running_loop().time() - began > STEADY:
+            if asyncio.get_running_loop().time() - began > STEADY_SECONDS:
                 self._backoff.reset()
                 self._told = False
             await asyncio.gather(*tasks, return_exceptions=True)

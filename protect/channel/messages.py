@@ -11,10 +11,10 @@ from protect.model.process import AgentHello, ProcessExited, ProcessName
 from xenpod_proto.channel.v1 import channel_pb2
 
 BOOT_ID_LENGTH = 16
-LONGEST_TEXT = 256
-BURST = 4096.0
-PER_SECOND = 256.0
-LONGEST_ID = 256
+TEXT_CHARACTERS = 256
+BURST_EVENTS = 4096.0
+EVENTS_PER_SECOND = 256.0
+ID_CHARACTERS = 256
 
 
 def printable(untrusted_text: str, longest: int) -> str:
@@ -46,12 +46,12 @@ def agent_hello(frame: Frame) -> AgentHello:
         raise violation(f"HELLO with a boot id of {len(untrusted.boot_id)} bytes")
     return AgentHello(
         boot_id=untrusted.boot_id,
-        agent_version=printable(untrusted.agent_version, LONGEST_TEXT),
-        kernel_release=printable(untrusted.kernel_release, LONGEST_TEXT),
-        hypervisor_type=printable(untrusted.hypervisor_type, LONGEST_TEXT),
+        agent_version=printable(untrusted.agent_version, TEXT_CHARACTERS),
+        kernel_release=printable(untrusted.kernel_release, TEXT_CHARACTERS),
+        hypervisor_type=printable(untrusted.hypervisor_type, TEXT_CHARACTERS),
         file_volumes=untrusted.file_volumes,
         resizes=untrusted.resizes,
-        steps=guest_steps.read(untrusted.steps),
+        steps=guest_steps.read_steps(untrusted.steps),
     )
 
 
@@ -59,12 +59,12 @@ class EventGate:
     """Limits the rate of events; an honest zone stays below the limit."""
 
     def __init__(self) -> None:
-        self._bucket = TokenBucket(BURST, PER_SECOND)
+        self._bucket = TokenBucket(BURST_EVENTS, EVENTS_PER_SECOND)
 
     def exited(self, frame: Frame) -> ProcessExited:
         """Check an event.  ProtocolViolation: malformed, or above the rate."""
         if not self._bucket.take():
-            raise violation(f"more than {PER_SECOND:.0f} events a second")
+            raise violation(f"more than {EVENTS_PER_SECOND:.0f} events a second")
         try:
             untrusted = channel_pb2.Event.FromString(frame.payload)
         except DecodeError as error:
@@ -79,8 +79,8 @@ def checked_exit(untrusted: channel_pb2.ProcessExited) -> ProcessExited:
     process = untrusted.process
     if (
         not process.container_id
-        or len(process.container_id) > LONGEST_ID
-        or len(process.exec_id) > LONGEST_ID
+        or len(process.container_id) > ID_CHARACTERS
+        or len(process.exec_id) > ID_CHARACTERS
     ):
         raise violation("exit of a process without a proper name")
     if untrusted.exit_code > 255:

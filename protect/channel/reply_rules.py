@@ -63,7 +63,7 @@ def longest(operation: str) -> int:
     return _REPLIES.get(operation, _OTHER).longest
 
 
-def check(operation: str, untrusted: bytes) -> None:
+def check_reply(operation: str, untrusted: bytes) -> None:
     """ProtocolViolation if the reply holds more than a legal answer to this operation.
 
     The check does not prove that the reply can be parsed.

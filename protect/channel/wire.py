@@ -17,9 +17,9 @@ from protect.model.errors import LinkDown
 from protect.model.process import AgentHello
 from protect.model.transport import Transport
 
-HELLO_DEADLINE = 10.0
-READ_SIZE = 65_536
-WRITE_SIZE = 262_144
+HELLO_SECONDS = 10.0
+READ_BYTES = 65_536
+WRITE_BYTES = 262_144
 """Approximate limit of a write, in bytes; a write consists of whole frames."""
 
 
@@ -72,12 +72,12 @@ class ChannelWire:
         LinkDown: the agent leaves, or is silent for 10 s; ProtocolViolation: the agent breaks a rule.
         """
         try:
-            async with asyncio.timeout(HELLO_DEADLINE):
+            async with asyncio.timeout(HELLO_SECONDS):
                 await self._transport.write(host_hello(self._zone_id))
                 while (first := self._decoder.take()) is None:
                     await self._read()
         except TimeoutError as error:
-            cause = f"no HELLO within {HELLO_DEADLINE:.0f} s"
+            cause = f"no HELLO within {HELLO_SECONDS:.0f} s"
             raise LinkDown("greet", f"zone {self._zone_id}", cause) from error
         return agent_hello(first)
 
@@ -85,7 +85,7 @@ class ChannelWire:
         if self._share.enough():
             # A transport that always has bytes would block the loop: give other zones their turns.
             await asyncio.sleep(0)
-        untrusted_bytes = await self._transport.read(READ_SIZE)
+        untrusted_bytes = await self._transport.read(READ_BYTES)
         if not untrusted_bytes:
             raise LinkDown("read", f"zone {self._zone_id}", "the agent closed the channel")
         counts.RECEIVED.inc(len(untrusted_bytes))
@@ -122,7 +122,7 @@ class ChannelWire:
     def _batch(self) -> bytes:
         parts: list[bytes] = []
         size = 0
-        while self._calls and size < WRITE_SIZE:
+        while self._calls and size < WRITE_BYTES:
             frame = self._calls.pop(next(iter(self._calls)))
             parts.append(frame)
             size += len(frame)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 _NAME = "xenpod-shares"
 _PROCESSES = 4
-_PATIENCE = 2.0
+_PATIENCE_SECONDS = 2.0
 """Seconds within which the kernel frees a group after the end of its last process."""
 
 
@@ -54,7 +54,7 @@ class ServerGroups:
 
     def remove(self, name: str) -> None:
         """Remove the groups of a server; no process may be left in them."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _PATIENCE_SECONDS
         for base, _ in self._bases():
             while True:
                 try:

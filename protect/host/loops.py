@@ -37,8 +37,8 @@ _READ_ONLY, _AUTOCLEAR, _DIRECT_IO = 1, 4, 16
 _FLAGS = 8  # index of lo_flags in loop_info64
 _INFO = struct.Struct("=5Q4I64s64s32s2Q")  # struct loop_info64
 _CONFIG = struct.Struct(f"=2I{_INFO.size}s64x")  # struct loop_config
-_SECTOR = 512
-_RETRY_TIME = 10.0
+_SECTOR_BYTES = 512
+_RETRY_SECONDS = 10.0
 """Seconds of retries if other processes take the free devices first."""
 
 _taking = threading.Lock()  # our own threads need not compete for the same free number
@@ -114,7 +114,7 @@ def _take_device(path: Path, readonly: bool) -> Loop:
         claimed.close()  # the device has its own reference, including the claim
 
 
-def keep(loop: Loop, *, kept: bool) -> None:
+def keep_loop(loop: Loop, *, kept: bool) -> None:
     """Let a loop device outlive its open descriptors, or no longer.  A vanished device is no error."""
     try:
         values = list(_INFO.unpack(fcntl.ioctl(loop.fd, _GET_STATUS, bytes(_INFO.size))))
@@ -163,8 +163,8 @@ def _open_file(path: Path, readonly: bool) -> int:
     cause = ""
     if not stat.S_ISREG(status.st_mode):
         cause = "not a regular file"
-    elif status.st_size == 0 or status.st_size % _SECTOR:
-        cause = f"size {status.st_size} is not a positive multiple of {_SECTOR}"
+    elif status.st_size == 0 or status.st_size % _SECTOR_BYTES:
+        cause = f"size {status.st_size} is not a positive multiple of {_SECTOR_BYTES}"
     if cause:
         os.close(file)
         raise Invalid("attach loop device", str(path), cause)
@@ -176,7 +176,7 @@ def _configure_free(path: Path, file: int, readonly: bool, direct: bool) -> Loop
     name = os.fsencode(path)[:63]
     info = _INFO.pack(0, 0, 0, 0, 0, 0, 0, 0, flags, name, b"", b"", 0, 0)
     config = _CONFIG.pack(file, 0, info)
-    deadline = time.monotonic() + _RETRY_TIME
+    deadline = time.monotonic() + _RETRY_SECONDS
     while time.monotonic() < deadline:
         with _taking:
             loop = _try_one(path, config, readonly)
@@ -190,7 +190,7 @@ def _configure_free(path: Path, file: int, readonly: bool, direct: bool) -> Loop
 def _check_direct(fd: int) -> None:
     """Use the page cache if a direct read fails: overlayfs promises direct I/O even for files without it."""
     try:
-        os.pread(fd, _SECTOR, 0)
+        os.pread(fd, _SECTOR_BYTES, 0)
     except OSError:
         fcntl.ioctl(fd, _SET_DIRECT_IO, 0)
 

@@ -71,7 +71,7 @@ def change(tree: int, *, add: int = 0, propagation: int = 0, users: int = 0, rec
     _call("mount_setattr", f"descriptor {tree}", tree, b"", flags, ctypes.byref(wanted), size)
 
 
-def attach(tree: int, place: Path) -> None:
+def attach_tree(tree: int, place: Path) -> None:
     """Attach a tree at a path, whose last part may not be a symbolic link."""
     path = os.fsencode(place)
     _call("move_mount", str(place), tree, b"", _AT_FDCWD, path, _MOVE_MOUNT_F_EMPTY_PATH)

@@ -90,7 +90,7 @@ def _with_root(tree: int, copied: int | None) -> int:
         mounts.propagate(Path("/"), mounts.MS_PRIVATE | mounts.MS_REC)
         # pivot_root(2) refuses shared mounts, and systemd makes the host's root shared.
         mounts.change(tree, propagation=mounts.MS_PRIVATE, recursive=False)
-        mounts.attach(tree, Path("/"))
+        mounts.attach_tree(tree, Path("/"))
         mounts.pivot(tree)
         mounts.propagate(Path("/"), mounts.MS_SHARED)
         return os.open("mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=links)

@@ -19,7 +19,7 @@ _UP = 1  # IFF_UP, netdevice(7)
 _OPERATION = "assign PCI function"
 
 
-def check(address: str, functions: Path = FUNCTIONS) -> None:
+def check_function(address: str, functions: Path = FUNCTIONS) -> None:
     """Check that a function can be given away.  Missing: no such function; Refused with the reason."""
     place = functions / address
     if not place.exists():

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from daemonkit.faults import Broken, Missing, TooLate
 from daemonkit.host.children import settle
 
-_TIMEOUT = 20.0
-_LIMIT = 4 << 20
+_TIMEOUT_SECONDS = 20.0
+_LIMIT_BYTES = 4 << 20
 
 
-def run(command: Sequence[str], *, timeout: float = _TIMEOUT, limit: int = _LIMIT) -> bytes:
+def run_program(
+    command: Sequence[str], *, timeout: float = _TIMEOUT_SECONDS, limit: int = _LIMIT_BYTES
+) -> bytes:
     """The program's output, both streams together, at most ``limit`` bytes.  Blocks.
 
     Missing: not installed; TooLate: it did not end in time; Broken: it failed, with its last line.

@@ -10,10 +10,10 @@ from pathlib import Path
 from daemonkit.host import inotify
 from daemonkit.tasks import race
 
-_CHUNK = 64 << 10
-_MOST = 4 << 20
+_CHUNK_BYTES = 64 << 10
+_MOST_BYTES = 4 << 20
 """Bytes before the end in which lines are searched; the limit of a console log."""
-_MARK = 256
+_MARK_BYTES = 256
 """Bytes that identify the reading position after a cut."""
 
 
@@ -50,7 +50,7 @@ class _Tail:
     def begin(self, lines: int) -> None:
         """Go to the beginning of the last lines."""
         size = os.fstat(self._descriptor).st_size
-        start = max(0, size - _MOST)
+        start = max(0, size - _MOST_BYTES)
         if lines:
             content = os.pread(self._descriptor, size - start, start).removesuffix(b"\n")
             at = len(content)
@@ -64,13 +64,13 @@ class _Tail:
         """The new data; empty if none."""
         if os.fstat(self._descriptor).st_size < self._at:
             self._find()
-        data = os.pread(self._descriptor, _CHUNK, self._at)
+        data = os.pread(self._descriptor, _CHUNK_BYTES, self._at)
         self._at += len(data)
-        self._mark = (self._mark + data)[-_MARK:]
+        self._mark = (self._mark + data)[-_MARK_BYTES:]
         return data
 
     def _find(self) -> None:
         """Find the position again after a cut: behind the last data read, if still present."""
-        content = os.pread(self._descriptor, _MOST, 0)
+        content = os.pread(self._descriptor, _MOST_BYTES, 0)
         found = content.rfind(self._mark) if self._mark else -1
         self._at = found + len(self._mark) if found >= 0 else 0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from protect.model.files import FileVolume
+from protect.model.copied_files import FileVolume
 from protect.model.volume import DeviceRequest, Volume
 
 

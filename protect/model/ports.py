@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from daemonkit.shares import Holding
-from protect.model.files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
+from protect.model.copied_files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
 from protect.model.process import AgentHello, ProcessExited
 from protect.model.toolstack import DiskSpec
 from protect.model.volume import Volume, VolumeSource

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
-from protect.model.capacity.host import Capabilities as Capabilities
-from protect.model.capacity.host import HostPort
-from protect.model.capacity.host import Mode as Mode
-from protect.model.capacity.host import PhysicalInfo as PhysicalInfo
+from protect.model.capacity.host_resources import Capabilities as Capabilities
+from protect.model.capacity.host_resources import HostPort
+from protect.model.capacity.host_resources import Mode as Mode
+from protect.model.capacity.host_resources import PhysicalInfo as PhysicalInfo
 from protect.model.domain.boot import DomainKernel as DomainKernel
 from protect.model.domain.resizing import DomainId as DomainId
 from protect.model.domain.resizing import Resizable

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from daemonkit.faults import Refused
-from protect.model.files import FileId, FileVolume
+from protect.model.copied_files import FileId, FileVolume
 from protect.model.process import Streams
 
 KILLED = 128 + 9

@@ -49,7 +49,7 @@ class Interface:
     mtu: int
 
 
-def find(name: str) -> Interface | None:
+def find_interface(name: str) -> Interface | None:
     """The interface of this name in the calling thread's namespace, or None; by the ioctls of netdevice(7).
 
     Netlink's answer has forty more attributes, and pyroute2 would decode all of them for nothing.

@@ -28,9 +28,9 @@ from pyroute2.netlink import (
 from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl.marshal import MarshalRtnl
 
-_RECEIVED = 1 << 17  # the kernel's largest part of a dump has 32 KiB
+_RECEIVED_BYTES = 1 << 17  # the kernel's largest part of a dump has 32 KiB
 _TRIES = 10
-_HEADER = 16  # struct nlmsghdr
+_HEADER_BYTES = 16  # struct nlmsghdr
 
 Message = Any
 """A netlink message; pyroute2 has no types for them."""
@@ -77,7 +77,7 @@ class Netlink:
         answer: list[Message] = []
         interrupted = 0
         while True:
-            for part in self._marshal.parse(self._socket.recv(_RECEIVED)):
+            for part in self._marshal.parse(self._socket.recv(_RECEIVED_BYTES)):
                 header = part["header"]
                 if header["error"] is not None:
                     raise header["error"]
@@ -98,7 +98,7 @@ def _encoded(kind: int, message: Message, flags: int) -> bytes:
 
 def _check_end(done: Message, interrupted: int) -> None:
     """Raise NetlinkError for a dump that failed midway, or whose parts may be inconsistent."""
-    (status,) = struct.unpack_from("i", done.data, done.offset + _HEADER)
+    (status,) = struct.unpack_from("i", done.data, done.offset + _HEADER_BYTES)
     if status < 0:
         raise NetlinkError(-status)
     if interrupted:

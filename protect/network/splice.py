@@ -25,7 +25,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from daemonkit.faults import Broken, Missing
 from protect.model.zone import GuestNetwork
-from protect.network import frames, links
+from protect.network import guest_frames, links
 from protect.network.bpf import Program
 from protect.network.guest import read_guest_network
 from protect.network.namespace import OWN, enter, explain, in_own_thread, opened
@@ -72,7 +72,7 @@ def _splice(host_interface: str, netns: str, interface: str, spoof_check: bool) 
     with opened(netns) as target:
         enter(target, netns)
         with Netlink() as there:
-            pods = links.find(interface)
+            pods = links.find_interface(interface)
             if pods is None:
                 raise Missing("read interface", interface, "no such interface in the network namespace")
             guest = read_guest_network(there, pods)
@@ -80,8 +80,8 @@ def _splice(host_interface: str, netns: str, interface: str, spoof_check: bool) 
                 _disable_ipv6(interface)
             zones = _move(host_interface, netns, target)
             _configure(there, host_interface, zones, pods.mtu)
-            _decide(there, pods.index, frames.to_zone(guest, zones, spoof_check=spoof_check))
-            _decide(there, zones, frames.from_zone(guest, pods.index, spoof_check=spoof_check))
+            _decide(there, pods.index, guest_frames.to_zone(guest, zones, spoof_check=spoof_check))
+            _decide(there, zones, guest_frames.from_zone(guest, pods.index, spoof_check=spoof_check))
             return guest
 
 

@@ -13,7 +13,7 @@ from daemonkit.faults import Invalid
 from daemonkit.rpc.interceptors import read_only
 from daemonkit.tasks import complete
 from protect.config import HostConfig
-from protect.host import devices
+from protect.host import named_devices
 from protect.model import checks
 from protect.model.volume import PCI_ADDRESS, DeviceRequest
 from protect.server import translate
@@ -39,7 +39,7 @@ class DevicesServicer(protect_pb2_grpc.DevicesServicer):
     async def ListDevices(self, request: pb.ListDevicesRequest, context: Context) -> pb.ListDevicesResponse:
         named = self.config.devices
         places = {name: device.place for name, device in named.items()}
-        present = await asyncio.to_thread(devices.present, places)
+        present = await asyncio.to_thread(named_devices.present, places)
         return pb.ListDevicesResponse(devices=self._all(present))
 
     def _all(self, present: frozenset[str]) -> Iterator[pb.Device]:

@@ -22,7 +22,7 @@ from protect.model.zone import ZoneState
 from protect.state.ledger import Ledger
 from protect.state.registry import Registry
 from protect.zones.capacity.host_memory import MemorySampler
-from protect.zones.recovery.strangers import unknown
+from protect.zones.recovery.orphans import unknown
 
 _ZONE = ("zone", "name")
 
@@ -68,7 +68,7 @@ def _ledger(ledger: Ledger) -> Iterable[Metric]:
     )
 
 
-def _counts(registry: Registry, limits: ZoneLimits, strangers: int) -> Iterable[Metric]:
+def _counts(registry: Registry, limits: ZoneLimits, orphans: int) -> Iterable[Metric]:
     zones = list(registry.zones.values())
     yield _gauges(
         "xenpod_zones", "Zones, by their state.", "state", _by(ZoneState, (z.zone.state for z in zones))
@@ -83,7 +83,7 @@ def _counts(registry: Registry, limits: ZoneLimits, strangers: int) -> Iterable[
         ("xenpod_execs", "Execs that run in zones.", sum(len(zone.execs) for zone in zones)),
         ("xenpod_forwards", "Connections that are forwarded into zones.", sum(z.dialling for z in zones)),
         ("xenpod_reservations", "Reservations of memory.", len(registry.reservations)),
-        ("xenpod_unknown_domains", "Domains without a record.", strangers),
+        ("xenpod_unknown_domains", "Domains without a record.", orphans),
         ("xenpod_host_notices", "Things of this host for the operator to see to.", len(registry.notices)),
     ):
         yield GaugeMetricFamily(name, text, value)

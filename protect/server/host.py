@@ -14,7 +14,7 @@ import grpc.aio
 from daemonkit.faults import Invalid
 from daemonkit.rpc.interceptors import read_only
 from protect.config import HostConfig, ProtectdConfig
-from protect.host import devices
+from protect.host import named_devices
 from protect.model import checks
 from protect.model.capacity.modes import WantedMode, pvh_lacks
 from protect.model.ports import ScratchDisks
@@ -24,7 +24,7 @@ from protect.state.ledger import Ledger
 from protect.state.registry import Registry
 from protect.zones.capacity import preflight
 from protect.zones.capacity.host_memory import MemorySampler
-from protect.zones.recovery.strangers import unknown
+from protect.zones.recovery.orphans import unknown
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -49,10 +49,10 @@ class HostServicer(protect_pb2_grpc.HostServicer):
         config = self.config
         lacking = await self._unknown_labels(request.seclabels)
         await self.sampler.refresh()
-        await preflight.check(self.registry, self.toolstack, config)
+        await preflight.check_host(self.registry, self.toolstack, config)
         capacity = self.toolstack.capacity(config.limits.disks_per_zone)
         physical = await self.toolstack.physical_info()
-        strangers = unknown(self.registry, await self.toolstack.list())
+        orphans = unknown(self.registry, await self.toolstack.list())
         memory, can = self.ledger.capacity(), self.toolstack.capabilities()
         return pb.InfoResponse(
             version=version("xenpod"),
@@ -84,7 +84,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
             user_namespaces=physical.user_namespaces,
             selinux=physical.selinux,
             zone_kernels=physical.kernels,
-            unknown_domains=[f"{domain.id} {domain.name} {domain.uuid}" for domain in strangers],
+            unknown_domains=[f"{domain.id} {domain.name} {domain.uuid}" for domain in orphans],
             capabilities=await _capabilities(config.host, can),
             unknown_seclabels=lacking,
         )
@@ -149,7 +149,7 @@ def rate_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str
 async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabilities:
     """The host's capabilities; only devices change while protectd runs."""
     places = {name: device.place for name, device in config.devices.items()}
-    there = await asyncio.to_thread(devices.present, places)
+    there = await asyncio.to_thread(named_devices.present, places)
     return pb.HostCapabilities(
         pv=can.pv,
         hvm=can.hvm,

@@ -17,7 +17,7 @@ from protect.model.container import (
     Stack,
     WorkloadSpec,
 )
-from protect.model.files import FileVolume
+from protect.model.copied_files import FileVolume
 from protect.model.volume import Volume
 from protect.server import device_requests
 from xenpod_proto.protect.v1 import protect_pb2 as pb

@@ -19,11 +19,11 @@ from protect.server import device_requests
 from protect.state.ledger import Ledger
 from protect.state.registry import Registry
 from protect.zones.capacity.host_memory import MemorySampler, reservation_promise
-from protect.zones.capacity.reservations import PODS_LIMIT, ReservationBook
+from protect.zones.capacity.reservation_book import PODS_LIMIT, ReservationBook
 from xenpod_proto.protect.v1 import reservations_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2_grpc
 
-_MOST_MEMORY = 1 << 50
+_MOST_MEMORY_BYTES = 1 << 50
 _MOST_VCPUS = 1024
 _CLAIM = re.compile(r"[a-z0-9./-]{0,320}")
 
@@ -95,8 +95,8 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServicer):
         size = request.memory_bytes or request.total_bytes
         if request.devices and not size and not request.vcpus:
             return 0
-        if not 0 < size <= _MOST_MEMORY:
-            raise Invalid(operation, reservation_id, f"{size} bytes are not 1 to {_MOST_MEMORY}")
+        if not 0 < size <= _MOST_MEMORY_BYTES:
+            raise Invalid(operation, reservation_id, f"{size} bytes are not 1 to {_MOST_MEMORY_BYTES}")
         if request.total_bytes:
             size = self.book.memory_of(reservation_id, size, request.vcpus)
         if not size:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from protect.model import events
-from protect.model.capacity.host import HostNotice
+from protect.model import watch_events
+from protect.model.capacity.host_resources import HostNotice
 from protect.model.capacity.modes import WantedMode
 from protect.model.toolstack import DomainState, Mode
 from protect.model.volume import DeviceKind, ZoneDevice
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import MemoryPolicy, Zone, ZoneState
-from protect.zones.recovery.strangers import Stranger
+from protect.zones.recovery.orphans import Orphan
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 ZONE_STATES: Mapping[ZoneState, pb.ZoneState.ValueType] = {
@@ -42,7 +42,7 @@ MEMORY_POLICIES: Mapping[MemoryPolicy, pb.MemoryPolicy.ValueType] = {
 }
 
 
-def stranger(value: Stranger) -> pb.Stranger:
+def orphan(value: Orphan) -> pb.Stranger:
     domain, made_for = value.domain, value.zone
     return pb.Stranger(
         domain_id=domain.id,
@@ -137,20 +137,20 @@ def host_notice(value: HostNotice) -> pb.HostNotice:
     )
 
 
-def event(value: events.Event, toolstack: str) -> pb.WatchEvent:
+def event(value: watch_events.Event, toolstack: str) -> pb.WatchEvent:
     match value:
-        case events.ZoneSeen(seen, connected, paused):
+        case watch_events.ZoneSeen(seen, connected, paused):
             shown = zone(seen, connected=connected, toolstack=toolstack, paused=paused)
             return pb.WatchEvent(zone=shown)
-        case events.ZoneGone(zone_id):
+        case watch_events.ZoneGone(zone_id):
             return pb.WatchEvent(zone_gone=zone_id)
-        case events.WorkloadSeen(found):
+        case watch_events.WorkloadSeen(found):
             return pb.WatchEvent(workload=workload(found))
-        case events.WorkloadGone(workload_id):
+        case watch_events.WorkloadGone(workload_id):
             return pb.WatchEvent(workload_gone=workload_id)
-        case events.NoticeSeen(notice):
+        case watch_events.NoticeSeen(notice):
             return pb.WatchEvent(notice=host_notice(notice))
-        case events.NoticeGone(setting):
+        case watch_events.NoticeGone(setting):
             return pb.WatchEvent(notice_gone=setting)
-        case events.Synced():
+        case watch_events.Synced():
             return pb.WatchEvent(synced=pb.Empty())

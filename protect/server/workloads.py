@@ -108,7 +108,7 @@ class WorkloadsServicer(protect_pb2_grpc.WorkloadsServicer):
         workload_id = _id("attach", first.start.workload_id)
         commands = _commands(request_iterator)
         async with aclosing(
-            attach.attach(self.registry, self.memory, self.lifetime, workload_id, commands)
+            attach.attach_workload(self.registry, self.memory, self.lifetime, workload_id, commands)
         ) as outputs:
             async for output in outputs:
                 yield _output(output)

@@ -17,7 +17,7 @@ from protect.zones.size.resize import ZoneSize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _CREATE = "create zone"
-_SHUTDOWN = (1.0, 3600.0)
+_SHUTDOWN_SECONDS = (1.0, 3600.0)
 """Bounds of the deadline of a shutdown, in seconds."""
 _MOST_CAP = 1024 * CPU_PERCENT
 """Cap of a zone with the most vCPUs that a profile can allow."""
@@ -34,8 +34,8 @@ def uuid(operation: str, text: str) -> UUID:
 def shutdown_seconds(deadline_ns: int) -> float:
     """Read the deadline of a shutdown."""
     seconds = deadline_ns / 1e9
-    if not _SHUTDOWN[0] <= seconds <= _SHUTDOWN[1]:
-        shortest, longest = _SHUTDOWN
+    if not _SHUTDOWN_SECONDS[0] <= seconds <= _SHUTDOWN_SECONDS[1]:
+        shortest, longest = _SHUTDOWN_SECONDS
         raise Invalid(
             "shut zones down", "", f"a deadline of {seconds:g} s is not {shortest:g} to {longest:g} s"
         )

@@ -33,8 +33,8 @@ from protect.zones import (
 from protect.zones.destroy import ZoneRemoval
 from protect.zones.launch import ZoneLaunch
 from protect.zones.reconcile import Reconcile
+from protect.zones.recovery.orphans import Orphans
 from protect.zones.recovery.shutdown import ZoneShutdown
-from protect.zones.recovery.strangers import Strangers
 from protect.zones.size import resize
 from protect.zones.size.sizing import Sizing
 from protect.zones.upkeep import pause
@@ -51,7 +51,7 @@ class ZoneVerbs:
     launcher: ZoneLaunch
     removal: ZoneRemoval
     reconcile: Reconcile
-    strangers: Strangers
+    orphans: Orphans
     shutdown: ZoneShutdown
     sizing: Sizing
 
@@ -192,17 +192,17 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
     async def ListStrangers(
         self, request: pb.ListStrangersRequest, context: Context
     ) -> pb.ListStrangersResponse:
-        found = await self.verbs.strangers.listed()
-        return pb.ListStrangersResponse(strangers=[translate.stranger(one) for one in found])
+        found = await self.verbs.orphans.listed()
+        return pb.ListStrangersResponse(strangers=[translate.orphan(one) for one in found])
 
     async def AdoptZone(self, request: pb.AdoptZoneRequest, context: Context) -> pb.Zone:
         uuid = zone_requests.uuid("adopt zone", request.uuid)
-        return self._shown(await self.verbs.reconcile.adopt_stranger(uuid))
+        return self._shown(await self.verbs.reconcile.adopt_orphan(uuid))
 
     async def RemoveStranger(
         self, request: pb.RemoveStrangerRequest, context: Context
     ) -> pb.RemoveStrangerResponse:
-        await self.verbs.strangers.remove(zone_requests.uuid("remove zone", request.uuid))
+        await self.verbs.orphans.remove(zone_requests.uuid("remove zone", request.uuid))
         return pb.RemoveStrangerResponse()
 
     async def ShutdownZones(

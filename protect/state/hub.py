@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 
 from daemonkit.faults import Exhausted
-from protect.model.events import Change, Event, Synced
+from protect.model.watch_events import Change, Event, Synced
 
 QUEUE_LIMIT = 4096
 """Most changes in a watcher's queue."""

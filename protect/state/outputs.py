@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from daemonkit.shares import Holding
-from protect.agent.client import AgentClient
+from protect.agent.agent_client import AgentClient
 from protect.model.ports import LogStream, OutputLog, Subscription
 from protect.model.process import Streams
 

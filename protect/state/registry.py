@@ -11,9 +11,9 @@ from daemonkit.faults import Fault, Missing, Unreachable
 from daemonkit.host.boot import boot_id
 from daemonkit.logs import fields
 from protect.config import Timeouts
-from protect.model.capacity.host import HostNotice
+from protect.model.capacity.host_resources import HostNotice
 from protect.model.capacity.reservation import Reservation
-from protect.model.events import (
+from protect.model.watch_events import (
     Change,
     NoticeGone,
     NoticeSeen,

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from daemonkit.faults import Refused
-from protect.agent.client import AgentClient
+from protect.agent.agent_client import AgentClient
 from protect.model.lifetime import End
 from protect.model.ports import Input
 from protect.model.statistics import StatsKind, ZoneStats
@@ -14,8 +14,8 @@ from protect.model.workload import Workload, WorkloadExit
 from protect.model.zone import Zone, ZoneState
 from protect.state.death import Death
 from protect.state.exec_run import ExecRun
-from protect.state.files import ZoneFiles
 from protect.state.outputs import Outputs
+from protect.state.zone_files import ZoneFiles
 
 
 @dataclass(slots=True)

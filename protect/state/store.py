@@ -30,9 +30,9 @@ from protect.state import records
 VERSION = 1
 """Version of the database's schema (``user_version``).  Migrations, if there are any, count from 0.1.0."""
 
-LOG_LIMIT = 4 * 1024 * 1024
+LOG_LIMIT_BYTES = 4 * 1024 * 1024
 """WAL size in bytes at which the WAL is copied into the database."""
-_LOG_SPARE = 2 * 1024 * 1024  # bytes kept beyond, to record ends even on a full disk
+_LOG_SPARE_BYTES = 2 * 1024 * 1024  # bytes kept beyond, to record ends even on a full disk
 
 _SCHEMA = """
 CREATE TABLE zones (id TEXT PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, state TEXT NOT NULL, body TEXT NOT NULL);
@@ -116,7 +116,7 @@ class SqliteStore:
         self._db = _connect(path)
         with _faults("open"):
             _prepare(self._db, path)
-        disk_space.reserve(path, LOG_LIMIT + _LOG_SPARE)
+        disk_space.reserve(path, LOG_LIMIT_BYTES + _LOG_SPARE_BYTES)
 
     def load(self) -> Saved:
         with _faults("read"):

@@ -17,9 +17,9 @@ from daemonkit.tasks import complete
 
 T = TypeVar("T")
 
-SLOW = 0.005
+SLOW_SECONDS = 0.005
 """Seconds; after a longer write the disk counts as slow."""
-SLOW_FOR = 5.0
+SLOW_FOR_SECONDS = 5.0
 """Seconds for which the disk then counts as slow."""
 THREADS = 8
 
@@ -50,5 +50,5 @@ class LogDisk:
             return work()
         finally:
             now = time.monotonic()
-            if now - began > SLOW:
-                self._slow_until = now + SLOW_FOR
+            if now - began > SLOW_SECONDS:
+                self._slow_until = now + SLOW_FOR_SECONDS

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from daemonkit.shares import Holding, uncounted
 from protect.stdio.fanout import accounted
 
-AHEAD = 256 * 1024
+AHEAD_BYTES = 256 * 1024
 """Most bytes read from the zone ahead of the caller, to decouple zone and caller."""
-TAKE = 128 * 1024
+TAKE_BYTES = 128 * 1024
 """Most bytes given to the caller at once, unless they came as one chunk."""
 
 
 class ExecOutput:
-    """``async for stream, data in output``; reads at most ``AHEAD`` bytes of the zone before the caller.
+    """``async for stream, data in output``; reads at most ``AHEAD_BYTES`` of the zone before the caller.
 
     Register ``sink(name)`` for each stream.  The iteration ends when all streams have finished, or with the
     exception given to ``abort``.
@@ -58,7 +58,7 @@ class ExecOutput:
             await self._changed.wait()
         stream, first = self._chunks.popleft()
         taken, size = [first], len(first)
-        while self._chunks and self._chunks[0][0] == stream and size + len(self._chunks[0][1]) <= TAKE:
+        while self._chunks and self._chunks[0][0] == stream and size + len(self._chunks[0][1]) <= TAKE_BYTES:
             taken.append(self._chunks.popleft()[1])
             size += len(taken[-1])
         self._size -= sum(map(accounted, taken))
@@ -78,7 +78,7 @@ class ExecOutput:
         self._changed.set()
 
     def _fits(self, size: int) -> bool:
-        return self._size + size <= AHEAD and self._memory.grow(size)
+        return self._size + size <= AHEAD_BYTES and self._memory.grow(size)
 
     def finished(self, stream: str) -> None:
         """Note the end of a sink's stream."""

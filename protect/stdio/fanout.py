@@ -11,15 +11,15 @@ from daemonkit.shares import Holding, uncounted
 QUEUE_BYTES = 1 << 20
 """Bytes that a reader may fall behind before it is cut off."""
 MOST_READERS = 16
-JOINED = 4096
+JOINED_BYTES = 4096
 """Consecutive chunks of one stream are joined up to this size in bytes."""
-LEAST = 128
+LEAST_CHUNK_BYTES = 128
 """Least accounted size of a chunk: its overhead."""
 
 
 def accounted(chunk: bytearray | bytes) -> int:
     """Bytes of memory to account for a chunk."""
-    return max(len(chunk), LEAST)
+    return max(len(chunk), LEAST_CHUNK_BYTES)
 
 
 class LiveReader:
@@ -67,7 +67,7 @@ class LiveReader:
             self._cut(f"the reader fell {QUEUE_BYTES} bytes behind")
         else:
             if not self._joined(stream, data):
-                self._chunks.append((stream, bytearray(data) if len(data) < JOINED else data))
+                self._chunks.append((stream, bytearray(data) if len(data) < JOINED_BYTES else data))
                 self._size += accounted(data)
             # One chunk is always accepted.
             if before and self._size > before and not self._memory.grow(self._size - before):
@@ -83,7 +83,7 @@ class LiveReader:
         if not self._chunks or self._chunks[-1][0] != stream:
             return False
         last = self._chunks[-1][1]
-        if not isinstance(last, bytearray) or len(last) + len(data) > JOINED:
+        if not isinstance(last, bytearray) or len(last) + len(data) > JOINED_BYTES:
             return False
         self._size -= accounted(last)
         last += data

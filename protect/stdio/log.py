@@ -24,11 +24,11 @@ from protect.stdio.logfile import LogFile, NoFile
 
 log = logging.getLogger(__name__)
 
-LONGEST = 16_384
+LONGEST_LINE_BYTES = 16_384
 """Bytes of content in one log line; a longer line is cut into P lines and a last F (containerd's default)."""
-CHUNK = 2 * LONGEST
+CHUNK_BYTES = 2 * LONGEST_LINE_BYTES
 """Bytes of output per append."""
-LINES = 1024
+LINES_PER_APPEND = 1024
 """Lines per append: a newline takes about 50 bytes in the file.  Both limits bound an append's time."""
 _DISK = LogDisk()
 _CALLS = HostCalls()
@@ -200,11 +200,11 @@ def stamp(now_ns: int) -> str:
 
 
 def piece(tail: bytearray) -> bytes:
-    """The part of the output to append next: at most CHUNK bytes and LINES newlines."""
-    chunk = bytes(tail[:CHUNK])
-    if chunk.count(b"\n") <= LINES:
+    """The part of the output to append next: at most CHUNK_BYTES, and LINES_PER_APPEND newlines."""
+    chunk = bytes(tail[:CHUNK_BYTES])
+    if chunk.count(b"\n") <= LINES_PER_APPEND:
         return chunk
-    rest = chunk.split(b"\n", LINES)[-1]
+    rest = chunk.split(b"\n", LINES_PER_APPEND)[-1]
     return chunk[: len(chunk) - len(rest)]
 
 
@@ -220,13 +220,13 @@ def render(content: bytes, stream: str, now_ns: int) -> tuple[bytes, int]:
     lines: list[bytes] = []
     if used:
         body = content[: used - 1]
-        if len(body) <= LONGEST or max(map(len, body.split(b"\n"))) <= LONGEST:
+        if len(body) <= LONGEST_LINE_BYTES or max(map(len, body.split(b"\n"))) <= LONGEST_LINE_BYTES:
             lines.append(whole + body.replace(b"\n", b"\n" + whole) + b"\n")
         else:
             lines.extend(_cut(line, whole, part) for line in body.split(b"\n"))
-    while len(content) - used > LONGEST:
-        lines.append(part + content[used : used + LONGEST] + b"\n")
-        used += LONGEST
+    while len(content) - used > LONGEST_LINE_BYTES:
+        lines.append(part + content[used : used + LONGEST_LINE_BYTES] + b"\n")
+        used += LONGEST_LINE_BYTES
     return b"".join(lines), used
 
 
@@ -237,6 +237,6 @@ def render_rest(content: bytes, stream: str, now_ns: int) -> bytes:
 
 def _cut(line: bytes, whole: bytes, part: bytes) -> bytes:
     """Cut one line into P lines and an F line."""
-    last = max(0, len(line) - 1) // LONGEST * LONGEST
-    parts = [part + line[at : at + LONGEST] + b"\n" for at in range(0, last, LONGEST)]
+    last = max(0, len(line) - 1) // LONGEST_LINE_BYTES * LONGEST_LINE_BYTES
+    parts = [part + line[at : at + LONGEST_LINE_BYTES] + b"\n" for at in range(0, last, LONGEST_LINE_BYTES)]
     return b"".join(parts) + whole + line[last:] + b"\n"

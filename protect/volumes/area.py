@@ -98,7 +98,7 @@ class Area:
                 self.stage.touch(mode=0o400)
                 mountspace.kept(self._root_again, self.stage)
             mountspace.inside(self.stage, lambda: _staged(stage, Path("/", workload), name))
-        mountspace.inside(self.namespace, lambda: mounts.attach(tree, Path("/", workload, name)))
+        mountspace.inside(self.namespace, lambda: mounts.attach_tree(tree, Path("/", workload, name)))
 
     def detach(self, workload: str) -> None:
         """Remove a workload's volumes, as far as they exist."""
@@ -118,7 +118,7 @@ def _cover(place: Path) -> None:
     """Mount a directory on itself: one unmount then removes all mounts below (each takes milliseconds)."""
     tree = mounts.clone(place, recursive=False)
     try:
-        mounts.attach(tree, place)
+        mounts.attach_tree(tree, place)
     finally:
         os.close(tree)
 
@@ -126,7 +126,7 @@ def _cover(place: Path) -> None:
 def _staged(tree: int, workload: Path, name: str) -> None:
     if not os.path.ismount(workload):
         _cover(workload)
-    mounts.attach(tree, workload / name)
+    mounts.attach_tree(tree, workload / name)
 
 
 def _uncover(place: Path) -> None:

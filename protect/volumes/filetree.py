@@ -17,7 +17,7 @@ import posixpath
 import stat
 from collections.abc import Iterator, Sequence
 
-from protect.model.files import (
+from protect.model.copied_files import (
     FileChunk,
     FileEntry,
     FileId,
@@ -28,13 +28,13 @@ from protect.model.files import (
 )
 from protect.volumes.returned import open_returned
 
-ENTRIES = 1024
-BYTES = 4 << 20
+MOST_ENTRIES = 1024
+MOST_BYTES = 4 << 20
 """Maximum bytes of one volume, counted in whole pages of the zone's memory."""
-_NAMES = 128 << 10
+_NAME_BYTES = 128 << 10
 _DEPTH = 16
 _TRIES = 5
-_PAGE = 4096
+_PAGE_BYTES = 4096
 _DATA = "..data"
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -128,7 +128,7 @@ def _listed(directory: int, most: int) -> Iterator[os.DirEntry[str]]:
     with os.scandir(directory) as entries:
         for count, entry in enumerate(entries):
             if count >= most:
-                raise NotCopied(f"it has more than {ENTRIES} entries")
+                raise NotCopied(f"it has more than {MOST_ENTRIES} entries")
             yield entry
 
 
@@ -143,7 +143,7 @@ class _Walk:
 
     @property
     def left(self) -> int:
-        return ENTRIES - len(self.entries)
+        return MOST_ENTRIES - len(self.entries)
 
     def tree(self, directory: int, path: str, *, links: bool, depth: int = 0) -> None:
         """Collect a directory; ``links``: include symbolic links that stay within the root."""
@@ -200,11 +200,11 @@ class _Walk:
             self._names += len(entry.path.encode()) + len(entry.target)
         except UnicodeEncodeError:
             raise NotCopied(f"the name {entry.path!r:.100} is not UTF-8") from None
-        self.size_bytes += _PAGE + -(-entry.size // _PAGE) * _PAGE
+        self.size_bytes += _PAGE_BYTES + -(-entry.size // _PAGE_BYTES) * _PAGE_BYTES
         if self.left <= 0:
-            raise NotCopied(f"it has more than {ENTRIES} entries")
-        if self.size_bytes > BYTES or self._names > _NAMES:
-            raise NotCopied(f"it takes more than {BYTES >> 20} MiB")
+            raise NotCopied(f"it has more than {MOST_ENTRIES} entries")
+        if self.size_bytes > MOST_BYTES or self._names > _NAME_BYTES:
+            raise NotCopied(f"it takes more than {MOST_BYTES >> 20} MiB")
         self.entries.append(entry)
 
     def version(self) -> str:
@@ -215,7 +215,7 @@ class _Walk:
         return digest.hexdigest()[:32]
 
 
-def read(tree: FileTree, chunks: Sequence[FileChunk]) -> list[bytes]:
+def read_chunks(tree: FileTree, chunks: Sequence[FileChunk]) -> list[bytes]:
     """The contents of chunks.  FilesChanged: a file differs from the scan; OSError."""
     return [_read(tree, chunk) if chunk.entry.kind is FileKind.REGULAR else b"" for chunk in chunks]
 

@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 LOCAL = frozenset("bcachefs btrfs erofs ext2 ext3 ext4 f2fs overlay ramfs squashfs tmpfs xfs zfs".split())
 """Local file systems: no server can block a lookup in them."""
-MOST = 4096
+MOST_MOUNTS = 4096
 """Limit of mounts in all volumes of a zone; no more are added."""
 _ROUNDS = 16
 """Layers of stacked mounts that one look adds."""
-_PIECE = 1 << 16
+_PIECE_BYTES = 1 << 16
 # Gone, hidden below another mount, unbindable, or not in the cache: a later look tries again.
 _PASSING = (errno.ENOENT, errno.EAGAIN, errno.EINVAL, errno.ELOOP, errno.ENOTDIR, errno.EXDEV, errno.EBUSY)
 
@@ -115,7 +115,7 @@ class Following:
         for gone in there:
             done = self._try(gone, partial(self._remove, zone, tops[1], gone)) or done
         for mount in missing:
-            if len(zone.known) < MOST:
+            if len(zone.known) < MOST_MOUNTS:
                 done = self._try(mount, partial(self._add, stage, zone, tops, mount, pair[1])) or done
         return done
 
@@ -169,7 +169,7 @@ def _text(listing: int) -> str:
     """The whole listing; changes during the read are reported, and read again."""
     pieces: list[bytes] = []
     at = 0
-    while piece := os.pread(listing, _PIECE, at):
+    while piece := os.pread(listing, _PIECE_BYTES, at):
         pieces.append(piece)
         at += len(piece)
     return b"".join(pieces).decode(errors="surrogateescape")

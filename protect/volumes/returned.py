@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 
-from protect.model.files import FileId, FileVolume
+from protect.model.copied_files import FileId, FileVolume
 
 _REST = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 

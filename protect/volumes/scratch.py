@@ -18,7 +18,7 @@ from protect.model.ports import ScratchCapacity
 from protect.model.toolstack import DiskSpec
 from protect.model.zone import SCRATCH_VDEV
 
-_BLOCK = 512
+_BLOCK_BYTES = 512
 """Unit of st_blocks."""
 
 
@@ -90,7 +90,7 @@ class ScratchFiles:
 
     def _written(self, zone_id: str) -> int:
         try:
-            return self._path(zone_id).stat().st_blocks * _BLOCK
+            return self._path(zone_id).stat().st_blocks * _BLOCK_BYTES
         except FileNotFoundError:
             return 0
 

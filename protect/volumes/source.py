@@ -37,7 +37,7 @@ COMMANDING = frozenset(
 """Types of file systems whose files control the kernel: a write would control the host."""
 
 
-async def take(volume: Volume, lookup: Lookup, users: int, taken: list[VolumeSource]) -> None:
+async def take_mounts(volume: Volume, lookup: Lookup, users: int, taken: list[VolumeSource]) -> None:
     """Take the mounts of a volume, and add them to ``taken``.  The caller limits the wait for file servers.
 
     ``users``: descriptor of the user namespace for a volume with mapped ids.  A cancelled call has ended, and

@@ -17,12 +17,12 @@ _ATTRIB, _CLOSE_WRITE, _MOVED_TO, _CREATE, _DELETE, _MOVE_SELF = 0x4, 0x8, 0x80,
 _OVERFLOW, _IGNORED = 0x4000, 0x8000
 _MASK = _ATTRIB | _CLOSE_WRITE | _MOVED_TO | _CREATE | _DELETE | _MOVE_SELF
 _HEAD = struct.Struct("=iIII")
-_READ = 64 * 1024
+_READ_BYTES = 64 * 1024
 _DATA = b"..data"
 
 
 class HostWatch:
-    """``protect.model.files.FileWatch``."""
+    """``protect.model.copied_files.FileWatch``."""
 
     def __init__(self, watches: FileWatches, number: int, changed: Callable[[], None]) -> None:
         self._watches = watches
@@ -78,7 +78,7 @@ class FileWatches:
 
     def _read(self) -> None:
         try:
-            data = os.read(self._descriptor, _READ)
+            data = os.read(self._descriptor, _READ_BYTES)
         except BlockingIOError:
             return
         at = 0

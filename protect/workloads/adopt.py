@@ -18,7 +18,7 @@ from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.timestamps import now_ns
 from protect.state.workload_logs import WorkloadLogs
 from protect.workloads.exits import release_volumes
-from protect.workloads.files import FileCopies
+from protect.workloads.file_copies import FileCopies
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from daemonkit.faults import Broken, Refused
 from daemonkit.tasks import race
-from protect.agent.client import AgentClient
+from protect.agent.agent_client import AgentClient
 from protect.model.lifetime import End
 from protect.model.ports import Subscription
 from protect.model.process import ProcessName
@@ -19,7 +19,7 @@ from protect.workloads.exec import Output
 from protect.workloads.terminal import Command, feed
 
 
-async def attach(
+async def attach_workload(
     registry: Registry,
     memory: OutputMemory,
     lifetime: DaemonLifetime,

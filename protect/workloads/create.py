@@ -18,8 +18,8 @@ from daemonkit.tasks import Background, complete_all, gather
 from protect.config import Timeouts, ZoneLimits
 from protect.model.checks import printable
 from protect.model.container import ContainerSpec, MemoryVolume, WorkloadSpec
+from protect.model.copied_files import FileId, FileVolume
 from protect.model.errors import CannotStart
-from protect.model.files import FileId, FileVolume
 from protect.model.ports import ZoneVolumes
 from protect.model.process import CreatedProcess, Streams
 from protect.model.toolstack import DiskSpec, Toolstack
@@ -36,13 +36,13 @@ from protect.workloads.delete import WorkloadRemoval, delete_container
 from protect.workloads.devices.attach import DeviceAttachment
 from protect.workloads.devices.find import DeviceSearch
 from protect.workloads.devices.give import give
-from protect.workloads.files import FileCopies, TakenFiles
+from protect.workloads.file_copies import FileCopies, TakenFiles
 from protect.workloads.start import start_error
 
 log = logging.getLogger(__name__)
 
 INTENT = Intent("workload.create")
-_COMMAND = 200
+_COMMAND_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class WorkloadCreation:
         """
         zone = self.registry.zone("create workload", spec.zone_id)
         await zone.agent.ready()
-        files = disks.find("create workload", spec.id, spec.stacks)
+        files = disks.find_image_files("create workload", spec.id, spec.stacks)
         # Before the record: a silent file system delays only this call.
         ids = zone.zone.spec.id_mapping
         taken = await self.copies.take(zone, spec)
@@ -191,7 +191,7 @@ class WorkloadCreation:
 
 def _command(oci_config: bytes) -> str:
     try:
-        return printable(str(json.loads(oci_config)["process"]["args"][0]), _COMMAND)
+        return printable(str(json.loads(oci_config)["process"]["args"][0]), _COMMAND_CHARACTERS)
     except (ValueError, LookupError, TypeError, RecursionError):
         return ""
 

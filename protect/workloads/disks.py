@@ -13,16 +13,16 @@ from pathlib import Path
 
 from daemonkit.faults import Exhausted, Invalid
 from protect.config import ZoneLimits
-from protect.model.capacity.host import DiskLimit
+from protect.model.capacity.host_resources import DiskLimit
 from protect.model.container import DiskFilesystem, DiskVolume, ImageVolume, Stack
-from protect.model.files import FileId
+from protect.model.copied_files import FileId
 from protect.model.toolstack import DiskSpec, Toolstack
 from protect.model.workload import WorkloadDisk, WorkloadState
 from protect.state import disk_names
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 
 
-def find(operation: str, workload_id: str, stacks: Iterable[Stack]) -> dict[Path, FileId]:
+def find_image_files(operation: str, workload_id: str, stacks: Iterable[Stack]) -> dict[Path, FileId]:
     """Find the file behind each path, in the stacks' order.
 
     Invalid: a file does not exist, or is in a stack twice under any names (overlayfs takes no layer twice).

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from daemonkit.faults import Exhausted, Fault, Invalid, Refused, TooLate
 from daemonkit.tasks import Background
-from protect.agent.client import AgentClient
+from protect.agent.agent_client import AgentClient
 from protect.config import Timeouts, ZoneLimits
 from protect.model.container import ExecSpec
 from protect.model.workload import WorkloadState

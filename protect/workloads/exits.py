@@ -18,7 +18,7 @@ from protect.state.death import Death, with_console
 from protect.state.registry import Registry
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.timestamps import now_ns
-from protect.workloads.files import FileCopies
+from protect.workloads.file_copies import FileCopies
 
 log = logging.getLogger(__name__)
 

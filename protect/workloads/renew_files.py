@@ -15,18 +15,18 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
 from protect.config import Timeouts
-from protect.model.files import FilesChanged, FoundFiles, WantedFiles
+from protect.model.copied_files import FilesChanged, FoundFiles, WantedFiles
 from protect.model.ports import HostFiles
 from protect.state.daemon_lifetime import DaemonLifetime
-from protect.state.files import FileCopy, Key
 from protect.state.runtime import ZoneRuntime
+from protect.state.zone_files import FileCopy, Key
 from protect.workloads import put_files
 
 log = logging.getLogger(__name__)
 
-_GATHER = 0.1
+_GATHER_SECONDS = 0.1
 """Seconds to wait for more changes: a version of a volume consists of several."""
-_LONGEST = 60.0
+_LONGEST_DELAY_SECONDS = 60.0
 _TRIES = 5
 
 
@@ -50,9 +50,9 @@ class FileRenewal:
             )
 
     async def _renew_all(self, zone: ZoneRuntime) -> None:
-        retry = Backoff(_GATHER, _LONGEST)
+        retry = Backoff(_GATHER_SECONDS, _LONGEST_DELAY_SECONDS)
         retry.delay()  # the first delay is 0
-        delay = _GATHER
+        delay = _GATHER_SECONDS
         while zone.files.changed and not zone.end:
             failed = False
             try:
@@ -70,7 +70,7 @@ class FileRenewal:
             else:
                 retry.reset()
                 retry.delay()
-                delay = _GATHER
+                delay = _GATHER_SECONDS
 
     async def _renewed(self, zone: ZoneRuntime, key: Key) -> bool:
         """Renew a copy; False: try again later."""
@@ -100,7 +100,7 @@ class FileRenewal:
                 if found.tree is None:
                     log.warning("files stay as they were: %s", found.reason, extra=fields(path=_path(copy)))
                     return
-                await put_files.put(self.files, zone, copy, found.tree)
+                await put_files.put_version(self.files, zone, copy, found.tree)
             except FilesChanged:
                 continue
             finally:

@@ -19,7 +19,7 @@ from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 
 log = logging.getLogger(__name__)
 
-_PAUSE = 1.0
+_PAUSE_SECONDS = 1.0
 """Seconds between tries to reach a zone."""
 
 
@@ -40,7 +40,9 @@ async def reach(toolstack: Toolstack, runtime: WorkloadRuntime) -> None:
     checkpoint("sharing.mounted")
 
 
-async def watch(registry: Registry, toolstack: Toolstack, volumes: ZoneVolumes, tasks: Background) -> None:
+async def watch_servers(
+    registry: Registry, toolstack: Toolstack, volumes: ZoneVolumes, tasks: Background
+) -> None:
     """React to ends of servers for as long as the daemon runs."""
     async for end in toolstack.share_ends():
         runtime = next((r for r in registry.zones.values() if r.zone.uuid == end.uuid), None)
@@ -83,7 +85,7 @@ async def kill(workload: WorkloadRuntime) -> None:
             await workload.zone.agent.signal_process(ProcessName(workload.id), SIGKILL, every=True)
             return
         except Unreachable:
-            await asyncio.sleep(_PAUSE)  # the zone's adoption is under way
+            await asyncio.sleep(_PAUSE_SECONDS)  # the zone's adoption is under way
         except Fault as fault:
             log.warning("it goes on without its volumes: %s", fault, extra=fields(workload=workload.id))
             return

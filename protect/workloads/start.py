@@ -15,13 +15,13 @@ from protect.state.timestamps import now_ns
 from protect.workloads.exits import release_volumes
 from protect.workloads.sharing import kill
 
-_MESSAGE = 1024
+_MESSAGE_CHARACTERS = 1024
 
 
 def start_error(workload: Workload, fault: Fault) -> str:
     """Why a workload cannot be started, with the command if known; crun does not always name the command."""
     what = repr(workload.command) if workload.command else "its command"
-    return printable(f"cannot run {what}: {fault.cause}", _MESSAGE)
+    return printable(f"cannot run {what}: {fault.cause}", _MESSAGE_CHARACTERS)
 
 
 async def start(registry: Registry, volumes: ZoneVolumes, workload_id: str) -> Workload:
@@ -74,5 +74,5 @@ async def _start(registry: Registry, volumes: ZoneVolumes, runtime: WorkloadRunt
 async def _fail(registry: Registry, volumes: ZoneVolumes, runtime: WorkloadRuntime, fault: Fault) -> None:
     await release_volumes(volumes, runtime)
     end = WorkloadExit(START_FAILED, oom_killed=False, at_ns=now_ns())
-    message = printable(fault.cause, _MESSAGE)
+    message = printable(fault.cause, _MESSAGE_CHARACTERS)
     registry.note_workload(runtime, runtime.workload.exited(end, Reason.START_ERROR, message))

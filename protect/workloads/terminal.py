@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from daemonkit.faults import Invalid
-from protect.agent.client import AgentClient
+from protect.agent.agent_client import AgentClient
 from protect.model.ports import Input
 from protect.model.process import ProcessName
 
 _SIZE_LIMIT = 0xFFFF
-_CHUNK = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ async def feed(
             case Stdin(data):
                 if stdin is None:
                     raise Invalid("write stdin", process.container_id, "it has no stdin")
-                for begin in range(0, len(data), _CHUNK):
-                    await stdin.write(data[begin : begin + _CHUNK])
+                for begin in range(0, len(data), _CHUNK_BYTES):
+                    await stdin.write(data[begin : begin + _CHUNK_BYTES])
             case StdinEnd():
                 break
             case Resize(rows, columns):

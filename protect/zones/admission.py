@@ -22,7 +22,7 @@ from protect.config import (
     ZoneLimits,
 )
 from protect.model import checks
-from protect.model.capacity.host import HostMemory
+from protect.model.capacity.host_resources import HostMemory
 from protect.model.capacity.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
 from protect.model.capacity.reservation import Reservation
 from protect.model.domain.shares import CpuShares, DiskRates
@@ -257,9 +257,9 @@ class ZoneAdmission:
 
         Exists, Exhausted.  Missing, Denied: a device.  Refused: the kernel, or protectd accepts no zones.
         """
-        find.check(self.named_devices, spec)
+        find.check_devices(self.named_devices, spec)
         if spec.kernel:
-            await asyncio.to_thread(kernel.check, spec.id, spec.kernel)
+            await asyncio.to_thread(kernel.check_kernel, spec.id, spec.kernel)
         with step("zone.admit", zone=spec.id):
             promise = host_memory.zone_promise(self.toolstack, spec)
             memory = await self.sampler.refresh()

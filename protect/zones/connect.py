@@ -36,7 +36,7 @@ async def connect(
         registry.put_zone(runtime, runtime.zone, intent)
         checkpoint("zone-connect.recorded")
         try:
-            await finish(registry, toolstack, splice, runtime, intent)
+            await finish_connect(registry, toolstack, splice, runtime, intent)
         except BaseException:
             # Clear the intent: the next call repeats the splice, or the splice ends with the zone.
             if runtime.zone.state is ZoneState.RUNNING:
@@ -44,7 +44,7 @@ async def connect(
             raise
 
 
-async def finish(
+async def finish_connect(
     registry: Registry, toolstack: Toolstack, splice: Splice, runtime: ZoneRuntime, intent: Intent
 ) -> None:
     """Do the steps after the record; the zone's lock is held."""

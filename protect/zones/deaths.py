@@ -24,9 +24,9 @@ from protect.zones.destroy import declare_end, quiesce
 
 log = logging.getLogger(__name__)
 
-_DRAIN = 0.5
+_DRAIN_SECONDS = 0.5
 """Seconds for reading the rest of a dead zone's channel."""
-_TOLD = 5.0
+_TOLD_SECONDS = 5.0
 """Seconds to wait for the toolstack's report of a domain's end, after the end of the channel."""
 
 
@@ -122,7 +122,7 @@ async def _drain(runtime: ZoneRuntime) -> None:
     A unix socket reports its end; a vchan ring does not, hence the bound.
     """
     try:
-        async with asyncio.timeout(_DRAIN):
+        async with asyncio.timeout(_DRAIN_SECONDS):
             for workload in list(runtime.workloads.values()):
                 if workload.exiting is not None:
                     await asyncio.wait([workload.exiting])
@@ -135,7 +135,7 @@ async def _drain(runtime: ZoneRuntime) -> None:
 async def _told(runtime: ZoneRuntime) -> None:
     """Wait for the toolstack's report of the domain's end."""
     try:
-        async with asyncio.timeout(_TOLD):
+        async with asyncio.timeout(_TOLD_SECONDS):
             await runtime.end.wait()
     except TimeoutError:
         log.warning("the end of a domain was not reported", extra=fields(zone=runtime.id))

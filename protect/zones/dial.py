@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 
 from daemonkit.faults import Exhausted, Fault, Missing
-from protect.agent.client import AgentClient
+from protect.agent.agent_client import AgentClient
 from protect.config import ZoneLimits
 from protect.model.lifetime import End
 from protect.state.daemon_lifetime import DaemonLifetime

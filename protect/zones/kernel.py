@@ -12,7 +12,7 @@ _CREATE = "create zone"
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
-def check(zone_id: str, kernel: DomainKernel) -> None:
+def check_kernel(zone_id: str, kernel: DomainKernel) -> None:
     """Check the files.  Missing.  Refused: not regular, or writable by others than root.  Blocks."""
     for path in (kernel.image, kernel.initramfs, kernel.addons):
         if path is not None:

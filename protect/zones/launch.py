@@ -25,7 +25,7 @@ from protect.workloads.devices.zone import ZoneDevices
 from protect.zones.admission import ZoneAdmission
 from protect.zones.deaths import ZoneDeaths
 from protect.zones.destroy import ZoneRemoval
-from protect.zones.events import ZoneLinks
+from protect.zones.link_events import ZoneLinks
 from protect.zones.recovery import mark
 from protect.zones.upkeep.clock import ZoneClocks
 

@@ -25,8 +25,8 @@ from protect.zones.deaths import ZoneDeaths
 from protect.zones.destroy import ZoneRemoval, find_domain
 from protect.zones.recovery.adopt_zone import ZoneAdoption
 from protect.zones.recovery.load_records import RecordedZone
+from protect.zones.recovery.orphans import Orphans
 from protect.zones.recovery.resync import Resync
-from protect.zones.recovery.strangers import Strangers
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Reconcile:
     toolstack: Toolstack
     lifetime: DaemonLifetime
     removal: ZoneRemoval
-    strangers: Strangers
+    orphans: Orphans
     cleanup: ZoneCleanup
     zone_adoption: ZoneAdoption
 
@@ -101,9 +101,9 @@ class Reconcile:
                 await self.zone_adoption.finish_connect(recorded)
             # The toolstack's deaths() reports a domain in SHUTDOWN.
 
-    async def adopt_stranger(self, uuid: UUID) -> ZoneRuntime:
+    async def adopt_orphan(self, uuid: UUID) -> ZoneRuntime:
         """Make a zone of a domain without a record; connect in the background, as after a start."""
-        runtime, domain = await self.strangers.adopt(uuid)
+        runtime, domain = await self.orphans.adopt(uuid)
         if domain.state is DomainState.PAUSED:  # perhaps never unpaused
             await self.toolstack.unpause(domain.id)
             domain = replace(domain, state=DomainState.RUNNING)

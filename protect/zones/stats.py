@@ -20,9 +20,9 @@ from protect.state.runtime import StatsQuery, WorkloadRuntime, ZoneRuntime
 
 log = logging.getLogger(__name__)
 
-QUIET_TIMEOUT = 0.5
+QUIET_SECONDS = 0.5
 """Seconds without any answer until missing answers are given up."""
-KEPT = 10.0
+KEPT_SECONDS = 10.0
 """Seconds for which the last answer of a zone replaces a late answer."""
 
 
@@ -92,7 +92,7 @@ def _log_failure(zone: ZoneRuntime, fault: BaseException) -> None:
 
 
 async def _some(asked: list[StatsQuery], longest: float) -> None:
-    """Wait for all answers, at most ``QUIET_TIMEOUT`` without any, or ``longest`` for a single query."""
+    """Wait for all answers, at most ``QUIET_SECONDS`` without any, or ``longest`` for a single query."""
     pending = {query.answer for query in asked if not query.answer.done()}
     if not pending:
         return
@@ -107,7 +107,7 @@ async def _some(asked: list[StatsQuery], longest: float) -> None:
         if not pending and not all_done.done():
             all_done.set_result(None)
 
-    quiet = QUIET_TIMEOUT if len(pending) > 1 else longest
+    quiet = QUIET_SECONDS if len(pending) > 1 else longest
     waited_for = list(pending)
     for answer in waited_for:
         answer.add_done_callback(answered)
@@ -126,4 +126,4 @@ def _answer(zone: ZoneRuntime, query: StatsQuery, kind: StatsKind) -> ZoneStats 
         log.warning("zone is late with its stats", extra=fields(zone=zone.id))
         query.overdue = True
     when, stats = zone.stats.last.get(kind, (-math.inf, None))
-    return stats if asyncio.get_running_loop().time() - when <= KEPT else None
+    return stats if asyncio.get_running_loop().time() - when <= KEPT_SECONDS else None

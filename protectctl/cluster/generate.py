@@ -18,12 +18,12 @@ from daemonkit.faults import Fault
 from daemonkit.rpc.client import channel
 from protectctl import show
 from protectctl.cluster import manifests
-from protectctl.errors import Command, CommandFailed
+from protectctl.command_errors import Command, CommandFailed
 from protectctl.usage.verbs import CRI_SOCKET, named
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc
 
-_TIMEOUT = 60.0
+_TIMEOUT_SECONDS = 60.0
 _APPLIED = (".json", ".yaml", ".yml")
 """What ``kubectl apply --filename DIR`` takes."""
 _DEFAULTS = GenerateOptions()
@@ -179,7 +179,7 @@ async def _platforms(options: argparse.Namespace) -> Sequence[NodePlatform]:
         return [platforms.of_config(options.config)]
     async with channel(options.cri_socket) as link:
         runtime = runtime_pb2_grpc.RuntimeServiceStub(link)
-        answer = await runtime.Status(cri.StatusRequest(verbose=True), timeout=_TIMEOUT)
+        answer = await runtime.Status(cri.StatusRequest(verbose=True), timeout=_TIMEOUT_SECONDS)
     found_one, unusable = platforms.of_status(answer.info)
     for name, cause in unusable.items():
         show.note(f"handler {name} is left out: {cause}")

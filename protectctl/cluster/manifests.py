@@ -14,7 +14,7 @@ from cluster.objects.manifests.document import ManifestError, Planner
 from cluster.objects.manifests.plans import DEFAULT_LABEL, Critical
 from cluster.objects.platforms import PLACEHOLDER, NodePlatform
 from protectctl import show
-from protectctl.errors import CheckFailed, CommandFailed
+from protectctl.command_errors import CheckFailed, CommandFailed
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:

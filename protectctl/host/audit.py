@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 
 from daemonkit.observe.audit import command
-from protectctl.errors import CheckFailed, Command
+from protectctl.command_errors import CheckFailed, Command
 from protectctl.usage.verbs import add_verb, verbs_of
 
 

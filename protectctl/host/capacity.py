@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from protectctl import daemons, show
-from protectctl.errors import CommandFailed
+from protectctl.command_errors import CommandFailed
 from protectctl.output import event
 from xenpod_proto.protect.v1 import reservations_pb2 as pb
 

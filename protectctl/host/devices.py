@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from daemonkit.rpc.client import channel
 from protectctl import daemons, find, selector, show
-from protectctl.errors import Command, CommandFailed
+from protectctl.command_errors import Command, CommandFailed
 from protectctl.output import structured
 from protectctl.selector import add_selector
 from protectctl.usage.verbs import ZONE, add_protectd_verb, verbs_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
-_TIMEOUT = 120.0
+_TIMEOUT_SECONDS = 120.0
 """Seconds.  A guest first has its own time to let the device go."""
 _DEVICE = "its name in [host.devices] of protectd.toml, or the path of a block device"
 
@@ -36,7 +36,7 @@ def add_arguments(noun: argparse.ArgumentParser) -> None:
 async def device_list(options: argparse.Namespace) -> None:
     async with channel(options.socket) as link:
         answer = await protect_pb2_grpc.DevicesStub(link).ListDevices(
-            pb.ListDevicesRequest(), timeout=_TIMEOUT
+            pb.ListDevicesRequest(), timeout=_TIMEOUT_SECONDS
         )
     chosen = options.selector.select(selector.DEVICE, answer.devices)
     answer = pb.ListDevicesResponse(devices=chosen)
@@ -55,7 +55,7 @@ async def device_attach(options: argparse.Namespace) -> None:
     async with channel(options.socket) as link:
         zone_id = await daemons.zone_id(protect_pb2_grpc.ZonesStub(link), options.id)
         request = pb.AttachDeviceRequest(zone_id=zone_id, device=options.device, readonly=options.readonly)
-        given = await protect_pb2_grpc.DevicesStub(link).AttachDevice(request, timeout=_TIMEOUT)
+        given = await protect_pb2_grpc.DevicesStub(link).AttachDevice(request, timeout=_TIMEOUT_SECONDS)
     if not structured(options.output, given, names=[given.name or given.place]) and given.disk:
         show.note(f"the zone has it as /dev/{given.disk}")
 
@@ -65,7 +65,7 @@ async def device_detach(options: argparse.Namespace) -> None:
     async with channel(options.socket) as link:
         zone_id = await daemons.zone_id(protect_pb2_grpc.ZonesStub(link), options.id)
         request = pb.DetachDeviceRequest(zone_id=zone_id, device=options.device, force=options.force)
-        answer = await protect_pb2_grpc.DevicesStub(link).DetachDevice(request, timeout=_TIMEOUT)
+        answer = await protect_pb2_grpc.DevicesStub(link).DetachDevice(request, timeout=_TIMEOUT_SECONDS)
     if not answer.confirmed:
         raise CommandFailed("the host has it back, but the zone has not confirmed that it is gone")
 

@@ -15,7 +15,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from protectctl import daemons, show
-from protectctl.errors import CheckFailed, Command, CommandFailed
+from protectctl.command_errors import CheckFailed, Command, CommandFailed
 from protectctl.output import as_dict, plain, structured
 from protectctl.usage.verbs import asks_cri, asks_protectd, named
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -23,13 +23,13 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2 as reservations
 
 if TYPE_CHECKING:
+    from hostsetup.doctor.doctor_settings import DoctorSettings
     from hostsetup.doctor.machine import CheckedMachine, CheckResult
-    from hostsetup.doctor.settings import DoctorSettings
-    from protect.model.capacity.host import HostNotice
+    from protect.model.capacity.host_resources import HostNotice
 
-_TIMEOUT = 10.0
+_TIMEOUT_SECONDS = 10.0
 _CONSOLE_LINES = 500
-_CONSOLES = 256
+_MOST_CONSOLES = 256
 _MARKS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "unknown": "unknown"}
 
 
@@ -55,7 +55,7 @@ async def doctor(options: argparse.Namespace) -> None:
 
     machine = CheckedMachine()
     settings = await _settings(options, machine)
-    results = await asyncio.to_thread(checks.run, machine, settings)
+    results = await asyncio.to_thread(checks.run_checks, machine, settings)
     if options.bundle:
         await _write_bundle(options, machine, settings, results)
     _show(options, results)
@@ -68,7 +68,7 @@ async def _settings(options: argparse.Namespace, machine: CheckedMachine) -> Doc
     from daemonkit import config
     from daemonkit.faults import Fault
     from hostsetup.doctor import checks
-    from hostsetup.doctor.settings import CriFolders, DoctorSettings
+    from hostsetup.doctor.doctor_settings import CriFolders, DoctorSettings
     from protect.config import ProtectdConfig
 
     found = DoctorSettings(
@@ -92,11 +92,11 @@ async def _settings(options: argparse.Namespace, machine: CheckedMachine) -> Doc
 
 async def _notices(options: argparse.Namespace) -> Sequence[HostNotice] | None:
     """protectd's own preflight; None: protectd does not answer."""
-    from protect.model.capacity.host import HostNotice
+    from protect.model.capacity.host_resources import HostNotice
 
     try:
         async with daemons.host(options) as service:
-            info = await service.Info(pb.InfoRequest(), timeout=_TIMEOUT)
+            info = await service.Info(pb.InfoRequest(), timeout=_TIMEOUT_SECONDS)
     except grpc.aio.AioRpcError:
         return None  # another check reports the missing answer
     return [HostNotice(one.setting, one.place, one.value, one.wanted, one.effect) for one in info.preflight]
@@ -133,7 +133,7 @@ async def _write_bundle(
 
     def write() -> list[str]:
         parts = [("doctor.json", found), *state, *bundle.collect(machine, settings)]
-        return bundle.write(options.bundle, iter(parts))
+        return bundle.write_bundle(options.bundle, iter(parts))
 
     try:
         missing = await asyncio.to_thread(write)
@@ -153,25 +153,29 @@ async def _state(options: argparse.Namespace) -> AsyncIterator[tuple[str, bytes 
         daemons.reservations(options) as reserving,
         daemons.runtime(options) as runtime,
     ):
-        yield await _part("host", host.Info(pb.InfoRequest(), timeout=_TIMEOUT))
-        yield await _part("zones", zones.ListZones(pb.ListZonesRequest(), timeout=_TIMEOUT))
-        yield await _part("strangers", zones.ListStrangers(pb.ListStrangersRequest(), timeout=_TIMEOUT))
-        yield await _part("statistics", zones.ZoneStats(pb.ZoneStatsRequest(), timeout=_TIMEOUT))
-        yield await _part("workloads", workloads.ListWorkloads(pb.ListWorkloadsRequest(), timeout=_TIMEOUT))
-        listing = reserving.ListReservations(reservations.ListReservationsRequest(), timeout=_TIMEOUT)
+        yield await _part("host", host.Info(pb.InfoRequest(), timeout=_TIMEOUT_SECONDS))
+        yield await _part("zones", zones.ListZones(pb.ListZonesRequest(), timeout=_TIMEOUT_SECONDS))
+        yield await _part(
+            "strangers", zones.ListStrangers(pb.ListStrangersRequest(), timeout=_TIMEOUT_SECONDS)
+        )
+        yield await _part("statistics", zones.ZoneStats(pb.ZoneStatsRequest(), timeout=_TIMEOUT_SECONDS))
+        yield await _part(
+            "workloads", workloads.ListWorkloads(pb.ListWorkloadsRequest(), timeout=_TIMEOUT_SECONDS)
+        )
+        listing = reserving.ListReservations(reservations.ListReservationsRequest(), timeout=_TIMEOUT_SECONDS)
         yield await _part("reservations", listing)
-        status = runtime.Status(cri.StatusRequest(verbose=True), timeout=_TIMEOUT)
+        status = runtime.Status(cri.StatusRequest(verbose=True), timeout=_TIMEOUT_SECONDS)
         yield await _part("cri-status", status, bundle.of_status)
-        metrics = runtime.ListPodSandboxMetrics(cri.ListPodSandboxMetricsRequest(), timeout=_TIMEOUT)
+        metrics = runtime.ListPodSandboxMetrics(cri.ListPodSandboxMetricsRequest(), timeout=_TIMEOUT_SECONDS)
         yield await _part("metrics", metrics)
         try:
             listed = await daemons.zone_list(zones)
         except grpc.aio.AioRpcError:
             return  # already reported for "zones"
-        for zone in listed[:_CONSOLES]:
+        for zone in listed[:_MOST_CONSOLES]:
             request = pb.ZoneConsoleRequest(id=zone.id, lines=_CONSOLE_LINES)
             try:
-                pieces = [piece.data async for piece in zones.ZoneConsole(request, timeout=_TIMEOUT)]
+                pieces = [piece.data async for piece in zones.ZoneConsole(request, timeout=_TIMEOUT_SECONDS)]
                 yield f"consoles/{zone.id}", b"".join(pieces)
             except grpc.aio.AioRpcError as error:
                 yield f"consoles/{zone.id}", str(error.details())

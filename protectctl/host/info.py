@@ -18,7 +18,7 @@ from xenpod_proto.cri.v1 import runtime_pb2_grpc as cri_grpc
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
-_TIMEOUT = 60.0
+_TIMEOUT_SECONDS = 60.0
 
 Handlers = Mapping[str, Mapping[str, Any]]
 """The entry ``handlers`` of a verbose CRI Status: the details of each handler, by name."""
@@ -28,7 +28,7 @@ async def host(options: argparse.Namespace) -> None:
     """Show the host.  If xenpod-cri does not answer, its handlers are left out."""
     async with channel(options.socket) as link:
         stub = protect_pb2_grpc.HostStub(link)
-        answer = await stub.Info(pb.InfoRequest(), timeout=_TIMEOUT)
+        answer = await stub.Info(pb.InfoRequest(), timeout=_TIMEOUT_SECONDS)
     handlers = await _handlers(options)
     document = as_dict(answer) | {"handlers": handlers}
     if not structured(options.output, document, names=[platform.node()]):
@@ -40,7 +40,7 @@ async def _handlers(options: argparse.Namespace) -> Handlers | None:
     try:
         async with channel(options.cri_socket) as link:
             stub = cri_grpc.RuntimeServiceStub(link)
-            reply = await stub.Status(cri.StatusRequest(verbose=True), timeout=_TIMEOUT)
+            reply = await stub.Status(cri.StatusRequest(verbose=True), timeout=_TIMEOUT_SECONDS)
         found: Handlers = json.loads(reply.info.get("handlers", "{}"))
     except grpc.aio.AioRpcError as error:
         show.note(f"xenpod-cri does not tell its handlers: {error.details()}")

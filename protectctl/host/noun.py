@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from protectctl.errors import Command
+from protectctl.command_errors import Command
 from protectctl.host import capacity, console, info, overhead
 from protectctl.usage.values import count
 from protectctl.usage.verbs import Verbs, add_verb, asks_cri, asks_protectd, named

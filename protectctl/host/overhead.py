@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protectctl import daemons, show
-from protectctl.daemons import TIMEOUT
-from protectctl.errors import CommandFailed
+from protectctl.command_errors import CommandFailed
+from protectctl.daemons import TIMEOUT_SECONDS
 from protectctl.output import structured
 from protectctl.usage.values import memory, positive, seconds
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -32,8 +32,8 @@ _MIB = 1 << 20
 _MARGIN = 0.1
 """Margin, as a part of the sum, for kernel memory of containers that is charged to no container."""
 _STEP_MIB, _STEP_MILLI = 4, 5
-_BOOT = 300.0
-_PATIENCE, _PAUSE = 30.0, 0.5
+_BOOT_SECONDS = 300.0
+_PATIENCE_SECONDS, _PAUSE_SECONDS = 30.0, 0.5
 """Time limit for the zones' figures, and the pause between two attempts, in seconds."""
 _PSS = re.compile(r"^Pss:\s+(\d+) kB", re.MULTILINE)
 _RSS = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
@@ -90,7 +90,7 @@ async def overhead(options: argparse.Namespace) -> None:
                     resources=pb.ZoneResources(memory_bytes=options.memory),
                 )
                 undo.push_async_callback(_destroy, zones, request.id)
-                made.append(await zones.CreateZone(request, timeout=_BOOT))
+                made.append(await zones.CreateZone(request, timeout=_BOOT_SECONDS))
             first = await _stats(zones, made)
             await asyncio.sleep(options.idle)
             last = await _stats(zones, made)
@@ -132,7 +132,7 @@ def measured(
 
 
 async def _destroy(zones: protect_pb2_grpc.ZonesAsyncStub, zone_id: str) -> None:
-    await zones.DestroyZone(pb.DestroyZoneRequest(id=zone_id), timeout=TIMEOUT)
+    await zones.DestroyZone(pb.DestroyZoneRequest(id=zone_id), timeout=TIMEOUT_SECONDS)
 
 
 async def _stats(zones: protect_pb2_grpc.ZonesAsyncStub, made: list[pb.Zone]) -> dict[str, pb.ZoneStatsRow]:
@@ -140,20 +140,20 @@ async def _stats(zones: protect_pb2_grpc.ZonesAsyncStub, made: list[pb.Zone]) ->
     ids = [zone.id for zone in made]
     rows: dict[str, pb.ZoneStatsRow] = {}
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_PATIENCE_SECONDS):
             while True:
-                answer = await zones.ZoneStats(pb.ZoneStatsRequest(ids=ids), timeout=TIMEOUT)
+                answer = await zones.ZoneStats(pb.ZoneStatsRequest(ids=ids), timeout=TIMEOUT_SECONDS)
                 rows = {row.zone_id: row for row in answer.rows}
                 if rows.keys() == set(ids):
                     return rows
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_PAUSE_SECONDS)
     except TimeoutError:
         silent = ", ".join(sorted(set(ids) - rows.keys()))
         raise CommandFailed(f"zones do not say what they use: {silent}") from None
 
 
 async def _use(protectd: Path, host: protect_pb2_grpc.HostAsyncStub) -> HostUse:
-    info = await host.Info(pb.InfoRequest(), timeout=TIMEOUT)
+    info = await host.Info(pb.InfoRequest(), timeout=TIMEOUT_SECONDS)
     rss = await asyncio.to_thread(_resident, _peer(protectd))
     return HostUse(info.memory.reserved_bytes, rss, await asyncio.to_thread(_processes))
 

@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 
 from protectctl import daemons, find, selector, show
-from protectctl.errors import Command, CommandFailed
+from protectctl.command_errors import Command, CommandFailed
 from protectctl.output import structured
 from protectctl.usage.verbs import ID, add_protectd_verb, verbs_of
 from xenpod_proto.protect.v1 import reservations_pb2 as pb
 from xenpod_proto.protect.v1 import reservations_pb2_grpc
 
-_TIMEOUT = 60.0
+_TIMEOUT_SECONDS = 60.0
 _UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 
 
@@ -36,7 +36,7 @@ def add_arguments(noun: argparse.ArgumentParser) -> None:
 
 async def reservation_list(options: argparse.Namespace) -> None:
     async with daemons.reservations(options) as service:
-        answer = await service.ListReservations(pb.ListReservationsRequest(), timeout=_TIMEOUT)
+        answer = await service.ListReservations(pb.ListReservationsRequest(), timeout=_TIMEOUT_SECONDS)
     chosen = options.selector.select(selector.RESERVATION, answer.reservations)
     answer = pb.ListReservationsResponse(reservations=chosen)
     if structured(options.output, answer, names=(one.id for one in answer.reservations)):
@@ -63,14 +63,14 @@ async def reservation_make(options: argparse.Namespace) -> None:
         id=options.id, memory_bytes=size(options.memory), vcpus=options.vcpus, pod_uids=options.pod
     )
     async with daemons.reservations(options) as service:
-        await service.MakeReservation(request, timeout=_TIMEOUT)
+        await service.MakeReservation(request, timeout=_TIMEOUT_SECONDS)
 
 
 async def reservation_bind(options: argparse.Namespace) -> None:
     async with daemons.reservations(options) as service:
         reservation_id = await _find(service, options.id)
         request = pb.BindReservationRequest(id=reservation_id, pod_uid=options.pod)
-        await service.BindReservation(request, timeout=_TIMEOUT)
+        await service.BindReservation(request, timeout=_TIMEOUT_SECONDS)
 
 
 async def reservation_release(options: argparse.Namespace) -> None:
@@ -78,11 +78,11 @@ async def reservation_release(options: argparse.Namespace) -> None:
     async with daemons.reservations(options) as service:
         for reservation_id in [await _find(service, text) for text in options.ids]:
             request = pb.ReleaseReservationRequest(id=reservation_id)
-            await service.ReleaseReservation(request, timeout=_TIMEOUT)
+            await service.ReleaseReservation(request, timeout=_TIMEOUT_SECONDS)
 
 
 async def _find(service: reservations_pb2_grpc.ReservationsAsyncStub, text: str) -> str:
-    answer = await service.ListReservations(pb.ListReservationsRequest(), timeout=_TIMEOUT)
+    answer = await service.ListReservations(pb.ListReservationsRequest(), timeout=_TIMEOUT_SECONDS)
     return find.one_of([one.id for one in answer.reservations], text, "reservation")
 
 

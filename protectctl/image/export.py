@@ -13,7 +13,7 @@ from collections.abc import AsyncIterable, Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from protectctl.errors import CommandFailed
+from protectctl.command_errors import CommandFailed
 from protectctl.show import note
 from xenpod_proto.images.v1 import images_pb2 as pb
 
@@ -35,7 +35,7 @@ class LayoutWriter(Protocol):
         """Finish: all files are complete."""
 
 
-async def write(events: AsyncIterable[pb.ExportEvent], path: str, directory: bool) -> None:
+async def write_export(events: AsyncIterable[pb.ExportEvent], path: str, directory: bool) -> None:
     """Write an export to a path, or as an archive to standard output; CommandFailed: writing failed.
 
     Nothing appears at the path until the export is complete; an existing archive is replaced.

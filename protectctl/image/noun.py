@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Mapping
 
-from protectctl.errors import Command
+from protectctl.command_errors import Command
 from protectctl.image import commands
 from protectctl.output import FORMATS
 from protectctl.usage.verbs import Verbs, add_verb, asks_cri, verbs_of

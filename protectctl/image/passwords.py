@@ -6,15 +6,15 @@ import getpass
 import sys
 import warnings
 
-from protectctl.errors import CommandFailed
+from protectctl.command_errors import CommandFailed
 
-_MOST = 1 << 16
+_MOST_BYTES = 1 << 16
 
 
-def read(prompt: str) -> str:
+def read_password(prompt: str) -> str:
     """Read a password of one line.  CommandFailed: no input, or the terminal would echo the password."""
     if not sys.stdin.isatty():
-        return sys.stdin.readline(_MOST).rstrip("\r\n")
+        return sys.stdin.readline(_MOST_BYTES).rstrip("\r\n")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", getpass.GetPassWarning)

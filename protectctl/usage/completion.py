@@ -13,14 +13,14 @@ import grpc.aio
 from argcomplete.completers import BaseCompleter
 
 from daemonkit.rpc.client import channel
-from protectctl.errors import Command
+from protectctl.command_errors import Command
 from protectctl.usage.verbs import named
 from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc, reservations_pb2, reservations_pb2_grpc
 
 SHELLS = ("bash", "zsh", "fish")
-_TIMEOUT = 2.0
+_TIMEOUT_SECONDS = 2.0
 """Seconds; a user waits no longer for a word."""
 
 Ask = Callable[[argparse.Namespace], Awaitable[Sequence[str]]]
@@ -88,21 +88,23 @@ def _asks(command: str, dest: str) -> Ask | None:
 
 async def _zones(options: argparse.Namespace) -> Sequence[str]:
     async with channel(options.socket) as link:
-        answer = await protect_pb2_grpc.ZonesStub(link).ListZones(pb.ListZonesRequest(), timeout=_TIMEOUT)
+        answer = await protect_pb2_grpc.ZonesStub(link).ListZones(
+            pb.ListZonesRequest(), timeout=_TIMEOUT_SECONDS
+        )
     return [word for zone in answer.zones for word in (zone.id, zone.name) if word]
 
 
 async def _workloads(options: argparse.Namespace) -> Sequence[str]:
     async with channel(options.socket) as link:
         stub = protect_pb2_grpc.WorkloadsStub(link)
-        answer = await stub.ListWorkloads(pb.ListWorkloadsRequest(), timeout=_TIMEOUT)
+        answer = await stub.ListWorkloads(pb.ListWorkloadsRequest(), timeout=_TIMEOUT_SECONDS)
     return [one.id for one in answer.workloads]
 
 
 async def _devices(options: argparse.Namespace) -> Sequence[str]:
     async with channel(options.socket) as link:
         stub = protect_pb2_grpc.DevicesStub(link)
-        answer = await stub.ListDevices(pb.ListDevicesRequest(), timeout=_TIMEOUT)
+        answer = await stub.ListDevices(pb.ListDevicesRequest(), timeout=_TIMEOUT_SECONDS)
     return [one.name or one.place for one in answer.devices]
 
 
@@ -110,13 +112,15 @@ async def _reservations(options: argparse.Namespace) -> Sequence[str]:
     async with channel(options.socket) as link:
         stub = reservations_pb2_grpc.ReservationsStub(link)
         request = reservations_pb2.ListReservationsRequest()
-        answer = await stub.ListReservations(request, timeout=_TIMEOUT)
+        answer = await stub.ListReservations(request, timeout=_TIMEOUT_SECONDS)
     return [one.id for one in answer.reservations]
 
 
 async def _images(options: argparse.Namespace) -> Sequence[str]:
     async with channel(options.cri_socket) as link:
-        answer = await images_pb2_grpc.ImagesStub(link).List(images_pb2.ListRequest(), timeout=_TIMEOUT)
+        answer = await images_pb2_grpc.ImagesStub(link).List(
+            images_pb2.ListRequest(), timeout=_TIMEOUT_SECONDS
+        )
     return [name for one in answer.images for name in (*one.tags, *one.digests)]
 
 

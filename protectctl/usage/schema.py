@@ -14,7 +14,7 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from protectctl.errors import Command, CommandFailed
+from protectctl.command_errors import Command, CommandFailed
 from protectctl.usage.verbs import named
 from xenpod_proto.images.v1 import images_pb2 as images
 from xenpod_proto.protect.v1 import protect_pb2 as pb

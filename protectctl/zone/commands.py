@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import grpc.aio
 
 from protectctl import daemons, selector, show
-from protectctl.daemons import TIMEOUT
+from protectctl.daemons import TIMEOUT_SECONDS
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -17,8 +17,8 @@ from xenpod_proto.protect.v1 import protect_pb2_grpc
 async def zone_list(options: argparse.Namespace) -> None:
     async with daemons.zones(options) as zones:
         if options.strangers:
-            strangers = await zones.ListStrangers(pb.ListStrangersRequest(), timeout=TIMEOUT)
-            return show.strangers(strangers, options.output)
+            orphans = await zones.ListStrangers(pb.ListStrangersRequest(), timeout=TIMEOUT_SECONDS)
+            return show.orphans(orphans, options.output)
         listed = options.selector.select(selector.ZONE, await daemons.zone_list(zones))
     show.zones(pb.ListZonesResponse(zones=listed), options.output)
 
@@ -27,13 +27,13 @@ async def zone_inspect(options: argparse.Namespace) -> None:
     """Show a zone, with its agent's report if the agent answers."""
     async with daemons.zones(options) as zones:
         zone_id = await daemons.zone_id(zones, options.id)
-        zone = await zones.GetZone(pb.GetZoneRequest(id=zone_id), timeout=TIMEOUT)
+        zone = await zones.GetZone(pb.GetZoneRequest(id=zone_id), timeout=TIMEOUT_SECONDS)
         facts: pb.ZoneFactsResponse | None = None
         stats: pb.ZoneStatsResponse | None = None
         if zone.state == pb.ZONE_STATE_RUNNING and not zone.paused:
             try:
-                facts = await zones.ZoneFacts(pb.ZoneFactsRequest(id=zone_id), timeout=TIMEOUT)
-                stats = await zones.ZoneStats(pb.ZoneStatsRequest(ids=[zone_id]), timeout=TIMEOUT)
+                facts = await zones.ZoneFacts(pb.ZoneFactsRequest(id=zone_id), timeout=TIMEOUT_SECONDS)
+                stats = await zones.ZoneStats(pb.ZoneStatsRequest(ids=[zone_id]), timeout=TIMEOUT_SECONDS)
             except grpc.aio.AioRpcError as error:
                 show.note(f"the zone's agent does not answer: {error.details()}")
         show.zone(zone, facts, stats, options.output)
@@ -45,7 +45,7 @@ async def zone_console(options: argparse.Namespace) -> None:
         zone_id = await daemons.zone_id(zones, options.id)
         request = pb.ZoneConsoleRequest(id=zone_id, lines=options.lines, follow=options.follow)
         shown = show.ConsoleText()
-        async for piece in zones.ZoneConsole(request, timeout=None if options.follow else TIMEOUT):
+        async for piece in zones.ZoneConsole(request, timeout=None if options.follow else TIMEOUT_SECONDS):
             shown.write(piece.data)
         shown.end()
 
@@ -53,19 +53,19 @@ async def zone_console(options: argparse.Namespace) -> None:
 async def zone_destroy(options: argparse.Namespace) -> None:
     async with _chosen(options) as (zones, ids):
         for zone_id in ids:
-            await zones.DestroyZone(pb.DestroyZoneRequest(id=zone_id), timeout=TIMEOUT)
+            await zones.DestroyZone(pb.DestroyZoneRequest(id=zone_id), timeout=TIMEOUT_SECONDS)
 
 
 async def zone_pause(options: argparse.Namespace) -> None:
     async with _chosen(options) as (zones, ids):
         for zone_id in ids:
-            await zones.PauseZone(pb.PauseZoneRequest(id=zone_id), timeout=TIMEOUT)
+            await zones.PauseZone(pb.PauseZoneRequest(id=zone_id), timeout=TIMEOUT_SECONDS)
 
 
 async def zone_resume(options: argparse.Namespace) -> None:
     async with _chosen(options) as (zones, ids):
         for zone_id in ids:
-            await zones.ResumeZone(pb.ResumeZoneRequest(id=zone_id), timeout=TIMEOUT)
+            await zones.ResumeZone(pb.ResumeZoneRequest(id=zone_id), timeout=TIMEOUT_SECONDS)
 
 
 @asynccontextmanager

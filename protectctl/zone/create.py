@@ -10,7 +10,7 @@ from protectctl.output import structured
 from protectctl.usage.values import memory, positive
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-_TIMEOUT = 3600.0
+_TIMEOUT_SECONDS = 3600.0
 """protectd ends a boot after ``timeouts.boot``."""
 _MODES = {"pv": pb.ZONE_MODE_PV, "pvh": pb.ZONE_MODE_PVH, "auto": pb.ZONE_MODE_AUTO}
 
@@ -32,7 +32,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--pod", default="", metavar="UID", help=text)
 
 
-async def create(options: argparse.Namespace) -> None:
+async def create_zone(options: argparse.Namespace) -> None:
     """Create a zone without network; shows its id after the boot."""
     request = pb.CreateZoneRequest(
         id=options.id or secrets.token_hex(6),
@@ -48,6 +48,6 @@ async def create(options: argparse.Namespace) -> None:
     if options.scratch is not None:
         request.scratch_bytes = options.scratch
     async with daemons.zones(options) as zones:
-        made = await zones.CreateZone(request, timeout=_TIMEOUT)
+        made = await zones.CreateZone(request, timeout=_TIMEOUT_SECONDS)
     if not structured(options.output, made, names=[made.id]):
         structured("name", names=[made.id])

@@ -16,11 +16,11 @@ import tty
 from collections.abc import AsyncIterator, Iterator
 
 from protectctl import daemons, find
-from protectctl.errors import CommandEnded, CommandFailed
+from protectctl.command_errors import CommandEnded, CommandFailed
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_CHUNK = 1 << 15
+_CHUNK_BYTES = 1 << 15
 
 
 def add_arguments(verb: argparse.ArgumentParser, id_help: str) -> None:
@@ -110,7 +110,7 @@ async def _input(start: pb.ExecStart) -> AsyncIterator[pb.ExecInput]:
 def _read_input(loop: asyncio.AbstractEventLoop, inputs: asyncio.Queue[pb.ExecInput]) -> None:
     """In a thread of its own, since standard input may be a file, a pipe or a terminal."""
     try:
-        while data := os.read(0, _CHUNK):
+        while data := os.read(0, _CHUNK_BYTES):
             asyncio.run_coroutine_threadsafe(inputs.put(pb.ExecInput(stdin=data)), loop).result()
         asyncio.run_coroutine_threadsafe(inputs.put(pb.ExecInput(stdin_eof=True)), loop).result()
     except (RuntimeError, asyncio.CancelledError):

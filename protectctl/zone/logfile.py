@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-_LINE_LIMIT = 1 << 20
+_LINE_BYTES = 1 << 20
 """Maximum bytes of a line of a log; CRI cuts lines at 16 KiB and marks the cut ("P")."""
 
 
@@ -49,9 +49,9 @@ class LogReader:
 
     def _rest(self) -> Iterator[LogLine]:
         assert self._file is not None
-        while piece := self._file.readline(_LINE_LIMIT):
+        while piece := self._file.readline(_LINE_BYTES):
             self._begun += piece
-            if not piece.endswith(b"\n") and len(self._begun) < _LINE_LIMIT:
+            if not piece.endswith(b"\n") and len(self._begun) < _LINE_BYTES:
                 return  # its end is not written yet
             text, self._begun = self._begun, b""
             if (line := self._line(text)) is not None:

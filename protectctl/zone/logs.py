@@ -18,8 +18,8 @@ from pathlib import Path
 from daemonkit.host import inotify
 from daemonkit.tasks import race
 from protectctl import daemons, find
-from protectctl.daemons import TIMEOUT
-from protectctl.errors import CommandFailed
+from protectctl.command_errors import CommandFailed
+from protectctl.daemons import TIMEOUT_SECONDS
 from protectctl.output import plain
 from protectctl.usage.values import count
 from protectctl.zone.logfile import LogLine, LogReader
@@ -69,10 +69,10 @@ async def _paths(options: argparse.Namespace, zone_id: str) -> Sequence[tuple[st
     async with daemons.runtime(options) as runtime:
         filtered = cri.ContainerFilter(pod_sandbox_id=zone_id)
         request = cri.ListContainersRequest(filter=filtered)
-        for one in (await runtime.ListContainers(request, timeout=TIMEOUT)).containers:
+        for one in (await runtime.ListContainers(request, timeout=TIMEOUT_SECONDS)).containers:
             names[one.id] = one.metadata.name
             asked = cri.ContainerStatusRequest(container_id=one.id)
-            path = (await runtime.ContainerStatus(asked, timeout=TIMEOUT)).status.log_path
+            path = (await runtime.ContainerStatus(asked, timeout=TIMEOUT_SECONDS)).status.log_path
             if path:
                 paths[one.id] = Path(path)
     if options.workload:

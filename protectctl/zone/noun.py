@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from protectctl.errors import Command
+from protectctl.command_errors import Command
 from protectctl.selector import ZONE as FIELDS
 from protectctl.selector import add_selector
 from protectctl.usage.values import count
 from protectctl.usage.verbs import ZONE, Verbs, add_protectd_verb, asks_cri, verbs_of
-from protectctl.zone import commands, create, events, execute, logs, lost, resize, top
+from protectctl.zone import commands, create, execute, logs, lost, resize, show_events, top
 
 
 def add_arguments(noun: argparse.ArgumentParser) -> None:
@@ -85,8 +85,8 @@ COMMANDS: Mapping[str, Command] = {
     "zone list": commands.zone_list,
     "zone inspect": commands.zone_inspect,
     "zone top": top.top,
-    "zone events": events.events,
-    "zone create": create.create,
+    "zone events": show_events.events,
+    "zone create": create.create_zone,
     "zone resize": resize.resize,
     "zone destroy": commands.zone_destroy,
     "zone pause": commands.zone_pause,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 
 from protectctl import daemons, show
-from protectctl.errors import CommandFailed
+from protectctl.command_errors import CommandFailed
 from protectctl.usage.values import memory, positive
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-_TIMEOUT = 120.0
+_TIMEOUT_SECONDS = 120.0
 _POLICIES = {"static": pb.MEMORY_POLICY_STATIC, "dynamic": pb.MEMORY_POLICY_DYNAMIC}
 
 
@@ -37,7 +37,7 @@ async def resize(options: argparse.Namespace) -> None:
     async with daemons.zones(options) as zones:
         zone_id = await daemons.zone_id(zones, options.id)
         request = pb.ResizeZoneRequest(id=zone_id, resources=resources)
-        answer = await zones.ResizeZone(request, timeout=_TIMEOUT)
+        answer = await zones.ResizeZone(request, timeout=_TIMEOUT_SECONDS)
     if answer.not_done:
         raise CommandFailed(f"zone {zone_id} stays as it was: {'; '.join(answer.not_done)}")
     show.zone(answer.zone, None, None, options.output)

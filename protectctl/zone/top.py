@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from protectctl import daemons, find, selector, show
-from protectctl.daemons import TIMEOUT
+from protectctl.daemons import TIMEOUT_SECONDS
 from protectctl.output import structured
 from protectctl.usage.values import positive, seconds
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -90,7 +90,7 @@ Rows = Mapping[str, pb.ZoneStatsRow]
 
 
 async def _read(zones: protect_pb2_grpc.ZonesAsyncStub, wanted: Sequence[str]) -> Rows:
-    answer = await zones.ZoneStats(pb.ZoneStatsRequest(ids=wanted), timeout=TIMEOUT)
+    answer = await zones.ZoneStats(pb.ZoneStatsRequest(ids=wanted), timeout=TIMEOUT_SECONDS)
     return {row.zone_id: row for row in answer.rows}
 
 

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping
 
 from protectctl import daemons, find, selector, show
-from protectctl.daemons import TIMEOUT
-from protectctl.errors import Command
+from protectctl.command_errors import Command
+from protectctl.daemons import TIMEOUT_SECONDS
 from protectctl.usage.verbs import ID, add_protectd_verb, verbs_of
 from protectctl.zone import execute
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -37,7 +37,7 @@ async def workload_inspect(options: argparse.Namespace) -> None:
     async with daemons.workloads(options) as workloads:
         known = [one.id for one in await daemons.workload_list(workloads)]
         workload_id = find.one_of(known, options.id, "workload")
-        workload = await workloads.GetWorkload(pb.GetWorkloadRequest(id=workload_id), timeout=TIMEOUT)
+        workload = await workloads.GetWorkload(pb.GetWorkloadRequest(id=workload_id), timeout=TIMEOUT_SECONDS)
         show.workload(workload, options.output)
 
 

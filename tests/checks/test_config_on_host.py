@@ -66,7 +66,7 @@ async def test_protectd(folder: Path, text: str, key: str, cause: str) -> None:
     path = folder / "protectd.toml"
     path.write_text(f"state_dir = '{folder}/state'\nrun_dir = '{folder}/run'\n{text.format(folder)}\n")
     with pytest.raises(Invalid) as caught, about(path):
-        await protect.__main__.serve(load_config(ProtectdConfig, path), asyncio.Event())
+        await protect.__main__.serve_zones(load_config(ProtectdConfig, path), asyncio.Event())
     assert str(caught.value).startswith(f"read configuration {path}: key '{key}': ")
     assert cause in str(caught.value)
     assert not (folder / "state").exists()

@@ -197,7 +197,7 @@ async def test_an_empty_dir_in_memory(stage: SuiteStage, tmp_path: Path) -> None
         part.mkdir(parents=True)
         (volume / "sub/dir").mkdir(parents=True)
         tree = host.clone(volume / "sub/dir", recursive=False)
-        host.attach(tree, part)
+        host.attach_tree(tree, part)
         os.close(tree)
         try:
             async with stage.pod("memory") as pod:

@@ -103,7 +103,7 @@ async def test_mounts_below_a_following_volume_are_seen(
     guest = await boot(stage, area, images)
     tree = mounts.clone(source, recursive=False)
     mounts.change(tree, propagation=mounts.MS_SHARED, recursive=False)
-    mounts.attach(tree, source)
+    mounts.attach_tree(tree, source)
     os.close(tree)
     try:
         show(area, source, "0", propagation=mounts.MS_SLAVE)

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 Watch = Callable[[], AbstractAsyncContextManager[asyncio.Event]]
 """An event that is set at every change of a backend, and once at first."""
 
-_PAUSES = (0.05, 0.1, 0.4, 2.0, 30.0)
+_PAUSE_SECONDS = (0.05, 0.1, 0.4, 2.0, 30.0)
 """Seconds between looks after a change.  xenstore reports the change before the threads begin, and nothing
 reports their beginning.
 
@@ -160,11 +160,11 @@ class BackendRates:
                 while True:
                     changed.clear()
                     await self._look_or_log()
-                    await asyncio.sleep(_PAUSES[0])  # at most one look in this time
+                    await asyncio.sleep(_PAUSE_SECONDS[0])  # at most one look in this time
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(_PAUSES[looks]):
+                        async with asyncio.timeout(_PAUSE_SECONDS[looks]):
                             await changed.wait()
-                    looks = 0 if changed.is_set() else min(looks + 1, len(_PAUSES) - 1)
+                    looks = 0 if changed.is_set() else min(looks + 1, len(_PAUSE_SECONDS) - 1)
         except OSError as error:
             log.critical("rates of disks are not held for disks that are connected from now on: %s", error)
 

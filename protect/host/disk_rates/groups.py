@@ -22,7 +22,7 @@ from protect.model.domain.shares import DiskRates
 log = logging.getLogger(__name__)
 
 _NAME = "xenpod-disks"
-_PATIENCE = 2.0
+_PATIENCE_SECONDS = 2.0
 """Seconds within which the threads of a deleted domain have ended."""
 
 
@@ -86,7 +86,7 @@ class DiskGroups:
         """Remove a group after its threads' ends; a group that stays is logged."""
         if self._base is None:
             return
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
                 self.group(name).rmdir()

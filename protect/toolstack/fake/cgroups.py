@@ -20,10 +20,10 @@ from daemonkit.faults import Broken, Unsupported
 from protect.host.disk_rates.throttle import can_throttle, lift, throttle
 from protect.model.domain.shares import CpuShares, DiskRates
 from protect.model.toolstack import DomainSpec
-from protect.toolstack.fake.hierarchies import Hierarchy, read, write
+from protect.toolstack.fake.hierarchies import Hierarchy, read_control, write_control
 from protect.toolstack.fake.resizing import limits
 from protect.toolstack.fake.resizing.limits import CgroupLimits
-from protect.toolstack.process import PidfdProcess
+from protect.toolstack.pidfd_process import PidfdProcess
 
 _REMOVAL_SECONDS = 10.0
 """Seconds within which killed processes must be gone."""
@@ -80,7 +80,7 @@ class Cgroups:
     def can_throttle(self) -> bool:
         """Whether this kernel can enforce disk rates."""
         return any(
-            "blkio" in one.controllers or "io" in read(one.base / "cgroup.controllers").split()
+            "blkio" in one.controllers or "io" in read_control(one.base / "cgroup.controllers").split()
             for one in self._hierarchies
         )
 
@@ -98,11 +98,11 @@ class Cgroups:
                 "pause domain", domain, "this host has no freezer cgroup", "mount it, or cgroup v2"
             )
         for switch in switches:
-            write(switch, _FREEZER[switch.name][frozen])
+            write_control(switch, _FREEZER[switch.name][frozen])
 
     def frozen(self, domain: str) -> bool:
         """Whether the domain is frozen."""
-        return any(read(path).strip() in _FROZEN for path in self._freezers(domain))
+        return any(read_control(path).strip() in _FROZEN for path in self._freezers(domain))
 
     def _freezers(self, domain: str) -> Iterator[Path]:
         """The existing v1 or v2 files with the freezer's state."""
@@ -124,11 +124,11 @@ class Cgroups:
         for hierarchy in self._hierarchies:
             group = hierarchy.base / self._instance / domain
             if hierarchy.unified:
-                for line in read(group / "cpu.stat").splitlines():
+                for line in read_control(group / "cpu.stat").splitlines():
                     if line.startswith("usage_usec "):
                         return int(line.split()[1]) * 1000
             elif "cpuacct" in hierarchy.controllers:
-                return int(read(group / "cpuacct.usage") or 0)
+                return int(read_control(group / "cpuacct.usage") or 0)
         return 0
 
     def domains(self) -> set[str]:
@@ -180,8 +180,8 @@ def _make(hierarchy: Hierarchy, parent: Path, group: Path) -> None:
         os.mkdir(group)
     if "cpuset" in hierarchy.controllers:  # a new v1 cpuset accepts no process before both are set
         for name in ("cpuset.cpus", "cpuset.mems"):
-            if not read(group / name).strip():
-                write(group / name, read(parent / name).strip())
+            if not read_control(group / name).strip():
+                write_control(group / name, read_control(parent / name).strip())
 
 
 def _let_inherit(hierarchy: Hierarchy, parent: Path) -> None:
@@ -190,19 +190,19 @@ def _let_inherit(hierarchy: Hierarchy, parent: Path) -> None:
     A write of cpuset files rebuilds the scheduling domains; the time grows with the host's groups and tasks.
     """
     switch = parent / "cgroup.clone_children"
-    if "cpuset" in hierarchy.controllers and read(switch).strip() != "1":
-        write(switch, "1")
+    if "cpuset" in hierarchy.controllers and read_control(switch).strip() != "1":
+        write_control(switch, "1")
 
 
 def _enable(parent: Path) -> None:
-    there = read(parent / "cgroup.controllers").split()
+    there = read_control(parent / "cgroup.controllers").split()
     missing = [name for name in _V2_CONTROLLERS if name not in there]
     if missing:
         raise Unsupported("use cgroup", str(parent), f"has no {', '.join(missing)} controller")
-    enabled = read(parent / "cgroup.subtree_control").split()
+    enabled = read_control(parent / "cgroup.subtree_control").split()
     wanted = [f"+{name}" for name in there if name not in enabled]
     if wanted:
-        write(parent / "cgroup.subtree_control", " ".join(wanted))
+        write_control(parent / "cgroup.subtree_control", " ".join(wanted))
 
 
 async def _end_members(groups: list[Path], deadline: float) -> None:
@@ -226,7 +226,7 @@ async def _end_members(groups: list[Path], deadline: float) -> None:
 
 def _members(groups: list[Path]) -> set[int]:
     everywhere = (group for top in groups for group in _bottom_up(top))
-    return {int(pid) for group in everywhere for pid in read(group / "cgroup.procs").split()}
+    return {int(pid) for group in everywhere for pid in read_control(group / "cgroup.procs").split()}
 
 
 def _bottom_up(top: Path) -> Iterator[Path]:

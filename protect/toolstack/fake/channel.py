@@ -10,7 +10,7 @@ from pathlib import Path
 from daemonkit.faults import Unreachable
 from protect.model.errors import DomainGone
 
-_BUFFER = 256 * 1024
+_BUFFER_BYTES = 256 * 1024
 
 
 class UnixTransport:
@@ -71,7 +71,7 @@ async def connect(directory: Path, name: str) -> UnixTransport:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         _connect(sock, directory)
-        reader, writer = await asyncio.open_unix_connection(sock=sock, limit=_BUFFER)
+        reader, writer = await asyncio.open_unix_connection(sock=sock, limit=_BUFFER_BYTES)
     except (FileNotFoundError, ConnectionRefusedError):
         sock.close()
         raise DomainGone("open channel", name, "its agent is gone") from None

@@ -24,17 +24,17 @@ from pathlib import Path
 from uuid import UUID
 
 from daemonkit.faults import Exists, Missing, Refused
-from protect.host.loops import Loop, adopt_loop, attach_device, backing_file, keep
+from protect.host.loops import Loop, adopt_loop, attach_device, backing_file, keep_loop
 from protect.model.capacity.modes import refuse_impossible_rates
 from protect.model.domain.shares import DiskRates
 from protect.model.errors import DomainGone, ToolstackError
 from protect.model.toolstack import DiskSpec, DomainId
 from protect.toolstack.completion import Completing, completed
-from protect.toolstack.disks import VDEV, check_name, open_disk
 from protect.toolstack.fake import devnodes
 from protect.toolstack.fake.cgroups import Cgroups
 from protect.toolstack.fake.domain import Domain, write_atomically
-from protect.toolstack.fake.settings import FakeSettings
+from protect.toolstack.fake.fake_settings import FakeSettings
+from protect.toolstack.open_disk import VDEV, check_name, open_disk
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class DiskRecord:
     exclusive: bool = False
 
 
-async def attach(domain: Domain, disk: DiskSpec) -> None:
+async def attach_disk(domain: Domain, disk: DiskSpec) -> None:
     """Attach a disk; a failure undoes the earlier steps."""
     if disk.vdev in domain.loops:
         raise Exists("attach disk", f"{disk.vdev} of {domain.spec.name}", "attached already")
@@ -80,10 +80,10 @@ def let_go(domain: Domain) -> None:
     """Free each disk of an ended domain when its last user closes it."""
     for loop in domain.loops.values():
         if loop is not None:
-            keep(loop, kept=False)
+            keep_loop(loop, kept=False)
 
 
-def adopt(domain: Domain) -> None:
+def adopt_disks(domain: Domain) -> None:
     """Hold the disks that outlived the daemon again; forget the others."""
     directory = domain.directory / "disks"
     if not directory.is_dir():
@@ -125,7 +125,7 @@ def _publish(domain: Domain, disk: DiskSpec, loop: Loop | None) -> None:
     directory.mkdir(exist_ok=True)
     write_atomically(directory / disk.vdev, json.dumps(asdict(record)))
     if loop and disk.exclusive:
-        keep(loop, kept=True)  # from here on ``adopt`` finds the device by its record
+        keep_loop(loop, kept=True)  # from here on ``adopt`` finds the device by its record
     number = os.makedev(loop.major, loop.minor) if loop else os.stat(device).st_rdev
     domain.throttle(number)
     devnodes.make_node(domain.id, disk.vdev, number, disk.readonly)
@@ -141,7 +141,7 @@ def _withdraw(domain: Domain, vdev: str) -> None:
     except ToolstackError as error:
         log.warning("device node %s stays in %s: %s", vdev, domain.spec.name, error)
     if loop := domain.loops.get(vdev):
-        keep(loop, kept=False)
+        keep_loop(loop, kept=False)
     (domain.directory / "disks" / vdev).unlink(missing_ok=True)
 
 

@@ -20,7 +20,7 @@ import aiofiles
 
 from protect.host.loops import Loop
 from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, DomainState, Mode, ShutdownReason
-from protect.toolstack.process import PidfdProcess
+from protect.toolstack.pidfd_process import PidfdProcess
 
 _REASONS = {
     "poweroff": ShutdownReason.POWEROFF,

@@ -61,7 +61,7 @@ def _v2_base(mount: Path, proc: Path) -> Path:
     return mount
 
 
-def read(path: Path) -> str:
+def read_control(path: Path) -> str:
     """Content of a group's file; empty if the group is gone."""
     try:
         return path.read_text()
@@ -71,7 +71,7 @@ def read(path: Path) -> str:
         raise
 
 
-def write(path: Path, text: str) -> None:
+def write_control(path: Path, text: str) -> None:
     """Set a limit; Broken: the kernel refuses."""
     try:
         path.write_text(text)

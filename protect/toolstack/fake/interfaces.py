@@ -20,7 +20,7 @@ def host_name(instance: str, domain: UUID, index: int) -> str:
     return f"xv{digest[:9]}.{index}"
 
 
-async def create(instance: str, spec: DomainSpec, pid: int) -> None:
+async def create_pairs(instance: str, spec: DomainSpec, pid: int) -> None:
     """Create the pairs with both ends in their namespaces; a later move would take far longer."""
 
     def work(netlink: Netlink) -> None:
@@ -34,7 +34,7 @@ async def create(instance: str, spec: DomainSpec, pid: int) -> None:
         raise ToolstackError("create interface", spec.name, explain(error)) from error
 
 
-async def remove(instance: str, spec: DomainSpec) -> None:
+async def remove_pairs(instance: str, spec: DomainSpec) -> None:
     """Remove the remaining pairs in the host's namespace.
 
     The kernel removes a pair with either end's namespace, after a short delay of its own.  An end in another

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from daemonkit.host.children import settle
 from protect.model.errors import ToolstackError
-from protect.toolstack.process import PidfdProcess
+from protect.toolstack.pidfd_process import PidfdProcess
 
-_STDERR_LIMIT = 4096
+_STDERR_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ async def launch(request: Launch, timeout: float) -> None:
             hint = "build the guest parts: make zone" if isinstance(error, FileNotFoundError) else ""
             raise ToolstackError("start zone", name, f"{request.fakedom}: {error.strerror}", hint) from error
         code = await _wait(child, timeout)
-        complaint = os.pread(stderr, _STDERR_LIMIT, 0).decode(errors="replace").strip()
+        complaint = os.pread(stderr, _STDERR_BYTES, 0).decode(errors="replace").strip()
     finally:
         os.close(stderr)
     if code is None:

@@ -35,12 +35,12 @@ from protect.model.transport import Transport
 from protect.toolstack.completion import completed
 from protect.toolstack.console import Consoles
 from protect.toolstack.deaths import Deaths, Listeners
-from protect.toolstack.fake import channel, create, disks, faultplan, interfaces, sharing
+from protect.toolstack.fake import channel, create_domain, disks, faultplan, interfaces, sharing
 from protect.toolstack.fake.domain import Domain, read_spec
+from protect.toolstack.fake.fake_settings import FakeSettings, physical_info
 from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan
 from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.resizing.sizes import FakeResizing
-from protect.toolstack.fake.settings import FakeSettings, physical_info
 from protect.toolstack.fake.system import system_faults
 
 log = logging.getLogger(__name__)
@@ -101,15 +101,15 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
         if spec is None:  # killed before it wrote the intent: create had no other effect
             await self._home.forget(uuid)
             return
-        quiet = await create.wait_for_launcher(self._home, spec, self._settings.launch_seconds)
-        domain = create.find_processes(self._home, spec) if quiet else None
+        quiet = await create_domain.wait_for_launcher(self._home, spec, self._settings.launch_seconds)
+        domain = create_domain.find_processes(self._home, spec) if quiet else None
         if domain is None:
             log.warning("domain %s was never finished: removing what there is of it", spec.name)
-            await create.remove(self._home, spec)
+            await create_domain.remove_domain(self._home, spec)
             return
         if domain.process is None:
             domain.reason = domain.end_reason()
-        await asyncio.to_thread(disks.adopt, domain)
+        await asyncio.to_thread(disks.adopt_disks, domain)
         self._enter(domain)
 
     # -- domains
@@ -133,10 +133,10 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
             await faultplan.before(fault, "create domain", spec.name)
             full = fault is not None and fault.kind is FaultKind.EXHAUSTED
             free = 0 if full else (await self.memory()).free
-            create.admit(self._settings, spec, self._specs(), free)
+            create_domain.admit(self._settings, spec, self._specs(), free)
             self._creating[spec.uuid] = spec
             try:
-                domain = await create.create(self._home, self._settings, spec, fault)
+                domain = await create_domain.create_domain(self._home, self._settings, spec, fault)
             finally:
                 del self._creating[spec.uuid]
             self._enter(domain)
@@ -185,7 +185,7 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
                 faultplan.after(fault, "destroy domain", name)
                 await asyncio.to_thread(disks.let_go, found)
                 found.release()
-                await create.remove(self._home, found.spec)
+                await create_domain.remove_domain(self._home, found.spec)
                 del self._domains[found.spec.uuid]
 
     async def list(self) -> list[DomainInfo]:
@@ -206,7 +206,7 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
         found = self._living("attach disk", domain)
         async with self._changing(found, "attach_disk", f"attach disk {disk.vdev}"):
-            await disks.attach(found, disk)
+            await disks.attach_disk(found, disk)
 
     @completed
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
@@ -268,7 +268,7 @@ class FakeToolstack(FakeResizing, Consoles, disks.FakePciVerbs):
 
     async def _watch(self, domain: Domain) -> None:
         """Wait for the domain's end, and report it with the reason from the monitor."""
-        await create.wait_for_end(domain)
+        await create_domain.wait_for_end(domain)
         domain.reason = ShutdownReason.DESTROYED if domain.killed else domain.end_reason()
         self._deaths.tell(DomainDeath(domain.spec.uuid, domain.reason))
         del self._watches[domain.spec.uuid]

@@ -25,7 +25,7 @@ _PARTS = (
 )
 _BOOT = Path("/boot")
 _CMDLINE_LIMIT = 1023  # MAX_GUEST_CMDLINE of xen.h, with its NUL
-_SLACK = 32 << 20  # with half as much Debian's kernels sometimes fail to boot
+_SLACK_BYTES = 32 << 20  # with half as much Debian's kernels sometimes fail to boot
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _VALUE = re.compile(r"[A-Za-z0-9_./:=-]{0,255}")
 
@@ -58,7 +58,7 @@ class Boot:
         )
 
 
-def find(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
+def find_boot(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
     """Locate the files and unpack the kernel.  Missing and Invalid carry a hint."""
     source = settings.kernel or _newest(guest_dir)
     initramfs = settings.initramfs or guest_dir / f"initramfs-{kernel_version(source)}.cpio"
@@ -77,7 +77,7 @@ def _contains(file: Path, text: bytes) -> bool:
 
 def needs(kernel: Path, initramfs: Path) -> int:
     """Bytes needed to boot: both files are loaded, and the unpacked initramfs needs its size once more."""
-    return kernel.stat().st_size + 2 * initramfs.stat().st_size + _SLACK
+    return kernel.stat().st_size + 2 * initramfs.stat().st_size + _SLACK_BYTES
 
 
 def _newest(guest_dir: Path) -> Path:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 _FREE_LOOKS = 8
 """Number of undelayed polls of a guest's epoch; an honest agent needs two."""
-_LONGEST_DELAY = 5.0
+_LONGEST_DELAY_SECONDS = 5.0
 """Longest delay between two polls, in seconds."""
 _EPOCH = re.compile(rb"[1-9][0-9]{0,8}")
 
@@ -118,7 +118,7 @@ class _Tries:
     """The attempts of one ``connect``, with growing delays; the first failure is logged."""
 
     def __init__(self, domid: int) -> None:
-        self._backoff = Backoff(longest=_LONGEST_DELAY)
+        self._backoff = Backoff(longest=_LONGEST_DELAY_SECONDS)
         self._free = _FREE_LOOKS
         self._domid = domid
         self._told = False

@@ -12,7 +12,7 @@ from uuid import UUID
 from protect.model.toolstack import DomainDeath, ShutdownReason
 from protect.toolstack.deaths import Deaths
 from xenbind.domain import Shutdown
-from xenbind.events import DeathWatcher, DomainEnd
+from xenbind.domain_ends import DeathWatcher, DomainEnd
 
 log = logging.getLogger(__name__)
 

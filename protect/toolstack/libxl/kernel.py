@@ -23,11 +23,11 @@ from daemonkit.host.children import settle
 from protect.model.toolstack import Mode
 
 _SETUP_SECTS, _MAGIC, _VERSION, _PAYLOAD = 0x1F1, 0x202, 0x20E, 0x248
-_HEADER = 32768  # the setup code includes the version, and has at most 64 sectors
+_HEADER_BYTES = 32768  # the setup code includes the version, and has at most 64 sectors
 _ELF = b"\x7fELF"
-_LARGEST = 512 << 20
-_LARGEST_IMAGE = 256 << 20
-_UNPACKER_MEMORY = 256 << 20
+_LARGEST_BYTES = 512 << 20
+_LARGEST_IMAGE_BYTES = 256 << 20
+_UNPACKER_MEMORY_BYTES = 256 << 20
 _UNPACKER_SECONDS = 60.0
 
 # By EI_CLASS: the segment fields of the file's header (offset, size of an entry, count), and the fields of a
@@ -47,7 +47,7 @@ def kernel_version(image: Path) -> str:
     """The future ``uname -r`` of a bzImage.  Invalid for an ELF image, which does not tell."""
     try:
         with image.open("rb") as file:
-            head = file.read(_HEADER)
+            head = file.read(_HEADER_BYTES)
     except OSError as error:
         raise Missing("read zone kernel", str(image), error.strerror or str(error)) from error
     if len(head) < _PAYLOAD or head[_MAGIC : _MAGIC + 4] != b"HdrS":
@@ -64,11 +64,11 @@ def unpacked_kernel(image: Path, cache: Path) -> Path:
     """
     try:
         size = image.stat().st_size
-        data = image.read_bytes() if size <= _LARGEST_IMAGE else b""
+        data = image.read_bytes() if size <= _LARGEST_IMAGE_BYTES else b""
     except OSError as error:
         raise Missing("read zone kernel", str(image), error.strerror or str(error)) from error
     if not data:
-        raise Invalid("read zone kernel", str(image), f"{size} bytes are not 1 to {_LARGEST_IMAGE}")
+        raise Invalid("read zone kernel", str(image), f"{size} bytes are not 1 to {_LARGEST_IMAGE_BYTES}")
     if data.startswith(_ELF):
         return image
     target = cache / f"vmlinux-{sha256(data).hexdigest()[:32]}"
@@ -150,24 +150,24 @@ def _payload(data: bytes, subject: str) -> bytes:
 
 
 def _xz(payload: bytes) -> bytes:
-    unpacker = lzma.LZMADecompressor(memlimit=_UNPACKER_MEMORY)
+    unpacker = lzma.LZMADecompressor(memlimit=_UNPACKER_MEMORY_BYTES)
     # stops at the end of the data: the length after the data is ignored
-    return _all(unpacker.decompress(payload, _LARGEST), unpacker.eof)
+    return _all(unpacker.decompress(payload, _LARGEST_BYTES), unpacker.eof)
 
 
 def _gzip(payload: bytes) -> bytes:
     unpacker = zlib.decompressobj(wbits=31)
-    return _all(unpacker.decompress(payload, _LARGEST), unpacker.eof)
+    return _all(unpacker.decompress(payload, _LARGEST_BYTES), unpacker.eof)
 
 
 def _bzip2(payload: bytes) -> bytes:
     unpacker = bz2.BZ2Decompressor()
-    return _all(unpacker.decompress(payload, _LARGEST), unpacker.eof)
+    return _all(unpacker.decompress(payload, _LARGEST_BYTES), unpacker.eof)
 
 
 def _all(data: bytes, complete: bool) -> bytes:
     if not complete:
-        raise ValueError(f"incomplete, or larger than {_LARGEST} bytes")
+        raise ValueError(f"incomplete, or larger than {_LARGEST_BYTES} bytes")
     return data
 
 
@@ -184,7 +184,7 @@ def _filter(program: str, *options: str) -> Callable[[bytes], bytes]:
             packed.write(payload[:-4])
             packed.seek(0)
             # Malicious input may unpack to fill the disk, or may run for ever.
-            command = ["prlimit", f"--fsize={_LARGEST}", "--core=0", program, *options]
+            command = ["prlimit", f"--fsize={_LARGEST_BYTES}", "--core=0", program, *options]
             with subprocess.Popen(command, stdin=packed, stdout=unpacked, stderr=subprocess.PIPE) as process:
                 settle(process.pid)
                 try:
@@ -195,7 +195,7 @@ def _filter(program: str, *options: str) -> Callable[[bytes], bytes]:
             if process.returncode:
                 raise ValueError(f"{program}: {said.decode(errors='replace').strip()}")
             unpacked.seek(0)
-            return unpacked.read(_LARGEST)
+            return unpacked.read(_LARGEST_BYTES)
 
     return decompress
 

@@ -21,7 +21,7 @@ from protect.toolstack.libxl.kernel import unpacked_kernel
 ADDONS = "xvdzz"
 """The disk of a kernel's addons: the last possible name, beyond all other disks."""
 
-_KEPT = 4
+_KEPT_KERNELS = 4
 _Identity: TypeAlias = tuple[tuple[int, int, int, int], ...]
 
 
@@ -92,7 +92,7 @@ class KernelCache:
             raise
 
     def _forget_oldest(self) -> None:
-        for identity in list(self._known)[:-_KEPT]:
+        for identity in list(self._known)[:-_KEPT_KERNELS]:
             if not self._used[identity]:
                 boot = self._known.pop(identity)
                 for path in (boot.kernel, boot.initramfs):

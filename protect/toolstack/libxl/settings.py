@@ -11,7 +11,7 @@ from daemonkit.config import Bytes, Seconds, absolute, at_least, at_most
 from daemonkit.convert import WrongKey
 from protect.model.domain.shares import DOM0_WEIGHT
 
-_SHARE_LEAST = 16 << 20
+_SHARE_LEAST_BYTES = 16 << 20
 _MOST_WEIGHT = 65_535
 _ARGUMENTS = 512  # a zone's own words must fit beside these, see ``boot.command_line``
 
@@ -49,6 +49,6 @@ class LibxlSettings:
         at_least(1, self, "threads")
         at_least(0, self, "dom0_weight")
         at_most(_MOST_WEIGHT, self, "dom0_weight")
-        at_least(_SHARE_LEAST, self, "share_memory")
+        at_least(_SHARE_LEAST_BYTES, self, "share_memory")
         if not self.kernel_arguments.isprintable() or len(self.kernel_arguments) > _ARGUMENTS:
             raise WrongKey("kernel_arguments", f"it is not a line of at most {_ARGUMENTS} characters")

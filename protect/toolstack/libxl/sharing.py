@@ -28,7 +28,7 @@ from protect.model.errors import ToolstackError
 from protect.model.toolstack import ShareEnd
 from protect.toolstack.deaths import Listeners
 from protect.toolstack.libxl.capacity.rings import SHARING_ORDER
-from protect.toolstack.process import PidfdProcess
+from protect.toolstack.pidfd_process import PidfdProcess
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ ENVIRONMENT = {"XENPOD_SHARED": "vchan"}
 
 _LAUNCH_SECONDS = 30.0
 _END_SECONDS = 5.0
-_REASON = 256
+_REASON_CHARACTERS = 256
 
 
 @dataclass(slots=True)
@@ -240,7 +240,7 @@ class Sharing:
             last = (self._place(server.uuid) / "log").read_text(errors="replace").strip().rpartition("\n")[2]
         except OSError:
             last = ""
-        said = printable(last.removeprefix("share: "), _REASON)
+        said = printable(last.removeprefix("share: "), _REASON_CHARACTERS)
         return ShareEnd(server.uuid, server.session, said or "it was killed")
 
     def _release(self, server: _Server) -> None:

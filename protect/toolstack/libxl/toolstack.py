@@ -36,8 +36,8 @@ from protect.toolstack.libxl.config import domain_config, first_vcpus
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.devices.disks import Disks, backend_rates
 from protect.toolstack.libxl.devices.pci import PciFunctions, PciVerbs
+from protect.toolstack.libxl.guest_logs import GuestLogs
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
-from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.resizing.scheduling import Scheduling
 from protect.toolstack.libxl.resizing.sizes import DomainSizes, LibxlResizing
 from protect.toolstack.libxl.settings import LibxlSettings
@@ -82,7 +82,7 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
             raise ToolstackError("start", "libxl", str(error), hint) from error
 
     async def _open(self, undo: AsyncExitStack) -> None:
-        self._boot = await asyncio.to_thread(booting.find, self._settings, self._guest_dir, self._cache)
+        self._boot = await asyncio.to_thread(booting.find_boot, self._settings, self._guest_dir, self._cache)
         self._kernels = KernelCache(self._boot, self._guest_dir, self._cache / "others")
         await asyncio.to_thread(self._kernels.prepare)
         undo.push_async_callback(self._sharing.close)
@@ -151,7 +151,7 @@ class LibxlToolstack(AsksHost, LibxlResizing, Consoles, PciVerbs):
                 pool = await self._sizes.pool(spec.cpupool)
                 config = domain_config(spec, boot, self._settings.kernel_arguments, pool)
                 undo.push_async_callback(asyncio.to_thread, self._logs.forget, spec.name)
-                domid = await self._workers.run(xen.create, config)
+                domid = await self._workers.run(xen.create_domain, config)
                 undo.callback(self._disks.forget, domid)
                 undo.push_async_callback(self._workers.run, xen.destroy, domid)
                 checkpoint("libxl-create.made")

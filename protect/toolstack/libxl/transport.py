@@ -6,7 +6,7 @@ import asyncio
 
 from xenbind.vchan import VchanClient
 
-_LARGEST = 65536
+_LARGEST_BYTES = 65536
 
 
 class VchanTransport:
@@ -20,13 +20,13 @@ class VchanTransport:
         self._client: VchanClient | None = client
         self._fd = client.fd
         self._loop = asyncio.get_running_loop()
-        self._buffer = bytearray(_LARGEST)
+        self._buffer = bytearray(_LARGEST_BYTES)
         self._waiting: set[asyncio.Future[None]] = set()
         self._ended = False
 
     async def read(self, limit: int) -> bytes:
         """See port.Transport."""
-        view = memoryview(self._buffer)[: min(limit, _LARGEST)]
+        view = memoryview(self._buffer)[: min(limit, _LARGEST_BYTES)]
         while self._client is not None:
             count = self._client.read_into(view)
             if count is None or (count == 0 and self._ended):

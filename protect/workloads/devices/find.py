@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from daemonkit.faults import Denied, Missing
 from protect.config import NamedDevice, Timeouts
-from protect.host.devices import is_pci
+from protect.host.named_devices import is_pci
 from protect.model.volume import DeviceKind, DeviceRequest, HostDevices, ZoneDevice
 from protect.model.zone import ZoneSpec
 from protect.state.runtime import ZoneRuntime
@@ -40,7 +40,7 @@ class DeviceSearch:
         ]
 
 
-def check(named_devices: Mapping[str, NamedDevice], spec: ZoneSpec) -> None:
+def check_devices(named_devices: Mapping[str, NamedDevice], spec: ZoneSpec) -> None:
     """Check the devices of a zone before its launch.  Missing, Denied."""
     for name in spec.device_names:
         _allowed(named_devices, spec, name)

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 
 from daemonkit.faults import Fault
-from protect.model.capacity.host import HostMemory, Mode
+from protect.model.capacity.host_resources import HostMemory, Mode
 from protect.model.toolstack import Toolstack
 from protect.model.zone import ZoneSpec
 from protect.state.ledger import Ledger, MemorySample
@@ -16,7 +16,7 @@ from protect.state.registry import Registry
 log = logging.getLogger(__name__)
 
 _MIB = 1 << 20
-PERIOD = 5.0
+PERIOD_SECONDS = 5.0
 """Seconds between samples.  Other domains and dom0's balloon take memory without a report."""
 
 
@@ -67,7 +67,7 @@ class MemorySampler:
     async def follow(self) -> None:
         """Refresh the ledger while the daemon runs."""
         while True:
-            await asyncio.sleep(PERIOD)
+            await asyncio.sleep(PERIOD_SECONDS)
             try:
                 await self.refresh()
             except Fault as fault:

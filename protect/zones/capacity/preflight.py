@@ -6,8 +6,8 @@ import logging
 
 from daemonkit.faults import Fault
 from protect.config import ProtectdConfig
-from protect.host.devices import is_pci
-from protect.model.capacity.host import HostWants
+from protect.host.named_devices import is_pci
+from protect.model.capacity.host_resources import HostWants
 from protect.model.toolstack import Toolstack
 from protect.state.registry import Registry
 
@@ -23,7 +23,7 @@ def wants(config: ProtectdConfig) -> HostWants:
     )
 
 
-async def check(registry: Registry, toolstack: Toolstack, config: ProtectdConfig) -> None:
+async def check_host(registry: Registry, toolstack: Toolstack, config: ProtectdConfig) -> None:
     """Check the host's settings, and publish new and withdrawn notices; a failure is logged."""
     try:
         found = await toolstack.preflight(wants(config))

@@ -20,7 +20,7 @@ from protect.state.runtime import ZoneRuntime
 from protect.workloads.devices.attach import DeviceAttachment
 from protect.workloads.exits import release_ended_volumes
 from protect.zones import connect, disk_rates
-from protect.zones.events import ZoneLinks
+from protect.zones.link_events import ZoneLinks
 from protect.zones.recovery.load_records import RecordedZone
 from protect.zones.size import sizing
 from protect.zones.size.sizing import Sizing
@@ -29,7 +29,7 @@ from protect.zones.upkeep.silence import SilenceWatch
 
 log = logging.getLogger(__name__)
 
-_PAUSE = 1.0
+_PAUSE_SECONDS = 1.0
 """Seconds between tries to reach a silent zone (each try takes the whole boot time)."""
 
 
@@ -75,7 +75,7 @@ class ZoneAdoption:
                     raise
                 log.warning("zone is silent: %s", fault, extra=fields(zone=runtime.id))
                 await _close_outputs(runtime)
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_PAUSE_SECONDS)
         if resized:
             await self.sizing.start_cpus(runtime)
         await release_ended_volumes(self.volumes, runtime)
@@ -89,7 +89,7 @@ class ZoneAdoption:
             return
         async with recorded.runtime.lock:
             try:
-                await connect.finish(
+                await connect.finish_connect(
                     self.registry, self.toolstack, self.splice, recorded.runtime, recorded.intent
                 )
             except Fault as fault:

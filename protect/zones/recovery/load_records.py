@@ -19,7 +19,7 @@ from protect.state.store import Intent, Saved
 from protect.state.zone_dirs import ZoneDirs
 from protect.zones.capacity.host_memory import MemorySampler, reservation_promise, zone_promise
 from protect.zones.recovery import mark
-from protect.zones.recovery.strangers import unknown
+from protect.zones.recovery.orphans import unknown
 from protect.zones.size import sizing
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class RecordLoader:
     async def _remove_strays(self, adoptable: Container[str]) -> None:
         """Remove files and volumes of zones without a record, left by a daemon that died between two steps.
 
-        Files of living strangers stay, because strangers may be adopted.
+        Files of living orphans stay, because orphans may be adopted.
         """
         for zone_id in self.volumes.zones():
             if zone_id in adoptable:

@@ -68,7 +68,7 @@ def zone_of(domain: DomainInfo) -> Zone | None:
 
 
 async def restore(toolstack: Toolstack, zone: Zone) -> None:
-    """Mark the zone's domain as ours again.  A failure is only logged: the patrol tries again."""
+    """Mark the zone's domain as ours again.  A failure is logged: the periodic reconcile tries again."""
     try:
         await toolstack.claim(zone.uuid, name_of(zone), of_zone(zone))
     except Fault as fault:

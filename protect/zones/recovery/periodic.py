@@ -18,14 +18,14 @@ from protect.zones.deaths import ZoneDeaths
 from protect.zones.reconcile import Reconcile
 from protect.zones.recovery import mark
 from protect.zones.recovery.load_records import RecordedZone
-from protect.zones.recovery.strangers import unknown
+from protect.zones.recovery.orphans import unknown
 from protect.zones.upkeep import pause
 
 log = logging.getLogger(__name__)
 
 
 class PeriodicReconcile:
-    """Compares zones and domains periodically, and remembers logged strangers."""
+    """Compares zones and domains periodically, and remembers logged orphans."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class PeriodicReconcile:
         self._deaths = deaths
         self._reconcile = reconcile
         self._timeouts = timeouts
-        self._strangers: set[UUID] = set()
+        self._orphans: set[UUID] = set()
         self._failing = False
 
     async def run(self) -> None:
@@ -68,7 +68,7 @@ class PeriodicReconcile:
                 await self._compare(runtime, domain)
                 if domain and runtime.running and runtime.paused is paused and not runtime.lock.locked():
                     pause.seen(self._registry, runtime, domain)
-        self._tell_of_strangers(list(domains.values()))
+        self._tell_of_orphans(list(domains.values()))
 
     async def _compare(self, runtime: ZoneRuntime, domain: DomainInfo | None) -> None:
         if runtime.running:
@@ -95,10 +95,10 @@ class PeriodicReconcile:
         dying = self._deaths.on_death(runtime, DomainDeath(uuid, ended))
         self._tasks.spawn(dying, f"mark zone {runtime.id} dead")
 
-    def _tell_of_strangers(self, domains: list[DomainInfo]) -> None:
-        """Log each stranger once."""
+    def _tell_of_orphans(self, domains: list[DomainInfo]) -> None:
+        """Log each orphan once."""
         now = {domain.uuid: domain for domain in unknown(self._registry, domains)}
-        for uuid in now.keys() - self._strangers:
+        for uuid in now.keys() - self._orphans:
             told = fields(domain=now[uuid].id, name=now[uuid].name, marked=bool(now[uuid].mark))
             log.warning("unknown domain left alone", extra=told)
-        self._strangers = set(now)
+        self._orphans = set(now)

@@ -36,21 +36,21 @@ class Resync:
         listed = _by_workload(runtime, untrusted)
         for workload in list(runtime.workloads.values()):
             self.workload_adoption.adopt(workload, listed.get(workload.id))
-        orphans: list[ProcessName] = []
+        abandoned: list[ProcessName] = []
         for process in untrusted.processes:
             if process.name.container_id not in runtime.workloads:
                 continue
             if process.name.exec_id and process.name.exec_id not in runtime.execs:
-                orphans.append(process.name)
+                abandoned.append(process.name)
             elif process.exited is not None:
                 self.exits.on_exit(runtime, process.exited)
-        self._close_orphans(runtime, untrusted.connections)
+        self._close_abandoned(runtime, untrusted.connections)
         checkpoint("resync.joined")
         runtime.client.serve()
-        if orphans:
-            self.tasks.spawn(_end_orphans(runtime, orphans), f"end execs in zone {runtime.id}")
+        if abandoned:
+            self.tasks.spawn(_end_abandoned(runtime, abandoned), f"end execs in zone {runtime.id}")
 
-    def _close_orphans(self, runtime: ZoneRuntime, untrusted: Iterable[DialedConnection]) -> None:
+    def _close_abandoned(self, runtime: ZoneRuntime, untrusted: Iterable[DialedConnection]) -> None:
         """Hang up connections whose callers were lost with an earlier protectd."""
         for connection in untrusted:
             if connection.into not in runtime.client.connections:
@@ -76,7 +76,7 @@ def _by_workload(runtime: ZoneRuntime, untrusted: ProcessList) -> Mapping[str, L
     return found
 
 
-async def _end_orphans(runtime: ZoneRuntime, orphans: Iterable[ProcessName]) -> None:
+async def _end_abandoned(runtime: ZoneRuntime, abandoned: Iterable[ProcessName]) -> None:
     """Remove execs whose callers were lost with an earlier protectd."""
-    for orphan in orphans:
-        await runtime.agent.delete_exec(orphan)
+    for name in abandoned:
+        await runtime.agent.delete_exec(name)

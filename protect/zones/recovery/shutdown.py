@@ -31,9 +31,9 @@ from protect.zones.destroy import declare_end
 log = logging.getLogger(__name__)
 
 REASON = "the host was shut down"
-_POWER_OFF = 15.0
+_POWER_OFF_SECONDS = 15.0
 """Most seconds of the deadline that are kept for killing, writing back and unmounting."""
-_AT_ONCE = 16
+_ZONES_AT_ONCE = 16
 """Zones to power off at the same time; each zone writes back its file systems."""
 
 
@@ -59,10 +59,10 @@ class ZoneShutdown:
         begun = asyncio.get_running_loop().time()
         running = [zone for zone in self.registry.zones.values() if zone.zone.state is ZoneState.RUNNING]
         log.warning("ending all zones: the host is shutting down", extra=fields(zones=len(running)))
-        grace = seconds - min(_POWER_OFF, seconds / 3)
+        grace = seconds - min(_POWER_OFF_SECONDS, seconds / 3)
         await asyncio.gather(*(self._terminate(zone, begun + grace) for zone in running))
         checkpoint("zone-shutdown.terminated")
-        turns = asyncio.Semaphore(_AT_ONCE)
+        turns = asyncio.Semaphore(_ZONES_AT_ONCE)
         newest_first = sorted(running, key=lambda zone: zone.zone.created_at_ns, reverse=True)
         ended = await asyncio.gather(*(self._end(zone, begun + seconds, turns) for zone in newest_first))
         return [zone.id for zone, done in zip(newest_first, ended, strict=True) if not done]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _MIB = 1 << 20
-STEP = 16 * _MIB
+STEP_BYTES = 16 * _MIB
 """Unit of sizes, in bytes: small changes cause no resize."""
 TIGHT = 8
 """A zone grows if less than 1/TIGHT of its memory is available."""
 SPARE = 4
 """Headroom: 1/SPARE of the used memory, plus one step."""
-PATIENCE = 6
+PATIENCE_LOOKS = 6
 """Looks in a row with a too large zone before the zone shrinks."""
 _MUCH = 4
 """A zone shrinks by at least 1/_MUCH of its memory, to avoid going up and down around a size."""
@@ -49,18 +49,18 @@ def decide(look: Look, bounds: Bounds, idle_looks: int) -> SizeVerdict:
     memory = look.memory_bytes
     available = min(look.available_bytes, memory)
     used = memory - available
-    wanted = _bounded(_stepped(used + used // SPARE + STEP), bounds)
+    wanted = _bounded(_stepped(used + used // SPARE + STEP_BYTES), bounds)
     if available < memory // TIGHT:
         return SizeVerdict(max(memory, wanted))
     if wanted > memory - memory // _MUCH:
         return SizeVerdict(memory)
-    if idle_looks + 1 < PATIENCE:
+    if idle_looks + 1 < PATIENCE_LOOKS:
         return SizeVerdict(memory, idle_looks + 1)
     return SizeVerdict(wanted)
 
 
 def _stepped(size: int) -> int:
-    return -(-size // STEP) * STEP
+    return -(-size // STEP_BYTES) * STEP_BYTES
 
 
 def _bounded(size: int, bounds: Bounds) -> int:

@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 OPERATION = "zone.resize"
 _MEMORY = "memory_bytes"
 _MIB = 1 << 20
-_SPARE, _SPARE_PART = 4 * _MIB, 32
+_SPARE_BYTES, _SPARE_PART = 4 * _MIB, 32
 """Memory to stay available in a shrinking zone: bytes, and 1/_SPARE_PART of the used memory."""
 _STALLED = 6
 """The wait ends after 1/_STALLED of the timeout without any change."""
-_FIRST_LOOK, _LOOK = 0.005, 0.25
+_FIRST_LOOK_SECONDS, _LOOK_SECONDS = 0.005, 0.25
 """Seconds between looks: neither Xen nor a guest reports the end of a balloon's work."""
 
 
@@ -184,7 +184,7 @@ class Sizing:
         """Look until ``reached``: None; the last look if nothing changes any more, or after the timeout."""
         loop = asyncio.get_running_loop()
         begun = changed = loop.time()
-        pause, last, patience = _FIRST_LOOK, None, self.timeouts.resize
+        pause, last, patience = _FIRST_LOOK_SECONDS, None, self.timeouts.resize
         while True:
             size = await runtime.agent.resize(cpus)
             info = await self.toolstack.find(runtime.zone.uuid)
@@ -200,7 +200,7 @@ class Sizing:
                 return info, size
             with suppress(TimeoutError):
                 await asyncio.wait_for(runtime.end.wait(), pause)
-            pause = min(2 * pause, _LOOK)
+            pause = min(2 * pause, _LOOK_SECONDS)
 
 
 def with_memory(spec: ZoneSpec, memory_bytes: int) -> ZoneSpec:
@@ -227,7 +227,7 @@ def least_memory(memory: int, size: GuestSize) -> int:
     """The least possible memory of a zone with ``memory`` bytes, by its own report."""
     used = max(0, size.memory_total_bytes - size.memory_available_bytes)
     own = max(0, memory - size.memory_total_bytes)
-    return own + used + max(_SPARE, used // _SPARE_PART)
+    return own + used + max(_SPARE_BYTES, used // _SPARE_PART)
 
 
 def _keeps(wanted: int, least: int) -> str:

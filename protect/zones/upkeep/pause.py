@@ -1,7 +1,7 @@
 """PauseZone and ResumeZone: a paused zone keeps its memory and devices, but does not run.
 
-Nothing is recorded: the hypervisor knows whether the domain is paused.  The patrol finds zones paused by
-others (``xl pause``).  No paused zone is ended for its silence.
+Nothing is recorded: the hypervisor knows whether the domain is paused.  The periodic reconcile finds
+zones paused by others (``xl pause``).  No paused zone is ended for its silence.
 """
 
 from __future__ import annotations

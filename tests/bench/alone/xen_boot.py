@@ -87,7 +87,7 @@ async def _measure(folder: Path, modes: list[Mode], rounds: int, *, smallest: bo
     toolstack = LibxlToolstack(folder / "toolstack", _GUEST)
     await toolstack.start()
     try:
-        boot = booting.find(LibxlSettings(), _GUEST, folder / "kernels")
+        boot = booting.find_boot(LibxlSettings(), _GUEST, folder / "kernels")
         place = Place(folder, toolstack, boot, _bare_initramfs(folder))
         for mode in modes:
             await _race(place, mode, rounds)

@@ -50,7 +50,7 @@ def _nested(rounds: int) -> int:
 async def _compare(folder: Path, mode: Mode, rounds: int) -> None:
     toolstack = LibxlToolstack(folder, _GUEST)
     await toolstack.start()
-    boot = booting.find(LibxlSettings(), _GUEST, folder / "kernels")
+    boot = booting.find_boot(LibxlSettings(), _GUEST, folder / "kernels")
     ours, theirs = [], []
     try:
         for number in range(rounds + 1):

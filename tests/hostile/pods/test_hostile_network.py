@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import pytest
 
-from protect.network.frames import link_local
+from protect.network.guest_frames import link_local
 from protect.network.namespace import in_own_thread
 from protect.network.splice import splice
 from tests.contract.test_splice import Guest

@@ -12,7 +12,7 @@ import pytest
 
 from protect.host import mounts
 from protect.model.volume import Volume, close_all
-from protect.volumes.host import HostVolumes
+from protect.volumes.host_volumes import HostVolumes
 from tests.support.images import busybox
 from tests.support.protect.daemons import GUEST
 from tests.support.protect.silent_server import SilentServer

@@ -119,7 +119,7 @@ async def test_kill_during_an_adoption(zones: Zones, step: str) -> None:
 
 
 @pytest.mark.slow
-@killed_at(steps("stranger-remove"))
+@killed_at(steps("orphan-remove"))
 async def test_kill_during_a_removal(zones: Zones, step: str) -> None:
     await zones.create_zone()
     await lose_records(zones, kill_at=step)

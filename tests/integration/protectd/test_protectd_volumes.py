@@ -123,7 +123,7 @@ async def test_mounts_of_the_host_are_followed_or_not(
     plain.mkdir()
     tree = mounts.clone(plain, recursive=False)
     mounts.change(tree, propagation=mounts.MS_PRIVATE, recursive=False)
-    mounts.attach(tree, plain)
+    mounts.attach_tree(tree, plain)
     os.close(tree)
     try:
         async with failing(Code.FAILED_PRECONDITION) as said:

@@ -10,9 +10,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from cri.config import CriConfig
+from hostsetup.doctor.doctor_settings import DoctorSettings
 from hostsetup.doctor.kubelet import kubelet as doctor
 from hostsetup.doctor.machine import CheckedMachine, CheckVerdict
-from hostsetup.doctor.settings import DoctorSettings
 from protectctl.__main__ import main
 from tests.support.cri.cri_daemons import IMAGE, needs_node
 from tests.support.cri.kubelet import SHIPPED, kubelet, needs_kubelet

@@ -82,7 +82,7 @@ class PodFiles:
         made.mkdir() if source.is_dir() else made.touch()
         tree = mounts.clone(source, recursive=False)
         try:
-            mounts.attach(tree, made)
+            mounts.attach_tree(tree, made)
         finally:
             os.close(tree)
         self._mounted.append(made)

@@ -11,7 +11,14 @@ from uuid import UUID
 
 from daemonkit.faults import Exists
 from daemonkit.tasks import complete
-from protect.model.capacity.host import DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneCapacity
+from protect.model.capacity.host_resources import (
+    DiskLimit,
+    HostMemory,
+    HostNotice,
+    HostWants,
+    Mode,
+    ZoneCapacity,
+)
 from protect.model.domain.shares import CpuShares, DiskRates
 from protect.model.errors import DomainGone, ToolstackError
 from protect.model.toolstack import (

@@ -16,7 +16,7 @@ from protect.assembly import Assembly, HostPorts
 from protect.channel.link import Link
 from protect.config import HostConfig, Profile, ProtectdConfig, Timeouts, ZoneLimits
 from protect.model.container import ImageFilesystem, WorkloadSpec
-from protect.model.files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
+from protect.model.copied_files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
 from protect.model.ports import HostFiles
 from protect.model.toolstack import Mode
 from protect.model.volume import HostBlockDevice, Volume, VolumeSource

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from daemonkit.faults import Broken, Missing
 from hostsetup.doctor import checks
+from hostsetup.doctor.doctor_settings import DoctorSettings
 from hostsetup.doctor.machine import CheckedMachine, CheckResult
-from hostsetup.doctor.settings import DoctorSettings
 
 RELEASE = "6.1.0-test"
 MODULES = ("xen_gntdev", "xen_evtchn", "xen_blkback", "xen_netback")
@@ -89,7 +89,7 @@ class ThrowAway:
     settings: DoctorSettings
 
     def results(self) -> dict[str, CheckResult]:
-        return {result.check: result for result in checks.run(self.machine, self.settings)}
+        return {result.check: result for result in checks.run_checks(self.machine, self.settings)}
 
     @property
     def machine(self) -> CheckedMachine:

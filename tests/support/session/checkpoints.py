@@ -30,7 +30,7 @@ DANGEROUS = frozenset(
         "run-pod.zone-created",
         "start-container.started",
         "stop-pod.containers-ended",
-        "stranger-remove.domain-destroyed",
+        "orphan-remove.domain-destroyed",
         "teardown.zone-destroyed",
         "undo-pod.torn-down",
         "workload-create.disk-attached",

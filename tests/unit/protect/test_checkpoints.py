@@ -16,7 +16,7 @@ from protect import __main__ as protectd
 async def serve(config, stop):
     print(sorted(checkpoints._armed))
 
-protectd.serve = serve
+protectd.serve_zones = serve
 sys.exit(protectd.main(["--config", sys.argv[1]]))
 """
 

@@ -13,7 +13,7 @@ from tools import quick
 FILES = (
     "protect/__init__.py",
     "protect/zones/launch.py",
-    "protect/volumes/host.py",
+    "protect/volumes/host_volumes.py",
     "xenbind/__init__.py",
     "tests/__init__.py",
     "tests/unit/protect/test_zones.py",
@@ -57,12 +57,12 @@ def test_an_unchanged_tree_has_no_changes(repository: Path) -> None:
 def test_edited_untracked_removed_and_committed_files_are_changes(repository: Path) -> None:
     (repository / "protect/zones/launch.py").write_text("committed = 1\n")
     git(repository, "commit", "--all", "--message=second")
-    (repository / "protect/volumes/host.py").write_text("edited = 1\n")
+    (repository / "protect/volumes/host_volumes.py").write_text("edited = 1\n")
     (repository / "xenbind/new file.py").write_text("")
     git(repository, "mv", "README.md", "renamed.md")
     assert quick.changed(repository) == paths(
         "README.md",
-        "protect/volumes/host.py",
+        "protect/volumes/host_volumes.py",
         "protect/zones/launch.py",
         "renamed.md",
         "xenbind/new file.py",
@@ -78,7 +78,7 @@ def test_without_a_main_branch_commits_are_no_changes(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "tests"),
     [
-        (["protect/volumes/host.py"], ["tests/unit/protect/volumes"]),
+        (["protect/volumes/host_volumes.py"], ["tests/unit/protect/volumes"]),
         (["protect/volumes"], ["tests/unit/protect/volumes"]),
         (["protect/zones/launch.py"], ["tests/unit/protect"]),
         (["protect/zones", "protect/volumes"], ["tests/unit/protect"]),

@@ -25,7 +25,7 @@ no_xen = pytest.mark.skipif(is_dom0(), reason="this machine runs Xen")
 _WITHOUT = """
 import sys
 sys.modules["xenbind._libxl"] = None
-import xenbind.disk, xenbind.domain, xenbind.events, xenbind.nic, xenbind.physinfo
+import xenbind.disk, xenbind.domain, xenbind.domain_ends, xenbind.nic, xenbind.physinfo
 import xenbind.vchan, xenbind.xenstore, protect.toolstack.libxl.toolstack, protect.__main__
 from xenbind.context import Context
 from xenbind.raw import Unavailable

@@ -23,7 +23,7 @@ from tests.support.waiting import until
 from tests.xen import machine
 from xenbind import domain, errors
 from xenbind.context import Context
-from xenbind.events import DeathWatcher, DomainEnd
+from xenbind.domain_ends import DeathWatcher, DomainEnd
 
 MIB = 1 << 20
 
@@ -77,7 +77,7 @@ def create(context: Context, boot: Boot, spec: MakeSpec) -> Callable[..., int]:
     """Makes a domain by the binding alone, paused."""
 
     def make(test: str, mode: Mode = Mode.PV, interfaces: int = 0) -> int:
-        return domain.create(context, domain_config(spec(test, mode, interfaces), boot, "quiet"))
+        return domain.create_domain(context, domain_config(spec(test, mode, interfaces), boot, "quiet"))
 
     return make
 

@@ -17,7 +17,7 @@ from tests.xen.inside.conftest import MakeSpec, gone
 from xenbind import disk, domain, errors, nic, physinfo, vchan
 from xenbind.context import Context
 from xenbind.domain import Shutdown
-from xenbind.events import DeathWatcher, DomainEnd
+from xenbind.domain_ends import DeathWatcher, DomainEnd
 from xenbind.xenstore import Xenstore
 
 Create = Callable[..., int]
@@ -78,7 +78,7 @@ def test_watching_a_missing_domain(ends: Ends) -> None:
 
 def test_listed_as_created(context: Context, boot: Boot, spec: MakeSpec) -> None:
     wanted = spec("mute")
-    domid = domain.create(context, domain_config(wanted, boot, "quiet"))
+    domid = domain.create_domain(context, domain_config(wanted, boot, "quiet"))
     found = next(info for info in domain.domains(context) if info.uuid == wanted.uuid)
     assert (found.domid, found.name, found.vcpus) == (domid, wanted.name, 1)
     assert found.memory_kib * 1024 == wanted.memory_bytes
@@ -90,7 +90,7 @@ def test_errors_have_names_and_causes(context: Context) -> None:
     with pytest.raises(errors.DomainNotFound, match="Non-existant domain"):
         domain.destroy(context, NO_DOMAIN)
     with pytest.raises(errors.XenError):
-        domain.create(context, {"c_info": "nonsense"})
+        domain.create_domain(context, {"c_info": "nonsense"})
 
 
 @pytest.mark.parametrize(
@@ -105,15 +105,15 @@ def test_a_failed_create_leaves_nothing(
     build = config["b_info"]
     assert isinstance(build, dict)
     with pytest.raises(errors.XenError, match="libxl"):
-        domain.create(context, {**config, "b_info": {**build, **wrong}})
+        domain.create_domain(context, {**config, "b_info": {**build, **wrong}})
     assert [info.domid for info in domain.domains(context)] == [info.domid for info in before]
 
 
 def test_a_name_is_taken_once(context: Context, boot: Boot, spec: MakeSpec) -> None:
     config = domain_config(spec("mute"), boot, "quiet")
-    domid = domain.create(context, config)
+    domid = domain.create_domain(context, config)
     with pytest.raises(errors.XenError, match="already exists"):
-        domain.create(context, config)
+        domain.create_domain(context, config)
     assert domain.info(context, domid).paused
 
 
@@ -129,19 +129,19 @@ def test_interfaces_have_backends(context: Context, create: Create) -> None:
 def test_disks(context: Context, create: Create, block_device: str) -> None:
     domid = create("mute")
     wanted = disk.BlockDevice("xvda", block_device, True, NO_SCRIPT)
-    backend = disk.add(context, domid, wanted)
+    backend = disk.attach_disk(context, domid, wanted)
     assert disk.backend(context, domid, "xvda") == backend
     with Xenstore() as store:
         assert store.read(f"{backend}/mode") == b"r"
     with pytest.raises(errors.DeviceExists):
-        disk.add(context, domid, wanted)
+        disk.attach_disk(context, domid, wanted)
     assert [(found.vdev, found.device, found.readonly) for found in disk.disks(context, domid)] == [
         ("xvda", block_device, True)
     ]
-    disk.remove(context, domid, "xvda", force=True)
+    disk.detach_disk(context, domid, "xvda", force=True)
     assert disk.disks(context, domid) == []
     with pytest.raises(errors.DeviceNotFound):
-        disk.remove(context, domid, "xvda")
+        disk.detach_disk(context, domid, "xvda")
 
 
 def test_xenstore() -> None:
@@ -261,7 +261,9 @@ async def test_children_keep_their_exit_codes(context: Context, boot: Boot, spec
     def domains() -> None:
         with Context() as own:
             for _ in range(2):
-                domain.destroy(own, domain.create(own, domain_config(spec("mute", interfaces=2), boot, "")))
+                domain.destroy(
+                    own, domain.create_domain(own, domain_config(spec("mute", interfaces=2), boot, ""))
+                )
 
     running = [asyncio.create_task(children()) for _ in range(2)]
     await asyncio.to_thread(domains)

@@ -21,7 +21,7 @@ from protect.state.runtime import ZoneRuntime
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from protect.toolstack.libxl.xenstore.store import SEED
-from protect.volumes.host import HostVolumes
+from protect.volumes.host_volumes import HostVolumes
 from protect.zones.upkeep import clock
 from tests.support.agent.zone import BUILD
 from tests.support.protect.protect_node import hasten, running, zone_spec

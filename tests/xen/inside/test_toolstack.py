@@ -242,7 +242,7 @@ async def test_memory_of_other_domains_is_not_for_zones(
     before, held = await toolstack.physical_info(), await toolstack.memory()
     assert 2000 * MIB < held.dom0 < 3000 * MIB, "tests/xen/machine.py gives it 2560 MiB"
     stranger = replace(spec("mute", memory=200 * MIB), name="stranger")
-    domid = domain.create(context, domain_config(stranger, boot, "quiet"))
+    domid = domain.create_domain(context, domain_config(stranger, boot, "quiet"))
     after, holds = await toolstack.physical_info(), await toolstack.memory()
     assert before.total_memory_bytes - after.total_memory_bytes >= 200 * MIB
     assert 200 * MIB <= holds.domains[stranger.uuid] <= 220 * MIB
@@ -305,7 +305,7 @@ async def test_other_virtual_machines_are_left_alone(
 ) -> None:
     """The list has other machines, and neither they nor their logs change."""
     theirs = replace(spec("mute"), name=f"database-{uuid4().hex[:12]}")
-    domid = DomainId(domain.create(context, domain_config(theirs, boot, "quiet")))
+    domid = DomainId(domain.create_domain(context, domain_config(theirs, boot, "quiet")))
     log = LibxlSettings().console_dir / f"guest-{theirs.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(bytes(2 << 20))

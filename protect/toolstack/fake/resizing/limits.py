@@ -9,7 +9,7 @@ from pathlib import Path
 
 from daemonkit.faults import Refused
 from protect.model.domain.shares import CPU_PERCENT, CPU_WEIGHT, CpuShares
-from protect.toolstack.fake.hierarchies import Hierarchy, read, write
+from protect.toolstack.fake.hierarchies import Hierarchy, read_control, write_control
 
 _MIB = 1 << 20
 _PERIOD_US = 100_000
@@ -34,12 +34,12 @@ class CgroupLimits:
 def limit(hierarchy: Hierarchy, group: Path, limits: CgroupLimits) -> None:
     """Set all limits."""
     if hierarchy.unified:
-        write(group / "memory.max", str(limits.memory_bytes))
-        write(group / "pids.max", str(limits.pids))
+        write_control(group / "memory.max", str(limits.memory_bytes))
+        write_control(group / "pids.max", str(limits.pids))
     if "memory" in hierarchy.controllers:
-        write(group / "memory.limit_in_bytes", str(limits.memory_bytes))
+        write_control(group / "memory.limit_in_bytes", str(limits.memory_bytes))
     if "pids" in hierarchy.controllers:
-        write(group / "pids.max", str(limits.pids))
+        write_control(group / "pids.max", str(limits.pids))
     note_vcpus(hierarchy, group, limits.vcpus)
     _cap(hierarchy, group, limits.vcpus * CPU_PERCENT)
 
@@ -48,17 +48,17 @@ def share(hierarchy: Hierarchy, group: Path, vcpus: int, shares: CpuShares) -> N
     """Set the share of the host's CPUs.  The zone's vCPUs are an upper bound in any case."""
     _cap(hierarchy, group, shares.binding_cap(vcpus) or vcpus * CPU_PERCENT)
     if hierarchy.unified:
-        write(group / "cpu.weight", str(_scaled(shares.weight, _V2_CPU, _V2_WEIGHTS)))
+        write_control(group / "cpu.weight", str(_scaled(shares.weight, _V2_CPU, _V2_WEIGHTS)))
     if "cpu" in hierarchy.controllers:
-        write(group / "cpu.shares", str(_scaled(shares.weight, _V1_CPU, _V1_WEIGHTS)))
+        write_control(group / "cpu.shares", str(_scaled(shares.weight, _V1_CPU, _V1_WEIGHTS)))
 
 
 def _cap(hierarchy: Hierarchy, group: Path, percent: int) -> None:
     quota = _PERIOD_US * percent // CPU_PERCENT
     if hierarchy.unified:
-        write(group / "cpu.max", f"{quota} {_PERIOD_US}")
+        write_control(group / "cpu.max", f"{quota} {_PERIOD_US}")
     if "cpu" in hierarchy.controllers:
-        write(group / "cpu.cfs_quota_us", str(quota))
+        write_control(group / "cpu.cfs_quota_us", str(quota))
 
 
 def _scaled(weight: int, cpu: int, allowed: range) -> int:
@@ -82,19 +82,19 @@ def set_memory(hierarchy: Hierarchy, group: Path, memory_bytes: int) -> None:
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-            raise _keeps(group, int(read(group / "memory.usage_in_bytes") or 0)) from None
+            raise _keeps(group, int(read_control(group / "memory.usage_in_bytes") or 0)) from None
 
 
 def _set_memory_v2(group: Path, memory_bytes: int) -> None:
     """Use memory.high first: it only makes the kernel reclaim, but a lower memory.max kills processes."""
-    write(group / "memory.high", str(memory_bytes))
+    write_control(group / "memory.high", str(memory_bytes))
     try:
-        used = int(read(group / "memory.current") or 0)
+        used = int(read_control(group / "memory.current") or 0)
         if used > memory_bytes:
             raise _keeps(group, used)
-        write(group / "memory.max", str(memory_bytes))
+        write_control(group / "memory.max", str(memory_bytes))
     finally:
-        write(group / "memory.high", "max")
+        write_control(group / "memory.high", "max")
 
 
 def memory_limit(hierarchy: Hierarchy, group: Path) -> int:
@@ -102,7 +102,7 @@ def memory_limit(hierarchy: Hierarchy, group: Path) -> int:
     name = "memory.max" if hierarchy.unified else "memory.limit_in_bytes"
     if not hierarchy.unified and "memory" not in hierarchy.controllers:
         return 0
-    text = read(group / name).strip()
+    text = read_control(group / name).strip()
     return int(text) if text.isdecimal() else 0
 
 

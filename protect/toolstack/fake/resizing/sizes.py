@@ -16,9 +16,9 @@ from protect.model.toolstack import DomainId, DomainSpec, DomainState
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.fake import faultplan
 from protect.toolstack.fake.domain import Domain, write_spec
+from protect.toolstack.fake.fake_settings import MIB, FakeSettings, SaysCapacity
 from protect.toolstack.fake.faultplan import FaultInjector
 from protect.toolstack.fake.home import Home
-from protect.toolstack.fake.settings import MIB, FakeSettings, SaysCapacity
 from protect.toolstack.fake.system import system_faults
 
 

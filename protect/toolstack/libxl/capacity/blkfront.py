@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protect.model.capacity.host import DiskLimit
+from protect.model.capacity.host_resources import DiskLimit
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 _PLAIN_SEGMENTS = 11  # BLKIF_MAX_SEGMENTS_PER_REQUEST: the segments in a request itself

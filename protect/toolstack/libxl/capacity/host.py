@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from protect.model.capacity.host import (
+from protect.model.capacity.host_resources import (
     Capabilities,
     DiskLimit,
     HostMemory,
@@ -54,7 +54,7 @@ class XenHost:
             volumes=self._boot.volumes,
             launcher=self._sharing.launcher,
         )
-        return await asyncio.to_thread(preflight.check, facts, wants)
+        return await asyncio.to_thread(preflight.check_settings, facts, wants)
 
     def capacity(self, disks_per_zone: int) -> ZoneCapacity:
         return preflight.maptrack_capacity(self._xen, disks_per_zone)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from protect.model.capacity.host import HostNotice, HostWants, ZoneCapacity
+from protect.model.capacity.host_resources import HostNotice, HostWants, ZoneCapacity
 from protect.toolstack.libxl.capacity import rings
 from protect.toolstack.libxl.capacity.blkfront import nodes_for
 
@@ -61,7 +61,7 @@ def settings(command_line: str) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in command_line.split())}
 
 
-def check(facts: HostFacts, wants: HostWants) -> tuple[HostNotice, ...]:
+def check_settings(facts: HostFacts, wants: HostWants) -> tuple[HostNotice, ...]:
     """Notices for all wrong settings.  Blocks (reads /proc and /etc): call it in a thread."""
     return tuple(
         notice

@@ -25,11 +25,11 @@ from protect.host.loops import Loop
 from protect.model.capacity.modes import refuse_impossible_rates
 from protect.model.domain.shares import DiskRates
 from protect.model.toolstack import DiskSpec
-from protect.toolstack.disks import check_name, open_disk
 from protect.toolstack.libxl.config import NO_SCRIPT
 from protect.toolstack.libxl.deaths import Known
 from protect.toolstack.libxl.workers import Workers
 from protect.toolstack.libxl.xenstore.store import AsyncStore
+from protect.toolstack.open_disk import check_name, open_disk
 from xenbind import disk as vbd
 from xenbind import errors
 
@@ -84,12 +84,12 @@ class Disks:
         # No guest can connect the disk before its number is written.
         await self._rates.attaching(domid, number)
         wanted = vbd.BlockDevice(disk.vdev, str(device), disk.readonly, NO_SCRIPT)
-        backend = await self._workers.run(vbd.add, domid, wanted)
+        backend = await self._workers.run(vbd.attach_disk, domid, wanted)
         try:
             value = f"{os.major(number):x}:{os.minor(number):x}"
             await self._store.write_below(backend, "physical-device", value)
         except BaseException:
-            await self._workers.run(vbd.remove, domid, disk.vdev, force=True)
+            await self._workers.run(vbd.detach_disk, domid, disk.vdev, force=True)
             raise
 
     async def detach(self, known: Known, vdev: str) -> None:
@@ -120,7 +120,7 @@ class Disks:
             with suppress(errors.DeviceNotFound):
                 if (device := await self._device(known.domid, vdev)) is not None:
                     await self._rates.detaching(known.domid, device)
-                await self._workers.run(vbd.remove, known.domid, vdev, force=True)
+                await self._workers.run(vbd.detach_disk, known.domid, vdev, force=True)
             await self._rates.detached(known.domid, vdev)
             if loop := self._loops.get(known.domid, {}).pop(vdev, None):
                 loop.close()

@@ -42,7 +42,7 @@ class PciFunctions:
         async with self._lock:
             if address in await self.list(domid):
                 raise Exists(_OPERATION, f"{address} of domain {domid}", "attached already")
-            await asyncio.to_thread(host.check, address)
+            await asyncio.to_thread(host.check_function, address)
             await self._refuse_impossible(domid, address)
             fresh = await asyncio.to_thread(host.driver, address) != host.PCIBACK
             if fresh:

@@ -16,7 +16,7 @@ from xenbind.xenstore import Xenstore
 log = logging.getLogger(__name__)
 
 _ALL = "/local/domain/0/backend"
-_INTERVAL = 60.0
+_INTERVAL_SECONDS = 60.0
 """Seconds between two looks."""
 
 
@@ -37,7 +37,7 @@ class Backends:
         """Remove the leftovers of zones, if a look is due."""
         if time.monotonic() < self._due:
             return
-        self._due = time.monotonic() + _INTERVAL
+        self._due = time.monotonic() + _INTERVAL_SECONDS
         try:
             await self.remove_left()
         except OSError as error:  # for example, xenstored does not answer

@@ -17,7 +17,7 @@ from xenbind.errors import XenError
 
 log = logging.getLogger(__name__)
 
-_PERIOD = 2.0
+_PERIOD_SECONDS = 2.0
 """Seconds between two looks: nothing reports the end of xenstored."""
 _PROBE = "/local/domain/0/name"
 
@@ -46,7 +46,7 @@ class Xenstored:
     async def watch(self) -> None:
         """Look for as long as the toolstack runs."""
         while True:
-            await asyncio.sleep(_PERIOD)
+            await asyncio.sleep(_PERIOD_SECONDS)
             await self.look()
 
     async def look(self) -> None:

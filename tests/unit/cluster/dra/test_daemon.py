@@ -18,7 +18,7 @@ from cluster.dra.slices.document import devices
 from daemonkit.config import Seconds
 from daemonkit.quantity import whole
 from protect.config import HostConfig, NamedDevice
-from protect.model.capacity.host import Capabilities
+from protect.model.capacity.host_resources import Capabilities
 from tests.support.dra.api_server import Cluster, serving
 from tests.support.dra.kubelet import HEALTHS, TIMEOUT, DraKubelet, kubelet
 from tests.support.labels.api_server import NAME, kubeconfig

@@ -16,7 +16,7 @@ import pytest
 from hostsetup.doctor import bundle, checks, hypervisor
 from hostsetup.doctor.machine import CheckVerdict
 from protect.config import ToolstackKind
-from protect.model.capacity.host import HostNotice, HostWants
+from protect.model.capacity.host_resources import HostNotice, HostWants
 from protect.toolstack.libxl.capacity import preflight
 from tests.support.protect.throw_away import KUBELET, ThrowAway, healthy_host
 
@@ -119,18 +119,20 @@ def test_a_file_of_another_user(host: ThrowAway) -> None:
 
 def test_a_socket_of_everybody(host: ThrowAway) -> None:
     (host.root / "run/protect/protect.sock").chmod(0o666)
-    (found,) = [one for one in checks.run(host.machine, host.settings) if one.verdict is CheckVerdict.FAILED]
+    (found,) = [
+        one for one in checks.run_checks(host.machine, host.settings) if one.verdict is CheckVerdict.FAILED
+    ]
     assert "mode 666" in found.says
     if os.getuid() == 0:
         host.apply(found.fix)
-        assert checks.is_healthy(checks.run(host.machine, host.settings))
+        assert checks.is_healthy(checks.run_checks(host.machine, host.settings))
 
 
 def test_the_fake_needs_no_xen(host: ThrowAway) -> None:
     shutil.rmtree(host.root / "sys/hypervisor")
-    assert not checks.is_healthy(checks.run(host.machine, host.settings))
+    assert not checks.is_healthy(checks.run_checks(host.machine, host.settings))
     fake = replace(host.settings.protectd, toolstack=ToolstackKind.FAKE)
-    assert checks.is_healthy(checks.run(host.machine, replace(host.settings, protectd=fake)))
+    assert checks.is_healthy(checks.run_checks(host.machine, replace(host.settings, protectd=fake)))
 
 
 WANTS = HostWants(zones=512, disks_per_zone=80)
@@ -212,10 +214,10 @@ def test_a_bundle_is_redacted_bounded_and_its_owner_s(host: ThrowAway, tmp_path:
     path = tmp_path / "b.tar.gz"
     parts = [
         ("logs/x", TEXT.replace("x-own", "token").encode()),
-        ("consoles/z1", b"x" * 40 + b"\nline\n" * bundle.LIMIT),
+        ("consoles/z1", b"x" * 40 + b"\nline\n" * bundle.LIMIT_BYTES),
         *bundle.collect(host.machine, host.settings),
     ]
-    missing = bundle.write(path, iter(parts))
+    missing = bundle.write_bundle(path, iter(parts))
     assert any(line.startswith("xen/console: ") for line in missing), "what is not there is named"
     assert path.stat().st_mode & 0o777 == 0o600
     with tarfile.open(path) as tar:
@@ -225,10 +227,10 @@ def test_a_bundle_is_redacted_bounded_and_its_owner_s(host: ThrowAway, tmp_path:
     assert not [secret for secret in SECRETS if secret in whole]
     assert "certs.d/r.example/hosts.toml: it cannot be read as TOML" in texts["missing"]
     assert '"/var/lib/protect"' in texts["logs/x"] and '[host."https://s.example"]' in texts["logs/x"]
-    assert len(texts["consoles/z1"]) <= bundle.LIMIT + 100
+    assert len(texts["consoles/z1"]) <= bundle.LIMIT_BYTES + 100
     assert {"files/etc/xenpod/cri.toml", "files/var/lib/kubelet/config.yaml", "missing"} <= texts.keys()
     with pytest.raises(FileExistsError):
-        bundle.write(path, iter(parts))
+        bundle.write_bundle(path, iter(parts))
 
 
 def test_a_notice_without_a_command_says_where(host: ThrowAway) -> None:

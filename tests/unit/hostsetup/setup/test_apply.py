@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hostsetup.doctor.doctor_settings import DoctorSettings
 from hostsetup.doctor.kubelet import kubelet
 from hostsetup.doctor.machine import CheckedMachine, CheckVerdict
-from hostsetup.doctor.settings import DoctorSettings
 from hostsetup.setup import apply as applying
 from hostsetup.setup.__main__ import main
 from hostsetup.setup.change import Plan, variable, with_variable

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from daemonkit.faults import Fault, Refused, TooLate, Unreachable
-from protect.agent import client as clients
+from protect.agent import agent_client as clients
 from protect.agent import queries, replies
-from protect.agent.client import AgentClient
+from protect.agent.agent_client import AgentClient
 from protect.assembly import Assembly
 from protect.channel.frames import Frame
 from protect.model.container import ContainerSpec
@@ -131,7 +131,7 @@ async def test_a_dialed_connection_is_known_until_its_hang_up(client: AgentClien
 
 
 async def test_nobody_calls_before_the_agent_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "_ADOPTION", 0.01)
+    monkeypatch.setattr(clients, "_ADOPTION_SECONDS", 0.01)
     client = AgentClient("z1", End(), 1.0, set)
     with pytest.raises(Unreachable, match="has not answered yet"):
         await client.facts("")

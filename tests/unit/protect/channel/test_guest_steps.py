@@ -100,7 +100,7 @@ async def test_unknown_steps_and_too_many_are_left_out(collector: Collector) -> 
     agent.steps = [later, *[HOSTILE["nothing"]] * 300]
     found = await spans(collector, agent)
     names = [one.name for one in found if one.name.startswith("guest.")]
-    assert names == ["guest.devices"] * (guest_steps.MOST - 1) * 2
+    assert names == ["guest.devices"] * (guest_steps.MOST_STEPS - 1) * 2
 
 
 async def test_silent_agents_and_disabled_traces_add_no_spans(collector: Collector) -> None:

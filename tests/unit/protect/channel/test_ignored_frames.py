@@ -142,7 +142,7 @@ HONEST: dict[str, pb.Reply] = {
 @pytest.mark.parametrize("operation", HONEST)
 def test_the_largest_honest_reply_is_allowed(operation: str) -> None:
     payload = HONEST[operation].SerializeToString()
-    reply_rules.check(operation, payload)
+    reply_rules.check_reply(operation, payload)
     assert len(payload) <= reply_rules.longest(operation)
 
 
@@ -183,13 +183,13 @@ TOO_MUCH: dict[str, tuple[str, bytes]] = {
 @pytest.mark.parametrize(("operation", "payload"), TOO_MUCH.values(), ids=TOO_MUCH.keys())
 def test_more_than_there_can_be_is_a_violation(operation: str, payload: bytes) -> None:
     with pytest.raises(ProtocolViolation, match=f"REPLY to {operation}"):
-        reply_rules.check(operation, payload)
+        reply_rules.check_reply(operation, payload)
 
 
 @pytest.mark.parametrize("operation", ["get_stats", "list_processes"])
 def test_fields_of_a_later_agent_are_passed_over(operation: str) -> None:
     later = b"\x9a\x06\x03abc" + b"\xa1\x06" + b"\x00" * 8 + b"\xad\x06" + b"\x00" * 4 + b"\xb0\x06\x01"
-    reply_rules.check(operation, HONEST[operation].SerializeToString() + later)
+    reply_rules.check_reply(operation, HONEST[operation].SerializeToString() + later)
 
 
 def test_a_reply_is_refused_by_its_header() -> None:

@@ -12,7 +12,7 @@ from daemonkit.faults import TooLate
 from protect.channel import frames, wire
 from protect.channel.frames import Frame, Type
 from protect.channel.link import Link
-from protect.channel.messages import BURST
+from protect.channel.messages import BURST_EVENTS
 from protect.channel.table import MOST_STREAMS
 from protect.model.errors import LinkDown, ProtocolViolation
 from tests.support.agent.agent_sim import SimAgent
@@ -57,7 +57,7 @@ async def test_a_bad_greeting_is_a_violation(greeting: bytes) -> None:
 
 
 async def test_a_silent_agent_is_given_up_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "HELLO_DEADLINE", 0.02)
+    monkeypatch.setattr(wire, "HELLO_SECONDS", 0.02)
     agent, owner = SimAgent(), Owner()
     agent.greeting = lambda agent, hello: b""
     link = Link("z1", agent.dial, owner)
@@ -211,7 +211,7 @@ async def test_a_flood_of_events_is_a_violation() -> None:
     for _ in range(100):
         agent.raw(raw * 100)
     await until(lambda: bool(owner.violations))
-    assert BURST - 1 <= len(owner.exits) < BURST + 1000
+    assert BURST_EVENTS - 1 <= len(owner.exits) < BURST_EVENTS + 1000
     await link.close()
     await agent.stop()
 

@@ -15,7 +15,7 @@ from protect.channel.calls import MOST_OPEN, CallTable
 from protect.channel.frames import WINDOW
 from protect.channel.outputs import OutputStream
 from protect.stdio import fanout
-from protect.stdio.exec_output import AHEAD, ExecOutput
+from protect.stdio.exec_output import AHEAD_BYTES, ExecOutput
 
 
 class Held:
@@ -88,8 +88,8 @@ async def test_a_lagging_reader_of_a_log_holds_bounded_memory(
 async def test_small_chunks_of_a_stream_do_not_cut_a_reader_off() -> None:
     fan = fanout.FanOut()
     reader = fan.subscribe()
-    sent = b"".join(chunks(AHEAD))
-    for chunk in chunks(AHEAD):
+    sent = b"".join(chunks(AHEAD_BYTES))
+    for chunk in chunks(AHEAD_BYTES):
         fan.publish("stdout", chunk)
     fan.end()
     assert b"".join([data async for _, data in reader]) == sent
@@ -100,13 +100,13 @@ async def test_an_unread_exec_holds_bounded_memory() -> None:
     sinks = (output.sink("stdout"), output.sink("stderr"))
 
     async def write() -> None:
-        for number, chunk in enumerate(chunks(AHEAD)):
+        for number, chunk in enumerate(chunks(AHEAD_BYTES)):
             await sinks[number % 2].write(chunk)
 
     with measured() as held:
         writing = asyncio.create_task(write())
         await asyncio.wait([writing], timeout=0.5)
-    assert held.size < 3 * AHEAD
+    assert held.size < 3 * AHEAD_BYTES
     output.abort(RuntimeError("enough"))
     with pytest.raises(BrokenPipeError):
         await writing

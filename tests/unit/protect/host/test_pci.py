@@ -33,7 +33,7 @@ def driver(place: Path, name: str) -> None:
 
 def test_unused_function_passes_and_is_reset(functions: Path) -> None:
     """A driver alone is no use."""
-    pci.check(ADDRESS, functions)
+    pci.check_function(ADDRESS, functions)
     assert pci.driver(ADDRESS, functions) == "ixgbe"
     pci.reset(ADDRESS, functions)
     assert (functions / ADDRESS / "reset").read_text() == "1"
@@ -41,25 +41,25 @@ def test_unused_function_passes_and_is_reset(functions: Path) -> None:
 
 def test_missing_function_is_refused(functions: Path) -> None:
     with pytest.raises(Missing, match="lspci -D"):
-        pci.check("0000:65:00.1", functions)
+        pci.check_function("0000:65:00.1", functions)
 
 
 def test_function_with_an_interface_in_use_is_refused(functions: Path) -> None:
     (functions / ADDRESS / "net/eth0/flags").write_text("0x1003\n")
     with pytest.raises(Refused, match="the interface eth0 is up"):
-        pci.check(ADDRESS, functions)
+        pci.check_function(ADDRESS, functions)
     # A function of pciback shows no interface of the host.
     driver(functions / ADDRESS, pci.PCIBACK)
-    pci.check(ADDRESS, functions)
+    pci.check_function(ADDRESS, functions)
 
 
 def test_function_without_a_reset_is_refused(functions: Path) -> None:
     (functions / ADDRESS / "reset").unlink()
     with pytest.raises(Refused, match="cannot be reset"):
-        pci.check(ADDRESS, functions)
+        pci.check_function(ADDRESS, functions)
 
 
 def test_a_bridge(functions: Path) -> None:
     (functions / ADDRESS / "class").write_text("0x060400\n")
     with pytest.raises(Refused, match="a bridge"):
-        pci.check(ADDRESS, functions)
+        pci.check_function(ADDRESS, functions)

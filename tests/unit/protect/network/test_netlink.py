@@ -24,13 +24,13 @@ MTU = int(Path("/sys/class/net/lo/mtu").read_text())
 
 
 def test_an_interface_by_its_name() -> None:
-    assert links.find("lo") == Interface(1, bytes(6), MTU)
+    assert links.find_interface("lo") == Interface(1, bytes(6), MTU)
     assert links.index_of("lo") == 1
 
 
 @pytest.mark.parametrize("name", ["xp-no-such-if", "lo-but-longer-than-names-are", ""])
 def test_a_missing_interface_is_none(name: str) -> None:
-    assert links.find(name) is None
+    assert links.find_interface(name) is None
     assert links.index_of(name) is None
 
 

@@ -17,7 +17,7 @@ from daemonkit.rpc.client import channel
 from daemonkit.rpc.server import serve_unix
 from protect.__main__ import check_modes
 from protect.config import HostConfig, NamedDevice, Profile, ProtectdConfig
-from protect.host.devices import present
+from protect.host.named_devices import present
 from protect.model.capacity.modes import WantedMode, choose, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, Mode
 from protect.server.host import mode_notices

@@ -211,7 +211,7 @@ async def test_the_capacity_is_watched(
     tmp_path: Path, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also memory of foreign domains, which grow without a report."""
-    monkeypatch.setattr(host_memory, "PERIOD", 0.05)
+    monkeypatch.setattr(host_memory, "PERIOD_SECONDS", 0.05)
     toolstack.overhead = OVERHEAD
     async with served(tmp_path, toolstack) as node:
         await _watched(node, toolstack)

@@ -19,18 +19,18 @@ async def test_quick_work_runs_on_the_loop_and_slow_work_in_threads(
     here = threading.get_ident()
     worker = LogDisk()
     assert await worker.run(threading.get_ident) == here
-    await worker.run(lambda: time.sleep(disk.SLOW * 2))
+    await worker.run(lambda: time.sleep(disk.SLOW_SECONDS * 2))
     assert worker.slow
     assert await worker.run(threading.get_ident) != here
-    monkeypatch.setattr(disk, "SLOW_FOR", 0.0)
-    await worker.run(lambda: time.sleep(disk.SLOW * 2))
+    monkeypatch.setattr(disk, "SLOW_FOR_SECONDS", 0.0)
+    await worker.run(lambda: time.sleep(disk.SLOW_SECONDS * 2))
     assert not worker.slow
     assert await worker.run(threading.get_ident) == here
 
 
 async def test_the_loop_goes_on_beside_slow_work() -> None:
     worker = LogDisk()
-    await worker.run(lambda: time.sleep(disk.SLOW * 2))
+    await worker.run(lambda: time.sleep(disk.SLOW_SECONDS * 2))
     release = threading.Event()
     work = asyncio.create_task(worker.run(release.wait))
     for _ in range(10):
@@ -42,7 +42,7 @@ async def test_the_loop_goes_on_beside_slow_work() -> None:
 
 async def test_a_cancelled_caller_waits_for_the_work_under_way(tmp_path: Path) -> None:
     worker = LogDisk()
-    await worker.run(lambda: time.sleep(disk.SLOW * 2))
+    await worker.run(lambda: time.sleep(disk.SLOW_SECONDS * 2))
     begun, release = threading.Event(), threading.Event()
     done: list[str] = []
 
@@ -67,7 +67,7 @@ async def test_errors_come_through_from_both_places() -> None:
     worker = LogDisk()
 
     def fail() -> None:
-        time.sleep(disk.SLOW * 2)
+        time.sleep(disk.SLOW_SECONDS * 2)
         raise OSError(28, "No space left on device")
 
     for _ in range(2):

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from protect.stdio.exec_output import AHEAD, TAKE, ExecOutput
+from protect.stdio.exec_output import AHEAD_BYTES, TAKE_BYTES, ExecOutput
 
 
 async def test_the_zone_is_read_a_little_ahead() -> None:
     output = ExecOutput()
     stdout, stderr = output.sink("stdout"), output.sink("stderr")
-    piece = b"x" * (AHEAD // 2)
+    piece = b"x" * (AHEAD_BYTES // 2)
     assert await stdout.write(piece) == len(piece)
     assert await stderr.write(piece) == len(piece)
     third = asyncio.create_task(stdout.write(b"one more"))
@@ -34,7 +34,7 @@ async def test_pieces_of_a_stream_are_given_together() -> None:
     for sink, data in ((stdout, b"a"), (stdout, b"b"), (stderr, b"c"), (stdout, b"d")):
         await sink.write(data)
     assert [await anext(output) for _ in range(3)] == [("stdout", b"ab"), ("stderr", b"c"), ("stdout", b"d")]
-    half = b"x" * (TAKE // 2 + 1)
+    half = b"x" * (TAKE_BYTES // 2 + 1)
     await stdout.write(half)
     await stdout.write(half)
     assert [len((await anext(output))[1]) for _ in range(2)] == [len(half)] * 2
@@ -42,8 +42,8 @@ async def test_pieces_of_a_stream_are_given_together() -> None:
 
 async def test_a_piece_beyond_the_limit_goes_alone() -> None:
     output = ExecOutput(["stdout"])
-    await output.sink("stdout").write(b"x" * (2 * AHEAD))
-    assert len((await anext(output))[1]) == 2 * AHEAD
+    await output.sink("stdout").write(b"x" * (2 * AHEAD_BYTES))
+    assert len((await anext(output))[1]) == 2 * AHEAD_BYTES
 
 
 async def test_an_end_wakes_the_caller() -> None:
@@ -57,7 +57,7 @@ async def test_an_end_wakes_the_caller() -> None:
 async def test_abort_ends_both_sides() -> None:
     output = ExecOutput(["stdout"])
     sink = output.sink("stdout")
-    await sink.write(b"x" * AHEAD)
+    await sink.write(b"x" * AHEAD_BYTES)
     writing = asyncio.create_task(sink.write(b"one"))
     await asyncio.sleep(0)
     output.abort(RuntimeError("gone"))

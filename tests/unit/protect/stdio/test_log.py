@@ -16,7 +16,7 @@ import pytest
 from daemonkit.faults import Broken, Exhausted, Refused
 from protect.stdio.fanout import QUEUE_BYTES
 from protect.stdio.journal import Journal
-from protect.stdio.log import LINES, WorkloadLog
+from protect.stdio.log import LINES_PER_APPEND, WorkloadLog
 from tests.support.logs.log_reader import log_files, read_log
 from tests.support.logs.log_writer import content
 
@@ -59,11 +59,11 @@ async def test_newlines_do_not_make_an_append_long(tmp_path: Path) -> None:
         lambda step: sizes.append(path.stat().st_size) if step == "written" else None,
     )
     assert await log.stdout.write(b"\n" * 65_536) == 65_536
-    assert max(after - before for before, after in pairwise(sizes)) < 50 * LINES
+    assert max(after - before for before, after in pairwise(sizes)) < 50 * LINES_PER_APPEND
     assert path.read_bytes().count(b"\n") == 65_536
-    await log.stdout.write(b"x\n" * LINES + b"rest")
+    await log.stdout.write(b"x\n" * LINES_PER_APPEND + b"rest")
     await log.stdout.write(b" of it\n")
-    assert read_log(path)["stdout"] == b"\n" * 65_536 + b"x\n" * LINES + b"rest of it\n"
+    assert read_log(path)["stdout"] == b"\n" * 65_536 + b"x\n" * LINES_PER_APPEND + b"rest of it\n"
     await log.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protect.stdio.log import LONGEST, render, render_rest, stamp
+from protect.stdio.log import LONGEST_LINE_BYTES, render, render_rest, stamp
 
 LINE = re.compile(rb"^(\S+) (stdout|stderr) ([FP]) (.*)$", re.DOTALL)
 
@@ -16,7 +16,14 @@ contents = st.lists(
     st.one_of(
         st.binary(max_size=40),
         st.sampled_from(
-            [b"\n", b"\n\n", b"x" * LONGEST, b"y" * (LONGEST + 1), b"z" * (2 * LONGEST), b"\r\n"]
+            [
+                b"\n",
+                b"\n\n",
+                b"x" * LONGEST_LINE_BYTES,
+                b"y" * (LONGEST_LINE_BYTES + 1),
+                b"z" * (2 * LONGEST_LINE_BYTES),
+                b"\r\n",
+            ]
         ),
     ),
     max_size=12,
@@ -44,7 +51,7 @@ def feed(pieces: list[bytes]) -> tuple[bytes, bytes]:
         lines, used = render(rest, "stdout", 0)
         log += lines
         rest = rest[used:]
-        assert len(rest) <= LONGEST
+        assert len(rest) <= LONGEST_LINE_BYTES
         assert b"\n" not in rest
     return log, rest
 
@@ -60,7 +67,7 @@ def test_the_cuts_do_not_depend_on_the_pieces(content: bytes, cuts: list[int]) -
 def test_nothing_is_lost_and_no_line_is_too_long(content: bytes) -> None:
     log, rest = feed([content])
     assert content_of(log) + rest == content
-    assert all(len(text) <= LONGEST for _, text in parse(log))
+    assert all(len(text) <= LONGEST_LINE_BYTES for _, text in parse(log))
 
 
 @pytest.mark.parametrize(
@@ -68,12 +75,12 @@ def test_nothing_is_lost_and_no_line_is_too_long(content: bytes) -> None:
     [
         (b"a\n", b"F"),
         (b"\n", b"F"),
-        (b"x" * LONGEST + b"\n", b"F"),
-        (b"x" * (LONGEST + 1) + b"\n", b"PF"),
-        (b"x" * (2 * LONGEST) + b"\n", b"PF"),
-        (b"x" * (2 * LONGEST + 1) + b"\n", b"PPF"),
-        (b"x" * LONGEST, b""),
-        (b"x" * (LONGEST + 1), b"P"),
+        (b"x" * LONGEST_LINE_BYTES + b"\n", b"F"),
+        (b"x" * (LONGEST_LINE_BYTES + 1) + b"\n", b"PF"),
+        (b"x" * (2 * LONGEST_LINE_BYTES) + b"\n", b"PF"),
+        (b"x" * (2 * LONGEST_LINE_BYTES + 1) + b"\n", b"PPF"),
+        (b"x" * LONGEST_LINE_BYTES, b""),
+        (b"x" * (LONGEST_LINE_BYTES + 1), b"P"),
         (b"a\nb\n\nc", b"FFF"),
     ],
 )

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from protect.model.files import FileChunk, FileKind, FilesChanged, FileTree, FileVolume
+from protect.model.copied_files import FileChunk, FileKind, FilesChanged, FileTree, FileVolume
 from protect.volumes import filetree
-from protect.volumes.filetree import BYTES, ENTRIES, NotCopied, read, scan
-from protect.workloads.put_files import PART, divided
+from protect.volumes.filetree import MOST_BYTES, MOST_ENTRIES, NotCopied, read_chunks, scan
+from protect.workloads.put_files import PART_BYTES, divided
 from tests.support.cri.kubelet_files import AtomicFiles
 from tests.support.session.open_files import descriptors, opened_since
 
@@ -32,7 +32,7 @@ def contents(tree: FileTree) -> dict[str, bytes]:
     return {
         entry.path: content
         for entry, content in zip(
-            files, read(tree, [FileChunk(entry, 0, entry.size) for entry in files]), strict=True
+            files, read_chunks(tree, [FileChunk(entry, 0, entry.size) for entry in files]), strict=True
         )
     }
 
@@ -130,12 +130,12 @@ def a_name(path: Path) -> None:
 
 
 def many(path: Path) -> None:
-    for number in range(ENTRIES + 1):
+    for number in range(MOST_ENTRIES + 1):
         (path / "..data" / str(number)).touch()
 
 
 def many_links(path: Path) -> None:
-    for number in range(ENTRIES + 1):
+    for number in range(MOST_ENTRIES + 1):
         (path / str(number)).symlink_to(f"..data/{number}")
 
 
@@ -146,7 +146,7 @@ def long_names(path: Path) -> None:
 
 def large(path: Path) -> None:
     with (path / "..data" / "large").open("wb") as file:
-        file.truncate(BYTES)
+        file.truncate(MOST_BYTES)
 
 
 def deep(path: Path) -> None:
@@ -196,11 +196,11 @@ def test_a_grown_or_replaced_file_is_noticed(tmp_path: Path) -> None:
     path.write_text("before")
     tree = taken(tmp_path, keep_current=False)
     chunk = FileChunk(next(entry for entry in tree.entries if entry.path == "file"), 0, 6)
-    assert read(tree, [chunk]) == [b"before"]
+    assert read_chunks(tree, [chunk]) == [b"before"]
     with path.open("a") as file:
         file.write("more")
     with pytest.raises(FilesChanged):
-        read(tree, [chunk])
+        read_chunks(tree, [chunk])
     makers: tuple[Callable[[], None], ...] = (
         path.mkdir,
         lambda: os.mkfifo(path),
@@ -210,18 +210,18 @@ def test_a_grown_or_replaced_file_is_noticed(tmp_path: Path) -> None:
         path.rmdir() if path.is_dir() else path.unlink()
         make()
         with pytest.raises(FilesChanged):
-            read(tree, [chunk])
+            read_chunks(tree, [chunk])
     path.unlink()
     with pytest.raises(FilesChanged):
-        read(tree, [chunk])
+        read_chunks(tree, [chunk])
 
 
 def test_parts_are_small_and_whole(files: AtomicFiles) -> None:
-    sizes = {"a": 3 * PART + 1, "b": 0, "c": PART, "d": 1}
+    sizes = {"a": 3 * PART_BYTES + 1, "b": 0, "c": PART_BYTES, "d": 1}
     files.write({name: b"x" * size for name, size in sizes.items()})
     tree = taken(files.path)
     parts = list(divided(tree))
-    assert all(sum(chunk.count for chunk in part) <= PART for part in parts)
+    assert all(sum(chunk.count for chunk in part) <= PART_BYTES for part in parts)
     chunks = [chunk for part in parts for chunk in part]
     for name, size in sizes.items():
         own = [chunk for chunk in chunks if chunk.entry.path.endswith(f"/{name}")]

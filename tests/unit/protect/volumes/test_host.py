@@ -16,7 +16,7 @@ from protect.model.container import MemoryVolume
 from protect.model.volume import Volume
 from protect.server import requests
 from protect.volumes.area import Area
-from protect.volumes.host import HostVolumes
+from protect.volumes.host_volumes import HostVolumes
 from protect.workloads import control, start
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack

@@ -27,7 +27,7 @@ from protect.model.errors import ToolstackError
 from protect.model.process import ProcessExited, ProcessName
 from protect.model.workload import Reason, WorkloadState
 from protect.workloads import attach, control, create, delete, disks, start
-from protect.workloads.files import TakenFiles
+from protect.workloads.file_copies import TakenFiles
 from protect.workloads.terminal import Command, Resize, Stdin, StdinEnd
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
@@ -386,7 +386,7 @@ async def test_a_silly_terminal_size_ends_the_exec(protectd: Assembly, tmp_path:
 async def test_attach(protectd: Assembly, agent: SimAgent, tmp_path: Path, once: bool) -> None:
     await protectd.creation.create(workload_spec(tmp_path, stdin=True, stdin_once=once))
     created = agent.processes["w1", ""].created
-    outputs = attach.attach(
+    outputs = attach.attach_workload(
         protectd.registry, protectd.memory, protectd.lifetime, "w1", commands(Stdin(b"typed"))
     )
     first = asyncio.create_task(anext(outputs))
@@ -400,7 +400,9 @@ async def test_attach(protectd: Assembly, agent: SimAgent, tmp_path: Path, once:
     end(agent, "w1", 5)
     assert [output async for output in outputs] == [5]
     with pytest.raises(Refused):
-        await anext(attach.attach(protectd.registry, protectd.memory, protectd.lifetime, "w1", commands()))
+        await anext(
+            attach.attach_workload(protectd.registry, protectd.memory, protectd.lifetime, "w1", commands())
+        )
 
 
 # -- logs
@@ -468,7 +470,7 @@ async def test_a_restart_undoes_a_half_create(tmp_path: Path, toolstack: MemoryT
         agent = toolstack.of_zone("z1").agent
         agent.unanswered.add("create_container")
         spec = workload_spec(tmp_path)
-        files = disks.find("create", "w1", spec.stacks)
+        files = disks.find_image_files("create", "w1", spec.stacks)
         runtime, new = protectd.creation.admit(protectd.registry.zones["z1"], spec, files)
         table = disks.DiskTable.of(runtime.workload.disks, files)
         hasten(protectd, call=0.5)
@@ -555,7 +557,7 @@ async def test_failed_undo_of_a_create_is_done_at_the_next_connection(
 async def test_an_attach_ends_with_the_daemon(protectd: Assembly, tmp_path: Path) -> None:
     await protectd.creation.create(workload_spec(tmp_path))
     attached = asyncio.create_task(
-        anext(attach.attach(protectd.registry, protectd.memory, protectd.lifetime, "w1", endless()))
+        anext(attach.attach_workload(protectd.registry, protectd.memory, protectd.lifetime, "w1", endless()))
     )
     waiting = asyncio.create_task(control.wait(protectd.registry, protectd.lifetime.stopping, "w1"))
     await asyncio.sleep(0.01)

@@ -14,7 +14,7 @@ import pytest
 
 from daemonkit.faults import Refused, TooLate
 from protect.assembly import Assembly
-from protect.model.files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
+from protect.model.copied_files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
 from protect.model.workload import Workload
 from protect.state import records
 from protect.volumes import filetree
@@ -48,7 +48,7 @@ class DiskFiles:
             os.close(place)
 
     async def read(self, zone_id: str, tree: FileTree, chunks: Sequence[FileChunk]) -> list[bytes]:
-        return filetree.read(tree, chunks)
+        return filetree.read_chunks(tree, chunks)
 
     async def give_back(self, zone_id: str, volume: FileVolume, content: bytes, timeout: float) -> None:
         self.returned.append((volume.host_path, content))

@@ -12,7 +12,7 @@ from daemonkit.config import Bytes
 from daemonkit.faults import Exhausted, Exists, Fault, Invalid, Refused
 from protect.assembly import Assembly
 from protect.config import Memory, Profile, ProtectdConfig, ZoneLimits
-from protect.model.capacity.host import ZoneCapacity
+from protect.model.capacity.host_resources import ZoneCapacity
 from protect.model.capacity.modes import WantedMode
 from protect.model.capacity.reservation import Reservation
 from protect.model.domain.shares import DiskRates

@@ -13,7 +13,7 @@ import pytest
 import protect
 from daemonkit.faults import Exhausted, Fault, Missing, Refused, TooLate
 from protect.assembly import Assembly
-from protect.model import events as told
+from protect.model import watch_events as told
 from protect.model.errors import ToolstackError
 from protect.model.toolstack import DomainId, DomainSpec, DomainState, ShutdownReason
 from protect.model.workload import Reason, WorkloadState

@@ -99,14 +99,14 @@ async def test_workloads_come_from_their_zones(protectd: Assembly, toolstack: Me
 async def test_a_silent_zone_delays_nobody(
     protectd: Assembly, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stats, "QUIET_TIMEOUT", 1.0)
+    monkeypatch.setattr(stats, "QUIET_SECONDS", 1.0)
     silent = toolstack.of_zone("z2").agent
     silent.unanswered.add("get_stats")
     assert list(await stats.gather(protectd.config.timeouts, protectd.registry.zones.values())) == [
         "z1",
         "z3",
     ]
-    monkeypatch.setattr(stats, "QUIET_TIMEOUT", 600.0)
+    monkeypatch.setattr(stats, "QUIET_SECONDS", 600.0)
     hasten(protectd, stats=600.0)  # no call waits: the zone is known as late
     async with asyncio.timeout(60):
         for _ in range(3):
@@ -121,12 +121,12 @@ async def test_a_late_answer_is_used_until_the_next(
     protectd: Assembly, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(await stats.gather(protectd.config.timeouts, protectd.registry.zones.values())) == 3
-    monkeypatch.setattr(stats, "QUIET_TIMEOUT", 0.05)
+    monkeypatch.setattr(stats, "QUIET_SECONDS", 0.05)
     late = toolstack.of_zone("z2").agent
     late.unanswered.add("get_stats")
     found = await stats.gather(protectd.config.timeouts, protectd.registry.zones.values())
     assert [row.id for row in found["z2"].workloads] == ["w2"]  # as in its last answer
-    monkeypatch.setattr(stats, "KEPT", 0.0)
+    monkeypatch.setattr(stats, "KEPT_SECONDS", 0.0)
     assert "z2" not in await stats.gather(protectd.config.timeouts, protectd.registry.zones.values())
 
 

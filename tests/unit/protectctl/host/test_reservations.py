@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from protectctl.__main__ import main
-from protectctl.errors import CommandFailed
+from protectctl.command_errors import CommandFailed
 from protectctl.host.reservations import size
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import served

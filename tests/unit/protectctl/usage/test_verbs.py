@@ -20,7 +20,7 @@ from protect.model.statistics import ZoneStats
 from protect.zones import stats
 from protectctl import find
 from protectctl.__main__ import main
-from protectctl.errors import CommandFailed
+from protectctl.command_errors import CommandFailed
 from protectctl.host import overhead
 from protectctl.host.overhead import HostUse, measured
 from protectctl.nouns import NOUNS
@@ -195,7 +195,7 @@ async def test_an_overhead_leaves_no_zones(protect: Operator) -> None:
 
 
 async def test_a_slow_zone_is_asked_again(protect: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overhead, "_PAUSE", 0.01)
+    monkeypatch.setattr(overhead, "_PAUSE_SECONDS", 0.01)
     real, asked, slow = stats.gather, 0, {1, 3}
 
     async def gather(*how: Any) -> dict[str, ZoneStats]:
@@ -206,7 +206,7 @@ async def test_a_slow_zone_is_asked_again(protect: Operator, monkeypatch: pytest
     monkeypatch.setattr(stats, "gather", gather)
     assert "podFixed:" in await protect("host", "overhead", "--zones", "2", "--idle", "0.1")
     assert asked == 4
-    monkeypatch.setattr(overhead, "_PATIENCE", 0.1)
+    monkeypatch.setattr(overhead, "_PATIENCE_SECONDS", 0.1)
     slow.update(range(1000))
     await protect("host", "overhead", "--zones", "1", "--idle", "0.1", status=1)
     assert "zones do not say what they use: overhead-" in protect.error

@@ -16,7 +16,7 @@ import pytest
 from protect.model.toolstack import DomainId, DomainSpec, DomainState, Mode, ShutdownReason
 from protect.toolstack.fake.domain import Domain, read_pid, read_spec, write_spec
 from protect.toolstack.fake.launcher import Launch
-from protect.toolstack.process import PidfdProcess, read_stat
+from protect.toolstack.pidfd_process import PidfdProcess, read_stat
 from tests.support.session.open_files import descriptors, opened_since
 from tests.support.waiting import until
 

@@ -10,8 +10,8 @@ import pytest
 from daemonkit.faults import Invalid
 from protect.model.errors import ToolstackError
 from protect.toolstack.fake import faultplan
+from protect.toolstack.fake.fake_settings import FakeSettings, physical_info
 from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan, InjectedFault
-from protect.toolstack.fake.settings import FakeSettings, physical_info
 
 FAIL = FaultKind.FAIL
 

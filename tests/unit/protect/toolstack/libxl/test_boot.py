@@ -22,8 +22,8 @@ from protect.model.toolstack import DomainSpec, Mode
 from protect.toolstack.console import read_tail
 from protect.toolstack.libxl import boot
 from protect.toolstack.libxl.config import NO_SCRIPT, domain_config, map_bytes
+from protect.toolstack.libxl.guest_logs import GuestLogs
 from protect.toolstack.libxl.kernel import kernel_version, unpack, unpacked_kernel
-from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.settings import LibxlSettings
 
 ELF = b"\x7fELF" + bytes(range(256)) * 64
@@ -131,16 +131,16 @@ def test_versions(tmp_path: Path) -> None:
 def test_found_by_the_initramfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boot, "_BOOT", tmp_path)
     with pytest.raises(Missing, match="make -C zone initramfs"):
-        boot.find(LibxlSettings(), tmp_path, tmp_path / "cache")
+        boot.find_boot(LibxlSettings(), tmp_path, tmp_path / "cache")
     (tmp_path / "initramfs-6.1.0-9-cloud-amd64.cpio").write_bytes(bytes(1000))
     (tmp_path / "initramfs-6.1.0-10-cloud-amd64.cpio").write_bytes(bytes(1000))
     (tmp_path / "vmlinuz-6.1.0-9-cloud-amd64").write_bytes(bz_image(gzipped(ELF)))
-    found = boot.find(LibxlSettings(), tmp_path, tmp_path / "cache")
+    found = boot.find_boot(LibxlSettings(), tmp_path, tmp_path / "cache")
     assert found.initramfs.name == "initramfs-6.1.0-9-cloud-amd64.cpio"
     assert found.kernel.read_bytes() == ELF
     assert found.minimum_bytes == len(ELF) + 2000 + (32 << 20)
     with pytest.raises(Missing, match="find initramfs"):
-        boot.find(LibxlSettings(initramfs=tmp_path / "none"), tmp_path, tmp_path / "cache")
+        boot.find_boot(LibxlSettings(initramfs=tmp_path / "none"), tmp_path, tmp_path / "cache")
 
 
 SPEC = DomainSpec(UUID(int=5), "z", 64 << 20, 2, Mode.PVH, 2, {"XENPOD_ZONE": "z1"})

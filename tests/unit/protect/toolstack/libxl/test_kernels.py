@@ -99,7 +99,7 @@ async def test_a_bomb_ends_at_the_limit(
     kernels: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     filtered(program, "--version")
-    monkeypatch.setattr(unpacking, "_LARGEST", 1 << 20)
+    monkeypatch.setattr(unpacking, "_LARGEST_BYTES", 1 << 20)
     flags = ["-l", "-c"] if program == "lz4" else ["-c"]
     bomb = subprocess.run([program, *flags], input=bytes(64 << 20), capture_output=True, check=True).stdout
     wanted = DomainKernel("bomb", tmp_path / "bomb")

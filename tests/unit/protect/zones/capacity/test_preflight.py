@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 
-from protect.model.capacity.host import DiskLimit, HostNotice, ZoneCapacity
+from protect.model.capacity.host_resources import DiskLimit, HostNotice, ZoneCapacity
 from tests.support.observe.messages import next_message
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.served import TIMEOUT, served

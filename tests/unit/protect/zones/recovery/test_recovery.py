@@ -177,22 +177,22 @@ async def lost(tmp_path: Path, toolstack: MemoryToolstack) -> UUID:
         return (await protectd.launcher.launch(zone_spec())).uuid
 
 
-async def test_a_stranger_is_listed_and_adopted(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_an_orphan_is_listed_and_adopted(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     uuid = await lost(tmp_path, toolstack)
     foreign = DomainSpec(uuid=uuid4(), name="theirs", memory_bytes=1)
     await toolstack.create(foreign)
     async with running(tmp_path / "after", toolstack) as protectd:
-        listed = {one.domain.uuid: one.zone for one in await protectd.strangers.listed()}
+        listed = {one.domain.uuid: one.zone for one in await protectd.orphans.listed()}
         assert listed.keys() == {uuid, foreign.uuid} and listed[foreign.uuid] is None
         made_for = listed[uuid]
         assert made_for is not None and (made_for.id, made_for.spec.name) == ("z1", "web")
-        runtime = await protectd.reconcile.adopt_stranger(uuid)
+        runtime = await protectd.reconcile.adopt_orphan(uuid)
         await until(runtime.heard.is_set)
         assert protectd.ledger.reserved_bytes == 256 * MIB
         assert runtime.zone.state is ZoneState.RUNNING and runtime.zone.agent_version == "sim"
-        assert [one.domain.uuid for one in await protectd.strangers.listed()] == [foreign.uuid]
+        assert [one.domain.uuid for one in await protectd.orphans.listed()] == [foreign.uuid]
         with pytest.raises(Refused, match="domain of zone z1"):
-            await protectd.strangers.adopt(uuid)
+            await protectd.orphans.adopt(uuid)
     async with running(tmp_path / "after", toolstack) as protectd:
         await until(lambda: protectd.registry.zones["z1"].connected)
         await protectd.removal.destroy("z1")
@@ -202,19 +202,19 @@ async def test_a_stranger_is_listed_and_adopted(tmp_path: Path, toolstack: Memor
 async def test_an_adopted_zone_keeps_its_first_agent(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     uuid = await lost(tmp_path, toolstack)
     async with running(tmp_path / "after", toolstack) as protectd:
-        runtime = await protectd.reconcile.adopt_stranger(uuid)
+        runtime = await protectd.reconcile.adopt_orphan(uuid)
         await until(runtime.heard.is_set)
         toolstack.of_zone("z1").agent.reboot()
         await until(lambda: runtime.zone.state is ZoneState.DEAD)
 
 
-async def test_a_stranger_is_removed(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_an_orphan_is_removed(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     uuid = await lost(tmp_path, toolstack)
     async with running(tmp_path / "after", toolstack) as protectd:
-        await protectd.strangers.remove(uuid)
+        await protectd.orphans.remove(uuid)
         assert not toolstack.domains and not protectd.registry.zones
         with pytest.raises(Missing):
-            await protectd.strangers.remove(uuid)
+            await protectd.orphans.remove(uuid)
 
 
 async def test_domain_without_a_mark_is_neither_adopted_nor_removed(
@@ -223,7 +223,7 @@ async def test_domain_without_a_mark_is_neither_adopted_nor_removed(
     foreign = DomainSpec(uuid=uuid4(), name="theirs", memory_bytes=1)
     await toolstack.create(foreign)
     async with running(tmp_path, toolstack) as protectd:
-        for verb in (protectd.strangers.adopt, protectd.strangers.remove):
+        for verb in (protectd.orphans.adopt, protectd.orphans.remove):
             with pytest.raises(Refused, match="no mark"):
                 await verb(foreign.uuid)
     assert len(toolstack.domains) == 1
@@ -234,20 +234,20 @@ async def test_an_id_of_another_zone_is_not_taken(tmp_path: Path, toolstack: Mem
     async with running(tmp_path / "after", toolstack) as protectd:
         again = await protectd.launcher.launch(zone_spec())
         with pytest.raises(Exists):
-            await protectd.strangers.adopt(uuid)
+            await protectd.orphans.adopt(uuid)
         await protectd.ports.volumes.open("z1")
-        await protectd.strangers.remove(uuid)
+        await protectd.orphans.remove(uuid)
         assert protectd.ports.volumes.zones() == ["z1"], "those of the zone that has the id now"
         assert [domain.spec.uuid for domain in toolstack.domains.values()] == [again.uuid]
 
 
-async def test_ended_stranger_can_only_be_removed(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_ended_orphan_can_only_be_removed(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     uuid = await lost(tmp_path, toolstack)
     toolstack.of_zone("z1").state = DomainState.SHUTDOWN
     async with running(tmp_path / "after", toolstack) as protectd:
         with pytest.raises(Refused, match="has ended"):
-            await protectd.strangers.adopt(uuid)
-        await protectd.strangers.remove(uuid)
+            await protectd.orphans.adopt(uuid)
+        await protectd.orphans.remove(uuid)
 
 
 def _bent(domain: MemoryDomain, **changes: object) -> str:
@@ -271,11 +271,11 @@ async def test_foreign_marks_are_not_believed(tmp_path: Path, toolstack: MemoryT
         for text in wrong:
             domain.spec = replace(domain.spec, mark=text)
             with pytest.raises(Refused, match="no mark"):
-                await protectd.strangers.adopt(uuid)
+                await protectd.orphans.adopt(uuid)
             assert not protectd.registry.zones
 
 
-async def test_files_of_a_stranger_stay_for_its_adoption(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+async def test_files_of_an_orphan_stay_for_its_adoption(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     await lost(tmp_path, toolstack)
     journals = tmp_path / "after/run/zones"
     for name in ("z1", "forgotten"):

@@ -12,7 +12,7 @@ import pytest
 from protect.assembly import Assembly
 from protect.model.zone import MemoryPolicy
 from protect.zones.size.follow import MemoryFollower
-from protect.zones.size.policy import PATIENCE, STEP, Bounds, Look, SizeVerdict, decide
+from protect.zones.size.policy import PATIENCE_LOOKS, STEP_BYTES, Bounds, Look, SizeVerdict, decide
 from protect.zones.size.resize import ZoneSize
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import resize, running, zone_spec
@@ -36,17 +36,17 @@ BOUNDS = Bounds(128 * MIB, 1024 * MIB)
         (1024, 0, 0, 1024, 0),
         # too large, but not for long enough
         (512, 400, 0, 512, 1),
-        (512, 400, PATIENCE - 2, 512, PATIENCE - 1),
+        (512, 400, PATIENCE_LOOKS - 2, 512, PATIENCE_LOOKS - 1),
         # for long enough: the zone shrinks to its need
-        (512, 400, PATIENCE - 1, 160, 0),
-        (1024, 624, PATIENCE - 1, 528, 0),
+        (512, 400, PATIENCE_LOOKS - 1, 160, 0),
+        (1024, 624, PATIENCE_LOOKS - 1, 528, 0),
         # but not below its minimum
-        (512, 511, PATIENCE - 1, 128, 0),
-        (128, 127, PATIENCE - 1, 128, 0),
+        (512, 511, PATIENCE_LOOKS - 1, 128, 0),
+        (128, 127, PATIENCE_LOOKS - 1, 128, 0),
         # and not by little
-        (208, 90, PATIENCE - 1, 208, 0),
+        (208, 90, PATIENCE_LOOKS - 1, 208, 0),
         # nonsense of the zone
-        (256, 10_000, PATIENCE - 1, 128, 0),
+        (256, 10_000, PATIENCE_LOOKS - 1, 128, 0),
         # beyond its bounds, set later: the zone does not grow further
         (2048, 1, 0, 2048, 0),
     ],
@@ -65,14 +65,14 @@ def test_size_settles_within_its_bounds_at_any_use(seed: int) -> None:
     for _ in range(20):
         used = chance.randrange(1, 1024) * MIB
         sizes = []
-        for _ in range(6 * PATIENCE):
+        for _ in range(6 * PATIENCE_LOOKS):
             memory = verdict.memory_bytes
             look = Look(memory, max(0, memory - used))
             verdict = decide(look, BOUNDS, verdict.idle_looks)
             sizes.append(verdict.memory_bytes)
             assert BOUNDS.least_bytes <= verdict.memory_bytes <= BOUNDS.most_bytes
-        assert len(set(sizes[-2 * PATIENCE :])) == 1, [size // MIB for size in sizes]
-        assert sizes[-1] >= min(used + STEP // 2, BOUNDS.most_bytes)
+        assert len(set(sizes[-2 * PATIENCE_LOOKS :])) == 1, [size // MIB for size in sizes]
+        assert sizes[-1] >= min(used + STEP_BYTES // 2, BOUNDS.most_bytes)
 
 
 DYNAMIC = replace(
@@ -108,7 +108,7 @@ async def test_a_zone_grows_and_shrinks_with_its_use(protectd: Assembly, toolsta
     await follower.look()
     assert memory(protectd) == 336 == toolstack.of_zone("z1").memory // MIB
     uses(toolstack, 20)
-    for _ in range(PATIENCE - 1):
+    for _ in range(PATIENCE_LOOKS - 1):
         await follower.look()
         assert memory(protectd) == 336
     await follower.look()
@@ -119,7 +119,7 @@ async def test_a_zone_grows_and_shrinks_with_its_use(protectd: Assembly, toolsta
 async def test_a_static_zone_stays(protectd: Assembly, toolstack: MemoryToolstack) -> None:
     assert await resize(protectd, "z1", ZoneSize(memory_policy=MemoryPolicy.STATIC)) == []
     uses(toolstack, 256)
-    for _ in range(PATIENCE + 1):
+    for _ in range(PATIENCE_LOOKS + 1):
         await MemoryFollower(protectd.registry, protectd.sizing, protectd.config.memory).look()
     assert memory(protectd) == 256
     assert protectd.registry.zones["z1"].zone.spec.memory_policy is MemoryPolicy.STATIC
@@ -155,7 +155,7 @@ async def test_a_host_without_memory_leaves_the_zone_unchanged(
         assert memory(protectd) == 256
     toolstack.failing.add("set_memory")
     uses(toolstack, 1)
-    for _ in range(PATIENCE + 1):
+    for _ in range(PATIENCE_LOOKS + 1):
         await follower.look()
     assert memory(protectd) == 256, "a failure is no end"
 
@@ -164,7 +164,7 @@ async def test_a_lying_zone_stays_within_its_bounds(protectd: Assembly, toolstac
     follower = MemoryFollower(protectd.registry, protectd.sizing, protectd.config.memory)
     size = toolstack.of_zone("z1").agent.size
     for total, available in ((0, 2**64 - 1), (2**64 - 1, 0), (2**64 - 1, 2**64 - 1), (1, 1)):
-        for _ in range(PATIENCE + 1):
+        for _ in range(PATIENCE_LOOKS + 1):
             size.memory_total_bytes, size.memory_available_bytes = total, available
             await follower.look()
             assert 128 <= memory(protectd) <= 512

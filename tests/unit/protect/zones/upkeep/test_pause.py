@@ -10,8 +10,8 @@ import pytest
 from daemonkit.faults import Fault, Missing, Refused
 from protect.assembly import Assembly
 from protect.model.errors import ToolstackError
-from protect.model.events import ZoneSeen
 from protect.model.toolstack import DomainState
+from protect.model.watch_events import ZoneSeen
 from protect.zones import inspect
 from protect.zones.upkeep import pause
 from tests.support.protect.memory_toolstack import MemoryToolstack

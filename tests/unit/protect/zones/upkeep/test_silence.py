@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from protect.assembly import Assembly
-from protect.model.events import ZoneSeen
 from protect.model.toolstack import DomainState
+from protect.model.watch_events import ZoneSeen
 from protect.model.zone import ZoneState
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import hasten, running, zone_spec

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from daemonkit.faults import Exhausted
-from protect.model.capacity.host import HostNotice, HostWants
+from protect.model.capacity.host_resources import HostNotice, HostWants
 from protect.toolstack.libxl import boot
 from protect.toolstack.libxl.capacity import preflight
 from protect.toolstack.libxl.capacity.admit import Admission

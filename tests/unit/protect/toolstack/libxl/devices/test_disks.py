@@ -43,7 +43,7 @@ class MemoryXen:
             raise errors.DeviceNotFound("backend", -1, vdev)
         return f"/backend/{vdev}"
 
-    def remove(self, domid: int, vdev: str, *, force: bool) -> None:
+    def detach_disk(self, domid: int, vdev: str, *, force: bool) -> None:
         self.backend(domid, vdev)
         assert force
         self.attached.remove(vdev)

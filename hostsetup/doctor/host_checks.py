@@ -10,16 +10,16 @@ from pathlib import Path
 
 from daemonkit import config
 from daemonkit.faults import Fault
+from hostsetup.doctor.doctor_settings import CriFolders, DoctorSettings
 from hostsetup.doctor.machine import Check, CheckedMachine, failed, ok, unknown, warning
-from hostsetup.doctor.settings import CriFolders, DoctorSettings
 from protect.config import ProtectdConfig
 
 _CONTROLLERS = ("cpu", "io", "memory", "pids")
-_LEAST_FREE = 1 << 20
+_LEAST_FREE_BYTES = 1 << 20
 """Bytes below which the daemons create nothing."""
-_LOW = 15
+_LOW_PERCENT = 15
 """Percent below which the kubelet removes images."""
-_PROBE = 5.0
+_PROBE_SECONDS = 5.0
 _FORWARD = "/proc/sys/net/ipv4/ip_forward"
 _LATER = "/etc/sysctl.d/90-xenpod.conf"
 _ALL = 0o777
@@ -101,10 +101,12 @@ def disk(machine: CheckedMachine, settings: DoctorSettings) -> Check:
         total, free = machine.room(found)
         percent = 100 * free // max(1, total)
         says, name = f"{free >> 20} MiB are free, {percent}%", f"disk of {place}"
-        if free < _LEAST_FREE:
+        if free < _LEAST_FREE_BYTES:
             yield failed(name, f"{says}: no pod can be created", "protect image prune --all")
-        elif percent < _LOW:
-            yield warning(name, f"{says}: below {_LOW}% images are removed", "protect image prune --all")
+        elif percent < _LOW_PERCENT:
+            yield warning(
+                name, f"{says}: below {_LOW_PERCENT}% images are removed", "protect image prune --all"
+            )
         else:
             yield ok(name, says)
 
@@ -169,7 +171,7 @@ def _socket(path: Path, unit: str, owner: int) -> Check:
         quoted = shlex.quote(str(path))
         yield failed(unit, says, f"chown root:root {quoted} && chmod 600 {quoted}")
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(_PROBE)
+        probe.settimeout(_PROBE_SECONDS)
         try:
             probe.connect(str(path))
         except OSError as error:

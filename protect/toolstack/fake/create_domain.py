@@ -17,12 +17,12 @@ from protect.model.errors import ToolstackError
 from protect.model.toolstack import DomainId, DomainSpec
 from protect.toolstack.fake import faultplan, interfaces
 from protect.toolstack.fake.domain import Domain, read_pid, write_spec
+from protect.toolstack.fake.fake_settings import FakeSettings
 from protect.toolstack.fake.faultplan import InjectedFault
 from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.launcher import Launch, launch
 from protect.toolstack.fake.resizing.limits import CgroupLimits
-from protect.toolstack.fake.settings import FakeSettings
-from protect.toolstack.process import PidfdProcess
+from protect.toolstack.pidfd_process import PidfdProcess
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +55,14 @@ def _refuse_impossible(settings: FakeSettings, spec: DomainSpec) -> None:
         raise Invalid("create domain", spec.name, f"the hypervisor's policy lacks the label {spec.seclabel}")
 
 
-async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: InjectedFault | None) -> Domain:
+async def create_domain(
+    home: Home, settings: FakeSettings, spec: DomainSpec, fault: InjectedFault | None
+) -> Domain:
     """Create the domain, paused; a failure leaves nothing of it behind."""
     if spec.shared and not await asyncio.to_thread(spec.shared.exists):
         raise Missing("create domain", spec.name, f"there is no mount namespace {spec.shared} to share")
     async with AsyncExitStack() as undo:
-        undo.push_async_callback(remove, home, spec)
+        undo.push_async_callback(remove_domain, home, spec)
         directory = home.directory(spec.uuid)
         directory.mkdir(mode=0o700)
         write_spec(directory, spec)
@@ -76,18 +78,18 @@ async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: In
         undo.push_async_callback(_kill, domain)
         faultplan.after(fault, "create domain", spec.name)
         if spec.interfaces:
-            await interfaces.create(home.instance, spec, domain.id)
+            await interfaces.create_pairs(home.instance, spec, domain.id)
         checkpoint("fake-create.wired")
         undo.pop_all()
         return domain
 
 
-async def remove(home: Home, spec: DomainSpec) -> None:
+async def remove_domain(home: Home, spec: DomainSpec) -> None:
     """Kill and remove everything of a domain; may be repeated."""
     await home.cgroups.remove(str(spec.uuid))
     checkpoint("fake-destroy.ungrouped")
     if spec.interfaces:
-        await interfaces.remove(home.instance, spec)
+        await interfaces.remove_pairs(home.instance, spec)
     await home.forget(spec.uuid)
 
 

@@ -23,13 +23,13 @@ from protect.model.volume import Volume, VolumeSource, close_all
 from protect.model.zone import ZoneIdMapping
 from protect.volumes.area import Area
 from protect.volumes.following import Following
-from protect.volumes.source import OPERATION, take
+from protect.volumes.source import OPERATION, take_mounts
 
 log = logging.getLogger(__name__)
 
-_SECONDS = 30.0
+_MOUNT_SECONDS = 30.0
 """Limit for mounts and unmounts; they usually take milliseconds."""
-_PAUSE = 0.05
+_PAUSE_SECONDS = 0.05
 """Least seconds between two looks at the host's mounts; a host that mounts more often is sampled."""
 
 
@@ -42,7 +42,7 @@ class HostVolumes:
     def __init__(self, root: Path, program: Path, tenant_of: TenantOf = str) -> None:
         self._root = root
         self._lookups = Lookups(program, tenant_of)
-        self._calls = HostCalls(_SECONDS)
+        self._calls = HostCalls(_MOUNT_SECONDS)
         self._followers: dict[str, asyncio.Task[None]] = {}
 
     def shared(self, zone_id: str) -> Path:
@@ -86,7 +86,7 @@ class HostVolumes:
                         await self._run(key, following[0].sync)
                     except OSError as error:
                         log.warning("volumes do not follow the host: %s", error, extra=fields(zone=zone_id))
-                    await asyncio.sleep(_PAUSE)
+                    await asyncio.sleep(_PAUSE_SECONDS)
                     await changed.wait()
             except OSError as error:
                 log.error("volumes do not follow the host: %s", error, extra=fields(zone=zone_id))
@@ -133,7 +133,7 @@ class HostVolumes:
             with ExitStack() as stack:
                 users = await complete(asyncio.to_thread(_users, volumes, ids, stack))
                 for volume in volumes:
-                    await take(volume, lookup, users, taken)
+                    await take_mounts(volume, lookup, users, taken)
 
     async def attach(self, zone_id: str, workload_id: str, sources: Sequence[VolumeSource]) -> None:
         if sources:

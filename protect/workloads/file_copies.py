@@ -13,20 +13,20 @@ from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
 from protect.config import Timeouts
 from protect.model.container import CopiedVolume, WorkloadSpec
-from protect.model.files import FilesChanged, FileVolume, FoundFiles, WantedFiles
+from protect.model.copied_files import FilesChanged, FileVolume, FoundFiles, WantedFiles
 from protect.model.ports import HostFiles
 from protect.model.volume import Volume
-from protect.state.files import FileCopy, Key, key_of
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
+from protect.state.zone_files import FileCopy, Key, key_of
 from protect.workloads import put_files
 from protect.workloads.renew_files import FileRenewal
 
 log = logging.getLogger(__name__)
 
-COPIES = 256
+MOST_COPIES = 256
 """Most copies of one zone."""
 _SHARE = 16
-_MOST = 16 << 20
+_MOST_BYTES = 16 << 20
 """Most bytes for copies; also at most a sixteenth of the zone's memory."""
 
 
@@ -116,7 +116,7 @@ class FileCopies:
             assert found.tree is not None
             if copy.version in ("", found.tree.version):
                 with suppress(FilesChanged):
-                    await put_files.put(self.files, zone, copy, found.tree)
+                    await put_files.put_version(self.files, zone, copy, found.tree)
                     return
             # The found tree may be older than the zone's copy.
             await self.renewal.renew(zone, copy)
@@ -153,11 +153,11 @@ def _not_here(zone: ZoneRuntime, taken: TakenFiles, key: Key, volume: FileVolume
     known = zone.files.copies.get(key)
     if known and known.volume.host_path != volume.host_path:
         return f"the zone has a volume {key[1]!r} of another path"
-    if len(zone.files.copies) + len(taken.copies) >= COPIES:
-        return f"the zone has {COPIES} copies"
+    if len(zone.files.copies) + len(taken.copies) >= MOST_COPIES:
+        return f"the zone has {MOST_COPIES} copies"
     size = found.tree.size_bytes if found.tree else 0
     coming = sum(each.tree.size_bytes for _, each in taken.copies if each.tree)
-    most = min(_MOST, zone.zone.spec.memory_bytes // _SHARE)
+    most = min(_MOST_BYTES, zone.zone.spec.memory_bytes // _SHARE)
     if zone.files.size_bytes(key) + coming + size > most:
         return f"the zone's copies would take more than {most} bytes"
     return ""

@@ -15,7 +15,7 @@ from daemonkit.host import mountinfo
 from daemonkit.host.files import HostCalls
 from daemonkit.host.lookup import Lookup, Lookups, Place
 from daemonkit.tasks import complete
-from protect.model.files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
+from protect.model.copied_files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
 from protect.volumes import filetree
 from protect.volumes.returned import open_returned
 from protect.volumes.watch import FileWatches
@@ -83,7 +83,7 @@ class HostFileVolumes:
 
     async def read(self, zone_id: str, tree: FileTree, chunks: Sequence[FileChunk]) -> list[bytes]:
         try:
-            return await complete(asyncio.to_thread(filetree.read, tree, tuple(chunks)))
+            return await complete(asyncio.to_thread(filetree.read_chunks, tree, tuple(chunks)))
         except OSError as error:
             raise Broken(OPERATION, f"zone {zone_id}", str(error)) from error
 

@@ -1,4 +1,7 @@
-"""Domains without a record: lists them, and on request adopts or removes domains with our mark."""
+"""Orphans: domains without a record.  protect.v1 calls an orphan ``Stranger``.
+
+Orphans are listed, and on request adopted or removed if they carry our mark.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _FOREIGN = "it carries no mark of xenpod's"
 
 
 @dataclass(frozen=True, slots=True)
-class Stranger:
+class Orphan:
     """A domain without a record; ``zone``: the domain's zone by its mark; None: no mark."""
 
     domain: DomainInfo
@@ -36,7 +39,7 @@ class Stranger:
 
 
 @dataclass(frozen=True, slots=True)
-class Strangers:
+class Orphans:
     """Lists, adopts and removes domains without a record."""
 
     registry: Registry
@@ -45,27 +48,27 @@ class Strangers:
     volumes: ZoneVolumes
     dirs: ZoneDirs
 
-    async def listed(self) -> list[Stranger]:
+    async def listed(self) -> list[Orphan]:
         """All domains without a zone, with their marks."""
         return [
-            Stranger(domain, mark.zone_of(domain))
+            Orphan(domain, mark.zone_of(domain))
             for domain in unknown(self.registry, await self.toolstack.list())
         ]
 
     async def adopt(self, uuid: UUID) -> tuple[ZoneRuntime, DomainInfo]:
-        """Make a zone of a stranger with our mark.  Returns the zone, not connected yet, and its domain.
+        """Make a zone of an orphan with our mark.  Returns the zone, not connected yet, and its domain.
 
         All containers end.  Missing.  Refused: no mark, or the domain has ended.  Exists: the id is taken.
         """
-        stranger = await self._marked("adopt zone", uuid)
-        assert stranger.zone is not None
-        if stranger.domain.state is DomainState.SHUTDOWN:
+        orphan = await self._marked("adopt zone", uuid)
+        assert orphan.zone is not None
+        if orphan.domain.state is DomainState.SHUTDOWN:
             raise Refused("adopt zone", str(uuid), "its domain has ended", "remove it")
-        runtime = self._admit(stranger.zone)
+        runtime = self._admit(orphan.zone)
         checkpoint("zone-adopt.recorded")
         self.volumes.resume(runtime.id)
-        log.warning("stranger adopted", extra=fields(zone=runtime.id, domain=stranger.domain.id))
-        return runtime, stranger.domain
+        log.warning("orphan adopted", extra=fields(zone=runtime.id, domain=orphan.domain.id))
+        return runtime, orphan.domain
 
     def _admit(self, zone: Zone) -> ZoneRuntime:
         """Register and record the zone, all or nothing."""
@@ -110,25 +113,25 @@ class Strangers:
         checkpoint("zone-adopt.connected")
 
     async def remove(self, uuid: UUID) -> None:
-        """End a stranger with our mark, and free the rest of its zone.  Missing.  Refused: no mark.
+        """End an orphan with our mark, and free the rest of its zone.  Missing.  Refused: no mark.
 
         The removal is carried to its end even if the caller goes away.  After a kill, a second call removes
         the rest.
         """
         await complete(self._remove(await self._marked("remove zone", uuid)))
 
-    async def _remove(self, stranger: Stranger) -> None:
-        await self.toolstack.destroy(stranger.domain.id)
-        checkpoint("stranger-remove.domain-destroyed")
-        zone = stranger.zone
+    async def _remove(self, orphan: Orphan) -> None:
+        await self.toolstack.destroy(orphan.domain.id)
+        checkpoint("orphan-remove.domain-destroyed")
+        zone = orphan.zone
         if zone is not None and zone.id not in self.registry.zones:  # else the files belong to another zone
             await self.volumes.close(zone.id)
-            checkpoint("stranger-remove.volumes-removed")
+            checkpoint("orphan-remove.volumes-removed")
             self.dirs.clear(zone.id)
-        log.warning("stranger removed", extra=fields(domain=stranger.domain.id, name=stranger.domain.name))
+        log.warning("orphan removed", extra=fields(domain=orphan.domain.id, name=orphan.domain.name))
 
-    async def _marked(self, operation: str, uuid: UUID) -> Stranger:
-        """The stranger with this uuid and our mark.  Missing.  Refused: no mark."""
+    async def _marked(self, operation: str, uuid: UUID) -> Orphan:
+        """The orphan with this uuid and our mark.  Missing.  Refused: no mark."""
         zone = next((one for one in self.registry.zones.values() if one.zone.uuid == uuid), None)
         if zone is not None:
             raise Refused(operation, str(uuid), f"it is the domain of zone {zone.id}", "destroy the zone")

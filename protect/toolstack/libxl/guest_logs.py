@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-_LONGEST = 1 << 20
-_KEPT = 256 << 10
+_LONGEST_BYTES = 1 << 20
+_KEPT_BYTES = 256 << 10
 _TRIM_SECONDS = 30.0
 
 
@@ -53,10 +53,10 @@ def _trim(log: Path) -> None:
     # All writers append: concurrent output lands before the tail, and is not lost.
     fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
-        if os.fstat(fd).st_size > _LONGEST:
+        if os.fstat(fd).st_size > _LONGEST_BYTES:
             with log.open("rb") as file:
-                file.seek(-_KEPT, os.SEEK_END)
-                tail = file.read(_KEPT)
+                file.seek(-_KEPT_BYTES, os.SEEK_END)
+                tail = file.read(_KEPT_BYTES)
             os.truncate(fd, 0)
             os.write(fd, tail)
     finally:

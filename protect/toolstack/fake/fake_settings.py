@@ -12,7 +12,14 @@ from uuid import UUID
 from daemonkit.config import Bytes, at_least, longer_than_nothing
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
-from protect.model.capacity.host import DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneCapacity
+from protect.model.capacity.host_resources import (
+    DiskLimit,
+    HostMemory,
+    HostNotice,
+    HostWants,
+    Mode,
+    ZoneCapacity,
+)
 from protect.model.checks import seclabel
 from protect.model.toolstack import Capabilities, DomainSpec, PhysicalInfo
 from protect.model.volume import PCI_ADDRESS
@@ -114,9 +121,9 @@ class SaysCapacity:
         domains = {spec.uuid: spec.memory_bytes + self._settings.domain_overhead for spec in self._specs()}
         foreign = self._faults.foreign_memory()
         # A foreign domain: no zone of protectd has this uuid.
-        strangers = {UUID(int=0): foreign} if foreign else {}
+        foreign_domains = {UUID(int=0): foreign} if foreign else {}
         free = 0 if self._faults.exhausted() else self._settings.zone_memory - foreign - sum(domains.values())
-        return HostMemory(max(0, free), domains | strangers)
+        return HostMemory(max(0, free), domains | foreign_domains)
 
     def overhead_bytes(self, memory_bytes: int, vcpus: int, mode: Mode) -> int:
         return self._settings.domain_overhead

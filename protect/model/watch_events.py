@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protect.model.capacity.host import HostNotice
+from protect.model.capacity.host_resources import HostNotice
 from protect.model.workload import Workload
 from protect.model.zone import Zone
 

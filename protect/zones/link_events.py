@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from daemonkit.logs import fields
 from protect.agent.link import AgentLink, LinkFactory
 from protect.model.checks import printable
-from protect.model.events import ZoneSeen
 from protect.model.process import AgentHello, ProcessExited
 from protect.model.toolstack import Toolstack
+from protect.model.watch_events import ZoneSeen
 from protect.state.daemon_lifetime import DaemonLifetime
 from protect.state.death import DeathKind
 from protect.state.registry import Registry
 from protect.state.runtime import ZoneRuntime
 from protect.workloads.exits import WorkloadExits
 from protect.zones.deaths import ZoneDeaths
+from protect.zones.recovery.orphans import Orphans
 from protect.zones.recovery.resync import Resync
-from protect.zones.recovery.strangers import Strangers
 from protect.zones.upkeep.clock import ZoneClocks
 from protect.zones.upkeep.silence import SilenceWatch
 
@@ -34,7 +34,7 @@ class ReportReactions:
     lifetime: DaemonLifetime
     exits: WorkloadExits
     deaths: ZoneDeaths
-    strangers: Strangers
+    orphans: Orphans
     resync: Resync
     silence: SilenceWatch
     clocks: ZoneClocks
@@ -68,7 +68,7 @@ class ZoneEvents:
         if not runtime.running:
             return
         if not runtime.zone.boot_id:  # adopted by its mark, without a boot id
-            await self._to.strangers.empty(runtime, hello)
+            await self._to.orphans.empty(runtime, hello)
         if runtime.zone.boot_id != hello.boot_id.hex():
             # A domain boots once.  Another agent has none of our workloads.
             log.error("another agent answers in the zone", extra=fields(zone=runtime.id))

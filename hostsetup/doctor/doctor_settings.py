@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from protect.config import ProtectdConfig
-from protect.model.capacity.host import HostNotice
+from protect.model.capacity.host_resources import HostNotice
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from protect.model.files import FileId, FileVolume, FileWatch
+from protect.model.copied_files import FileId, FileVolume, FileWatch
 
 Key = tuple[str, str]
 """Owner (a workload, "" for the zone) and the zone's name of the volume."""

@@ -16,7 +16,7 @@ from daemonkit.tasks import complete, race
 from protect.agent import replies, requests
 from protect.agent.link import AgentLink
 from protect.model.container import ContainerSpec
-from protect.model.files import FilePart
+from protect.model.copied_files import FilePart
 from protect.model.lifetime import End
 from protect.model.ports import Input, Sink
 from protect.model.process import (
@@ -35,9 +35,9 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 T = TypeVar("T")
 
-_ADOPTION = 5.0  # seconds that a call waits for the adoption of the zone
-_DIAL = 15.0  # seconds: longer than the agent's own deadline of 10
-_START = 130.0  # seconds: longer than the agent's 60 for the rest of a creation and 60 for the start
+_ADOPTION_SECONDS = 5.0  # seconds that a call waits for the adoption of the zone
+_DIAL_SECONDS = 15.0  # seconds: longer than the agent's own deadline of 10
+_START_SECONDS = 130.0  # seconds: longer than the agent's 60 for the rest of a creation and 60 for the start
 
 
 class AgentClient:
@@ -79,7 +79,7 @@ class AgentClient:
         if self._serving.is_set():
             return
         try:
-            async with asyncio.timeout(_ADOPTION):
+            async with asyncio.timeout(_ADOPTION_SECONDS):
                 await race(self._serving.wait(), self._end.raised("use", f"zone {self._zone_id}"))
         except TimeoutError:
             raise self._silent() from None
@@ -159,7 +159,7 @@ class AgentClient:
 
     async def start_container(self, container_id: str) -> int:
         """Start a container; returns the pid of the first process, 0 if unknown.  CannotStart as above."""
-        return (await self._call(requests.start(container_id), max(_START, self.call_timeout))).pid
+        return (await self._call(requests.start(container_id), max(_START_SECONDS, self.call_timeout))).pid
 
     async def update_container(self, container_id: str, resources: bytes) -> None:
         await self._call(requests.update_container(container_id, resources))
@@ -203,7 +203,7 @@ class AgentClient:
         link = self._linked()
 
         async def connect() -> DialedConnection:
-            reply = await link.call(pb.Request(dial=pb.Dial(port=port)), _DIAL)
+            reply = await link.call(pb.Request(dial=pb.Dial(port=port)), _DIAL_SECONDS)
             made = replies.connection(reply.dialed)
             self.connections.add(made.into)
             return made
