@@ -40,7 +40,7 @@ from images.worker.workers import LayerWorkers
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 # Seconds between two looks at how full the disk is, while layers of unfinished pulls are kept.
-_LOOK = 60.0
+_LOOK_SECONDS = 60.0
 PULLS_PER_NAMESPACE = MAX_PULLS // 2
 """Limit of pulls that pods of one namespace wait for; the kubelet gives the namespace."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
@@ -173,7 +173,7 @@ class ImageManager:
             kept.clear()
             left = await self._threads.run(lambda _: unfinished.trim())
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if left is None else min(left, _LOOK)):
+                async with asyncio.timeout(None if left is None else min(left, _LOOK_SECONDS)):
                     await kept.wait()
                     continue
             await self._threads.run(lambda _: unfinished.relieve())

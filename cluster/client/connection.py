@@ -15,7 +15,7 @@ from typing import Any
 
 from daemonkit.faults import Broken, Denied, Exists, Fault, Invalid, Missing, Unreachable
 
-TIMEOUT = 30.0
+TIMEOUT_SECONDS = 30.0
 """Seconds for one request."""
 _LONGEST = 300
 
@@ -42,7 +42,7 @@ async def api_client(kubeconfig: Path | None, purpose: Purpose) -> AsyncIterator
 
     settings = await configuration(kubeconfig)
     try:
-        async with asyncio.timeout(2 * TIMEOUT), client.ApiClient(settings) as link:
+        async with asyncio.timeout(2 * TIMEOUT_SECONDS), client.ApiClient(settings) as link:
             yield link
     except client.ApiException as error:
         raise _refused(error, purpose) from error

@@ -47,7 +47,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)
 
-_SHOWN = 32
+_SHOWN_NAMESPACES = 32
 """Maximum of namespaces in one line of the log."""
 _Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
 
@@ -164,7 +164,7 @@ class Delegation:
             log.warning(
                 "pods of these namespaces run in the delegate, and new ones would be refused: add them"
                 " to [delegate] namespaces in cri.toml, or give the pods a RuntimeClass of zones",
-                extra=fields(namespaces=", ".join(outside[:_SHOWN]), count=len(outside)),
+                extra=fields(namespaces=", ".join(outside[:_SHOWN_NAMESPACES]), count=len(outside)),
             )
         self._outside = outside
 

@@ -16,7 +16,7 @@ from images.layer.packed import PackedRecords
 from images.layer.stream import PlainStream
 from images.layer.tarstream import TarEntry
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 _NEVER = CancelToken()
 
 
@@ -196,7 +196,7 @@ def _text_bytes(entry: TarEntry) -> int:
 def file_chunks(path: Path, token: CancelToken) -> Iterator[bytes]:
     """A blob's bytes in chunks of CHUNK; raises Cancelled."""
     with path.open("rb", buffering=0) as file:
-        while chunk := file.read(CHUNK):
+        while chunk := file.read(CHUNK_BYTES):
             token.check()
             yield chunk
 
@@ -209,6 +209,6 @@ def plain_stream(blob: BinaryIO, subject: str) -> PlainStream:
 def read_chunks(handle: int) -> Iterator[bytes]:
     """An open blob's bytes in chunks of CHUNK; the handle's own offset stays."""
     at = 0
-    while chunk := os.pread(handle, CHUNK, at):
+    while chunk := os.pread(handle, CHUNK_BYTES, at):
         yield chunk
         at += len(chunk)

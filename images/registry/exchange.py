@@ -13,13 +13,13 @@ from typing import NamedTuple
 from daemonkit import faults
 from images import errors
 from images.bounds.fields import FieldReader, FieldWriter, Malformed
-from images.registry.claims import MAX_CLAIMS
+from images.registry.claims import MAX_CLAIMS_BYTES
 
-MAX_QUESTION = 4096
+MAX_QUESTION_BYTES = 4096
 _END, _FAULT = 1, 2
 _MAX_TEXT, _MAX_TYPE = 3000, 255
 # A fault's four texts, or claims.
-_MAX_OUTCOME = 64 << 10
+_MAX_OUTCOME_BYTES = 64 << 10
 _CODES: tuple[type[faults.Fault], ...] = (
     faults.Broken,
     faults.Denied,
@@ -100,7 +100,7 @@ def outcome(untrusted: socket.socket) -> Ending:
 
     Raises the worker's fault, Malformed, and EOFError if the worker ended without an outcome.
     """
-    message = untrusted.recv(_MAX_OUTCOME)
+    message = untrusted.recv(_MAX_OUTCOME_BYTES)
     if not message:
         raise EOFError
     kind, data = message[0], message[1:]
@@ -109,7 +109,7 @@ def outcome(untrusted: socket.socket) -> Ending:
     if kind != _END:
         raise Malformed(f"an outcome of kind {kind}")
     fields = FieldReader(data)
-    media_type, claims = fields.data(_MAX_TYPE).decode(errors="replace"), fields.data(MAX_CLAIMS)
+    media_type, claims = fields.data(_MAX_TYPE).decode(errors="replace"), fields.data(MAX_CLAIMS_BYTES)
     fields.end()
     return Ending(media_type if media_type.isprintable() else "", claims)
 

@@ -22,7 +22,7 @@ from images.registry.manifests import DOCKER_CONFIG, OCI_CONFIG, Descriptor
 from images.registry.names import Reference
 from images.settings import ImageSettings
 
-_PIECE = 1 << 20
+_PIECE_BYTES = 1 << 20
 # After a few small pieces in a row the reader pauses before the next: a registry that sends single bytes
 # would cost CPU time for each byte. A stream of 3 MB/s still passes in small pieces.
 _SMALL, _FEW, _PAUSE = 16 << 10, 8, 0.005
@@ -172,7 +172,7 @@ class RegistrySource:
 
 def _received(stream: socket.socket, until: float | None) -> bytes:
     _limit(stream, until)
-    return stream.recv(_PIECE)
+    return stream.recv(_PIECE_BYTES)
 
 
 def _limit(link: socket.socket, until: float | None) -> None:

@@ -24,7 +24,7 @@ from images.registry.manifests import Descriptor, Manifest
 from images.store.catalogue import StoredImage
 from images.store.store import ImageStore
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 Piece: TypeAlias = "Note | LayoutFile | bytes"
 _DOCKER_LAYER = "application/vnd.docker.image.rootfs."
 _OCI_LAYER = "application/vnd.oci.image.layer."
@@ -152,8 +152,8 @@ def _annotations(name: str, short: Mapping[str, int]) -> dict[str, str]:
 
 def _small(path: str, data: bytes) -> Iterator[LayoutFile | bytes]:
     yield LayoutFile(path, len(data))
-    for start in range(0, len(data), CHUNK):
-        yield data[start : start + CHUNK]
+    for start in range(0, len(data), CHUNK_BYTES):
+        yield data[start : start + CHUNK_BYTES]
 
 
 def _checked(path: Path, digest: str, size: int) -> Iterator[bytes]:

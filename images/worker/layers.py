@@ -22,7 +22,7 @@ from images.worker.frames import JobOutcome
 from images.worker.planning import EMPTY, MOST, StoredPlan, read_cost
 from images.worker.workers import LayerWorkers
 
-_HASH = 32
+_HASH_BYTES = 32
 # Limit of files open at once in a planning worker.
 _MOST_FILES = 16
 
@@ -152,7 +152,7 @@ def _opened(plan: StoredPlan, blobs: Mapping[int, Path]) -> Iterator[tuple[tuple
 
 
 def _written(answer: FieldReader, most: int) -> Written:
-    useful, digest, size = answer.flag(), answer.data(_HASH, _HASH), answer.number(MOST)
+    useful, digest, size = answer.flag(), answer.data(_HASH_BYTES, _HASH_BYTES), answer.number(MOST)
     count = answer.number(len(ACCOUNT_FILES))
     return Written(useful, digest, {answer.number(MOST): answer.data(most) for _ in range(count)}, size)
 

@@ -29,10 +29,10 @@ MOST = (1 << 63) - 1
 """Upper bound of every number in an answer."""
 EMPTY = -1
 """Stands for the layer of an account file without data."""
-_HASH = 32
+_HASH_BYTES = 32
 _OWN_BYTES = 16 << 20
 # Memory of entries in a tree: about 10,000 entries.
-_SMALL = 4 << 20
+_SMALL_BYTES = 4 << 20
 
 
 class StoredPlan(NamedTuple):
@@ -151,7 +151,7 @@ class ImagePlanning:
 
     def finished(self, plan: StoredPlan) -> StoredPlan:
         """The topmost filesystem's plan; ends the planning."""
-        if self._memory <= _SMALL:
+        if self._memory <= _SMALL_BYTES:
             # A new worker would take longer to start than this worker to write.
             return plan._replace(writer=self)
         # The worker holds all entries in memory, and the last builds do not need the entries.
@@ -196,7 +196,7 @@ def plan_decoder(stored: BinaryIO, tree: BinaryIO, end: int) -> Callable[[FieldR
     """Returns a decoder of a plan's fields for these files; end: number of layers up to the topmost."""
 
     def decode(answer: FieldReader) -> StoredPlan:
-        value, first = answer.data(_HASH, _HASH), answer.data(_HASH)
+        value, first = answer.data(_HASH_BYTES, _HASH_BYTES), answer.data(_HASH_BYTES)
         order = answer.numbers(end, end - 1)
         if any(upper <= lower for upper, lower in pairwise(order)):
             raise Malformed("layers in another order than that of the stream")

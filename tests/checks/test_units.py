@@ -113,7 +113,7 @@ def test_a_daemon_has_a_bound_of_memory_that_it_reaches_after_its_children(daemo
     # MemoryHigh would slow the daemon for what its children take.
     assert said["MemoryMax"] == ["2G"] and "MemoryHigh" not in said
     # Four times what tenants may make both daemons keep, beside their own size of some 70 MiB each.
-    assert execsync.MEMORY_BUDGET + manager.MEMORY_BUDGET <= (512 << 20) - 2 * (128 << 20)
+    assert execsync.MEMORY_BUDGET_BYTES + manager.MEMORY_BUDGET <= (512 << 20) - 2 * (128 << 20)
 
 
 def test_units_leave_the_rights_that_workers_are_confined_with() -> None:

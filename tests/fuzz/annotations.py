@@ -26,7 +26,7 @@ from cri.config import (
     EPHEMERAL_STORAGE,
     KERNEL,
     MEMORY,
-    MOST_RATE,
+    MOST_RATE_PER_SECOND,
     VCPUS,
     HandlerConfig,
     Reserve,
@@ -118,7 +118,7 @@ def _check_rates(rates: pb.DiskRates, handler: HandlerConfig) -> None:
         (rates.read_operations, handler.disk_read_operations),
         (rates.write_operations, handler.disk_write_operations),
     ):
-        assert field <= (limit or MOST_RATE)
+        assert field <= (limit or MOST_RATE_PER_SECOND)
         assert field or not limit, "an annotation takes the handler's rate away"
 
 

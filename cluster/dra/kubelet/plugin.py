@@ -24,7 +24,7 @@ from xenpod_proto.kubelet import (
 
 log = logging.getLogger(__name__)
 
-_CLAIMS = 1024
+_MOST_CLAIMS = 1024
 """Maximum of claims in a call; a pod has at most 256 (PodSpec.resourceClaims, MaxResourceClaims)."""
 _LONGEST = 1024
 _CDI_KIND = "xenpod.dev/device"
@@ -87,8 +87,8 @@ class _Plugin:
 
 def _bounded(operation: str, claims: Iterable[Any]) -> list[Any]:
     found = {claim.uid: claim for claim in claims}
-    if len(found) > _CLAIMS:
-        raise Refused(operation, "", f"{len(found)} claims in one call, more than {_CLAIMS}")
+    if len(found) > _MOST_CLAIMS:
+        raise Refused(operation, "", f"{len(found)} claims in one call, more than {_MOST_CLAIMS}")
     return list(found.values())
 
 

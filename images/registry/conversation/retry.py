@@ -13,7 +13,7 @@ from images.errors import Busy, Interrupted, Stalled
 from images.settings import ImageSettings
 
 T = TypeVar("T")
-PROGRESS = 64 << 10
+PROGRESS_BYTES = 64 << 10
 """Bytes of progress that reset a download's attempts."""
 
 
@@ -41,7 +41,7 @@ class RetryPolicy:
         """
         if isinstance(fault, Busy) and not self._last:
             raise fault
-        if self._received >= PROGRESS:
+        if self._received >= PROGRESS_BYTES:
             self._tries = 1
         elif isinstance(fault, Stalled) or self._tries >= self._settings.tries_per_host:
             raise fault

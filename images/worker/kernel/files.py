@@ -119,7 +119,7 @@ def copy(
 ) -> FieldWriter:
     """Copy files out of one layer. Verifies the layer again, because it may have changed after find().
 
-    places: see KernelPlace, by offset; extras: see kconfig.check(). Corrupt: the layer is damaged; Refused:
+    places: see KernelPlace, by offset; extras: see kconfig.check_kconfig(). Corrupt: the layer is damaged; Refused:
     the kernel was not built for zones.
     """
     algorithm, _, digest = diff_id.partition(":")

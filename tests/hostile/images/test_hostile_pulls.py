@@ -20,7 +20,7 @@ from images.pull.pulls import MAX_PULLS
 from images.registry import names
 from images.registry.credentials import ANONYMOUS, Credentials
 from images.settings import ImageSettings
-from images.store.files import LEAST_PARTIAL
+from images.store.files import LEAST_PARTIAL_BYTES
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed
@@ -179,7 +179,7 @@ async def test_callers_with_other_credentials_do_not_wait_for_each_others_bytes(
 @needs_converter
 async def test_a_part_that_another_registry_left_is_not_gone_on_with(tmp_path: Path, held: _Held) -> None:
     held.release()
-    size = 2 * LEAST_PARTIAL
+    size = 2 * LEAST_PARTIAL_BYTES
     with _registries(IMAGE, held) as (hostile, honest):
         # Garbage that breaks off: a part is kept for the next pull of that registry.
         _blob(hostile, content(bytes(size), length=len(DATA)))

@@ -86,7 +86,7 @@ def test_no_manager_is_fine_and_a_dead_one_is_said(
 
 _STEPS = """
 import sys
-from daemonkit.checkpoints import arm, checkpoint, names
+from daemonkit.checkpoints import arm, checkpoint, checkpoint_names
 
 def two():
     checkpoint("run.two")

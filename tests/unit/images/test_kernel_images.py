@@ -39,7 +39,7 @@ def test_metadata() -> None:
         (b"A=\xff\n", "line 1"),
         (b"A=" + b"x" * 300, "line 1"),
         (b"A=1\n" * 300, "more than 256 lines"),
-        (b"#" * (metadata.LIMIT + 1), "bytes, more than"),
+        (b"#" * (metadata.LIMIT_BYTES + 1), "bytes, more than"),
         (b"KERNEL_ARCH=s390x\n", "it is for s390x"),
     ],
 )

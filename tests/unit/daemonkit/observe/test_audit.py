@@ -383,14 +383,14 @@ def add_entries(audit: AuditLog, count: int) -> None:
 def test_a_slow_disk_bounds_what_waits_and_the_gap_is_written_down() -> None:
     sink = SlowSink()
     audit = AuditLog("p", sink)
-    add_entries(audit, log.WAITING + 1000)
+    add_entries(audit, log.WAITING_EVENTS + 1000)
     sink.may.set()
-    while len(sink.written) < log.WAITING:
+    while len(sink.written) < log.WAITING_EVENTS:
         threading.Event().wait(0.01)
     add_entries(audit, 1)
     audit.close()
     lost = sum(int(str(one.get("lost", 0))) for one in sink.written)
-    assert len(sink.written) + lost == log.WAITING + 1001 and lost > 0
+    assert len(sink.written) + lost == log.WAITING_EVENTS + 1001 and lost > 0
 
 
 def test_a_full_disk_is_counted_and_written_down_later(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,7 @@ from images.bounds.fields import FieldReader, FieldWriter, Malformed
 from images.errors import Busy, Cancelled, Interrupted, Stalled
 from images.registry import briefing, facts, reading
 from images.registry.briefing import Briefing, TrustFiles
-from images.registry.claims import MAX_CLAIMS
+from images.registry.claims import MAX_CLAIMS_BYTES
 from images.registry.credentials import Credentials
 from images.registry.exchange import (
     Ending,
@@ -82,7 +82,7 @@ def test_any_answer_of_a_worker_is_a_value_or_a_fault(message: bytes) -> None:
 
 def test_an_ending_arrives_as_it_was() -> None:
     mine, its = _pair()
-    ending = Ending("application/json", b"c" * MAX_CLAIMS)
+    ending = Ending("application/json", b"c" * MAX_CLAIMS_BYTES)
     with mine, its:
         send_end(its, ending)
         assert outcome(mine) == ending
