@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc.aio
 
 from cri.config import CriConfig
-from cri.container.images import StoredImages
+from cri.container.stored_images import StoredImages
 from cri.daemon import (
     check_host,
     check_kernels,

@@ -32,7 +32,7 @@ from daemonkit.faults import Fault, Missing
 from daemonkit.host.paths import HostPaths
 from daemonkit.logs import fields
 from daemonkit.observe import traces
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from images.manager import ImageManager
 from images.registry import names
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

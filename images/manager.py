@@ -16,7 +16,8 @@ from weakref import WeakValueDictionary
 from daemonkit.faults import Fault
 from daemonkit.tasks import Background, complete
 from images.concurrency import WorkerThreads
-from images.kernels.images import KernelImages
+from images.image_settings import ImageSettings
+from images.kernels.kernel_images import KernelImages
 from images.pull.importing import Importer
 from images.pull.progress import Progress
 from images.pull.pull import Puller
@@ -28,10 +29,9 @@ from images.registry.facts import pack_image
 from images.registry.manifests import Descriptor, Platform
 from images.registry.names import Reference
 from images.rootfs.stack import MAX_PARTS
-from images.settings import ImageSettings
 from images.store.catalogue import StoredImage
 from images.store.export import Piece, Wanted, pieces
-from images.store.files import Usage
+from images.store.image_files import Usage
 from images.store.store import ImageStore
 from images.verify import Verification, verify
 from images.worker.documents import DocumentReader

@@ -20,7 +20,7 @@ from daemonkit.config import (
     socket_path,
 )
 from daemonkit.convert import WrongKey
-from daemonkit.observe.settings import MetricsConfig
+from daemonkit.observe.observe_settings import MetricsConfig
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")  # RFC 1123 subdomain
 _NAME_LONGEST = 63  # of a driver's name: resource.k8s.io/v1, ResourceSliceSpec

@@ -8,7 +8,7 @@ import grpc.aio
 
 from cluster.labeller.labels import Labels, labels_of
 from daemonkit.faults import Unreachable
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc
 

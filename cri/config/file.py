@@ -22,11 +22,11 @@ from daemonkit.config import (
     socket_path,
 )
 from daemonkit.convert import WrongKey
-from daemonkit.observe.settings import AuditConfig, MetricsConfig, TracesConfig
+from daemonkit.observe.observe_settings import AuditConfig, MetricsConfig, TracesConfig
 from images.bounds.limits import ImageLimits
 from images.globs import patterns
+from images.image_settings import LEVELS, ImageSettings, KernelSettings, PolicySettings
 from images.registry import names
-from images.settings import LEVELS, ImageSettings, KernelSettings, PolicySettings
 
 _HANDLER = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # of a RuntimeClass: a DNS label (RFC 1123)
 _MOST_FILES = 1 << 20  # fs.nr_open of Linux, unless raised

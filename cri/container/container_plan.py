@@ -21,8 +21,8 @@ from cri.container.kubelet_paths import Source
 from cri.container.signals import stop_signal
 from cri.container.volumes import plan_volumes, set_image_ids
 from cri.oci.capabilities import grantable
-from cri.oci.files import pod_files
-from cri.oci.process import bounding, process
+from cri.oci.oci_process import bounding, process
+from cri.oci.pod_files import pod_files
 from cri.oci.seccomp import local_profile, seccomp
 from cri.oci.spec import spec
 from cri.oci.user import User, user

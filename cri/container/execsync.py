@@ -7,13 +7,13 @@ import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from cri.oci.process import exec_process
+from cri.oci.oci_process import exec_process
 from cri.state.container import Container, ContainerPhase
 from cri.state.pod_records import PodRecords
 from cri.zones.client import Zones
 from daemonkit.faults import Exhausted, Invalid, Refused, TooLate
 from daemonkit.logs import fields
-from daemonkit.rpc.client import MESSAGE_LIMIT_BYTES
+from daemonkit.rpc.channels import MESSAGE_LIMIT_BYTES
 from daemonkit.shares import Holding, Shares
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb

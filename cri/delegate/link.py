@@ -19,7 +19,7 @@ from cri.delegate.config import DelegateConfig
 from daemonkit.faults import Broken, Fault, Refused, TooLate, Unreachable
 from daemonkit.logs import fields
 from daemonkit.observe.steps import step
-from daemonkit.rpc.client import MESSAGE_LIMIT_BYTES, channel
+from daemonkit.rpc.channels import MESSAGE_LIMIT_BYTES, channel
 from daemonkit.rpc.interceptors import clip
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 

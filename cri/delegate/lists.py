@@ -28,7 +28,7 @@ from cri.delegate.untrusted import Checked
 from cri.state.records import has_id
 from daemonkit.faults import Fault, TooLate
 from daemonkit.logs import fields
-from daemonkit.rpc.client import MESSAGE_LIMIT_BYTES
+from daemonkit.rpc.channels import MESSAGE_LIMIT_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class MergedList:
         self._lacking = -1
         self._rests_until = 0.0
         self.adapt: Adapt = _as_they_are
-        """Adapts the delegate's items to ours if necessary (``cri.delegate.metrics``)."""
+        """Adapts the delegate's items to ours if necessary (``cri.delegate.metric_labels``)."""
 
     async def answer(self, raw: bytes, context: _Context) -> bytes:
         """The encoded list of both runtimes' items."""

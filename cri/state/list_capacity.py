@@ -19,7 +19,7 @@ from cri.state.container import Container
 from cri.state.records import Records
 from cri.state.sandbox import Sandbox
 from daemonkit.faults import Exhausted
-from daemonkit.rpc.client import MESSAGE_LIMIT_BYTES
+from daemonkit.rpc.channels import MESSAGE_LIMIT_BYTES
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 FIGURES_BYTES = 1024

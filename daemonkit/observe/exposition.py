@@ -19,7 +19,7 @@ from daemonkit.convert import WrongKey
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from daemonkit.observe import metrics
-from daemonkit.observe.settings import MetricsConfig
+from daemonkit.observe.observe_settings import MetricsConfig
 
 log = logging.getLogger(__name__)
 

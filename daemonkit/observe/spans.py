@@ -39,7 +39,7 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from daemonkit.observe.attributes import Value
-from daemonkit.observe.settings import TracesConfig
+from daemonkit.observe.observe_settings import TracesConfig
 
 TEXT = 256
 """Most characters of an attribute or of an error in a span."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from daemonkit.logs import fields
 from daemonkit.observe.attributes import Value
-from daemonkit.observe.settings import TracesConfig
+from daemonkit.observe.observe_settings import TracesConfig
 
 if TYPE_CHECKING:
     import grpc.aio

@@ -18,7 +18,7 @@ from daemonkit.logs import fields
 from daemonkit.loop.in_flight import InFlight
 from daemonkit.observe.audit.log import AuditLog
 from daemonkit.observe.calls import CallObserver
-from daemonkit.rpc.client import MESSAGE_LIMIT_BYTES
+from daemonkit.rpc.channels import MESSAGE_LIMIT_BYTES
 from daemonkit.rpc.interceptors import CallGuard
 from daemonkit.rpc.peer_proxy import PeerProxy, listen, own_lock
 from daemonkit.tasks import Background

@@ -14,7 +14,7 @@ from typing import IO, cast
 import zstandard
 from isal import igzip_lib
 
-from images.errors import Corrupt
+from images.image_errors import Corrupt
 
 # A larger buffer than the memory of a new process would cost a page fault for each page.
 CHUNK_BYTES = 128 << 10

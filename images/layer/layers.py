@@ -10,7 +10,7 @@ from typing import BinaryIO, NamedTuple
 
 from images.bounds.cancel import CancelToken
 from images.bounds.limits import OPTIONAL, ImageLimits
-from images.errors import Corrupt, oversized
+from images.image_errors import Corrupt, oversized
 from images.layer import compression, tarstream
 from images.layer.packed import PackedRecords
 from images.layer.stream import PlainStream

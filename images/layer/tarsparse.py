@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from images.errors import Unpackable
+from images.image_errors import Unpackable
 from images.layer.stream import PlainStream
 
 Extents = tuple[tuple[int, int], ...]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from images.errors import Unpackable
+from images.image_errors import Unpackable
 from images.layer import losses
 from images.layer.stream import PlainStream
 from images.layer.tarextras import ACL_TEXTS, Extras, HeaderBudget, Weigh, read_pax

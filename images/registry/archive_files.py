@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol
 from daemonkit.faults import Invalid, Missing
 from images.bounds.cancel import CancelToken
 from images.bounds.limits import ImageLimits
-from images.errors import Corrupt, Oversized, Unpackable, oversized
+from images.image_errors import Corrupt, Oversized, Unpackable, oversized
 from images.layer import compression, tarstream
 from images.layer.layers import file_chunks
 from images.layer.stream import PlainStream

@@ -11,7 +11,7 @@ import socket
 from typing import NamedTuple
 
 from daemonkit import faults
-from images import errors
+from images import image_errors
 from images.bounds.fields import FieldReader, FieldWriter, Malformed
 from images.registry.claims import MAX_CLAIMS_BYTES
 
@@ -29,13 +29,13 @@ _CODES: tuple[type[faults.Fault], ...] = (
     faults.Refused,
     faults.TooLate,
     faults.Unreachable,
-    errors.Busy,
-    errors.Corrupt,
-    errors.Interrupted,
-    errors.Misdelivered,
-    errors.NoRanges,
-    errors.Stalled,
-    errors.Unconnected,
+    image_errors.Busy,
+    image_errors.Corrupt,
+    image_errors.Interrupted,
+    image_errors.Misdelivered,
+    image_errors.NoRanges,
+    image_errors.Stalled,
+    image_errors.Unconnected,
 )
 
 
@@ -85,11 +85,11 @@ def send_fault(out: socket.socket, fault: faults.Fault) -> None:
     """Report a fault; a fault of an unknown class is sent as its nearest known base class."""
     codes = {kind: number for number, kind in enumerate(_CODES)}
     code = next((codes[kind] for kind in type(fault).__mro__ if kind in codes), codes[faults.Broken])
-    after = fault.after if isinstance(fault, errors.Interrupted) else None
+    after = fault.after if isinstance(fault, image_errors.Interrupted) else None
     fields = FieldWriter()
     fields.number(code)
     fields.number(0 if after is None else 1 + min(math.ceil(after * 1000), 1 << 48))
-    fields.number(isinstance(fault, errors.Busy) and fault.overloaded)
+    fields.number(isinstance(fault, image_errors.Busy) and fault.overloaded)
     for text in (fault.operation, fault.subject, fault.cause, fault.hint):
         fields.text(text.encode(errors="replace").decode()[:_MAX_TEXT])
     out.send(bytes([_FAULT]) + fields.done())
@@ -124,8 +124,8 @@ def fault_of(untrusted: bytes) -> faults.Fault:
         raise Malformed(f"a fault of class {code}")
     kind = _CODES[code]
     seconds = (after - 1) / 1000 if after else None
-    if issubclass(kind, errors.Busy):
+    if issubclass(kind, image_errors.Busy):
         return kind(operation, subject, cause, hint, seconds, bool(overloaded))
-    if issubclass(kind, errors.Interrupted):
+    if issubclass(kind, image_errors.Interrupted):
         return kind(operation, subject, cause, hint, seconds)
     return kind(operation, subject, cause, hint)

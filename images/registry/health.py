@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from daemonkit.faults import Fault
-from images.errors import Busy, Interrupted, Stalled, Unconnected
+from images.image_errors import Busy, Interrupted, Stalled, Unconnected
 
 FAILED_SECONDS = 60.0
 """Seconds for which a failed host is asked last; afterwards a caller tries the host in its usual place."""

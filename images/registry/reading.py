@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from images.errors import Corrupt, oversized
+from images.image_errors import Corrupt, oversized
 from images.registry import manifests
 from images.registry.facts import (
     ImageFacts,

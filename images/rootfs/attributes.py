@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from images.errors import Unpackable
+from images.image_errors import Unpackable
 from images.layer import losses, tarstream
 from images.layer.inode import Attributes
 from images.layer.tarstream import TarEntry

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 from daemonkit.faults import Refused
 from images.bounds.cancel import CancelToken
 from images.bounds.digests import VerifiedChunks, digest_of, matches
-from images.errors import Corrupt
+from images.image_errors import Corrupt
 from images.layer.layers import file_chunks
 from images.registry import manifests
 from images.registry.manifests import Descriptor, Manifest

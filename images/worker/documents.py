@@ -25,7 +25,7 @@ from images.registry.manifests import ImageConfig, Platform
 from images.registry.reading import MAX_CONFIG_FACTS_BYTES
 from images.registry.sources import GivenManifest
 from images.worker import jobs
-from images.worker.frames import JobOutcome
+from images.worker.answer_frames import JobOutcome
 from images.worker.workers import LayerWorkers
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple
 from daemonkit.faults import Broken
 from images.bounds.fields import FieldWriter
 from images.bounds.limits import ImageLimits
-from images.errors import oversized
+from images.image_errors import oversized
 from images.layer import layer_cache
 from images.layer.compression import CHUNK_BYTES
 from images.layer.layers import read_layer
@@ -28,8 +28,8 @@ from images.rootfs.convert import Accounts
 from images.rootfs.filewriter import FileWriter
 from images.rootfs.stream import StreamPipe, load_contents
 from images.worker import wire
-from images.worker.frames import Ended
-from images.worker.kernel import files as kernels
+from images.worker.answer_frames import Ended
+from images.worker.kernel import kernel_files as kernels
 from images.worker.planner import Planning
 from images.worker.writer import account_fields, write_files
 

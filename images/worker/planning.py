@@ -20,7 +20,7 @@ from images.layer.losses import NAMES
 from images.rootfs.content import ContentId
 from images.rootfs.stream import ACCOUNT_FILES
 from images.worker import jobs, planner
-from images.worker.frames import JobOutcome
+from images.worker.answer_frames import JobOutcome
 from images.worker.session import Worker
 from images.worker.workers import LayerWorkers
 

@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from daemonkit import faults
-from images import errors
+from images import image_errors
 from images.bounds.fields import FieldReader, FieldWriter
 from images.layer.packed import MARSHAL
-from images.worker.frames import ANSWER, FAULT, FILES, HEAD, MOVED, Ended, exactly
+from images.worker.answer_frames import ANSWER, FAULT, FILES, HEAD, MOVED, Ended, exactly
 
 _LENGTH_BYTES = 8
 # Linux passes 253 at once (SCM_MAX_FD).
@@ -30,10 +30,10 @@ _PIECE_BYTES = 1 << 20
 _FAULTS: dict[str, type[faults.Fault]] = {
     kind.__name__: kind
     for kind in (
-        errors.Corrupt,
-        errors.Unpackable,
-        errors.Oversized,
-        errors.DiskFull,
+        image_errors.Corrupt,
+        image_errors.Unpackable,
+        image_errors.Oversized,
+        image_errors.DiskFull,
         faults.Refused,
         faults.Broken,
         faults.Exhausted,

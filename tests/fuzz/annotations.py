@@ -36,7 +36,7 @@ from cri.sandbox.disk_rates import disk_rates
 from cri.state.attachment import BandwidthLimits, Chain, Plugin
 from daemonkit.config import Bytes
 from daemonkit.faults import Denied, Invalid, Refused
-from images.settings import KernelSettings
+from images.image_settings import KernelSettings
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

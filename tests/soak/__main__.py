@@ -36,7 +36,7 @@ from tests.support.cri.cri_daemons import CriNode, in_step, pulled
 from tests.xen import nested
 from tests.xen.qemu import Size
 from tools.localnode import registry
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _SCRIPTS = (

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import requests
 
-from daemonkit.rpc.client import channel
-from tools.localnode.client import Client, Pod
+from daemonkit.rpc.channels import channel
+from tools.localnode.cri_client import Client, Pod
 from tools.localnode.node import LocalNode
 from tools.localnode.processes import ProgramFailed
 from tools.localnode.screen import Screen

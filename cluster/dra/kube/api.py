@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.client.connection import TIMEOUT_SECONDS, Purpose, api_client
-from cluster.dra import metrics
+from cluster.dra import dra_metrics
 from cluster.dra.slices.document import GROUP, Document, NodeSlice, SliceVersion, devices, document
 from daemonkit.faults import Invalid, Missing, Unsupported
 
@@ -131,7 +131,7 @@ class ClusterApi:
 
     @asynccontextmanager
     async def _link(self, operation: str, subject: str) -> AsyncIterator[Any]:
-        with metrics.request(operation):
+        with dra_metrics.request(operation):
             async with api_client(self._kubeconfig, Purpose(operation, subject, _hint)) as link:
                 yield link
 

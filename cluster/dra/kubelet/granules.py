@@ -21,7 +21,7 @@ from daemonkit import lifecycle
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, Unreachable
 from daemonkit.logs import fields
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
 from daemonkit.tasks import complete
 from xenpod_proto.kubelet import deviceplugin_pb2 as pb

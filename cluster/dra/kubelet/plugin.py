@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc.aio
 
-from cluster.dra import metrics
+from cluster.dra import dra_metrics
 from cluster.dra.claims.claim import Allocated, Allocation
 from cluster.dra.claims.prepare import Claims
 from daemonkit.faults import Fault, Refused
@@ -61,7 +61,7 @@ class _Plugin:
 
     async def _prepare(self, claim: Any) -> tuple[Allocation | None, str]:
         try:
-            with metrics.measured_call("prepare"):
+            with dra_metrics.measured_call("prepare"):
                 return await self._claims.prepare(claim.namespace, claim.name, claim.uid), ""
         except Fault as fault:
             log.warning("%s", fault, extra=fields(uid=claim.uid))
@@ -69,7 +69,7 @@ class _Plugin:
 
     async def _unprepare(self, claim: Any) -> str:
         try:
-            with metrics.measured_call("unprepare"):
+            with dra_metrics.measured_call("unprepare"):
                 await self._claims.unprepare(claim.uid)
         except Fault as fault:
             log.warning("%s", fault, extra=fields(uid=claim.uid))

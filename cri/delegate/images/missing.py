@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc.aio
 
-from cri.delegate.images.memory import PullMemory
+from cri.delegate.images.pull_memory import PullMemory
 from cri.delegate.images.theirs import DelegateImages, parsed_answer
 from cri.delegate.link import error_text
 from cri.delegate.owners import Owner

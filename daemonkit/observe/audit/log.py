@@ -18,11 +18,11 @@ from typing import Protocol
 from prometheus_client import Counter
 
 from daemonkit.observe.audit.chain import LINE_BYTES
-from daemonkit.observe.audit.files import AuditFiles
 from daemonkit.observe.audit.journal import AuditJournal
+from daemonkit.observe.audit.log_files import AuditFiles
 from daemonkit.observe.callers import Caller
 from daemonkit.observe.metrics import REGISTRY
-from daemonkit.observe.settings import AuditConfig, AuditDestination
+from daemonkit.observe.observe_settings import AuditConfig, AuditDestination
 
 log = logging.getLogger(__name__)
 

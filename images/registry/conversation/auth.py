@@ -18,7 +18,7 @@ import requests
 from oras.auth.token import TokenAuth
 
 from daemonkit.faults import Denied, Unreachable
-from images.errors import Interrupted
+from images.image_errors import Interrupted
 from images.registry.conversation.challenge import challenges
 from images.registry.conversation.retry import retry_after
 from images.registry.credentials import Credentials

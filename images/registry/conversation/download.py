@@ -12,11 +12,11 @@ from collections.abc import Generator, Iterator
 import requests
 
 from images.bounds.cancel import CancelToken
-from images.errors import Interrupted, Misdelivered, NoRanges, Stalled
-from images.registry.conversation.client import RegistryClient
+from images.image_errors import Interrupted, Misdelivered, NoRanges, Stalled
+from images.image_settings import ImageSettings
+from images.registry.conversation.registry_client import RegistryClient
 from images.registry.conversation.retry import RetryPolicy
 from images.registry.manifests import Descriptor
-from images.settings import ImageSettings
 
 CHUNK_BYTES = 120 << 10
 SLOWEST_BYTES_PER_SECOND = 1024

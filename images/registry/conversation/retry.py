@@ -9,8 +9,8 @@ from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from images.bounds.cancel import CancelToken
-from images.errors import Busy, Interrupted, Stalled
-from images.settings import ImageSettings
+from images.image_errors import Busy, Interrupted, Stalled
+from images.image_settings import ImageSettings
 
 T = TypeVar("T")
 PROGRESS_BYTES = 64 << 10

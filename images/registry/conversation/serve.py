@@ -12,12 +12,12 @@ from functools import partial
 
 from daemonkit.faults import Broken, Fault
 from images.bounds.cancel import CancelToken
-from images.errors import Cancelled
+from images.image_errors import Cancelled
 from images.registry import briefing
 from images.registry.briefing import Briefing
 from images.registry.claims import MAX_CLAIMS_BYTES, MAX_DOCUMENT_BYTES
 from images.registry.conversation import download
-from images.registry.conversation.client import RegistryClient
+from images.registry.conversation.registry_client import RegistryClient
 from images.registry.conversation.retry import RetryPolicy, with_retries
 from images.registry.conversation.transport import early_context, tls_context
 from images.registry.exchange import (

@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from cri.container.execsync import MEMORY_BUDGET_BYTES
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
 from tests.support.protect.daemons import Daemon
 from tests.support.waiting import until
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1.runtime_pb2_grpc import RuntimeServiceStub
 

@@ -21,7 +21,7 @@ from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
 from tests.support.protect.daemons import GUEST
 from tests.support.protect.silent_server import SilentServer
 from tests.support.waiting import until
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node]

@@ -20,7 +20,7 @@ from tests.support.cri.cri_daemons import CriNode, container_status, in_step, ne
 from tests.support.protect.daemons import ROOT, Daemon
 from tests.support.session.checkpoints import killed_at
 from tests.support.waiting import until
-from tools.localnode.client import Client, Pod
+from tools.localnode.cri_client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2
 

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.cri.cri_daemons import CriNode, container_status, needs_node, pulled
-from tools.localnode.client import Client
+from tools.localnode.cri_client import Client
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="module")]

@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.cri.cri_daemons import CriNode, needs_node, pulled
-from tools.localnode.client import Client, Pod
+from tools.localnode.cri_client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from tests.support.cri.conformance import crash_zone
 from tests.support.cri.cri_daemons import CriNode, in_step, needs_node, pulled
-from tools.localnode.client import Client, Pod
+from tools.localnode.cri_client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [

@@ -14,10 +14,10 @@ import pytest
 from cri.zones.client import Zones
 from cri.zones.connection import ZoneConnection
 from daemonkit.faults import Exhausted, Fault, Invalid, Missing, Refused
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from tests.support.agent.zone_listener import listen
 from tests.support.cri.cri_daemons import CriNode, needs_node
-from tools.localnode.client import Client, Pod
+from tools.localnode.cri_client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc

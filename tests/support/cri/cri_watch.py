@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.cri.cri_daemons import CriNode, pulled
-from tools.localnode.client import Client, Pod
+from tools.localnode.cri_client import Client, Pod
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 DEADLINE = 60.0

@@ -12,8 +12,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from cri.state import events as events_module
-from cri.state.events import Feed
+from cri.state import container_events as events_module
+from cri.state.container_events import Feed
 from daemonkit.faults import Exhausted
 from daemonkit.rpc import server as rpc_server
 from tests.support.cri.cri_node import Rig, rig

@@ -93,7 +93,7 @@ def two():
     print("two", flush=True)
 
 if sys.argv[1] == "names":
-    print(*names())
+    print(*checkpoint_names())
     sys.exit()
 arm(sys.argv[1])
 for turn in range(3):

@@ -18,7 +18,7 @@ import grpc.aio
 import pytest
 
 from daemonkit import faults
-from daemonkit.rpc.client import MESSAGE_LIMIT_BYTES, channel
+from daemonkit.rpc.channels import MESSAGE_LIMIT_BYTES, channel
 from daemonkit.rpc.interceptors import CODES, TEXT_LIMIT, fault_of, read_only
 from daemonkit.rpc.server import serve_unix
 from daemonkit.tasks import Background

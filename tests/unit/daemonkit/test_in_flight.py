@@ -11,7 +11,7 @@ import pytest
 
 from daemonkit.loop import in_flight
 from daemonkit.loop.in_flight import AFTER_SECONDS, LATELY_SECONDS, LONGEST_SECONDS, InFlight
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.server import serve_unix
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc

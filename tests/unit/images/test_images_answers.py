@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from daemonkit.faults import Broken, Fault
 from images.bounds.cancel import CancelToken
 from images.bounds.fields import FieldReader, FieldWriter
-from images.errors import Corrupt
+from images.image_errors import Corrupt
 from images.layer.layers import Cost
 from images.worker import wire
-from images.worker.frames import ANSWER, FAULT, FILES, HEAD, MOVED, JobOutcome
+from images.worker.answer_frames import ANSWER, FAULT, FILES, HEAD, MOVED, JobOutcome
 from images.worker.planning import MOST, StoredPlan, plan_decoder, read_cost
 from images.worker.session import Pipe, Worker
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from cri.config import KERNEL, CriConfig, HandlerConfig
 from cri.sandbox.kernel import chosen
 from daemonkit.faults import Denied, Invalid, Refused
+from images.image_settings import KernelSettings
 from images.kernels import metadata
 from images.kernels.metadata import Metadata
-from images.settings import KernelSettings
 from images.worker.kernel import kconfig
 from tests.support.images.kernel_images import METADATA, config
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

@@ -24,7 +24,7 @@ from cluster.dra.slices.keeper import SliceKeeper
 from daemonkit.config import Seconds
 from daemonkit.faults import Exhausted, Fault, Unreachable
 from daemonkit.quantity import quantity_text, whole
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from tests.support.dra.claims import allocated
 from tests.support.labels.api_server import NAME
 from tests.support.protect.memory_toolstack import MemoryToolstack

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cri.delegate.images.memory import PullMemory
+from cri.delegate.images.pull_memory import PullMemory
 from cri.delegate.images.service import MixedImages
 from cri.delegate.images.theirs import DelegateImages
 from cri.delegate.link import Delegate

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cri.delegate.images.memory import LIFETIME_SECONDS, MOST_SECRETS, MOST_SIDES, SECRET_BYTES, PullMemory
+from cri.delegate.images.pull_memory import (
+    LIFETIME_SECONDS,
+    MOST_SECRETS,
+    MOST_SIDES,
+    SECRET_BYTES,
+    PullMemory,
+)
 from cri.delegate.images.union import Disk, disk_of, filesystems, joined, united
 from cri.delegate.owners import Owner
 from images.registry import names

@@ -23,14 +23,14 @@ from daemonkit import faults
 from daemonkit.config import Bytes
 from daemonkit.observe.audit import command, log
 from daemonkit.observe.audit.chain import ChainLink
-from daemonkit.observe.audit.files import AuditFiles, paths, verify_folder
 from daemonkit.observe.audit.journal import AuditJournal
 from daemonkit.observe.audit.log import AuditLog, auditing
+from daemonkit.observe.audit.log_files import AuditFiles, paths, verify_folder
 from daemonkit.observe.audit.redaction import COMMANDS, NAMES, redacted
 from daemonkit.observe.callers import NOBODY, Caller, Callers, unit
 from daemonkit.observe.calls import CallObserver
-from daemonkit.observe.settings import AuditConfig, AuditDestination
-from daemonkit.rpc.client import channel
+from daemonkit.observe.observe_settings import AuditConfig, AuditDestination
+from daemonkit.rpc.channels import channel
 from daemonkit.rpc.interceptors import read_only
 from daemonkit.rpc.server import serve_unix
 from protectctl.__main__ import main

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from daemonkit.faults import Denied, Fault, Missing
-from images.errors import Busy, Corrupt, Interrupted, Stalled, Unconnected
+from images.image_errors import Busy, Corrupt, Interrupted, Stalled, Unconnected
 from images.pull.candidates import Candidates
 from images.pull.progress import Progress
 from images.registry import health

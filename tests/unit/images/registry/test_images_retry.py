@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from daemonkit.faults import Fault
 from images.bounds.cancel import CancelToken
 from images.concurrency import WorkerThreads
-from images.errors import Busy, Cancelled, Interrupted, Stalled, Unpackable
+from images.image_errors import Busy, Cancelled, Interrupted, Stalled, Unpackable
+from images.image_settings import ImageSettings
 from images.pull.candidates import Candidates
 from images.pull.fetch import read_first
 from images.pull.progress import Progress
 from images.registry.conversation.retry import PROGRESS_BYTES, RetryPolicy, retry_after, with_retries
 from images.registry.health import HostHealth
-from images.settings import ImageSettings
 
 BROKEN = Interrupted("pull", "x", "the connection broke off")
 SETTINGS = ImageSettings(Path("/nowhere"), tries_per_host=3, retry_seconds=0.001, retry_most_seconds=0.002)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.client.connection import TIMEOUT_SECONDS, Purpose, api_client
-from cluster.dra import metrics
+from cluster.dra import dra_metrics
 from cluster.dra.claims.claim import Consumer, WantedClaim
 from daemonkit.faults import Fault
 
@@ -93,7 +93,7 @@ class RefusalEvents:
         from kubernetes_asyncio import client
 
         purpose = Purpose("write event of", f"{about.namespace}/{about.name}", _hint)
-        with metrics.request("write event"):
+        with dra_metrics.request("write event"):
             async with api_client(self._kubeconfig, purpose) as link:
                 await client.CustomObjectsApi(link).create_namespaced_custom_object(
                     *("events.k8s.io", "v1", about.namespace, "events", self._event(about, cause)),

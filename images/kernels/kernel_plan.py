@@ -11,15 +11,15 @@ from daemonkit.faults import Broken, Refused
 from images.bounds.cancel import CancelToken
 from images.bounds.fields import FieldReader
 from images.bounds.limits import ImageLimits
-from images.errors import Oversized
+from images.image_errors import Oversized
+from images.image_settings import KernelSettings
 from images.kernels import metadata
-from images.settings import KernelSettings
 from images.store.catalogue import StoredImage
 from images.store.store import ImageStore
 from images.worker import jobs
-from images.worker.frames import JobOutcome
+from images.worker.answer_frames import JobOutcome
 from images.worker.kernel import kconfig
-from images.worker.kernel.files import READ, WantedFile
+from images.worker.kernel.kernel_files import READ, WantedFile
 from images.worker.planning import MOST
 from images.worker.workers import LayerWorkers
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import grpc.aio
 
-from daemonkit.rpc.client import channel
+from daemonkit.rpc.channels import channel
 from xenpod_proto.cri.v1 import runtime_pb2 as pb
 from xenpod_proto.cri.v1.runtime_pb2_grpc import ImageServiceStub, RuntimeServiceStub
 

@@ -11,14 +11,14 @@ from typing import BinaryIO, NamedTuple
 
 from images.bounds.cancel import CancelToken
 from images.bounds.fields import FieldReader
+from images.image_settings import ImageSettings
 from images.layer.layers import Cost, file_chunks
 from images.rootfs.eager import EagerFilesystem
 from images.rootfs.filewriter import Written
 from images.rootfs.squash import Squashfs
 from images.rootfs.stream import ACCOUNT_FILES
-from images.settings import ImageSettings
 from images.worker import jobs
-from images.worker.frames import JobOutcome
+from images.worker.answer_frames import JobOutcome
 from images.worker.planning import EMPTY, MOST, StoredPlan, read_cost
 from images.worker.workers import LayerWorkers
 
