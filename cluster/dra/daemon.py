@@ -21,7 +21,7 @@ from cluster.dra.kubelet.health import DeviceHealths, HealthV1, HealthV1alpha1
 from cluster.dra.kubelet.plugin import PluginV1, PluginV1beta1
 from cluster.dra.kubelet.registration import Registrar
 from cluster.dra.model import ZoneMemory
-from cluster.dra.reservations import ProtectdReservations
+from cluster.dra.protectd_reservations import ProtectdReservations
 from cluster.dra.slices.document import Attributes
 from cluster.dra.slices.keeper import SliceKeeper
 from daemonkit import lifecycle

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from cri.checks.annotations import check_annotations
 from cri.checks.cpu import check_cpu
-from cri.checks.devices import check_pod as check_devices
 from cri.checks.fields import RUN, check_hostname, check_map, check_name, check_path
+from cri.checks.host_devices import check_pod as check_devices
 from cri.checks.security import check_pod_security
 from cri.checks.storage import check_storage
 from cri.config import DEFAULT_HANDLER, HandlerConfig, HostNamespaces

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cri.checks import container as request
-from cri.checks import devices
+from cri.checks import host_devices
 from cri.checks.fields import CREATE
 from cri.checks.mounts import is_image
 from cri.checks.storage import empty_dirs, writable_layers
@@ -141,8 +141,8 @@ class PlanContainer:
             image_volumes=volumes.images,
             memory_volumes=volumes.memory,
             file_volumes=volumes.files,
-            devices=devices.of_container(
-                config, devices.of_pod(sandbox.config.annotations, handler), who.uid, who.gid
+            devices=host_devices.of_container(
+                config, host_devices.of_pod(sandbox.config.annotations, handler), who.uid, who.gid
             ),
             writable_bytes=writable_layers(notes).get(config.metadata.name, 0),
         )

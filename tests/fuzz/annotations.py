@@ -15,7 +15,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cri.checks import devices, sandbox, storage
+from cri.checks import host_devices, sandbox, storage
 from cri.checks.fields import PREFIX
 from cri.cni.pod import attachment
 from cri.config import (
@@ -83,7 +83,7 @@ def _check(asked: Asked) -> None:
     for bandwidth, limit in (("ingressRate", most.ingress), ("egressRate", most.egress)):
         rate = wanted.get("bandwidth", {}).get(bandwidth, 0)  # type: ignore[attr-defined]
         assert 0 <= rate <= (limit or _MOST_BYTES)
-    assert len(devices.of_pod(config.annotations, handler)) <= _MOST_DEVICES + len(handler.devices)
+    assert len(host_devices.of_pod(config.annotations, handler)) <= _MOST_DEVICES + len(handler.devices)
     for limits in (storage.writable_layers(config.annotations), storage.empty_dirs(config.annotations)):
         assert len(limits) <= _MOST_ENTRIES
         assert all(0 < size <= _MOST_BYTES for size in limits.values())

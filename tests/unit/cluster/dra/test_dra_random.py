@@ -18,7 +18,7 @@ from cluster.dra.claims.prepare import Claims
 from cluster.dra.claims.turns import claim_turns
 from cluster.dra.config import DraConfig
 from cluster.dra.model import ZoneMemory
-from cluster.dra.reservations import ProtectdReservations
+from cluster.dra.protectd_reservations import ProtectdReservations
 from cluster.dra.slices.document import Document, NodeSlice, SliceVersion, devices, document
 from cluster.dra.slices.keeper import SliceKeeper
 from daemonkit.config import Seconds
