@@ -100,7 +100,7 @@ class Checked:
 
 
 def has_more_items(untrusted: bytes) -> bool:
-    """Whether a list has more than ``ITEMS`` items; DecodeError: not protobuf.
+    """Whether a list has more than ``MOST_ITEMS`` items; DecodeError: not protobuf.
 
     An item of 2 bytes takes 100 after decoding: a list of 16 MiB could take a GiB.  Therefore the function
     only follows the lengths of the fields.

@@ -44,7 +44,7 @@ def resolve_kernel(images: Images, name: str) -> str:
 
 
 def hold_kernel(images: Images, image_id: str, sandbox_id: str) -> None:
-    """Keep the image until ``release``; Missing if the image is gone."""
+    """Keep the image until ``release_kernel``; Missing if the image is gone."""
     if image_id:
         images.hold(image_id, ZONE + sandbox_id)
 

@@ -1,12 +1,12 @@
 """Room for pods and containers in the answers that list all of them.
 
-A gRPC message has at most MESSAGE_LIMIT bytes, and the kubelet's client accepts no more. Most text in the
+A gRPC message has at most MESSAGE_LIMIT_BYTES, and the kubelet's client accepts no more. Most text in the
 lists is annotations, which a pod's author writes: up to 256 KiB each. Statistics of pods repeat the text of
 pods and of containers. One sum therefore counts both, and an entry beyond the limit is refused.
 
-An entry up to ORDINARY bytes only needs room in the sum. The rest of a longer entry counts as large. A node
-has LARGE bytes for large text, and a namespace its SHARE: a namespace that has used its share does not affect
-other namespaces.
+An entry up to ORDINARY_BYTES only needs room in the sum. The rest of a longer entry counts as large. A node
+has LARGE_BYTES for large text, and a namespace SHARE_BYTES: a namespace that has used its share does not
+affect other namespaces.
 """
 
 from __future__ import annotations

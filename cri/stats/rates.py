@@ -31,8 +31,8 @@ class _Kept:
 class Rates:
     """Rates of pods and containers, in nanoseconds of CPU time per second.
 
-    With enough old readings, a rate covers at least ``_WINDOW``, and less than ``_WINDOW`` more than the
-    longest time between two bases.
+    With enough old readings, a rate covers at least ``_WINDOW_NS``, and less than ``_WINDOW_NS`` more than
+    the longest time between two bases.
     """
 
     def __init__(self) -> None:

@@ -55,7 +55,7 @@ class Waiting:
 
 
 class Server:
-    """The streaming server; ``serving`` makes one."""
+    """The streaming server; ``serving_streams`` makes one."""
 
     def __init__(
         self,

@@ -80,7 +80,7 @@ class Lookup:
         return await self._ask("d" if make else "o", path)
 
     async def read(self, path: str) -> bytes:
-        """A plain file's bytes, at most READ_MAX plus one; follows symbolic links.
+        """A plain file's bytes, at most READ_MAX_BYTES plus one; follows symbolic links.
 
         EISDIR, EINVAL: no plain file; the object was not opened.
         """

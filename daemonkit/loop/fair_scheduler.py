@@ -4,9 +4,9 @@ A zone is a zone's channel in protectd, and the streams of a pod in xenpod-cri.
 
 The work caused by a zone runs through its ``Share``, in steps from one await to the next.  Each step's time
 is charged to the zone.  A zone that has used less than the others runs at once; among the zones that have
-used more, the zone with the least use runs next, and all together run only for ``SLICE`` in one iteration of
-the loop. This is start-time fair queueing (Goyal, Vin, Cheng, 1996) with time in place of bytes: it needs no
-rates, and a single zone has the whole loop.
+used more, the zone with the least use runs next, and all together run only for ``SLICE_SECONDS`` in one
+iteration of the loop.  This is start-time fair queueing (Goyal, Vin, Cheng, 1996) with time in place of
+bytes: it needs no rates, and a single zone has the whole loop.
 
 While calls of the daemon's callers are under way, the loop rests between these iterations: otherwise zones
 would take a CPU and the interpreter lock from the calls' other work.  Zone work needed by the calls runs at
@@ -186,7 +186,7 @@ class Share:
         self._began = time.perf_counter()
 
     def asked(self, seconds: float = ASKED_SECONDS) -> None:
-        """Give the zone priority because a caller waits for it; ``seconds``: at most ``CARRIED``."""
+        """Give the zone priority because a caller waits for it; ``seconds``: at most ``CARRIED_SECONDS``."""
         self.scheduler.asked(self, seconds)
 
     def enough(self) -> bool:

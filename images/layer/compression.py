@@ -40,7 +40,7 @@ def is_packed(head: bytes) -> bool:
 
 
 def plain(chunks: Iterable[bytes], subject: str) -> Iterator[bytes]:
-    """The decompressed bytes of a gzip, zstd or plain stream, in chunks of up to about CHUNK.
+    """The decompressed bytes of a gzip, zstd or plain stream, in chunks of up to about CHUNK_BYTES.
 
     Time is proportional to the input and output, for any division into pieces. Raises Corrupt for damaged or
     truncated input.

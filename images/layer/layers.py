@@ -194,7 +194,7 @@ def _text_bytes(entry: TarEntry) -> int:
 
 
 def file_chunks(path: Path, token: CancelToken) -> Iterator[bytes]:
-    """A blob's bytes in chunks of CHUNK; raises Cancelled."""
+    """A blob's bytes in chunks of CHUNK_BYTES; raises Cancelled."""
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(CHUNK_BYTES):
             token.check()
@@ -207,7 +207,7 @@ def plain_stream(blob: BinaryIO, subject: str) -> PlainStream:
 
 
 def read_chunks(handle: int) -> Iterator[bytes]:
-    """An open blob's bytes in chunks of CHUNK; the handle's own offset stays."""
+    """An open blob's bytes in chunks of CHUNK_BYTES; the handle's own offset stays."""
     at = 0
     while chunk := os.pread(handle, CHUNK_BYTES, at):
         yield chunk

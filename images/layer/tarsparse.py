@@ -15,7 +15,7 @@ Extents = tuple[tuple[int, int], ...]
 MAX_EXTENTS = 60_000
 _BLOCK_BYTES = 512
 _MAX_SIZE_BYTES = 1 << 62
-# The digits of a number below _MAX_SIZE.
+# The digits of a number below _MAX_SIZE_BYTES.
 _DIGITS = 19
 # Most blocks after the header in a map of the old form, with 21 parts each.
 _OLD_BLOCKS = MAX_EXTENTS // 21 + 1

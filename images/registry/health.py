@@ -37,7 +37,8 @@ class HostHealth:
     def failure(self, host: str, registry: str) -> str:
         """The recent failure of a host; "" to ask the host in its usual place.
 
-        After SECONDS the first caller gets "" and tries the host; other callers continue without the host.
+        After FAILED_SECONDS the first caller gets "" and tries the host; other callers continue without the
+        host.
         """
         causes = [self._cause((host, about)) for about in ("", registry)]
         return next(filter(None, causes), "")

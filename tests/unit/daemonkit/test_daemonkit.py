@@ -334,7 +334,7 @@ async def serve(stop):
         del passing
     print([generation["collections"] for generation in gc.get_stats()] == before, len(kept))
 
-sys.exit(lifecycle.run(serve))
+sys.exit(lifecycle.run_until_signal(serve))
 """
 
 
