@@ -20,7 +20,7 @@ from images.worker import jobs
 from images.worker.answer_frames import JobOutcome
 from images.worker.kernel import kconfig
 from images.worker.kernel.kernel_files import READ, WantedFile
-from images.worker.planning import MOST
+from images.worker.planning import LARGEST_INT64
 from images.worker.workers import LayerWorkers
 
 KERNEL, ADDONS, INITRAMFS = "image", "addons.squashfs", "initramfs"
@@ -81,7 +81,9 @@ def find_kernel(
         found: dict[str, FilePlace] = {}
         for one in wanted:
             there = answer.flag()
-            place = FilePlace(answer.number(len(layers) - 1), answer.number(MOST), answer.number(one.most))
+            place = FilePlace(
+                answer.number(len(layers) - 1), answer.number(LARGEST_INT64), answer.number(one.most)
+            )
             if there:
                 found[one.name] = place
         return found

@@ -30,7 +30,7 @@ from images.bounds.cancel import CancelToken
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/vnd.oci.descriptor.v1+json"
-MOST = 32
+MOST_VERIFIERS = 32
 # Limit on a verifier's output; the rest is ignored.
 MOST_OUTPUT_BYTES = 32 << 10
 _MOST_REASON = 1000
@@ -51,8 +51,10 @@ def verifiers_in(directory: Path) -> list[Path]:
         found = sorted(path for path in directory.iterdir() if not path.is_dir())
     except OSError as error:
         raise Refused("list image verifiers", str(directory), error.strerror or str(error), hint) from error
-    if len(found) > MOST:
-        raise Refused("list image verifiers", str(directory), f"{len(found)} files, more than {MOST}", hint)
+    if len(found) > MOST_VERIFIERS:
+        raise Refused(
+            "list image verifiers", str(directory), f"{len(found)} files, more than {MOST_VERIFIERS}", hint
+        )
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 # Limit for one message: Linux carries 253 (SCM_MAX_FD).
-_MOST = 250
+_MOST_HANDLES = 250
 _LEFT = 4
 _TEXT = 1 << 16
 
@@ -28,8 +28,8 @@ def send_order(
     control: socket.socket, handles: Sequence[int], kind: bytes = WORKER, text: bytes = b""
 ) -> None:
     """Send an order over a socket that preserves message boundaries."""
-    for at in range(0, len(handles), _MOST):
-        part = handles[at : at + _MOST]
+    for at in range(0, len(handles), _MOST_HANDLES):
+        part = handles[at : at + _MOST_HANDLES]
         left = len(handles) - at - len(part)
         socket.send_fds(control, [left.to_bytes(_LEFT, "little"), kind, text], part)
 
@@ -38,7 +38,7 @@ def receive_order(control: socket.socket) -> Given | None:
     """The next order; None if the sender has gone."""
     found: list[int] = []
     while True:
-        said, handles, _, _ = socket.recv_fds(control, _TEXT, _MOST)
+        said, handles, _, _ = socket.recv_fds(control, _TEXT, _MOST_HANDLES)
         found += handles
         if not said:
             for handle in found:

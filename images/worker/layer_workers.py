@@ -19,7 +19,7 @@ from images.rootfs.squash import Squashfs
 from images.rootfs.stream import ACCOUNT_FILES
 from images.worker import jobs
 from images.worker.answer_frames import JobOutcome
-from images.worker.planning import EMPTY, MOST, StoredPlan, read_cost
+from images.worker.planning import EMPTY, LARGEST_INT64, StoredPlan, read_cost
 from images.worker.workers import LayerWorkers
 
 _HASH_BYTES = 32
@@ -152,9 +152,11 @@ def _opened(plan: StoredPlan, blobs: Mapping[int, Path]) -> Iterator[tuple[tuple
 
 
 def _written(answer: FieldReader, most: int) -> Written:
-    useful, digest, size = answer.flag(), answer.data(_HASH_BYTES, _HASH_BYTES), answer.number(MOST)
+    useful, digest, size = answer.flag(), answer.data(_HASH_BYTES, _HASH_BYTES), answer.number(LARGEST_INT64)
     count = answer.number(len(ACCOUNT_FILES))
-    return Written(useful, digest, {answer.number(MOST): answer.data(most) for _ in range(count)}, size)
+    return Written(
+        useful, digest, {answer.number(LARGEST_INT64): answer.data(most) for _ in range(count)}, size
+    )
 
 
 def _contents(most: int, answer: FieldReader) -> dict[str, bytes | None]:

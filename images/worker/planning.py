@@ -25,7 +25,7 @@ from images.worker.session import Worker
 from images.worker.workers import LayerWorkers
 
 T = TypeVar("T")
-MOST = (1 << 63) - 1
+LARGEST_INT64 = (1 << 63) - 1
 """Upper bound of every number in an answer."""
 EMPTY = -1
 """Stands for the layer of an account file without data."""
@@ -200,14 +200,14 @@ def plan_decoder(stored: BinaryIO, tree: BinaryIO, end: int) -> Callable[[FieldR
         order = answer.numbers(end, end - 1)
         if any(upper <= lower for upper, lower in pairwise(order)):
             raise Malformed("layers in another order than that of the stream")
-        file_bytes = answer.number(MOST)
+        file_bytes = answer.number(LARGEST_INT64)
         accounts: dict[str, int | None] = {}
         for path in ACCOUNT_FILES:
             changed, there = answer.flag(), answer.flag()
             (layer,) = answer.numbers(1, end - 1) or [EMPTY]
             if changed:
                 accounts[path] = layer if there else None
-        counts = {name: answer.number(MOST) for name in NAMES.values()}
+        counts = {name: answer.number(LARGEST_INT64) for name in NAMES.values()}
         lost = {name: count for name, count in counts.items() if count}
         content = ContentId(f"sha256:{value.hex()}", first)
         return StoredPlan(stored, tree, content, tuple(order), file_bytes, accounts, lost)
@@ -217,4 +217,4 @@ def plan_decoder(stored: BinaryIO, tree: BinaryIO, end: int) -> Callable[[FieldR
 
 def read_cost(answer: FieldReader) -> Cost:
     """A cost in an answer."""
-    return Cost(*(answer.number(MOST) for _ in Cost._fields))
+    return Cost(*(answer.number(LARGEST_INT64) for _ in Cost._fields))

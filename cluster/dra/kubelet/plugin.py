@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 _MOST_CLAIMS = 1024
 """Maximum of claims in a call; a pod has at most 256 (PodSpec.resourceClaims, MaxResourceClaims)."""
-_LONGEST = 1024
+_LONGEST_CHARACTERS = 1024
 _CDI_KIND = "xenpod.dev/device"
 """Containers of xenpod ask for devices by these names, without a CDI specification."""
 
@@ -65,7 +65,7 @@ class _Plugin:
                 return await self._claims.prepare(claim.namespace, claim.name, claim.uid), ""
         except Fault as fault:
             log.warning("%s", fault, extra=fields(uid=claim.uid))
-            return None, str(fault)[:_LONGEST]
+            return None, str(fault)[:_LONGEST_CHARACTERS]
 
     async def _unprepare(self, claim: Any) -> str:
         try:
@@ -73,7 +73,7 @@ class _Plugin:
                 await self._claims.unprepare(claim.uid)
         except Fault as fault:
             log.warning("%s", fault, extra=fields(uid=claim.uid))
-            return str(fault)[:_LONGEST]
+            return str(fault)[:_LONGEST_CHARACTERS]
         return ""
 
     def _device(self, part: Allocated) -> Any:

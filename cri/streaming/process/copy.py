@@ -17,7 +17,7 @@ from daemonkit.tasks import race
 
 _KEPT_CHARACTERS = 4096
 """Maximum of kept characters of an incomplete object."""
-_MOST = 0xFFFF
+_MOST_CELLS = 0xFFFF
 _BLANKS = " \t\r\n"
 
 
@@ -115,6 +115,6 @@ def _size(untrusted: object) -> Size | None:
         raise ClientGone("a terminal size that is no object")
     rows, columns = untrusted.get("Height"), untrusted.get("Width")
     for number in (rows, columns):
-        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MOST:
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MOST_CELLS:
             raise ClientGone("a terminal size without Width and Height")
     return Size(rows, columns) if rows and columns else None

@@ -19,7 +19,7 @@ from daemonkit.rpc.server import serve_unix
 from images.image_errors import Rejected
 from images.image_settings import ImageSettings, PolicySettings
 from images.manager import ImageManager
-from images.policy.verifiers import MOST
+from images.policy.verifiers import MOST_VERIFIERS
 from images.registry import names
 from images.registry.credentials import ANONYMOUS
 from images.rpc.service import add_image_services
@@ -150,7 +150,7 @@ async def test_a_file_that_is_no_program(tmp_path: Path) -> None:
 async def test_directories_of_verifiers(tmp_path: Path) -> None:
     empty, missing, full = tmp_path / "empty", tmp_path / "missing", tmp_path / "full"
     empty.mkdir()
-    for number in range(MOST + 1):
+    for number in range(MOST_VERIFIERS + 1):
         _verifier(full, str(number), "exit 0")
     with LyingRegistry("app", "1", IMAGE) as registry:
         name = names.parse(f"{registry.netloc}/app:1")
